@@ -1,0 +1,5 @@
+"""Run the command line with `python -m extender`."""
+
+from extender.cli.main import main
+
+main()

@@ -1,0 +1,1 @@
+"""Commands: parse, call a service, print."""

@@ -1,0 +1,1 @@
+"""Kubernetes, and manifests read from files, behind the cluster port of the service."""

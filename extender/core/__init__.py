@@ -1,0 +1,1 @@
+"""The pure core: values in, values out; no await, clock, chance, diagnostics or I/O."""

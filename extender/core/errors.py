@@ -1,0 +1,55 @@
+"""Every fault that has a name; the docstring tells whoever catches it what to do."""
+
+from __future__ import annotations
+
+
+class ExtenderError(Exception):
+    """Something of ours went wrong; see the subclass."""
+
+
+class BadInput(ExtenderError):
+    """What a person or another program gave us cannot be used: show the message, answer 4xx or exit 2."""
+
+
+class BadQuantity(BadInput):
+    """A resource quantity is not one Kubernetes would accept."""
+
+
+class StoreUnavailable(ExtenderError):
+    """Postgres did not answer; the outcome of a write is unknown. Promise nothing, try again later."""
+
+
+class Fenced(ExtenderError):
+    """A later epoch (or another lease) has taken the log over. Nothing was written; stop leading."""
+
+
+class HeadMoved(ExtenderError):
+    """The log does not end where this writer left it. Nothing was written; re-read and take the lease again."""
+
+
+class LeaseHeld(ExtenderError):
+    """Somebody else holds an unexpired lease. Follow, write nothing, try again after it expires."""
+
+
+class CorruptLog(ExtenderError):
+    """The log breaks its own rules (gap, broken chain, unknown fact). Stop; never skip over it."""
+
+
+class SchemaOutdated(ExtenderError):
+    """The database schema is not the one this version needs. Run `gang-extender migrate`."""
+
+
+class NotLeading(ExtenderError):
+    """This process does not hold the lease; answer "cannot answer now"."""
+
+
+class ClusterUnavailable(ExtenderError):
+    """The API server did not answer or answered 5xx/429 to the last try. Try again with back-off."""
+
+
+class BindRefused(ExtenderError):
+    """The API server refused a Binding for good (404, 409, 422); the pod will not be bound by trying again."""
+
+
+class InvariantBroken(ExtenderError):
+    """Our own rules do not hold. A defect: log it, crash rather than go on."""

@@ -1,0 +1,262 @@
+"""The facts of the log: past tense, immutable, a closed list (DESIGN 3).
+
+A fact says enough to answer an auditor without the cluster. Its tag (class name) and version are
+stored beside its bytes, so classes may move between modules; a changed shape is a new version with
+an upcaster in `store/upcasters.py`. A new fact is added to DESIGN section 3 first.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from extender.core.ids import Epoch, NodeName, PlanId, PodUid, Position, RootUid
+
+ReleaseReason = Literal["bound", "deleted", "expired", "node-lost", "superseded", "vetoed", "invalid"]
+LossCause = Literal["preempted", "evicted", "node-lost", "refused-by-kubelet", "deleted", "terminated"]
+
+
+class Fact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all facts. `VERSION` is the version of the shape, stored beside the tag."""
+
+
+class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One group of an admitted tree, as the admission saw it."""
+
+    kind: str
+    name: str
+    parent: str = ""  # name of the parent composite, empty at the root
+    basic: bool = False
+    minimum: int = 1  # minCount of a leaf, minGroupCount of a composite, 1 when basic
+    domain: dict[str, str] = {}  # topology key -> value it was placed in
+    members: int = 0  # members seen (leaf) at the admission
+    mode: str = "single"  # disruption mode: single or all
+
+
+class AssignmentRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One pod and the node its room was reserved on."""
+
+    pod: str  # namespace/name
+    uid: PodUid
+    group: str  # name of the leaf, in the namespace of the root
+    node: NodeName
+    shape: int = 0  # index into `shapes` of the same fact
+    extra: bool = False  # beyond the minimum
+
+
+class RootObserved(Fact):
+    """A root group was seen for the first time."""
+
+    kind: str
+    priority: int = 0
+    groups: int = 1
+    members: int = 0
+
+
+class GangAdmitted(Fact):
+    """The minimum of a tree (and what extras fitted) got its room, all at once."""
+
+    plan: PlanId
+    kind: str
+    priority: int
+    groups: tuple[GroupRecord, ...]
+    shapes: tuple[dict[str, int], ...]  # requests: CPU in millicores, memory in bytes, the rest in units
+    assignments: tuple[AssignmentRecord, ...]
+    unplaced: tuple[str, ...] = ()  # members that found no room, namespace/name
+    topology: dict[str, dict[str, str]] = {}  # node -> topology key -> value at the time
+    planner: str = ""  # version of the planner
+    input_digest: str = ""  # SHA-256 of the canonical input, hex
+    search_nodes: int = 0
+    exhausted: bool = False  # no plan with more pods exists
+
+
+class GangExtended(Fact):
+    """Members beyond those admitted so far got room (extras, late arrivals, replacements)."""
+
+    plan: PlanId
+    priority: int
+    groups: tuple[GroupRecord, ...]
+    shapes: tuple[dict[str, int], ...]
+    assignments: tuple[AssignmentRecord, ...]
+    unplaced: tuple[str, ...] = ()
+    topology: dict[str, dict[str, str]] = {}
+    planner: str = ""
+    input_digest: str = ""
+    search_nodes: int = 0
+    exhausted: bool = False
+
+
+class ConflictRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One requirement of a set that cannot hold together."""
+
+    kind: str  # minCount | minGroupCount | topology | selector | taint | resources | reservation
+    object: str
+    text: str
+
+
+class GangRefused(Fact):
+    """A tree found no place; recorded when the answer changes, not on every try."""
+
+    outcome: str  # impossible | unknown | waiting
+    reasons: tuple[str, ...]
+    conflict: tuple[ConflictRecord, ...] = ()
+    planner: str = ""
+    input_digest: str = ""
+    search_nodes: int = 0
+    exhausted: bool = False
+
+
+class RootInvalid(Fact):
+    """A tree breaks the rules of SPEC B and is not scheduled."""
+
+    problems: tuple[str, ...]
+
+
+class PodBound(Fact):
+    """The API server holds a Binding of this member to this node."""
+
+    plan: PlanId
+    pod: str
+    uid: PodUid
+    node: NodeName
+    group: str = ""
+
+
+class BindFailed(Fact):
+    """The API server refused a Binding."""
+
+    plan: PlanId
+    pod: str
+    uid: PodUid
+    node: NodeName
+    error: str
+
+
+class BarrierExpired(Fact):
+    """Not all of the minimum reached bind in time; nobody who waited was bound."""
+
+    plan: PlanId
+    waited_ms: int
+    arrived: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+class NodeVetoed(Fact):
+    """kube-scheduler refused a node although the member fits there by our model."""
+
+    pod: str
+    uid: PodUid
+    node: NodeName
+    by_shape: bool  # the veto holds for equal pods too
+    until_ms: int
+
+
+class ReleasedPod(msgspec.Struct, frozen=True, kw_only=True):
+    """A reservation that was given back."""
+
+    pod: str
+    uid: PodUid
+    node: NodeName
+
+
+class ReservationReleased(Fact):
+    """Room that was held is free again (or is now counted as a running pod: `bound`)."""
+
+    plan: PlanId
+    why: ReleaseReason
+    pods: tuple[ReleasedPod, ...]
+    text: str = ""
+
+
+class GangSatisfied(Fact):
+    """The bound members meet the minimum of the whole tree."""
+
+    plan: PlanId
+    bound: int
+
+
+class MemberLost(Fact):
+    """A bound member went away."""
+
+    pod: str
+    uid: PodUid
+    node: NodeName
+    cause: LossCause
+
+
+class NodeTopologyChanged(Fact):
+    """A node that holds reservations or bound members changed its topology labels."""
+
+    node: NodeName
+    before: dict[str, str]
+    after: dict[str, str]
+
+
+class RootCompleted(Fact):
+    """The root group is gone, or all its members ended."""
+
+    why: str
+
+
+class DriftFound(Fact):
+    """The fold of the log and the cluster disagree."""
+
+    kind: str
+    object: str
+    text: str
+
+
+class LeaseTaken(Fact):
+    """The first fact of its epoch: who writes from here on."""
+
+    holder: str
+    address: str
+    previous: str = ""
+
+
+AnyFact: TypeAlias = (
+    RootObserved
+    | GangAdmitted
+    | GangExtended
+    | GangRefused
+    | RootInvalid
+    | PodBound
+    | BindFailed
+    | BarrierExpired
+    | NodeVetoed
+    | ReservationReleased
+    | GangSatisfied
+    | MemberLost
+    | NodeTopologyChanged
+    | RootCompleted
+    | DriftFound
+    | LeaseTaken
+)
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """A fact that has been decided but has no place in the log yet."""
+
+    root_uid: RootUid
+    root: str  # namespace/name, for people; empty for the nil stream
+    fact: AnyFact
+    actor: str  # who: extender identity or a component of it
+    cause: str = ""  # the kube-scheduler call or cluster change that led to it
+    cause_position: Position | None = None
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """A fact with its place: what the log stores and the state is folded from."""
+
+    position: Position
+    event_id: str  # UUID; the key by which an unknown outcome is resolved
+    epoch: Epoch
+    at_us: int  # microseconds since the epoch, never before the event in front of it
+    root_uid: RootUid
+    version: int  # place in the stream of this root, contiguous from 1
+    root: str
+    actor: str
+    cause: str
+    fact: AnyFact
+    cause_position: Position | None = None

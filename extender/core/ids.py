@@ -1,0 +1,34 @@
+"""Names of things that must not be mixed up."""
+
+from __future__ import annotations
+
+from typing import Literal, NewType
+
+import msgspec
+
+PodUid = NewType("PodUid", str)
+NodeName = NewType("NodeName", str)
+RootUid = NewType("RootUid", str)  # UID of a root group: the name of its stream in the log
+PlanId = NewType("PlanId", str)  # UUID of one admission; the annotation on each Binding made for it
+Epoch = NewType("Epoch", int)  # number of a lease, only growing
+Position = NewType("Position", int)  # place in the whole log, contiguous from 1
+
+NIL_ROOT = RootUid("00000000-0000-0000-0000-000000000000")  # stream of facts that concern no root
+
+GroupKind = Literal["PodGroup", "CompositePodGroup"]
+
+
+class GroupKey(msgspec.Struct, frozen=True, order=True):
+    """Identity of a group by name; the UID is identity over time, the key is how others refer to it."""
+
+    namespace: str
+    name: str
+    kind: GroupKind
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.namespace}/{self.name}"
+
+    @property
+    def path(self) -> str:
+        """Give `namespace/name`, the form people type."""
+        return f"{self.namespace}/{self.name}"

@@ -1,0 +1,192 @@
+"""What the use cases need from the outside world; owned here, implemented by the adapters.
+
+Every port has one contract suite (`tests/contract`) that runs on the fake and on the real adapter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from extender.core.events import Event
+from extender.core.ids import Epoch, Position, RootUid
+
+
+class Clock(Protocol):
+    """The only reader of time and maker of unique ids."""
+
+    def now_us(self) -> int:
+        """Give the wall clock in microseconds since the epoch; may step back."""
+        ...
+
+    def monotonic_ms(self) -> int:
+        """Give a clock that never steps back, in milliseconds from an unknown start."""
+        ...
+
+    def new_id(self) -> str:
+        """Give a fresh UUID (version 7) as text."""
+        ...
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of the log."""
+
+    position: Position = Position(0)  # 0: the log is empty
+    chain: bytes = bytes(32)  # hash of the last event; 32 zero bytes when empty
+    at_us: int = 0
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """The right to write, as the database gave it."""
+
+    epoch: Epoch
+    lease: str  # random UUID: an epoch alone can be handed out twice by a promoted lagging standby
+    head: Head
+    previous_holder: str = ""
+
+
+class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The lease row as a follower reads it."""
+
+    epoch: Epoch
+    holder: str
+    address: str  # where the holder answers HTTP
+    renewed_us: int  # database time
+    ttl_ms: int
+    expired: bool  # judged by the clock of the database, the only one that all parties share
+
+
+class EventLog(Protocol):
+    """The append-only log and the lease that guards it. One writer; gap-free positions from 1."""
+
+    async def take(self, *, holder: str, address: str, ttl_ms: int) -> Grant:
+        """Take the lease: when it is free, expired, or already held by the same `holder`.
+
+        Raises:
+            LeaseHeld: Another holder's lease has not expired.
+            StoreUnavailable: No answer; try again.
+        """
+        ...
+
+    async def renew(self, grant: Grant) -> None:
+        """Prolong the lease.
+
+        Raises:
+            Fenced: Somebody took over; stop leading.
+            StoreUnavailable: Unknown outcome; the lease runs out locally unless a later call succeeds.
+        """
+        ...
+
+    async def release(self, grant: Grant) -> None:
+        """Give the lease back at a clean stop, so that the next holder need not wait. Never raises Fenced."""
+        ...
+
+    async def lease(self) -> LeaseRecord | None:
+        """Read the lease row; None when nobody ever held it."""
+        ...
+
+    async def append(self, grant: Grant, events: Sequence[Event]) -> None:
+        """Write facts at the end of the log, all or none, durable on return.
+
+        `events` continue the log without a gap and carry `grant.epoch`; concurrent calls are batched
+        in call order. After an unknown outcome the events are looked up by id under a fresh grant
+        by the caller (see `find`).
+
+        Raises:
+            Fenced: Another epoch or lease owns the log. Nothing was written; stop leading.
+            HeadMoved: The log does not end where these events begin. Nothing was written.
+            StoreUnavailable: Unknown outcome for all events of the call.
+        """
+        ...
+
+    async def find(self, event_ids: Sequence[str]) -> Mapping[str, Position]:
+        """Look events up by id; those that are not in the log are absent from the answer."""
+        ...
+
+    async def head(self) -> Head:
+        """Read the end of the log."""
+        ...
+
+    def read(self, *, after: Position = Position(0), until: Position | None = None) -> AsyncIterator[Sequence[Event]]:
+        """Read pages of events in order, verifying the hash chain on the way.
+
+        Raises:
+            CorruptLog: A gap, a broken chain, or a fact this version does not know.
+        """
+        ...
+
+    def follow(self, *, after: Position) -> AsyncIterator[Sequence[Event]]:
+        """Read pages of events for ever: what is there, then what comes (notification plus polling)."""
+        ...
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A saved fold of the log up to a position."""
+
+    position: Position
+    chain: bytes  # hash of the event at `position`: a checkpoint of another history is not used
+    codec: str
+    body: bytes
+
+
+class Checkpoints(Protocol):
+    """Saved folds; the newest few are kept."""
+
+    async def save(self, checkpoint: Checkpoint) -> None:
+        """Store a checkpoint and drop all but the newest three."""
+        ...
+
+    async def newest(self, *, codec: str) -> Checkpoint | None:
+        """Give the newest checkpoint of this codec whose chain hash is the log's at its position and whose bytes are whole."""
+        ...
+
+
+class DecisionInput(msgspec.Struct, frozen=True, kw_only=True):
+    """The canonical input of one decision, cut so that equal node rows are stored once.
+
+    The digest is defined in `core.planner.canonical`; parts are in a fixed order.
+    """
+
+    digest: str  # hex SHA-256 over head and parts
+    head: bytes
+    parts: tuple[bytes, ...]
+
+
+class DecisionInputs(Protocol):
+    """Inputs of decisions, stored beside the log, by content."""
+
+    async def save(self, decision: DecisionInput) -> None:
+        """Store an input; storing the same one again changes nothing."""
+        ...
+
+    async def load(self, digest: str) -> DecisionInput | None:
+        """Give an input back, byte for byte."""
+        ...
+
+
+class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which facts an audit question wants; empty fields do not restrict."""
+
+    root: str = ""  # namespace/name
+    root_uid: RootUid | None = None
+    namespace: str = ""
+    types: tuple[str, ...] = ()
+    since_us: int | None = None
+    until_us: int | None = None
+    after: Position = Position(0)
+    limit: int = 1000
+    newest_first: bool = False
+
+
+class AuditReader(Protocol):
+    """Read-only questions over the log; never on the scheduling path's connection."""
+
+    async def events(self, wanted: EventFilter) -> Sequence[Event]:
+        """Give the facts that match, in order of position (or newest first)."""
+        ...
+
+    async def roots_named(self, root: str) -> Sequence[RootUid]:
+        """Give the UIDs that ever went by this `namespace/name`, oldest first."""
+        ...

@@ -1,0 +1,1 @@
+"""Postgres: the event log, the lease, checkpoints and decision inputs, behind the ports of the service."""
