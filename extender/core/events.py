@@ -13,8 +13,12 @@ import msgspec
 
 from extender.core.ids import Epoch, NodeName, PlanId, PodUid, Position, RootUid
 
-ReleaseReason = Literal["bound", "deleted", "expired", "node-lost", "superseded", "vetoed", "invalid"]
-LossCause = Literal["preempted", "evicted", "node-lost", "refused-by-kubelet", "deleted", "terminated"]
+ReleaseReason = Literal[
+    "bound", "deleted", "expired", "node-lost", "superseded", "vetoed", "invalid"
+]
+LossCause = Literal[
+    "preempted", "evicted", "node-lost", "refused-by-kubelet", "deleted", "terminated"
+]
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,7 +65,9 @@ class GangAdmitted(Fact):
     kind: str
     priority: int
     groups: tuple[GroupRecord, ...]
-    shapes: tuple[dict[str, int], ...]  # requests: CPU in millicores, memory in bytes, the rest in units
+    shapes: tuple[
+        dict[str, int], ...
+    ]  # requests: CPU in millicores, memory in bytes, the rest in units
     assignments: tuple[AssignmentRecord, ...]
     unplaced: tuple[str, ...] = ()  # members that found no room, namespace/name
     topology: dict[str, dict[str, str]] = {}  # node -> topology key -> value at the time

@@ -58,13 +58,21 @@ class HostPort(msgspec.Struct, frozen=True, order=True):
 class PodShape(msgspec.Struct, frozen=True):
     """Everything about a pod that decides where it fits."""
 
-    requests: tuple[tuple[str, int], ...] = ()  # sorted by resource name, zero requests left out, `pods` always 1
+    requests: tuple[
+        tuple[str, int], ...
+    ] = ()  # sorted by resource name, zero requests left out, `pods` always 1
     node_selector: tuple[tuple[str, str], ...] = ()  # labels the node must have, sorted
-    selectors: tuple[NodeSelector, ...] = ()  # all must hold: required node affinity, and one per bound volume
+    selectors: tuple[
+        NodeSelector, ...
+    ] = ()  # all must hold: required node affinity, and one per bound volume
     tolerations: tuple[Toleration, ...] = ()
     host_ports: tuple[HostPort, ...] = ()
-    exclusive_claims: tuple[str, ...] = ()  # ReadWriteOncePod claims, namespace/name: one pod in the whole cluster
-    unmodelled: tuple[str, ...] = ()  # what the planner cannot see (unbound volumes, resource claims, inter-pod rules)
+    exclusive_claims: tuple[
+        str, ...
+    ] = ()  # ReadWriteOncePod claims, namespace/name: one pod in the whole cluster
+    unmodelled: tuple[
+        str, ...
+    ] = ()  # what the planner cannot see (unbound volumes, resource claims, inter-pod rules)
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):

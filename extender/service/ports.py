@@ -11,7 +11,8 @@ from typing import Protocol
 import msgspec
 
 from extender.core.events import Event
-from extender.core.ids import Epoch, Position, RootUid
+from extender.core.ids import Epoch, GroupKey, NodeName, PlanId, PodUid, Position, RootUid
+from extender.core.view import ClusterView
 
 
 class Clock(Protocol):
@@ -109,7 +110,9 @@ class EventLog(Protocol):
         """Read the end of the log."""
         ...
 
-    def read(self, *, after: Position = Position(0), until: Position | None = None) -> AsyncIterator[Sequence[Event]]:
+    def read(
+        self, *, after: Position = Position(0), until: Position | None = None
+    ) -> AsyncIterator[Sequence[Event]]:
         """Read pages of events in order, verifying the hash chain on the way.
 
         Raises:
@@ -189,4 +192,98 @@ class AuditReader(Protocol):
 
     async def roots_named(self, root: str) -> Sequence[RootUid]:
         """Give the UIDs that ever went by this `namespace/name`, oldest first."""
+        ...
+
+
+class PodRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod to act on; the UID is a precondition of everything done to it."""
+
+    namespace: str
+    name: str
+    uid: PodUid
+
+
+class Binding(msgspec.Struct, frozen=True, kw_only=True):
+    """One Binding to post."""
+
+    pod: PodRef
+    node: NodeName
+    plan: PlanId | None = (
+        None  # becomes the annotation gang-extender.dev/plan; None for pods outside groups
+    )
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """A condition to stand on a group; written only when it differs from what is stored."""
+
+    type: str
+    status: str  # True | False
+    reason: str
+    message: str
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
+    """A Kubernetes Event about a pod or a group, for `kubectl describe`."""
+
+    kind: str  # Pod | PodGroup | CompositePodGroup
+    namespace: str
+    name: str
+    uid: str
+    reason: str  # FailedScheduling, GangAdmitted, ...
+    message: str
+    warning: bool = False
+    action: str = "Scheduling"
+
+
+class Cluster(Protocol):
+    """What the service sees of a cluster, and the few things it does to it."""
+
+    def view(self) -> ClusterView:
+        """Give the newest snapshot; cheap, never waits."""
+        ...
+
+    def doubt(self) -> str:
+        """Say why `view` must not be decided from (not synced, stale), or the empty string."""
+        ...
+
+    async def changed(self, revision: int) -> int:
+        """Wait until the view's revision differs from `revision`; give the new one."""
+        ...
+
+    async def nominate(self, pod: PodRef, node: NodeName) -> None:
+        """Write `status.nominatedNodeName`.
+
+        Raises:
+            BindRefused: The pod is gone, was recreated or is bound.
+            ClusterUnavailable: Try again later.
+        """
+        ...
+
+    async def lift_gate(self, pod: PodRef) -> None:
+        """Remove our scheduling gate (others stay); nothing happens when it is not there.
+
+        Raises: as `nominate`.
+        """
+        ...
+
+    async def bind(self, binding: Binding) -> None:
+        """Post a Binding with the UID as precondition. A pod already bound to this very node is a success.
+
+        Raises:
+            BindRefused: For good: gone, recreated, gated, or bound elsewhere.
+            ClusterUnavailable: 429, 5xx or no answer; the outcome may be unknown, the informer will tell.
+        """
+        ...
+
+    async def set_conditions(
+        self, group: GroupKey, uid: str, conditions: Sequence[Condition]
+    ) -> None:
+        """Merge conditions into the status of a group, touching only those types that differ.
+
+        Raises: as `nominate`.
+        """
+        ...
+
+    async def notice(self, notice: Notice) -> None:
+        """Record a Kubernetes Event. Best effort by nature: a failure is logged and counted, not raised."""
         ...

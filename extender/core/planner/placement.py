@@ -14,7 +14,9 @@ from extender.core.ids import GroupKey, NodeName, PodUid
 from extender.core.nodes import Taint
 from extender.core.pods import HostPort, PodShape
 
-PLANNER_VERSION = "1"  # part of every recorded decision; a change that can alter an answer raises it
+PLANNER_VERSION = (
+    "1"  # part of every recorded decision; a change that can alter an answer raises it
+)
 
 Outcome = Literal["impossible", "unknown", "waiting"]
 Feasibility = Literal["Success", "Wait", "Unschedulable", "UnschedulableAndUnresolvable"]
@@ -68,7 +70,9 @@ class PlanGroup(msgspec.Struct, frozen=True, kw_only=True):
     key: GroupKey
     basic: bool = False
     minimum: int = 1
-    topology: tuple[str, ...] = ()  # node label keys, outer to inner (SPEC D; one key upstream, L13)
+    topology: tuple[
+        str, ...
+    ] = ()  # node label keys, outer to inner (SPEC D; one key upstream, L13)
     members: tuple[PlanMember, ...] = ()  # in order of priority, then age
     bound: tuple[PlanBound, ...] = ()
     groups: tuple[PlanGroup, ...] = ()
@@ -90,7 +94,9 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[PlanNode, ...]  # sorted by name
     shapes: tuple[PodShape, ...]
     vetoes: tuple[Veto, ...] = ()
-    claims_in_use: tuple[str, ...] = ()  # ReadWriteOncePod claims of running pods, namespace/name, sorted
+    claims_in_use: tuple[
+        str, ...
+    ] = ()  # ReadWriteOncePod claims of running pods, namespace/name, sorted
     budget: int = 200_000  # search nodes
 
 

@@ -1,0 +1,157 @@
+"""The cluster at one instant, as the informers saw it; persistent, so that a snapshot costs nothing.
+
+`ClusterView` is never changed: the `with_...` functions give a new view that shares all but the
+changed part. It keeps what every decision asks for counted as it goes: the room taken per node and
+the pods by the leaf they name. It knows nothing of reservations.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+from immutables import Map
+
+from extender.core.groups import Group
+from extender.core.ids import GroupKey, NodeName, PodUid
+from extender.core.nodes import Node
+from extender.core.pods import HostPort, Pod
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What pods assigned to one node take, terminating ones included (EXTENDER 7)."""
+
+    requests: dict[str, int] = {}
+    host_ports: tuple[
+        HostPort, ...
+    ] = ()  # one entry per pod and port, so that they can be taken back
+    claims: tuple[str, ...] = ()  # ReadWriteOncePod claims in use
+
+
+NOTHING = Usage()
+_T = TypeVar("_T")
+
+
+class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes, pods that have not ended, and groups."""
+
+    nodes: Map[NodeName, Node] = Map()
+    pods: Map[PodUid, Pod] = Map()
+    groups: Map[GroupKey, Group] = Map()
+    usage: Map[NodeName, Usage] = Map()
+    members: Map[GroupKey, Map[PodUid, Pod]] = Map()  # pods by the leaf they name
+    nominated: Map[PodUid, Pod] = Map()  # unassigned pods with a nominated node
+    on_node: Map[NodeName, Map[PodUid, Pod]] = Map()  # assigned pods
+    generation: int = 0  # changes with the set of nodes, their labels, taints or allocatable
+    revision: int = 0  # changes with anything
+
+
+def _take(usage: Usage, pod: Pod, sign: int) -> Usage:
+    requests = dict(usage.requests)
+    for name, amount in pod.shape.requests:
+        total = requests.get(name, 0) + sign * amount
+        if total:
+            requests[name] = total
+        else:
+            requests.pop(name, None)
+    ports, claims = usage.host_ports, usage.claims
+    if pod.shape.host_ports:
+        ports = _changed(ports, pod.shape.host_ports, sign)
+    if pod.shape.exclusive_claims:
+        claims = _changed(claims, pod.shape.exclusive_claims, sign)
+    return Usage(requests=requests, host_ports=ports, claims=claims)
+
+
+def _changed(have: tuple[_T, ...], change: tuple[_T, ...], sign: int) -> tuple[_T, ...]:
+    if sign > 0:
+        return have + change
+    left = list(have)
+    for item in change:
+        left.remove(item)
+    return tuple(left)
+
+
+def with_node(view: ClusterView, node: Node) -> ClusterView:
+    """Add or replace a node."""
+    before = view.nodes.get(node.name)
+    if before == node:
+        return view
+    return msgspec.structs.replace(
+        view,
+        nodes=view.nodes.set(node.name, node),
+        generation=view.generation + 1,
+        revision=view.revision + 1,
+    )
+
+
+def without_node(view: ClusterView, name: NodeName) -> ClusterView:
+    """Forget a node; pods on it stay until they are forgotten themselves."""
+    if name not in view.nodes:
+        return view
+    return msgspec.structs.replace(
+        view,
+        nodes=view.nodes.delete(name),
+        generation=view.generation + 1,
+        revision=view.revision + 1,
+    )
+
+
+def with_group(view: ClusterView, group: Group) -> ClusterView:
+    """Add or replace a group."""
+    if view.groups.get(group.key) == group:
+        return view
+    return msgspec.structs.replace(
+        view, groups=view.groups.set(group.key, group), revision=view.revision + 1
+    )
+
+
+def without_group(view: ClusterView, key: GroupKey) -> ClusterView:
+    """Forget a group."""
+    if key not in view.groups:
+        return view
+    return msgspec.structs.replace(view, groups=view.groups.delete(key), revision=view.revision + 1)
+
+
+def with_pod(view: ClusterView, pod: Pod) -> ClusterView:
+    """Add or replace a pod that has not ended."""
+    if view.pods.get(pod.uid) == pod:
+        return view
+    view = without_pod(view, pod.uid)
+    changes: dict[str, object] = {
+        "pods": view.pods.set(pod.uid, pod),
+        "revision": view.revision + 1,
+    }
+    if pod.group is not None:
+        mates = view.members.get(pod.group, Map())
+        changes["members"] = view.members.set(pod.group, mates.set(pod.uid, pod))
+    if pod.node is not None:
+        here = view.on_node.get(pod.node, Map())
+        changes["on_node"] = view.on_node.set(pod.node, here.set(pod.uid, pod))
+        usage = _take(view.usage.get(pod.node, NOTHING), pod, +1)
+        changes["usage"] = view.usage.set(pod.node, usage)
+    elif pod.nominated is not None:
+        changes["nominated"] = view.nominated.set(pod.uid, pod)
+    return msgspec.structs.replace(view, **changes)
+
+
+def without_pod(view: ClusterView, uid: PodUid) -> ClusterView:
+    """Forget a pod: it was deleted or has ended."""
+    pod = view.pods.get(uid)
+    if pod is None:
+        return view
+    changes: dict[str, object] = {"pods": view.pods.delete(uid), "revision": view.revision + 1}
+    if pod.group is not None:
+        mates = view.members[pod.group].delete(uid)
+        members = view.members.set(pod.group, mates) if mates else view.members.delete(pod.group)
+        changes["members"] = members
+    if pod.node is not None:
+        here = view.on_node[pod.node].delete(uid)
+        empty = not here
+        changes["on_node"] = (
+            view.on_node.delete(pod.node) if empty else view.on_node.set(pod.node, here)
+        )
+        usage = _take(view.usage[pod.node], pod, -1)
+        changes["usage"] = view.usage.delete(pod.node) if empty else view.usage.set(pod.node, usage)
+    elif pod.nominated is not None:
+        changes["nominated"] = view.nominated.delete(uid)
+    return msgspec.structs.replace(view, **changes)

@@ -1,0 +1,140 @@
+"""Speak to an API server with plain dicts, for the set-up and the assertions of tests.
+
+Owns one small REST client: no models, no retries, no cache. What the service under test uses is
+`extender/cluster`; a test that looks through other eyes finds more.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import msgspec
+
+from tests.controlplane.objects import path_of
+
+# Connections of one client; more at once get 429 from API priority and fairness (DESIGN 9.4).
+CONNECTIONS_MAX = 24
+PATCH_TYPES = {
+    "merge": "application/merge-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+    "json": "application/json-patch+json",
+    "apply": "application/apply-patch+yaml",
+}
+
+Object = dict[str, Any]
+
+
+class ApiError(Exception):
+    """The API server answered with an error; the message carries its own words."""
+
+    def __init__(self, method: str, path: str, status: int, body: bytes) -> None:
+        try:
+            answer = msgspec.json.decode(body)
+            self.reason = str(answer.get("reason", ""))
+            text = str(answer.get("message", answer))
+        except (msgspec.DecodeError, AttributeError):
+            self.reason, text = "", body.decode(errors="replace")
+        self.status = status
+        super().__init__(f"{method} {path}: {status} {self.reason}: {text[:500]}")
+
+
+class Api:
+    """One user's connection to one API server; use it as an async context manager."""
+
+    def __init__(self, url: str, token: str, ca_file: Path) -> None:
+        self._url = url
+        self._token = token
+        self._tls = ssl.create_default_context(cafile=str(ca_file))
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            headers={"Authorization": f"Bearer {self._token}"},
+            connector=aiohttp.TCPConnector(ssl=self._tls, limit=CONNECTIONS_MAX),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def get(self, path: str, **query: str) -> Object:
+        """Read an object, a list or any document of the API server."""
+        return await self._call("GET", path, query=query)
+
+    async def post(self, path: str, body: Mapping[str, Any], **query: str) -> Object:
+        """Create by POST to a collection or a subresource."""
+        return await self._call("POST", path, body=body, query=query)
+
+    async def put(self, path: str, body: Mapping[str, Any], **query: str) -> Object:
+        """Replace an object or a subresource."""
+        return await self._call("PUT", path, body=body, query=query)
+
+    async def patch(self, path: str, body: Any, kind: str = "merge", **query: str) -> Object:
+        """Patch an object or a subresource; `kind` is a key of `PATCH_TYPES`."""
+        return await self._call("PATCH", path, body=body, query=query, content=PATCH_TYPES[kind])
+
+    async def delete(self, path: str, body: Mapping[str, Any] | None = None) -> Object:
+        """Delete an object or, given a collection, all that is in it."""
+        return await self._call("DELETE", path, body=body)
+
+    async def create(self, thing: Mapping[str, Any]) -> Object:
+        """Create an object of a kind that `objects.path_of` knows."""
+        return await self.post(path_of(thing), thing)
+
+    async def watch(self, path: str, **query: str) -> AsyncIterator[tuple[str, Object]]:
+        """Follow a collection: yield ("ADDED" | "MODIFIED" | "DELETED" | ..., object).
+
+        Without `resourceVersion` it begins with an ADDED for everything there is. It ends when
+        the API server ends it, and raises ClientError when the connection is lost.
+
+        Raises:
+            ApiError: The server refused, or sent an ERROR item (410: list again).
+        """
+        assert self._session is not None
+        url = f"{self._url}{path}"
+        async with self._session.get(url, params={"watch": "true"} | query) as response:
+            if response.status != 200:
+                raise ApiError("WATCH", path, response.status, await response.read())
+            rest = b""
+            async for chunk in response.content.iter_any():
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    item = msgspec.json.decode(line)
+                    if item["type"] == "ERROR":
+                        status = int(item["object"].get("code", 500))
+                        raise ApiError("WATCH", path, status, msgspec.json.encode(item["object"]))
+                    yield item["type"], item["object"]
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        query: Mapping[str, str] | None = None,
+        content: str = "application/json",
+    ) -> Object:
+        assert self._session is not None, "use `async with`"
+        async with self._session.request(
+            method,
+            f"{self._url}{path}",
+            params=query,
+            data=None if body is None else msgspec.json.encode(body),
+            headers={"Content-Type": content},
+        ) as response:
+            answer = await response.read()
+            if response.status >= 400:
+                raise ApiError(method, path, response.status, answer)
+            return msgspec.json.decode(answer) if answer else {}

@@ -1,0 +1,148 @@
+"""Objects of a test cluster as plain dicts: nodes, pods, namespaces, priority classes.
+
+Owns their smallest valid form on a control plane without kubelets and controllers; it sends
+nothing. The surprise: a pod here never mounts a token, since no ServiceAccount exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+MEMBER = "gang-extender.dev/member"
+BIND = "gang-extender.dev/bind"
+GATE = "gang-extender.dev/admission"
+
+# kind -> (plural, namespaced); what tests create. Others go through `kubectl`.
+KINDS = {
+    "ClusterRole": ("clusterroles", False),
+    "ClusterRoleBinding": ("clusterrolebindings", False),
+    "CompositePodGroup": ("compositepodgroups", True),
+    "ConfigMap": ("configmaps", True),
+    "CustomResourceDefinition": ("customresourcedefinitions", False),
+    "MutatingAdmissionPolicy": ("mutatingadmissionpolicies", False),
+    "MutatingAdmissionPolicyBinding": ("mutatingadmissionpolicybindings", False),
+    "Namespace": ("namespaces", False),
+    "Node": ("nodes", False),
+    "PersistentVolume": ("persistentvolumes", False),
+    "PersistentVolumeClaim": ("persistentvolumeclaims", True),
+    "Pod": ("pods", True),
+    "PodDisruptionBudget": ("poddisruptionbudgets", True),
+    "PodGroup": ("podgroups", True),
+    "PriorityClass": ("priorityclasses", False),
+    "StorageClass": ("storageclasses", False),
+    "Workload": ("workloads", True),
+}
+
+Object = dict[str, Any]
+
+
+def path_of(thing: Mapping[str, Any], *, named: bool = False) -> str:
+    """Give the API path of an object's collection or, `named`, of the object itself.
+
+    Raises:
+        KeyError: A kind that `KINDS` does not list.
+    """
+    version = thing["apiVersion"]
+    plural, namespaced = KINDS[thing["kind"]]
+    root = "/api/v1" if version == "v1" else f"/apis/{version}"
+    metadata = thing["metadata"]
+    inside = f"/namespaces/{metadata.get('namespace', 'default')}" if namespaced else ""
+    return f"{root}{inside}/{plural}" + (f"/{metadata['name']}" if named else "")
+
+
+def a_namespace(name: str) -> Object:
+    """Make a namespace."""
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def a_node(
+    name: str,
+    *,
+    labels: Mapping[str, str] | None = None,
+    taints: Sequence[Mapping[str, str]] = (),
+    unschedulable: bool = False,
+    **allocatable: str,
+) -> Object:
+    """Make a Ready node of 8 CPUs, 32 GiB and 110 pods.
+
+    Args:
+        name: Also its hostname label.
+        labels: Beside the hostname, such as zone and rack.
+        taints: As in the API.
+        unschedulable: Cordoned.
+        allocatable: Overrides by resource, such as `cpu="64"`; names with a slash by `**{...}`.
+    """
+    room = {"cpu": "8", "memory": "32Gi", "pods": "110"} | allocatable
+    spec: Object = {"taints": [dict(taint) for taint in taints]} if taints else {}
+    if unschedulable:
+        spec["unschedulable"] = True
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}},
+        "spec": spec,
+        "status": {
+            "capacity": room,
+            "allocatable": room,
+            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
+        },
+    }
+
+
+def a_pod(
+    name: str,
+    *,
+    namespace: str = "default",
+    requests: Mapping[str, str] | None = None,
+    markers: Sequence[str] = (),
+    metadata: Mapping[str, Any] | None = None,
+    **spec: Any,
+) -> Object:
+    """Make a pending pod of 1 CPU with one container.
+
+    Args:
+        name: Its name.
+        namespace: It must exist.
+        requests: Instead of 1 CPU; an empty mapping asks for nothing.
+        markers: Extended resources it asks for one of, such as `MEMBER` and `BIND`.
+        metadata: Merged in: labels, annotations, finalizers.
+        spec: Merged in: schedulerName, priorityClassName, schedulingGates, nodeSelector...
+    """
+    wanted = dict({"cpu": "1"} if requests is None else requests)
+    marked = dict.fromkeys(markers, "1")
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, **(metadata or {})},
+        "spec": {
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 0,
+            "containers": [
+                {
+                    "name": "main",
+                    "image": "registry.invalid/none",
+                    # An extended resource needs requests equal to limits.
+                    "resources": {"requests": wanted | marked, "limits": marked},
+                }
+            ],
+            **spec,
+        },
+    }
+
+
+def a_priority_class(name: str, value: int, **more: Any) -> Object:
+    """Make a priority class; `more` is preemptionPolicy, globalDefault and the like."""
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": name},
+        "value": value,
+        **more,
+    }
+
+
+def condition_of(thing: Mapping[str, Any], kind: str) -> Object | None:
+    """Find a condition of an object by its type; None when it is not there."""
+    found = (c for c in thing.get("status", {}).get("conditions", []) if c["type"] == kind)
+    return next(found, None)
