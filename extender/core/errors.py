@@ -27,6 +27,10 @@ class HeadMoved(ExtenderError):
     """The log does not end where this writer left it. Nothing was written; re-read and take the lease again."""
 
 
+class DuplicateEvent(ExtenderError):
+    """An event id is in the log already. Nothing was written; look the ids up and append only the missing ones."""
+
+
 class LeaseHeld(ExtenderError):
     """Somebody else holds an unexpired lease. Follow, write nothing, try again after it expires."""
 

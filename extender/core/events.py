@@ -16,9 +16,8 @@ from extender.core.ids import Epoch, NodeName, PlanId, PodUid, Position, RootUid
 ReleaseReason = Literal[
     "bound", "deleted", "expired", "node-lost", "superseded", "vetoed", "invalid"
 ]
-LossCause = Literal[
-    "preempted", "evicted", "node-lost", "refused-by-kubelet", "deleted", "terminated"
-]
+# "gone": deleted or ended, the view no longer showed which
+LossCause = Literal["preempted", "evicted", "node-lost", "refused-by-kubelet", "deleted", "gone"]
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,7 +48,7 @@ class AssignmentRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     extra: bool = False  # beyond the minimum
 
 
-class RootObserved(Fact):
+class RootObserved(Fact, frozen=True, kw_only=True):
     """A root group was seen for the first time."""
 
     kind: str
@@ -58,7 +57,7 @@ class RootObserved(Fact):
     members: int = 0
 
 
-class GangAdmitted(Fact):
+class GangAdmitted(Fact, frozen=True, kw_only=True):
     """The minimum of a tree (and what extras fitted) got its room, all at once."""
 
     plan: PlanId
@@ -77,7 +76,7 @@ class GangAdmitted(Fact):
     exhausted: bool = False  # no plan with more pods exists
 
 
-class GangExtended(Fact):
+class GangExtended(Fact, frozen=True, kw_only=True):
     """Members beyond those admitted so far got room (extras, late arrivals, replacements)."""
 
     plan: PlanId
@@ -101,7 +100,7 @@ class ConflictRecord(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-class GangRefused(Fact):
+class GangRefused(Fact, frozen=True, kw_only=True):
     """A tree found no place; recorded when the answer changes, not on every try."""
 
     outcome: str  # impossible | unknown | waiting
@@ -113,13 +112,13 @@ class GangRefused(Fact):
     exhausted: bool = False
 
 
-class RootInvalid(Fact):
+class RootInvalid(Fact, frozen=True, kw_only=True):
     """A tree breaks the rules of SPEC B and is not scheduled."""
 
     problems: tuple[str, ...]
 
 
-class PodBound(Fact):
+class PodBound(Fact, frozen=True, kw_only=True):
     """The API server holds a Binding of this member to this node."""
 
     plan: PlanId
@@ -129,7 +128,7 @@ class PodBound(Fact):
     group: str = ""
 
 
-class BindFailed(Fact):
+class BindFailed(Fact, frozen=True, kw_only=True):
     """The API server refused a Binding."""
 
     plan: PlanId
@@ -139,7 +138,7 @@ class BindFailed(Fact):
     error: str
 
 
-class BarrierExpired(Fact):
+class BarrierExpired(Fact, frozen=True, kw_only=True):
     """Not all of the minimum reached bind in time; nobody who waited was bound."""
 
     plan: PlanId
@@ -148,7 +147,7 @@ class BarrierExpired(Fact):
     missing: tuple[str, ...]
 
 
-class NodeVetoed(Fact):
+class NodeVetoed(Fact, frozen=True, kw_only=True):
     """kube-scheduler refused a node although the member fits there by our model."""
 
     pod: str
@@ -166,7 +165,7 @@ class ReleasedPod(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeName
 
 
-class ReservationReleased(Fact):
+class ReservationReleased(Fact, frozen=True, kw_only=True):
     """Room that was held is free again (or is now counted as a running pod: `bound`)."""
 
     plan: PlanId
@@ -175,14 +174,14 @@ class ReservationReleased(Fact):
     text: str = ""
 
 
-class GangSatisfied(Fact):
+class GangSatisfied(Fact, frozen=True, kw_only=True):
     """The bound members meet the minimum of the whole tree."""
 
     plan: PlanId
     bound: int
 
 
-class MemberLost(Fact):
+class MemberLost(Fact, frozen=True, kw_only=True):
     """A bound member went away."""
 
     pod: str
@@ -191,7 +190,7 @@ class MemberLost(Fact):
     cause: LossCause
 
 
-class NodeTopologyChanged(Fact):
+class NodeTopologyChanged(Fact, frozen=True, kw_only=True):
     """A node that holds reservations or bound members changed its topology labels."""
 
     node: NodeName
@@ -199,13 +198,13 @@ class NodeTopologyChanged(Fact):
     after: dict[str, str]
 
 
-class RootCompleted(Fact):
+class RootCompleted(Fact, frozen=True, kw_only=True):
     """The root group is gone, or all its members ended."""
 
     why: str
 
 
-class DriftFound(Fact):
+class DriftFound(Fact, frozen=True, kw_only=True):
     """The fold of the log and the cluster disagree."""
 
     kind: str
@@ -213,7 +212,7 @@ class DriftFound(Fact):
     text: str
 
 
-class LeaseTaken(Fact):
+class LeaseTaken(Fact, frozen=True, kw_only=True):
     """The first fact of its epoch: who writes from here on."""
 
     holder: str

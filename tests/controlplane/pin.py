@@ -92,7 +92,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Pin the Kubernetes versions the tests run.")
     parser.add_argument("versions", nargs="+", metavar="v1.37.2")
     for version in parser.parse_args().versions:
-        print(f"{version}: {pin(version)}")  # noqa: T201 - a command line tool
+        print(f"{version}: {pin(version)}")
 
 
 if __name__ == "__main__":

@@ -98,6 +98,9 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
         str, ...
     ] = ()  # ReadWriteOncePod claims of running pods, namespace/name, sorted
     budget: int = 200_000  # search nodes
+    explain: bool = (
+        True  # look for the conflict and for ways out when nothing fits (costs more solves)
+    )
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):

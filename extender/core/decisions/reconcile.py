@@ -1,0 +1,279 @@
+"""Turn what the cluster shows into facts: bound, lost, deleted, overtaken, completed.
+
+Observations only: nothing here plans. A tree of which nothing is bound yet loses all its
+reservations when one of its minimum goes (it is planned again as a whole); a tree that has started
+loses only what is gone (DESIGN 9.6: a started gang is completed, not stopped).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+
+from extender.core.decisions.requests import group_key_of, is_running
+from extender.core.events import (
+    AnyFact,
+    Draft,
+    DriftFound,
+    GangSatisfied,
+    LossCause,
+    MemberLost,
+    PodBound,
+    ReleasedPod,
+    ReleaseReason,
+    ReservationReleased,
+    RootCompleted,
+    RootObserved,
+)
+from extender.core.groups import Forest, Tree
+from extender.core.ids import NodeName, PlanId, PodUid, RootUid
+from extender.core.pods import Pod
+from extender.core.state import BoundMember, Reservation, ReservationState, RootState, satisfied
+from extender.core.view import NOTHING, ClusterView
+
+NO_PLAN = PlanId("")
+
+
+class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
+    """What the service knows beside view and state."""
+
+    actor: str
+    cause: str
+    started: frozenset[RootUid] = (
+        frozenset()
+    )  # barriers of these roots are releasing or have released
+    expired: frozenset[RootUid] = frozenset()  # reservations older than their time to live
+
+
+def decide_reconcile(
+    view: ClusterView, state: ReservationState, forest: Forest, now: Circumstances
+) -> list[Draft]:
+    """Give the facts that bring the log up to what the view shows; nothing when they agree."""
+    overtaken = overtaken_pods(view, state)
+    drafts: list[Draft] = []
+    for root in state.roots.values():
+        drafts += _root_drafts(view, root, overtaken, now)
+    for tree in forest.trees.values():
+        drafts += _bound_outside(state, tree, now)
+    return drafts
+
+
+def _draft(root: RootState, fact: AnyFact, now: Circumstances) -> Draft:
+    return Draft(root_uid=root.uid, root=root.root, fact=fact, actor=now.actor, cause=now.cause)
+
+
+def _root_drafts(
+    view: ClusterView, root: RootState, overtaken: Collection[PodUid], now: Circumstances
+) -> list[Draft]:
+    group = view.groups.get(group_key_of(root))
+    if group is None or group.uid != root.uid:
+        facts: list[AnyFact] = []
+        if root.held:
+            facts.append(
+                _release(root.held.values(), "deleted", f"{group_key_of(root)} was deleted")
+            )
+        facts.append(RootCompleted(why="the root group was deleted"))
+        return [_draft(root, fact, now) for fact in facts]
+    facts = _settled(view, root)
+    bound_uids = {f.uid for f in facts if isinstance(f, PodBound)}
+    lost = [_lost(view, member) for member in root.bound.values() if _is_lost(view, member)]
+    facts += lost
+    facts += _given_back(view, root, overtaken, bound_uids, now)
+    counts = _counts(root, facts)
+    if root.phase == "admitted" and satisfied(root.groups, counts):
+        facts.append(GangSatisfied(plan=root.plan or NO_PLAN, bound=sum(counts.values())))
+    return [_draft(root, fact, now) for fact in facts]
+
+
+def _settled(view: ClusterView, root: RootState) -> list[AnyFact]:
+    facts: list[AnyFact] = []
+    for reservation in root.held.values():
+        pod = view.pods.get(reservation.uid)
+        if pod is None or pod.node is None:
+            continue
+        facts.append(
+            PodBound(
+                plan=reservation.plan,
+                pod=reservation.pod,
+                uid=reservation.uid,
+                node=pod.node,
+                group=reservation.group,
+            )
+        )
+        if pod.node != reservation.node:
+            text = f"bound to {pod.node}, its room was reserved on {reservation.node}"
+            facts.append(DriftFound(kind="bound-elsewhere", object=f"Pod/{pod.path}", text=text))
+    return facts
+
+
+def _is_lost(view: ClusterView, member: BoundMember) -> bool:
+    pod = view.pods.get(member.uid)
+    return pod is None or pod.deleting or member.node not in view.nodes
+
+
+def _lost(view: ClusterView, member: BoundMember) -> MemberLost:
+    pod = view.pods.get(member.uid)
+    cause: LossCause = "gone" if pod is None else "deleted"
+    if member.node not in view.nodes:
+        cause = "node-lost"
+    return MemberLost(pod=member.pod, uid=member.uid, node=member.node, cause=cause)
+
+
+def _counts(root: RootState, facts: Iterable[AnyFact]) -> Mapping[str, int]:
+    counts: dict[str, int] = {}
+    for member in root.bound.values():
+        counts[member.group] = counts.get(member.group, 0) + 1
+    for fact in facts:
+        if isinstance(fact, PodBound):
+            counts[fact.group] = counts.get(fact.group, 0) + 1
+        elif isinstance(fact, MemberLost):
+            group = root.bound[fact.uid].group
+            counts[group] -= 1
+    return counts
+
+
+def _release(
+    reservations: Iterable[Reservation], why: ReleaseReason, text: str
+) -> ReservationReleased:
+    held = sorted(reservations, key=lambda r: r.pod)
+    return ReservationReleased(
+        plan=held[0].plan,
+        why=why,
+        pods=tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in held),
+        text=text,
+    )
+
+
+def _given_back(
+    view: ClusterView,
+    root: RootState,
+    overtaken: Collection[PodUid],
+    bound_uids: Collection[PodUid],
+    now: Circumstances,
+) -> list[AnyFact]:
+    """Release what cannot be redeemed any more."""
+    open_ones = {uid: r for uid, r in root.held.items() if uid not in bound_uids}
+    if not open_ones:
+        return []
+    started = root.uid in now.started or bool(root.bound) or bool(bound_uids)
+    if root.uid in now.expired and not started:
+        return [_release(open_ones.values(), "expired", "nobody redeemed the reservation in time")]
+    gone: dict[ReleaseReason, list[Reservation]] = {}
+    for reservation in open_ones.values():
+        why = _why_gone(view, reservation, overtaken)
+        if why is not None:
+            gone.setdefault(why, []).append(reservation)
+    if not gone:
+        return []
+    names = {r.uid for found in gone.values() for r in found}
+    facts: list[AnyFact] = [
+        _release(found, why, _release_text(why, found)) for why, found in sorted(gone.items())
+    ]
+    rest = {uid: r for uid, r in open_ones.items() if uid not in names}
+    if started or not rest:
+        return facts
+    counts: dict[str, int] = {}
+    for reservation in rest.values():
+        counts[reservation.group] = counts.get(reservation.group, 0) + 1
+    if satisfied(root.groups, counts):
+        return facts
+    text = "the minimum of the tree no longer holds without: " + _release_text(
+        *next(iter(gone.items()))
+    )
+    return [*facts, _release(rest.values(), next(iter(gone)), text)]
+
+
+def _why_gone(
+    view: ClusterView, reservation: Reservation, overtaken: Collection[PodUid]
+) -> ReleaseReason | None:
+    pod = view.pods.get(reservation.uid)
+    if pod is None or pod.deleting:
+        return "deleted"
+    node = view.nodes.get(reservation.node)
+    if node is None or node.deleting:
+        return "node-lost"
+    if reservation.uid in overtaken:
+        return "superseded"
+    return None
+
+
+def _release_text(why: ReleaseReason, found: list[Reservation]) -> str:
+    pods = ", ".join(sorted(r.pod for r in found)[:5]) + (" and more" if len(found) > 5 else "")  # noqa: PLR2004
+    words = {
+        "deleted": f"deleted before it was bound: {pods}",
+        "node-lost": f"the node of {pods} is gone",
+        "superseded": f"other pods took the room of {pods}",
+    }
+    return words.get(why, pods)
+
+
+def overtaken_pods(view: ClusterView, state: ReservationState) -> frozenset[PodUid]:
+    """Find reservations whose room is gone: assigned pods and reservations exceed the node.
+
+    The lowest priorities give way first, then the youngest, until the rest fits.
+    """
+    overtaken: set[PodUid] = set()
+    for name, held in state.held_on.items():
+        node = view.nodes.get(name)
+        if node is None:
+            continue
+        free = dict(node.allocatable)
+        for resource, amount in view.usage.get(name, NOTHING).requests.items():
+            free[resource] = free.get(resource, 0) - amount
+        waiting = [r for r in held.values() if not _assigned(view, r.uid)]
+        for reservation in sorted(waiting, key=lambda r: (-r.priority, r.at_us, r.pod)):
+            if all(free.get(k, 0) >= v for k, v in reservation.requests.items()):
+                for resource, amount in reservation.requests.items():
+                    free[resource] -= amount
+            else:
+                overtaken.add(reservation.uid)
+    return frozenset(overtaken)
+
+
+def _assigned(view: ClusterView, uid: PodUid) -> bool:
+    pod = view.pods.get(uid)
+    return pod is not None and pod.node is not None
+
+
+def _bound_outside(state: ReservationState, tree: Tree, now: Circumstances) -> list[Draft]:
+    """Record members that run without a reservation of ours."""
+    root = state.roots.get(tree.root.uid)
+    drafts: list[Draft] = []
+    for leaf, pods in tree.members.items():
+        for pod in pods:
+            if not is_running(pod) or _known(root, pod):
+                continue
+            drafts += [_tree_draft(tree, fact, now) for fact in _outside_facts(leaf.name, pod)]
+    if drafts and root is None:
+        observed = RootObserved(
+            kind=tree.root.key.kind,
+            priority=tree.root.priority,
+            groups=len(tree.groups),
+            members=len(tree.pods),
+        )
+        drafts.insert(0, _tree_draft(tree, observed, now))
+    return drafts
+
+
+def _tree_draft(tree: Tree, fact: AnyFact, now: Circumstances) -> Draft:
+    return Draft(
+        root_uid=tree.root.uid,
+        root=tree.root.key.path,
+        fact=fact,
+        actor=now.actor,
+        cause=now.cause,
+    )
+
+
+def _known(root: RootState | None, pod: Pod) -> bool:
+    return root is not None and (pod.uid in root.held or pod.uid in root.bound)
+
+
+def _outside_facts(leaf: str, pod: Pod) -> list[AnyFact]:
+    assert pod.node is not None
+    node = NodeName(pod.node)
+    bound = PodBound(plan=PlanId(pod.plan), pod=pod.path, uid=pod.uid, node=node, group=leaf)
+    text = f"runs on {node} without a reservation in the log"
+    drift = DriftFound(kind="bound-outside-admission", object=f"Pod/{pod.path}", text=text)
+    return [bound, drift]

@@ -1,0 +1,213 @@
+"""Answer kube-scheduler: filter, prioritize, bind. Nothing here plans and nothing here changes state.
+
+Refusal texts are a function of state only: a text that changes by itself makes kube-scheduler spin
+(EXTENDER 3.4). Counts therefore stand on the groups' conditions, never in these words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from extender.core.groups import Forest, Tree
+from extender.core.ids import GroupKey, NodeName, PodUid
+from extender.core.pods import Pod
+from extender.core.state import Reservation, ReservationState, RootState
+from extender.core.view import NOTHING, ClusterView
+
+FilterOutcome = Literal["redeemed", "not-offered", "refused", "passed", "protected"]
+SCORE_MAX = 10  # MaxExtenderPriority of kube-scheduler
+
+
+class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of the offered nodes pass, and the words for those that do not."""
+
+    outcome: FilterOutcome
+    passed: tuple[NodeName, ...]
+    refused: tuple[NodeName, ...] = ()
+    reason: str = ""  # for every refused node
+    node: NodeName | None = None  # of the reservation, if there is one
+
+
+def reservation_of(state: ReservationState, uid: PodUid) -> Reservation | None:
+    """Give the reservation a pod holds."""
+    root_uid = state.root_of.get(uid)
+    root = state.roots.get(root_uid) if root_uid is not None else None
+    return root.held.get(uid) if root is not None else None
+
+
+def decide_filter(
+    view: ClusterView,
+    state: ReservationState,
+    forest: Forest,
+    pod: Pod,
+    offered: Sequence[NodeName],
+) -> FilterDecision:
+    """Answer /filter.
+
+    A member gets its reserved node or nothing; any other pod gets all nodes but those whose room
+    is reserved for trees of equal or higher priority.
+    """
+    reservation = reservation_of(state, pod.uid)
+    if reservation is not None:
+        return _redeem(reservation, state, offered)
+    if pod.group is not None:
+        reason = pending_reason(state, forest, view, pod.group)
+        return FilterDecision(outcome="refused", passed=(), refused=tuple(offered), reason=reason)
+    return _protect(view, state, pod, offered)
+
+
+def _redeem(
+    reservation: Reservation, state: ReservationState, offered: Sequence[NodeName]
+) -> FilterDecision:
+    root = state.roots[reservation.root_uid].root
+    node = reservation.node
+    others = tuple(name for name in offered if name != node)
+    if len(others) == len(offered):
+        reason = f"gang {root}: room is reserved on node {node}, which kube-scheduler did not offer"
+        return FilterDecision(
+            outcome="not-offered", passed=(), refused=others, reason=reason, node=node
+        )
+    return FilterDecision(
+        outcome="redeemed",
+        passed=(node,),
+        refused=others,
+        reason=f"gang {root}: room is reserved on another node",
+        node=node,
+    )
+
+
+def pending_reason(
+    state: ReservationState, forest: Forest, view: ClusterView, leaf: GroupKey
+) -> str:
+    """Say why a member has no node, in words that change only with the kind of reason."""
+    if leaf not in view.groups:
+        return f"gang {leaf.path}: waiting for {leaf}, which does not exist"
+    orphan = forest.orphans.get(leaf)
+    if orphan is not None:
+        return f"gang {leaf.path}: {orphan.problem.text}"
+    root_key = forest.root_of.get(leaf)
+    tree = forest.trees.get(root_key) if root_key is not None else None
+    if tree is None:
+        return f"gang {leaf.path}: not planned yet"
+    return tree_reason(state, tree)
+
+
+def tree_reason(state: ReservationState, tree: Tree) -> str:
+    """Say why a tree (or the rest of it) is pending."""
+    name = tree.root.key.path
+    if tree.problems:
+        return f"gang {name}: invalid: {tree.problems[0].text}"
+    if tree.root.deleting:
+        return f"gang {name}: its root group is being deleted"
+    root = state.roots.get(tree.root.uid)
+    if root is None or root.answer is None:
+        return f"gang {name}: not planned yet"
+    return f"gang {name}: {_answer_words(root)}"
+
+
+def _answer_words(root: RootState) -> str:
+    assert root.answer is not None
+    if root.answer.outcome == "waiting":
+        return "waiting for members"
+    beyond = root.phase in ("admitted", "satisfied")
+    if root.answer.outcome == "unknown":
+        what = "more members" if beyond else "its minimum"
+        return f"no room for {what} was found within the search budget"
+    return "no room for more members" if beyond else "no room for its minimum"
+
+
+def _protect(
+    view: ClusterView, state: ReservationState, pod: Pod, offered: Sequence[NodeName]
+) -> FilterDecision:
+    if pod.pinned is not None or not state.held_on:
+        return FilterDecision(outcome="passed", passed=tuple(offered))
+    asked = dict(pod.shape.requests)
+    refused = {
+        name
+        for name in offered
+        if name in state.held_on and not _room_beside(view, state, name, asked, pod.priority)
+    }
+    if not refused:
+        return FilterDecision(outcome="passed", passed=tuple(offered))
+    return FilterDecision(
+        outcome="protected",
+        passed=tuple(name for name in offered if name not in refused),
+        refused=tuple(name for name in offered if name in refused),
+        reason="room is reserved for a gang of equal or higher priority",
+    )
+
+
+def _room_beside(
+    view: ClusterView,
+    state: ReservationState,
+    name: NodeName,
+    asked: Mapping[str, int],
+    priority: int,
+) -> bool:
+    node = view.nodes.get(name)
+    if node is None:
+        return True
+    taken = dict(view.usage.get(name, NOTHING).requests)
+    guarded = False
+    for reservation in state.held_on[name].values():
+        pod = view.pods.get(reservation.uid)
+        if reservation.priority < priority or (pod is not None and pod.node is not None):
+            continue
+        guarded = True
+        for resource, amount in reservation.requests.items():
+            taken[resource] = taken.get(resource, 0) + amount
+    if not guarded:
+        return True
+    return all(
+        node.allocatable.get(resource, 0) - taken.get(resource, 0) >= amount
+        for resource, amount in asked.items()
+        if resource in node.allocatable
+    )
+
+
+def decide_prioritize(
+    view: ClusterView,
+    state: ReservationState,
+    pod: Pod,
+    offered: Sequence[NodeName],
+    keys: Sequence[str],
+) -> tuple[tuple[NodeName, int], ...]:
+    """Score nodes from 0 to 10.
+
+    For a member its reserved node wins. For any other pod a node scores the more, the less of its
+    narrowest topology domain is still empty, so that the largest free domains stay whole.
+    """
+    reservation = reservation_of(state, pod.uid)
+    if reservation is not None:
+        return tuple((n, SCORE_MAX if n == reservation.node else 0) for n in offered)
+    shares = empty_shares(view, state, keys)
+    return tuple((n, round(SCORE_MAX * (1 - shares.get(n, 0.0)))) for n in offered)
+
+
+def empty_shares(
+    view: ClusterView, state: ReservationState, keys: Sequence[str]
+) -> Mapping[NodeName, float]:
+    """Give per node the share of empty nodes in its domain, averaged over the topology keys.
+
+    Empty: neither a pod that requests more than its slot, nor a reservation.
+    """
+    totals: dict[tuple[str, str], int] = {}
+    empties: dict[tuple[str, str], int] = {}
+    for name, node in view.nodes.items():
+        busy = name in state.held_on or any(
+            resource != "pods" for resource in view.usage.get(name, NOTHING).requests
+        )
+        for key in keys:
+            value = node.labels.get(key)
+            if value is not None:
+                totals[key, value] = totals.get((key, value), 0) + 1
+                empties[key, value] = empties.get((key, value), 0) + (not busy)
+    shares: dict[NodeName, float] = {}
+    for name, node in view.nodes.items():
+        found = [(key, node.labels[key]) for key in keys if key in node.labels]
+        if found:
+            shares[name] = sum(empties[d] / totals[d] for d in found) / len(found)
+    return shares

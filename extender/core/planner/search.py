@@ -1,0 +1,116 @@
+"""The planner's front door: a request in, a plan or a refusal out.
+
+Pure: the same request gives the same bytes on any machine. Effort is counted in search nodes (domains
+tried, and the branches and conflicts of the complete solver), never in time.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from extender.core.planner.answer import given, make_plan
+from extender.core.planner.bounds import bound_all
+from extender.core.planner.capacity import FIT_MAX, Fleet
+from extender.core.planner.diagnose import diagnose
+from extender.core.planner.explain import Explanation, explain
+from extender.core.planner.feasibility import admissible, waiting_reasons
+from extender.core.planner.model import Options, compile_request
+from extender.core.planner.placement import (
+    Feasibility,
+    Plan,
+    PlanRequest,
+    Refusal,
+    Search,
+    Verdict,
+)
+from extender.core.planner.solve import Solved, solve
+
+
+def plan(request: PlanRequest, *, fleet: Fleet | None = None) -> Verdict:
+    """Place a tree: the minimum of every gang on the way to the root, then as many extras as possible.
+
+    Args:
+        request: Everything the decision depends on.
+        fleet: Made from the very same `request.nodes` object by an earlier call; saves the conversion.
+            It can change the time taken, never the answer.
+
+    Returns:
+        A plan (perhaps without assignments, when bound members satisfy the root and nothing more fits),
+        or a refusal: *waiting*, *impossible* (proved) or *unknown* (budget, or vetoes in the way).
+    """
+    if not admissible(request.root):
+        return Refusal(
+            outcome="waiting",
+            status="Wait",
+            reasons=tuple(waiting_reasons(request.root)),
+            search=Search(nodes=0, exhausted=True),
+        )
+    if fleet is None or fleet.nodes is not request.nodes:
+        fleet = Fleet(request.nodes)
+    problem = compile_request(request, fleet)
+    if problem.violations:
+        return Refusal(
+            outcome="impossible",
+            status="UnschedulableAndUnresolvable",
+            reasons=tuple(problem.violations),
+            search=Search(nodes=0, exhausted=True),
+        )
+    solved = solve(request, fleet, problem=problem)
+    if solved.solution is not None:
+        return make_plan(request, solved)
+    return _refuse(request, fleet, solved)
+
+
+def _refuse(request: PlanRequest, fleet: Fleet, solved: Solved) -> Refusal:
+    """Word a refusal, and check that vetoes are not all there is to it."""
+    spent = Search(nodes=solved.nodes, exhausted=solved.proved)
+    rests_on = given(request, solved.problem, limited=bool(request.vetoes))
+    status = _status(request, fleet)
+    if not solved.proved:
+        text = (
+            f"{_name(request)}: no placement found within the budget of {request.budget} search "
+            "nodes; it may still exist"
+        )
+        return Refusal(
+            outcome="unknown", status=status, reasons=(text,), search=spent, given=rests_on
+        )
+    if request.vetoes:
+        free = solve(request, fleet, options=Options(no_vetoes=True), maximise=False)
+        if free.solution is not None or not free.proved:
+            text = f"{_name(request)}: does not fit, given that {rests_on[-1]}"
+            return Refusal(
+                outcome="unknown", status=status, reasons=(text,), search=spent, given=rests_on
+            )
+        request = msgspec.structs.replace(request, vetoes=())
+        rests_on = given(request, solved.problem, limited=False)
+        solved = free
+    told = explain(request, fleet, solved) if request.explain else Explanation(diagnose(solved))
+    return Refusal(
+        outcome="impossible",
+        status=status,
+        reasons=told.reasons,
+        search=spent,
+        conflict=told.conflict,
+        relaxations=told.relaxations,
+        given=rests_on,
+    )
+
+
+def _status(request: PlanRequest, fleet: Fleet) -> Feasibility:
+    """Tell whether preemption could help: whether static filters and domains alone leave a way.
+
+    Source:
+        SPEC C.2: a pod that passes the static filters nowhere in the allowed set is UU, not U.
+    """
+    problem = compile_request(request, fleet, Options(no_vetoes=True, no_resources=True))
+    anywhere = np.where(problem.allowed, FIT_MAX, 0).astype(np.int64)
+    hopeless = bound_all(problem, anywhere).hopeless
+    return "UnschedulableAndUnresolvable" if hopeless else "Unschedulable"
+
+
+def _name(request: PlanRequest) -> str:
+    return f"{request.root.key.kind} {request.root.key.path}"
+
+
+__all__ = ["Fleet", "Plan", "Refusal", "plan"]

@@ -1,0 +1,91 @@
+"""Find a placement of the tree, or prove that there is none: bounds, the quick way, the complete way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from extender.core.planner.bounds import Bounds, bound_all
+from extender.core.planner.capacity import Fleet
+from extender.core.planner.construct import BudgetEnded, Draft, Effort, Solution
+from extender.core.planner.exact import solve_exactly
+from extender.core.planner.model import Options, Problem, compile_request
+from extender.core.planner.placement import PlanRequest
+from extender.core.planner.scoring import STRATEGIES
+
+
+@dataclass(slots=True)
+class Solved:
+    """The end of a search."""
+
+    problem: Problem
+    bounds: Bounds
+    solution: Solution | None  # None: no placement was found
+    proved: bool  # no better placement exists, or none at all
+    nodes: int  # search nodes spent
+
+
+def solve(
+    request: PlanRequest,
+    fleet: Fleet,
+    *,
+    options: Options | None = None,
+    maximise: bool = True,
+    problem: Problem | None = None,
+) -> Solved:
+    """Solve a request whose root is admissible and whose bound members contradict nothing.
+
+    Args:
+        request: What to place.
+        fleet: Made from `request.nodes`.
+        options: Requirements to leave out.
+        maximise: False asks for the minimum only; `proved` then says nothing about extras.
+        problem: The request, compiled with these options; None compiles it here.
+    """
+    if problem is None:
+        problem = compile_request(request, fleet, options)
+    bounds = bound_all(problem)
+    if bounds.hopeless:
+        return Solved(problem, bounds, None, proved=True, nodes=0)
+    effort = Effort(request.budget)
+    best = _quickly(problem, bounds, effort, maximise=maximise)
+    if best is not None and (not maximise or best.total >= bounds.root):
+        return Solved(problem, bounds, best.solution(), proved=True, nodes=effort.nodes)
+    hint = best.solution() if best is not None else None
+    outcome = solve_exactly(
+        problem, bounds, limit=effort.limit - effort.nodes, hint=hint, maximise=maximise
+    )
+    nodes = effort.nodes + outcome.steps
+    if outcome.ending == "none":
+        return Solved(problem, bounds, None, proved=True, nodes=nodes)
+    if outcome.ending == "unknown":
+        return Solved(problem, bounds, hint, proved=False, nodes=nodes)
+    proved = outcome.ending == "best"
+    if hint is not None and best is not None and size(outcome.solution) <= best.total:
+        return Solved(problem, bounds, hint, proved=proved, nodes=nodes)  # the quick one is tidier
+    return Solved(problem, bounds, outcome.solution, proved=proved, nodes=nodes)
+
+
+def _quickly(problem: Problem, bounds: Bounds, effort: Effort, *, maximise: bool) -> Draft | None:
+    """Try a few orders; give the placement with the most pods."""
+    best: Draft | None = None
+    for strategy in STRATEGIES:
+        draft = Draft(problem, bounds, strategy, effort)
+        held = False
+        try:
+            held = draft.minimum()
+            if held and maximise:
+                draft.extras()
+        except BudgetEnded:
+            if not held:
+                return best
+        if held and (best is None or draft.total > best.total):
+            best = draft
+        enough = bounds.root if maximise else 0
+        if (best is not None and best.total >= enough) or effort.nodes >= effort.limit:
+            return best
+    return best
+
+
+def size(solution: Solution) -> int:
+    """Count the pods of a placement."""
+    return sum(n for kinds in solution.values() for nodes in kinds.values() for n in nodes.values())

@@ -1,0 +1,182 @@
+"""The four verbs over HTTP: decode, call the service, encode, one canonical log line per call.
+
+A body that does not decode is a 400. "Cannot answer now" goes into the `Error` field of filter and
+bind; prioritize then has no opinion (`[]`), and preempt, which has no such field, is a 503.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+import msgspec
+from aiohttp import web
+
+from extender.core.decisions.verbs import FilterDecision
+from extender.core.errors import BadInput
+from extender.core.pods import Pod
+from extender.http import wire
+from extender.service.leading import Leader
+from extender.service.ports import PodRef
+from extender.service.scheduling import CannotAnswer, Scheduling
+from extender.telemetry import METRICS
+
+log = logging.getLogger(__name__)
+
+PodReader = Callable[[bytes], Pod]
+
+
+class SchedulerVerbs:
+    """Handlers of /scheduler/*."""
+
+    def __init__(self, scheduling: Scheduling, leader: Leader, read_pod: PodReader) -> None:
+        self._scheduling = scheduling
+        self._leader = leader
+        self._read_pod = read_pod
+
+    def routes(self) -> list[web.RouteDef]:
+        """Name the verbs; any other name is a 404, any other method a 405."""
+        return [
+            web.post("/scheduler/filter", self.filter),
+            web.post("/scheduler/prioritize", self.prioritize),
+            web.post("/scheduler/preempt", self.preempt),
+            web.post("/scheduler/bind", self.bind),
+        ]
+
+    async def filter(self, request: web.Request) -> web.Response:
+        """Answer /filter."""
+        started = time.perf_counter()
+        body = await request.read()
+        try:
+            args = wire.decode_args(body)
+            pod, offered = self._read_pod(bytes(args.pod)), wire.offered_names(args)
+        except (msgspec.MsgspecError, BadInput) as error:
+            return _bad("filter", error)
+        try:
+            decision = self._scheduling.filter(pod, offered)
+        except CannotAnswer as error:
+            answer = wire.ExtenderFilterResult(error=str(error), node_names=[])
+            self._line("filter", "cannot-answer", started, pod, offered=len(offered), left=0)
+            return _json(wire.encode(answer))
+        result = wire.filter_result(args, set(decision.passed), _refusals(decision))
+        outcome, left = decision.outcome, len(decision.passed)
+        self._line("filter", outcome, started, pod, offered=len(offered), left=left)
+        return _json(wire.encode(result))
+
+    async def prioritize(self, request: web.Request) -> web.Response:
+        """Answer /prioritize."""
+        started = time.perf_counter()
+        body = await request.read()
+        try:
+            args = wire.decode_args(body)
+            pod, offered = self._read_pod(bytes(args.pod)), wire.offered_names(args)
+        except (msgspec.MsgspecError, BadInput) as error:
+            return _bad("prioritize", error)
+        scores = self._scheduling.prioritize(pod, offered)
+        answer = [wire.HostPriority(host=name, score=score) for name, score in scores]
+        outcome = "scored" if scores else "no-opinion"
+        self._line("prioritize", outcome, started, pod, offered=len(offered), left=len(answer))
+        return _json(wire.encode(answer))
+
+    async def preempt(self, request: web.Request) -> web.Response:
+        """Answer /preempt: members get no victims; for other pods the candidates stand as they are."""
+        started = time.perf_counter()
+        body = await request.read()
+        try:
+            args = wire.decode_preemption(body)
+            pod = self._read_pod(bytes(args.pod))
+        except (msgspec.MsgspecError, BadInput) as error:
+            return _bad("preempt", error)
+        reason = next((c.reason for c in self._scheduling.checks() if not c.ok), "")
+        if reason:
+            self._line("preempt", "cannot-answer", started, pod, offered=0, left=0)
+            return web.Response(status=503, text=f"cannot answer now: {reason}\n")
+        candidates = _candidates(args)
+        member = self._scheduling.is_member(pod)
+        victims = {} if member else candidates
+        outcome = "refused" if member else "passed"
+        self._line("preempt", outcome, started, pod, offered=len(candidates), left=len(victims))
+        return _json(wire.preemption_result(victims))
+
+    async def bind(self, request: web.Request) -> web.Response:
+        """Answer /bind; may take as long as the barrier."""
+        started = time.perf_counter()
+        body = await request.read()
+        try:
+            args = wire.decode_binding(body)
+        except msgspec.MsgspecError as error:
+            return _bad("bind", error)
+        transport = request.transport
+
+        def alive() -> bool:
+            return transport is not None and not transport.is_closing()
+
+        ref = PodRef(namespace=args.pod_namespace, name=args.pod_name, uid=args.pod_uid)
+        error = await self._scheduling.bind(ref, args.node, alive)
+        METRICS.calls.labels("bind", "refused" if error else "bound").inc()
+        METRICS.call_seconds.labels("bind").observe(time.perf_counter() - started)
+        log.info(
+            "call",
+            extra={
+                "verb": "bind",
+                "outcome": "refused" if error else "bound",
+                "pod": f"{ref.namespace}/{ref.name}",
+                "pod_uid": ref.uid,
+                "node": args.node,
+                "epoch": self._leader.epoch,
+                "position": self._leader.acknowledged.position,
+                "error": error,
+                "total_ms": round((time.perf_counter() - started) * 1000, 3),
+            },
+        )
+        return _json(wire.encode(wire.ExtenderBindingResult(error=error)))
+
+    def _line(
+        self, verb: str, outcome: str, started: float, pod: Pod, *, offered: int, left: int
+    ) -> None:
+        seconds = time.perf_counter() - started
+        METRICS.calls.labels(verb, outcome).inc()
+        METRICS.call_seconds.labels(verb).observe(seconds)
+        log.info(
+            "call",
+            extra={
+                "verb": verb,
+                "outcome": outcome,
+                "pod": pod.path,
+                "pod_uid": pod.uid,
+                "group": str(pod.group) if pod.group is not None else "",
+                "nodes_offered": offered,
+                "nodes_left": left,
+                "epoch": self._leader.epoch,
+                "position": self._leader.acknowledged.position,
+                "total_ms": round(seconds * 1000, 3),
+            },
+        )
+
+
+def _refusals(decision: FilterDecision) -> dict[wire.NodeName, str]:
+    return dict.fromkeys(decision.refused, decision.reason)
+
+
+def _candidates(args: wire.ExtenderPreemptionArgs) -> dict[wire.NodeName, wire.MetaVictims]:
+    """Give the candidates by UID; a node without victims is left out, as kube-scheduler panics on it."""
+    found: dict[wire.NodeName, wire.MetaVictims] = {}
+    for name, meta in (args.node_name_to_meta_victims or {}).items():
+        if meta.pods:
+            found[name] = meta
+    for name, full in (args.node_name_to_victims or {}).items():
+        pods = [wire.MetaPod(uid=pod.metadata.uid) for pod in full.pods or ()]
+        if pods:
+            found[name] = wire.MetaVictims(pods=pods, num_pdb_violations=full.num_pdb_violations)
+    return found
+
+
+def _json(body: bytes) -> web.Response:
+    return web.Response(body=body, content_type="application/json")
+
+
+def _bad(verb: str, error: Exception) -> web.Response:
+    METRICS.calls.labels(verb, "undecodable").inc()
+    log.warning("undecodable body", extra={"verb": verb, "error": str(error)})
+    return web.Response(status=400, text=f"{verb}: {error}\n")

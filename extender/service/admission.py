@@ -1,0 +1,228 @@
+"""The admission loop: observe, reconcile, plan pending roots, record, carry out. Off kube-scheduler's path.
+
+One pass at a time. Pending roots are tried in order of priority, then age. A root whose input has
+not changed since its last refusal is not planned again. Planning a long request gives the event loop
+back, so before its answer is recorded the input is made anew and compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from extender.core.decisions.admission import (
+    Recipe,
+    decide_invalid,
+    decide_verdict,
+    still_holds,
+)
+from extender.core.decisions.reconcile import Circumstances, decide_reconcile
+from extender.core.decisions.requests import NodeRows, members_wanting, plan_request
+from extender.core.errors import ClusterUnavailable, NotLeading, StoreUnavailable
+from extender.core.events import GangAdmitted, GangExtended, GangRefused
+from extender.core.groups import Forest, Tree, build_forest
+from extender.core.ids import GroupKey, PlanId, RootUid
+from extender.core.planner.placement import Plan, PlanRequest
+from extender.core.state import ReservationState
+from extender.core.view import ClusterView
+from extender.service.barriers import Barriers
+from extender.service.effects import Effects
+from extender.service.leading import Leader
+from extender.service.planning import Planner, canonical
+from extender.service.ports import Clock, Cluster, DecisionInputs
+from extender.service.reporting import Reporter
+from extender.settings import Settings
+from extender.telemetry import METRICS
+
+log = logging.getLogger(__name__)
+
+SETTLE_S = 0.01  # changes come in bursts; one pass serves a burst
+TICK_S = 1.0  # at the latest: reservations expire by time, vetoes too
+PAUSE_PER_MS = 5  # a refused tree waits this many times as long as its plan took
+FOREST_EMPTY = Forest(trees={}, root_of={}, orphans={})
+
+
+class Admission:
+    """Decides for whole trees."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        leader: Leader,
+        inputs: DecisionInputs,
+        barriers: Barriers,
+        reporter: Reporter,
+        clock: Clock,
+        settings: Settings,
+    ) -> None:
+        self._cluster = cluster
+        self._leader = leader
+        self._inputs = inputs
+        self._barriers = barriers
+        self._reporter = reporter
+        self._clock = clock
+        self._settings = settings
+        self.effects = Effects(cluster, leader)
+        self.planner = Planner()
+        self.forest: Forest = FOREST_EMPTY
+        self.passes = 0
+        self.reconciled_takes = (
+            0  # grants after which a whole pass has run; ready needs the current one
+        )
+        self._forest_of: tuple[object, object] | None = None
+        self._rows = NodeRows()
+        self._refused: dict[RootUid, str] = {}  # digest of the input that was refused last
+        self._not_before: dict[RootUid, int] = {}  # a costly refusal is not repeated at once
+
+    def ready(self) -> bool:
+        """Say whether a whole pass has run since the lease was taken."""
+        return self.reconciled_takes == self._leader.takes and self.passes > 0
+
+    async def run(self) -> None:
+        """Run passes for ever: on changes of cluster or state, and at least once per tick."""
+        revision = -1
+        while True:
+            takes = self._leader.takes
+            try:
+                if not self._cluster.doubt() and self._leader.may_record():
+                    await self.run_pass()
+                    self.passes += 1
+                    self.reconciled_takes = takes
+            except (NotLeading, StoreUnavailable, ClusterUnavailable) as error:
+                log.warning("pass given up", extra={"error": str(error)})
+                await asyncio.sleep(0.2)
+            revision = await self._next_change(revision)
+
+    async def _next_change(self, revision: int) -> int:
+        watched = {
+            asyncio.ensure_future(self._cluster.changed(revision)),
+            asyncio.ensure_future(self._leader.wait_changed()),
+            asyncio.ensure_future(self._barriers.wait_changed()),
+        }
+        _, waiting = await asyncio.wait(
+            watched, timeout=TICK_S, return_when=asyncio.FIRST_COMPLETED
+        )
+        for task in waiting:
+            task.cancel()
+        await asyncio.sleep(SETTLE_S)
+        return self._cluster.view().revision
+
+    async def run_pass(self) -> None:
+        """Bring log, plans and effects up to what the cluster shows now."""
+        await self._reconcile()
+        for key in self._pending():
+            tree = self.forest.trees.get(key)
+            if tree is not None:
+                await self._admit(tree)
+        view, state = self._cluster.view(), self._leader.acknowledged
+        self.effects.sync(view, state)
+        self._barriers.sync(state)
+        self._reporter.sync(view, state, self.forest)
+
+    def _look(self) -> tuple[ClusterView, ReservationState]:
+        view = self._cluster.view()
+        if self._forest_of is None or self._forest_of != (id(view.groups), id(view.members)):
+            members = {leaf: tuple(pods.values()) for leaf, pods in view.members.items()}
+            self.forest = build_forest(dict(view.groups.items()), members)
+            self._forest_of = (id(view.groups), id(view.members))
+            self._kept = (view.groups, view.members)  # so that the ids stay theirs
+        return view, self._leader.speculative
+
+    async def _reconcile(self) -> None:
+        view, state = self._look()
+        now = Circumstances(
+            actor=self._settings.holder,
+            cause=f"cluster revision {view.revision}",
+            started=self._barriers.started(),
+            expired=self._expired(state),
+        )
+        await self._leader.record(decide_reconcile(view, state, self.forest, now))
+
+    def _expired(self, state: ReservationState) -> frozenset[RootUid]:
+        oldest_us = self._clock.now_us() - self._settings.reservation_ttl_s * 1_000_000
+        found = set()
+        for root in state.roots.values():
+            if root.held and not root.bound:
+                progress_us = max(r.at_us for r in root.held.values())
+                progress_us = max(progress_us, self._barriers.progress_us(root.uid))
+                if progress_us < oldest_us:
+                    found.add(root.uid)
+        return frozenset(found)
+
+    def _pending(self) -> list[GroupKey]:
+        """Give the roots that want something, highest priority first, then oldest."""
+        state = self._leader.speculative
+        trees = [
+            tree
+            for tree in self.forest.trees.values()
+            if tree.problems or members_wanting(tree, state.roots.get(tree.root.uid))
+        ]
+        trees.sort(key=lambda t: (-t.root.priority, t.root.created_us, t.root.key))
+        wanted = {tree.root.uid for tree in trees}
+        self._refused = {uid: d for uid, d in self._refused.items() if uid in wanted}
+        self._not_before = {uid: t for uid, t in self._not_before.items() if uid in wanted}
+        return [tree.root.key for tree in trees]
+
+    def _recipe(self, digest: str, cause: str) -> Recipe:
+        return Recipe(
+            plan=PlanId(self._clock.new_id()),
+            digest=digest,
+            actor=self._settings.holder,
+            cause=cause,
+            topology_keys=self._settings.topology_keys,
+        )
+
+    async def _admit(self, tree: Tree) -> None:
+        if tree.problems:
+            drafts = decide_invalid(
+                self._leader.speculative, tree, self._recipe("", "tree changed")
+            )
+            await self._leader.record(drafts)
+            return
+        if tree.root.deleting:
+            return
+        _, request = self._request(tree)
+        if request is None or self._clock.monotonic_ms() < self._not_before.get(tree.root.uid, 0):
+            return
+        encoded = canonical(request)
+        if self._refused.get(tree.root.uid) == encoded.digest:
+            return
+        started_ms = self._clock.monotonic_ms()
+        verdict = await self.planner.plan(request, encoded)
+        took_ms = self._clock.monotonic_ms() - started_ms
+        METRICS.planned(verdict, took_ms)
+        recipe = self._recipe(encoded.digest, f"cluster revision {self._cluster.view().revision}")
+        peek = decide_verdict(self._leader.speculative, tree, request, verdict, recipe)
+        if any(isinstance(d.fact, GangAdmitted | GangExtended | GangRefused) for d in peek):
+            await self._inputs.save(encoded)
+        current, now = self._request(tree)
+        if current is None or now is None:
+            return
+        placed = isinstance(verdict, Plan) and bool(verdict.assignments)
+        if placed and now != request and not still_holds(request, verdict, now):  # type: ignore[arg-type]
+            self._barriers.nudge()  # the world moved while we planned: the next pass plans again
+            return
+        drafts = decide_verdict(self._leader.speculative, current, request, verdict, recipe)
+        await self._leader.record(drafts)
+        if not placed:
+            self._refused[tree.root.uid] = encoded.digest
+            self._not_before[tree.root.uid] = self._clock.monotonic_ms() + PAUSE_PER_MS * took_ms
+
+    def _request(self, tree: Tree) -> tuple[Tree | None, PlanRequest | None]:
+        """Make the input of a tree as it is now; nothing when there is nothing to plan any more."""
+        view, state = self._look()
+        current = self.forest.trees.get(tree.root.key)
+        if current is None or current.problems or current.root.uid != tree.root.uid:
+            return None, None
+        if not members_wanting(current, state.roots.get(current.root.uid)):
+            return None, None
+        request = plan_request(
+            view,
+            state,
+            current,
+            rows=self._rows,
+            budget=self._settings.plan_budget,
+            now_ms=self._clock.now_us() // 1000,
+        )
+        return current, request

@@ -1,0 +1,182 @@
+"""Read-only questions over the log and the live state; one implementation for HTTP and command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from extender.core.errors import BadInput
+from extender.core.events import (
+    AnyFact,
+    BarrierExpired,
+    BindFailed,
+    DriftFound,
+    Event,
+    GangAdmitted,
+    GangExtended,
+    GangRefused,
+    GangSatisfied,
+    LeaseTaken,
+    MemberLost,
+    NodeTopologyChanged,
+    NodeVetoed,
+    PodBound,
+    ReservationReleased,
+    RootCompleted,
+    RootInvalid,
+    RootObserved,
+)
+from extender.core.ids import Position, RootUid
+from extender.service.ports import AuditReader, EventFilter
+
+
+class FactLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A fact as everybody outside sees it (DESIGN 7)."""
+
+    position: Position
+    time: str  # RFC 3339, UTC, microseconds
+    type: str
+    version: int  # place in the stream of its root
+    gang: str
+    gang_uid: RootUid
+    epoch: int
+    actor: str
+    cause: str
+    summary: str
+    data: AnyFact
+
+
+def line_of(event: Event) -> FactLine:
+    """Give the outside form of an event."""
+    return FactLine(
+        position=event.position,
+        time=rfc3339(event.at_us),
+        type=type(event.fact).__name__,
+        version=event.version,
+        gang=event.root,
+        gang_uid=event.root_uid,
+        epoch=event.epoch,
+        actor=event.actor,
+        cause=event.cause,
+        summary=summary(event.fact),
+        data=event.fact,
+    )
+
+
+def rfc3339(at_us: int) -> str:
+    """Write microseconds since the epoch as UTC text.
+
+    >>> rfc3339(1_800_000_000_000_001)
+    '2027-01-15T08:00:00.000001Z'
+    """
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at_us)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_time(text: str, field: str) -> int:
+    """Read a time of a question: RFC 3339, with an offset or Z; microseconds since the epoch.
+
+    Raises:
+        BadInput: Not a time, or without an offset (whose noon would it be?).
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        msg = f"{field}: {text!r} is not a time with offset, for example 2026-11-20T03:12:00Z"
+        raise BadInput(msg)
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    return (moment - epoch) // timedelta(microseconds=1)
+
+
+def summary(fact: AnyFact) -> str:  # noqa: C901, PLR0911, PLR0912 -- one arm per fact
+    """Say a fact in one line for people."""
+    match fact:
+        case RootObserved():
+            return f"{fact.kind} seen with {_count(fact.groups, 'group')} and {_count(fact.members, 'member')}"
+        case GangAdmitted() | GangExtended():
+            return _admitted(fact)
+        case GangRefused():
+            return f"{fact.outcome}: {fact.reasons[0] if fact.reasons else 'no reason given'}"
+        case RootInvalid():
+            return f"invalid: {fact.problems[0]}"
+        case PodBound():
+            return f"{fact.pod} bound to {fact.node}"
+        case BindFailed():
+            return f"{fact.pod} not bound to {fact.node}: {fact.error}"
+        case BarrierExpired():
+            return (
+                f"{_count(len(fact.arrived), 'member')} waited {fact.waited_ms / 1000:.1f} s at bind, "
+                f"{len(fact.missing)} did not come; nobody was bound"
+            )
+        case NodeVetoed():
+            return f"kube-scheduler refused {fact.node} for {fact.pod}"
+        case ReservationReleased():
+            what = _count(len(fact.pods), "reservation")
+            return f"{what} given back ({fact.why})" + (f": {fact.text}" if fact.text else "")
+        case GangSatisfied():
+            return f"minimum met, {_count(fact.bound, 'member')} bound"
+        case MemberLost():
+            return f"{fact.pod} lost from {fact.node} ({fact.cause})"
+        case NodeTopologyChanged():
+            return f"topology of {fact.node} changed from {_pairs(fact.before)} to {_pairs(fact.after)}"
+        case RootCompleted():
+            return fact.why
+        case DriftFound():
+            return f"{fact.kind}: {fact.object} {fact.text}"
+        case LeaseTaken():
+            return f"lease taken by {fact.holder}" + (
+                f" after {fact.previous}" if fact.previous and fact.previous != fact.holder else ""
+            )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _pairs(labels: dict[str, str]) -> str:
+    return ", ".join(f"{k}={v}" for k, v in sorted(labels.items())) or "nothing"
+
+
+def _admitted(fact: GangAdmitted | GangExtended) -> str:
+    extras = sum(a.extra for a in fact.assignments)
+    nodes = len({a.node for a in fact.assignments})
+    text = f"{_count(len(fact.assignments), 'member')} placed on {_count(nodes, 'node')}"
+    if extras:
+        text += f" ({extras} beyond the minimum)"
+    if fact.unplaced:
+        text += f", {len(fact.unplaced)} without room"
+    top = next((g for g in fact.groups if g.domain), None)
+    if top is not None:
+        text += f", {top.name} in {_pairs(top.domain)}"
+    return text
+
+
+class Audit:
+    """Answers questions."""
+
+    def __init__(self, reader: AuditReader) -> None:
+        self._reader = reader
+
+    async def events(self, wanted: EventFilter) -> Sequence[FactLine]:
+        """Give facts that match."""
+        return [line_of(event) for event in await self._reader.events(wanted)]
+
+    async def history(self, root: str, *, uid: RootUid | None = None) -> Sequence[FactLine]:
+        """Give the facts of one root, by `namespace/name` (every UID that had the name) or by UID.
+
+        Raises:
+            BadInput: The log has never heard of it.
+        """
+        wanted = EventFilter(root=root if uid is None else "", root_uid=uid, limit=1_000_000)
+        lines = await self.events(wanted)
+        if not lines:
+            msg = (
+                f"gang {root or uid}: the log knows no such root group; "
+                "names are namespace/name of the root (see `gang-extender events`)"
+            )
+            raise BadInput(msg)
+        return lines

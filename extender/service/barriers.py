@@ -1,0 +1,368 @@
+"""The bind barrier: nobody of a gang is bound before its whole minimum has reached bind (DESIGN 2.6).
+
+A barrier belongs to a root and the group whose minimum must be whole (the root, or below Basic
+parents the first gang). It opens when the members that are bound or have arrived here meet that
+minimum; from then on members pass as they come, because a started gang is completed, not stopped.
+When its deadline passes nobody who waited is bound, every call gets an error, and unless the gang
+had started its reservations are given back so that the tree is planned again.
+
+Nothing here survives a restart: calls end with the process, kube-scheduler calls again, and what was
+bound is seen in the cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+
+import msgspec
+
+from extender.core.decisions.verbs import reservation_of
+from extender.core.errors import BindRefused, ClusterUnavailable, NotLeading, StoreUnavailable
+from extender.core.events import (
+    AnyFact,
+    BarrierExpired,
+    BindFailed,
+    Draft,
+    ReleasedPod,
+    ReservationReleased,
+)
+from extender.core.ids import NodeName, PodUid, RootUid
+from extender.core.state import (
+    Reservation,
+    ReservationState,
+    RootState,
+    barrier_unit,
+    satisfied,
+)
+from extender.service.effects import WORKERS
+from extender.service.leading import Leader
+from extender.service.ports import Binding, Clock, Cluster, PodRef
+from extender.settings import Settings
+
+log = logging.getLogger(__name__)
+
+RETRY_S_MAX = 1.0
+
+
+class BindCall(msgspec.Struct, eq=False):
+    """One call of the bind verb that is waiting for its answer."""
+
+    pod: PodRef
+    node: NodeName
+    arrived_ms: int  # monotonic
+    alive: Callable[[], bool]  # whether the caller is still connected
+    answer: asyncio.Future[str]  # error text; empty when bound
+
+
+class _Arrival(msgspec.Struct, eq=False):
+    """A member that has reached bind, with all equal calls for it."""
+
+    reservation: Reservation
+    calls: list[BindCall]
+    posting: bool = False
+
+    def alive(self) -> bool:
+        return any(call.alive() for call in self.calls)
+
+    def finish(self, error: str) -> None:
+        for call in self.calls:
+            if not call.answer.done():
+                call.answer.set_result(error)
+
+
+class _Barrier:
+    """The members of one unit that have arrived and not been answered."""
+
+    def __init__(self, root_uid: RootUid, unit: str) -> None:
+        self.root_uid = root_uid
+        self.unit = unit
+        self.arrivals: dict[PodUid, _Arrival] = {}
+        self.posted: dict[PodUid, str] = {}  # bound by us, maybe not seen yet: uid -> leaf
+        self.opened = False
+        self.first_ms = 0
+        self.timer: asyncio.Task[None] | None = None
+
+
+class Barriers:
+    """All barriers of this process."""
+
+    def __init__(
+        self, *, cluster: Cluster, leader: Leader, clock: Clock, settings: Settings
+    ) -> None:
+        self._cluster = cluster
+        self._leader = leader
+        self._clock = clock
+        self._settings = settings
+        self._barriers: dict[tuple[RootUid, str], _Barrier] = {}
+        self._progress_us: dict[RootUid, int] = {}
+        self._slots = asyncio.Semaphore(WORKERS)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+
+    # -- what the admission loop asks -----------------------------------------------------------
+
+    def started(self) -> frozenset[RootUid]:
+        """Give the roots of which a barrier has opened: nothing of them is given back as a whole."""
+        return frozenset(b.root_uid for b in self._barriers.values() if b.opened)
+
+    def progress_us(self, root_uid: RootUid) -> int:
+        """Say when a member of this root last arrived (wall clock), 0 for never."""
+        return self._progress_us.get(root_uid, 0)
+
+    async def wait_changed(self) -> None:
+        """Wait until something happened here that the admission loop should look at."""
+        await self._changed.wait()
+
+    def nudge(self) -> None:
+        """Wake the admission loop."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def sync(self, state: ReservationState) -> None:
+        """Forget barriers whose roots hold nothing any more."""
+        for key, barrier in list(self._barriers.items()):
+            root = state.roots.get(barrier.root_uid)
+            for uid, arrival in list(barrier.arrivals.items()):
+                current = root.held.get(uid) if root is not None else None
+                if not arrival.posting and (
+                    current is None or current.plan != arrival.reservation.plan
+                ):
+                    del barrier.arrivals[uid]
+                    arrival.finish(
+                        f"the reservation of pod {arrival.reservation.pod} was given back; "
+                        "it will be planned again"
+                    )
+            if (root is None or not root.held) and not barrier.arrivals:
+                self._stop_timer(barrier)
+                del self._barriers[key]
+        self._progress_us = {u: t for u, t in self._progress_us.items() if u in state.roots}
+
+    # -- the bind verb --------------------------------------------------------------------------
+
+    async def bind(self, call: BindCall) -> str:
+        """Hold a call until its member may be bound, bind it, and give the error text (empty: bound)."""
+        reservation = reservation_of(self._leader.acknowledged, call.pod.uid)
+        if reservation is None:
+            return f"pod {call.pod.namespace}/{call.pod.name} holds no reservation; it will be planned again"
+        if reservation.node != call.node:
+            return (
+                f"pod {reservation.pod} has its room on node {reservation.node}, "
+                f"not on {call.node}; nothing was bound"
+            )
+        root = self._leader.acknowledged.roots[reservation.root_uid]
+        unit = barrier_unit(root.groups, reservation.group)
+        barrier = self._barriers.setdefault((root.uid, unit.name), _Barrier(root.uid, unit.name))
+        self._arrive(barrier, reservation, call)
+        self._evaluate(barrier)
+        return await call.answer
+
+    def _arrive(self, barrier: _Barrier, reservation: Reservation, call: BindCall) -> None:
+        self._progress_us[barrier.root_uid] = self._clock.now_us()
+        arrival = barrier.arrivals.get(call.pod.uid)
+        if arrival is None or (
+            arrival.reservation.plan != reservation.plan and not arrival.posting
+        ):
+            if arrival is not None:
+                arrival.finish("superseded by a later call for another plan")
+            arrival = barrier.arrivals[call.pod.uid] = _Arrival(reservation, [])
+        arrival.calls.append(call)
+        if not barrier.opened and barrier.timer is None:
+            barrier.first_ms = self._clock.monotonic_ms()
+            barrier.timer = self._spawn(self._expire(barrier), f"barrier {barrier.unit}")
+
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _evaluate(self, barrier: _Barrier) -> None:
+        """Open the barrier when its minimum is whole, and let go whoever may go."""
+        root = self._leader.acknowledged.roots.get(barrier.root_uid)
+        if root is None:
+            return
+        if not barrier.opened:
+            counts: dict[str, int] = {}
+            for member in root.bound.values():
+                counts[member.group] = counts.get(member.group, 0) + 1
+            for uid, leaf in barrier.posted.items():
+                if uid not in root.bound:
+                    counts[leaf] = counts.get(leaf, 0) + 1
+            for uid, arrival in barrier.arrivals.items():
+                current = root.held.get(uid)
+                if (
+                    current is not None
+                    and current.plan == arrival.reservation.plan
+                    and arrival.alive()
+                ):
+                    counts[current.group] = counts.get(current.group, 0) + 1
+            unit = next(g for g in root.groups if g.name == barrier.unit)
+            if not satisfied(root.groups, counts, unit):
+                return
+            barrier.opened = True
+            self._stop_timer(barrier)
+            log.info(
+                "barrier open",
+                extra={
+                    "root": root.root,
+                    "unit": barrier.unit,
+                    "arrived": len(barrier.arrivals),
+                    "waited_ms": self._clock.monotonic_ms() - barrier.first_ms,
+                },
+            )
+        for arrival in list(barrier.arrivals.values()):
+            if not arrival.posting:
+                arrival.posting = True
+                self._spawn(self._post(barrier, arrival), f"bind {arrival.reservation.pod}")
+
+    def _stop_timer(self, barrier: _Barrier) -> None:
+        if barrier.timer is not None and barrier.timer is not asyncio.current_task():
+            barrier.timer.cancel()
+        barrier.timer = None
+
+    # -- binding --------------------------------------------------------------------------------
+
+    async def _post(self, barrier: _Barrier, arrival: _Arrival) -> None:
+        try:
+            async with self._slots:
+                error = await self._bound(barrier, arrival)
+        except Exception:
+            log.exception("bind failed unexpectedly", extra={"pod": arrival.reservation.pod})
+            error = "internal error, see the log of gang-extender"
+        barrier.arrivals.pop(arrival.reservation.uid, None)
+        arrival.finish(error)
+
+    async def _bound(self, barrier: _Barrier, arrival: _Arrival) -> str:
+        """Post the Binding; 429 and 5xx are retried for as long as a caller may still be told."""
+        reservation = arrival.reservation
+        pause_s = 0.05
+        while True:
+            refusal = self._may_post(arrival)
+            if refusal:
+                return refusal
+            try:
+                await self._cluster.bind(
+                    Binding(pod=arrival.calls[-1].pod, node=reservation.node, plan=reservation.plan)
+                )
+            except ClusterUnavailable as error:
+                log.warning("bind retried", extra={"pod": reservation.pod, "error": str(error)})
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, RETRY_S_MAX)
+            except BindRefused as error:
+                await self._record_failure(reservation, str(error))
+                return str(error)
+            else:
+                barrier.posted[reservation.uid] = reservation.group
+                return ""
+
+    def _may_post(self, arrival: _Arrival) -> str:
+        """Check, immediately before each request, all that must hold for a Binding (DESIGN 4)."""
+        reservation = arrival.reservation
+        if not self._leader.may_act():
+            return "cannot answer now: the lease has run out"
+        current = reservation_of(self._leader.acknowledged, reservation.uid)
+        if current is None or (current.plan, current.node) != (reservation.plan, reservation.node):
+            return (
+                f"the reservation of pod {reservation.pod} was given back; it will be planned again"
+            )
+        live = [call for call in arrival.calls if call.alive()]
+        if not live:
+            return "the caller has gone"
+        newest_ms = max(call.arrived_ms for call in live)
+        age_ms = self._clock.monotonic_ms() - newest_ms
+        if age_ms > self._settings.bind_post_within_ms:
+            return "too late: kube-scheduler is about to give this call up"
+        return ""
+
+    async def _record_failure(self, reservation: Reservation, error: str) -> None:
+        fact = BindFailed(
+            plan=reservation.plan,
+            pod=reservation.pod,
+            uid=reservation.uid,
+            node=reservation.node,
+            error=error,
+        )
+        try:
+            await self._leader.record([self._draft(reservation, fact, "bind verb")])
+        except (NotLeading, StoreUnavailable) as fault:
+            log.warning(
+                "bind failure not recorded", extra={"pod": reservation.pod, "error": str(fault)}
+            )
+        self.nudge()
+
+    def _draft(self, reservation: Reservation, fact: AnyFact, cause: str) -> Draft:
+        root = self._leader.speculative.roots[reservation.root_uid]
+        return Draft(
+            root_uid=root.uid,
+            root=root.root,
+            fact=fact,
+            actor=self._settings.holder,
+            cause=cause,
+        )
+
+    # -- the deadline ---------------------------------------------------------------------------
+
+    async def _expire(self, barrier: _Barrier) -> None:
+        await asyncio.sleep(self._settings.barrier_timeout_s)
+        barrier.timer = None
+        self._evaluate(barrier)
+        if barrier.opened or not barrier.arrivals:
+            return
+        arrivals = dict(barrier.arrivals)
+        barrier.arrivals.clear()
+        error = await self._record_expiry(barrier, arrivals)
+        for arrival in arrivals.values():
+            arrival.finish(error)
+        self.nudge()
+
+    async def _record_expiry(self, barrier: _Barrier, arrivals: dict[PodUid, _Arrival]) -> str:
+        root = self._leader.speculative.roots.get(barrier.root_uid)
+        if root is None or not root.held:
+            return "the gang was released while its members waited"
+        unit = {uid: r for uid, r in root.held.items() if _unit_of(root, r.group) == barrier.unit}
+        if not unit:
+            return "the gang was released while its members waited"
+        any_held = next(iter(unit.values()))
+        waited_ms = self._clock.monotonic_ms() - barrier.first_ms
+        facts: list[AnyFact] = [
+            BarrierExpired(
+                plan=any_held.plan,
+                waited_ms=waited_ms,
+                arrived=tuple(sorted(a.reservation.pod for a in arrivals.values())),
+                missing=tuple(sorted(r.pod for uid, r in unit.items() if uid not in arrivals)),
+            )
+        ]
+        started = barrier.posted or any(
+            _unit_of(root, m.group) == barrier.unit for m in root.bound.values()
+        )
+        if not started:
+            released = tuple(
+                ReleasedPod(pod=r.pod, uid=r.uid, node=r.node)
+                for r in sorted(unit.values(), key=lambda r: r.pod)
+            )
+            text = "the minimum did not reach bind in time"
+            facts.append(
+                ReservationReleased(plan=any_held.plan, why="expired", pods=released, text=text)
+            )
+        try:
+            await self._leader.record([self._draft(any_held, f, "bind barrier") for f in facts])
+        except (NotLeading, StoreUnavailable) as fault:
+            log.warning("expiry not recorded", extra={"root": root.root, "error": str(fault)})
+        return f"gang {root.root}: not all of its minimum reached bind within {waited_ms // 1000} s, nobody was bound"
+
+    async def stop(self) -> None:
+        """Answer everybody who waits; Bindings on their way are finished."""
+        for barrier in self._barriers.values():
+            self._stop_timer(barrier)
+            for arrival in barrier.arrivals.values():
+                if not arrival.posting:
+                    arrival.finish("cannot answer now: stopping")
+        tasks = [t for t in self._tasks if t is not asyncio.current_task()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._settings.grace_s)
+
+
+def _unit_of(root: RootState, leaf: str) -> str:
+    return barrier_unit(root.groups, leaf).name

@@ -1,0 +1,105 @@
+"""Carry admissions out: nominate every member on its node, then lift our gate. Once per reservation.
+
+A nomination that vanished later is evidence for whoever looks, never a cue to write it again. After
+a restart what the view shows as done is not done again. Nothing happens outside the lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from extender.core.decisions.requests import GATE
+from extender.core.errors import BindRefused, ClusterUnavailable
+from extender.core.ids import PlanId, PodUid
+from extender.core.state import Reservation, ReservationState
+from extender.core.view import ClusterView
+from extender.service.leading import Leader
+from extender.service.ports import Cluster, PodRef
+
+log = logging.getLogger(__name__)
+
+WORKERS = 24  # connections to the API server that an ordinary account may use at once (DESIGN 9.4)
+RETRY_S_MAX = 2.0
+
+
+class Effects:
+    """Works off nominations and gates, a bounded number at a time."""
+
+    def __init__(self, cluster: Cluster, leader: Leader) -> None:
+        self._cluster = cluster
+        self._leader = leader
+        self._queue: asyncio.Queue[Reservation] = asyncio.Queue()
+        self._known: dict[PodUid, PlanId] = {}
+
+    def sync(self, view: ClusterView, state: ReservationState) -> None:
+        """Take on every held reservation that has not been carried out yet."""
+        current: dict[PodUid, PlanId] = {}
+        for held in state.held_on.values():
+            for reservation in held.values():
+                current[reservation.uid] = reservation.plan
+                if self._known.get(reservation.uid) != reservation.plan and not _done(
+                    view, reservation
+                ):
+                    self._queue.put_nowait(reservation)
+        self._known = current
+
+    async def run(self) -> None:
+        """Work for ever."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(WORKERS):
+                group.create_task(self._work(), name=f"effects {number}")
+
+    async def _work(self) -> None:
+        while True:
+            reservation = await self._queue.get()
+            pause_s = 0.05
+            while self._wanted(reservation):
+                try:
+                    await self._carry_out(reservation)
+                    break
+                except (
+                    BindRefused
+                ) as error:  # gone or recreated: the informer tells, reconcile releases
+                    log.info(
+                        "member not nominated", extra={"pod": reservation.pod, "error": str(error)}
+                    )
+                    break
+                except ClusterUnavailable as error:
+                    log.warning(
+                        "member not nominated yet",
+                        extra={"pod": reservation.pod, "error": str(error)},
+                    )
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(pause_s * 2, RETRY_S_MAX)
+
+    def _wanted(self, reservation: Reservation) -> bool:
+        return self._known.get(reservation.uid) == reservation.plan
+
+    async def _carry_out(self, reservation: Reservation) -> None:
+        await self._leader.until_may_act()
+        if not self._wanted(reservation):
+            return
+        namespace, _, name = reservation.pod.partition("/")
+        pod = PodRef(namespace=namespace, name=name, uid=reservation.uid)
+        known = self._cluster.view().pods.get(reservation.uid)
+        if known is None or known.nominated != reservation.node:
+            await self._cluster.nominate(pod, reservation.node)
+        if known is None or GATE in known.gates:
+            await self._cluster.lift_gate(pod)
+
+
+def _done(view: ClusterView, reservation: Reservation) -> bool:
+    pod = view.pods.get(reservation.uid)
+    if pod is None:
+        return False
+    return pod.node is not None or (pod.nominated == reservation.node and GATE not in pod.gates)
+
+
+async def cancel(task: asyncio.Task[None] | None) -> None:
+    """End a task and wait for it."""
+    if task is not None:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

@@ -1,0 +1,373 @@
+"""The lease and the one writer: take, replay, append, and know at every moment whether we may act.
+
+Two states stand side by side: `acknowledged` is durable and the only one that answers are given
+from; `speculative` includes what is on its way to the log, and new decisions are made on it. When
+an append fails, the speculative state falls back to the acknowledged one, callers get the fault, and
+the loops that decided decide again.
+
+An append whose outcome is unknown is settled before anything else is written: the lease is taken
+again (so that no ghost of the old statement can commit later), the events are looked up by id, and
+those that are there are folded in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import msgspec
+
+from extender.core.errors import (
+    Fenced,
+    HeadMoved,
+    LeaseHeld,
+    NotLeading,
+    StoreUnavailable,
+)
+from extender.core.events import Draft, Event, LeaseTaken
+from extender.core.ids import NIL_ROOT, Position
+from extender.core.state import EMPTY, ReservationState, evolve, fold
+from extender.service.ports import START, Checkpoints, Clock, EventLog, Grant
+from extender.service.replay import load_state, save_checkpoint
+
+log = logging.getLogger(__name__)
+
+Role = Literal["starting", "following", "leading", "settling", "stopped"]
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """Who we are to the lease."""
+
+    holder: str  # stable over restarts of the same replica, so that a restart after kill -9 does not wait
+    address: str  # where we answer HTTP
+    ttl_ms: int
+    checkpoint_events: int = 10_000
+    checkpoint_ms: int = 60_000
+
+
+class _Flight(msgspec.Struct, eq=False):
+    """An append on its way."""
+
+    events: tuple[Event, ...]
+    done: asyncio.Future[None]
+
+
+class Leader:
+    """Holds the lease, stamps facts, appends them, folds them."""
+
+    def __init__(
+        self, event_log: EventLog, checkpoints: Checkpoints, clock: Clock, identity: Identity
+    ) -> None:
+        self._log = event_log
+        self._checkpoints = checkpoints
+        self._clock = clock
+        self._me = identity
+        self._grant: Grant | None = None
+        self._lease_until_ms = 0
+        self._flights: list[_Flight] = []
+        self._settling: asyncio.Task[None] | None = None
+        self._saved = START
+        self._saved_ms = 0
+        self._changed: asyncio.Event = asyncio.Event()
+        self.role: Role = "starting"
+        self.why_not = "starting"
+        self.acknowledged: ReservationState = EMPTY
+        self.speculative: ReservationState = EMPTY
+        self.takes = 0
+        self.on_append: Callable[[Sequence[Event]], None] | None = None
+
+    # -- what others ask ---------------------------------------------------------------------
+
+    def may_act(self) -> bool:
+        """Say whether side effects are allowed now: the lease is ours for certain, by our own clock."""
+        return self._grant is not None and self._clock.monotonic_ms() < self._lease_until_ms
+
+    async def until_may_act(self) -> None:
+        """Wait until side effects are allowed; the lease is timed, so there is nothing to be told by."""
+        while not self.may_act():  # noqa: ASYNC110 -- see above
+            await asyncio.sleep(0.1)
+
+    def may_record(self) -> bool:
+        """Say whether facts can be appended now."""
+        return self.role == "leading" and self.may_act()
+
+    def doubt(self) -> str:
+        """Say why this process must not answer from its state, or the empty string."""
+        if not self.may_act():
+            return (
+                f"not leading: {self.why_not}" if self._grant is None else "the lease has run out"
+            )
+        return ""
+
+    @property
+    def epoch(self) -> int:
+        """Give the epoch of our grant, 0 without one."""
+        return self._grant.epoch if self._grant is not None else 0
+
+    async def wait_changed(self) -> None:
+        """Wait until the acknowledged state changes."""
+        await self._changed.wait()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # -- writing -----------------------------------------------------------------------------
+
+    async def record(self, drafts: Sequence[Draft]) -> tuple[Event, ...]:
+        """Stamp facts, append them, fold them; durable and acknowledged on return.
+
+        The facts must have been decided on `speculative` with no await in between.
+
+        Raises:
+            NotLeading: We do not hold the lease, or an unknown outcome is being settled.
+            StoreUnavailable: Not written (settled), or we could not find out in time; decide again.
+        """
+        if not drafts:
+            return ()
+        if not self.may_record() or self._grant is None:
+            raise NotLeading(self.why_not if self._grant is None else f"{self.role}: cannot append")
+        events = self._stamped(drafts)
+        self.speculative = fold(self.speculative, events)
+        flight = _Flight(events, asyncio.get_running_loop().create_future())
+        self._flights.append(flight)
+        try:
+            await self._log.append(self._grant, events)
+        except (StoreUnavailable, HeadMoved, Fenced) as error:
+            self._settle(error)
+        else:
+            self._acknowledge(flight)
+        await asyncio.shield(flight.done)
+        return events
+
+    def _stamped(self, drafts: Sequence[Draft]) -> tuple[Event, ...]:
+        assert self._grant is not None
+        position, at_us = self.speculative.position, self.speculative.at_us
+        versions: dict[str, int] = {}
+        events = []
+        for draft in drafts:
+            position = Position(position + 1)
+            at_us = max(at_us, self._clock.now_us())
+            version = (
+                versions.get(draft.root_uid, self.speculative.versions.get(draft.root_uid, 0)) + 1
+            )
+            versions[draft.root_uid] = version
+            events.append(
+                Event(
+                    position=position,
+                    event_id=self._clock.new_id(),
+                    epoch=self._grant.epoch,
+                    at_us=at_us,
+                    root_uid=draft.root_uid,
+                    version=version,
+                    root=draft.root,
+                    actor=draft.actor,
+                    cause=draft.cause,
+                    cause_position=draft.cause_position,
+                    fact=draft.fact,
+                )
+            )
+        return tuple(events)
+
+    def _acknowledge(self, flight: _Flight) -> None:
+        """Fold an append that is durable; flights end in the order in which they began."""
+        if flight not in self._flights:
+            return  # settled meanwhile
+        self._flights.remove(flight)
+        for event in flight.events:
+            self.acknowledged = evolve(self.acknowledged, event)
+        if not flight.done.done():
+            flight.done.set_result(None)
+        if self.on_append is not None:
+            self.on_append(flight.events)
+        self._notify()
+
+    def _settle(self, error: Exception) -> None:
+        """Begin to settle unknown outcomes, once for all appends on their way."""
+        if self._settling is None or self._settling.done():
+            log.warning(
+                "append failed, settling",
+                extra={"error": str(error), "flights": len(self._flights)},
+            )
+            self.role, self.why_not = "settling", str(error)
+            self._settling = asyncio.create_task(self._settled(), name="settle appends")
+
+    async def _settled(self) -> None:
+        pause_s = 0.05
+        while True:
+            try:
+                grant = await self._taken()
+                ids = [e.event_id for f in self._flights for e in f.events]
+                found = await self._log.find(ids)
+                break
+            except (LeaseHeld, Fenced) as error:
+                self._lost(str(error))
+                return
+            except StoreUnavailable as error:
+                self.why_not = str(error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, 1.0)
+        await self._resume(grant, set(found))
+
+    async def _resume(self, grant: Grant, found: set[str]) -> None:
+        """Fold what is in the log, fail the rest, and go on under the new epoch."""
+        for flight in list(self._flights):
+            if all(e.event_id in found for e in flight.events):
+                self._acknowledge(flight)
+        failed, self._flights = self._flights, []
+        self.speculative = self.acknowledged
+        for flight in failed:
+            if not flight.done.done():
+                flight.done.set_exception(
+                    StoreUnavailable("the append did not happen; decided anew")
+                )
+        if grant.head.position != self.acknowledged.position:
+            self._lost(
+                f"the log ends at position {grant.head.position}, our memory at {self.acknowledged.position}"
+            )
+            return
+        self.role, self.why_not = "leading", ""
+        await self._record_lease(grant)
+
+    def _lost(self, why: str) -> None:
+        log.warning("lease lost", extra={"reason": why, "epoch": self.epoch})
+        self._grant = None
+        self.role, self.why_not = "following", why
+        flights, self._flights = self._flights, []
+        self.speculative = self.acknowledged
+        for flight in flights:
+            if not flight.done.done():
+                flight.done.set_exception(NotLeading(why))
+        self._notify()
+
+    # -- the lease ---------------------------------------------------------------------------
+
+    async def _taken(self) -> Grant:
+        asked_ms = self._clock.monotonic_ms()
+        grant = await self._log.take(
+            holder=self._me.holder, address=self._me.address, ttl_ms=self._me.ttl_ms
+        )
+        self.takes += 1
+        self._grant = grant
+        self._prolong(asked_ms)
+        return grant
+
+    def _prolong(self, asked_ms: int) -> None:
+        """Count our lease from before the database was asked, less a tenth for the drift of clocks."""
+        self._lease_until_ms = asked_ms + self._me.ttl_ms - self._me.ttl_ms // 10
+
+    async def run(self) -> None:
+        """Follow until the lease can be had, then lead until it is lost; for ever.
+
+        Raises:
+            CorruptLog: The log cannot be folded; the process must stop.
+        """
+        pause_s = self._me.ttl_ms / 5000
+        while True:
+            try:
+                grant = await self._taken()
+            except LeaseHeld as error:
+                if self.why_not != str(error):
+                    log.info("following", extra={"reason": str(error)})
+                self.role, self.why_not = "following", str(error)
+                await asyncio.sleep(pause_s)
+                continue
+            except StoreUnavailable as error:
+                self.why_not = str(error)
+                await asyncio.sleep(min(pause_s, 0.5))
+                continue
+            try:
+                await self._lead(grant)
+            except StoreUnavailable as error:
+                self._lost(str(error))
+
+    async def _lead(self, grant: Grant) -> None:
+        started_ms = self._clock.monotonic_ms()
+        renewing = asyncio.create_task(self._renew_for_ever(), name="renew lease")
+        try:
+            head = grant.head.position
+            state = await load_state(self._log, self._checkpoints, until=head)
+            self.acknowledged = self.speculative = state
+            self.role, self.why_not = "leading", ""
+            await self._record_lease(grant)
+            log.info(
+                "leading",
+                extra={
+                    "epoch": grant.epoch,
+                    "position": head,
+                    "roots": len(state.roots),
+                    "replay_ms": self._clock.monotonic_ms() - started_ms,
+                },
+            )
+            while self._grant is not None and not renewing.done():
+                await asyncio.wait({renewing}, timeout=1.0)
+                await self._maybe_checkpoint()
+            if renewing.done():
+                renewing.result()
+        finally:
+            renewing.cancel()
+
+    async def _record_lease(self, grant: Grant) -> None:
+        fact = LeaseTaken(
+            holder=self._me.holder, address=self._me.address, previous=grant.previous_holder
+        )
+        draft = Draft(root_uid=NIL_ROOT, root="", fact=fact, actor=self._me.holder)
+        try:
+            await self.record([draft])
+        except (NotLeading, StoreUnavailable) as error:
+            log.warning("lease not recorded", extra={"error": str(error)})
+
+    async def _renew_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self._me.ttl_ms / 3000)
+            grant, asked_ms = self._grant, self._clock.monotonic_ms()
+            if grant is None:
+                return
+            if self.role == "settling":
+                continue
+            try:
+                await self._log.renew(grant)
+            except Fenced as error:
+                if self._grant is grant:  # not taken again meanwhile
+                    self._lost(str(error))
+                    return
+            except StoreUnavailable as error:
+                log.warning("lease not renewed", extra={"error": str(error)})
+            else:
+                if self._grant is grant:
+                    self._prolong(asked_ms)
+
+    async def stop(self) -> None:
+        """Save a checkpoint and give the lease back."""
+        grant, self._grant = self._grant, None
+        self.role, self.why_not = "stopped", "stopping"
+        if self._settling is not None:
+            self._settling.cancel()
+        if grant is None:
+            return
+        try:
+            await self._checkpoint()
+            await self._log.release(grant)
+        except StoreUnavailable as error:
+            log.warning("lease not released", extra={"error": str(error)})
+
+    # -- checkpoints -------------------------------------------------------------------------
+
+    async def _maybe_checkpoint(self) -> None:
+        fresh = self.acknowledged.position - self._saved
+        age_ms = self._clock.monotonic_ms() - self._saved_ms
+        if fresh >= self._me.checkpoint_events or (fresh > 0 and age_ms >= self._me.checkpoint_ms):
+            try:
+                await self._checkpoint()
+            except StoreUnavailable as error:
+                log.warning("checkpoint not saved", extra={"error": str(error)})
+
+    async def _checkpoint(self) -> None:
+        state = self.acknowledged
+        head = await self._log.head()
+        if head.position != state.position or state.position == self._saved:
+            return  # the log moves; the next look will find it still
+        await save_checkpoint(self._checkpoints, state, head)
+        self._saved, self._saved_ms = state.position, self._clock.monotonic_ms()

@@ -1,0 +1,165 @@
+"""Load the state at start: newest usable checkpoint, then the tail of the log; and save checkpoints.
+
+A checkpoint is a cache: when it does not decode, or belongs to another history, the log is folded
+from its beginning instead, with a warning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import zlib
+
+import msgspec
+from immutables import Map
+
+from extender.core.errors import CorruptLog
+from extender.core.events import GroupRecord
+from extender.core.ids import Epoch, NodeName, PlanId, PodUid, Position, RootUid
+from extender.core.state import (
+    EMPTY,
+    Answer,
+    BoundMember,
+    Phase,
+    Reservation,
+    ReservationState,
+    RootState,
+    VetoKey,
+    VetoState,
+    fold,
+)
+from extender.service.ports import Checkpoint, Checkpoints, EventLog, Head
+
+log = logging.getLogger(__name__)
+
+CODEC = "state-1"  # changes with the meaning or shape of the state; older checkpoints are then passed over
+
+
+class _SavedRoot(msgspec.Struct, frozen=True):
+    uid: RootUid
+    root: str
+    kind: str
+    priority: int
+    phase: Phase
+    plan: PlanId | None
+    groups: tuple[GroupRecord, ...]
+    answer: Answer | None
+    observed_us: int
+    admitted_us: int
+    held: tuple[Reservation, ...]
+    bound: tuple[BoundMember, ...]
+
+
+class _Saved(msgspec.Struct, frozen=True):
+    position: int
+    epoch: int
+    at_us: int
+    roots: tuple[_SavedRoot, ...]
+    versions: dict[str, int]
+    vetoes: tuple[tuple[VetoKey, VetoState], ...]
+
+
+def encode_state(state: ReservationState) -> bytes:
+    """Write a state down; indexes that follow from the roots are left out."""
+    roots = []
+    for root in state.roots.values():
+        fields = {name: getattr(root, name) for name in _SavedRoot.__struct_fields__}
+        fields |= {"held": tuple(root.held.values()), "bound": tuple(root.bound.values())}
+        roots.append(_SavedRoot(**fields))
+    saved = _Saved(
+        state.position,
+        state.epoch,
+        state.at_us,
+        tuple(roots),
+        {str(k): v for k, v in state.versions.items()},
+        tuple(state.vetoes.items()),
+    )
+    return zlib.compress(msgspec.msgpack.encode(saved), 1)
+
+
+def decode_state(body: bytes) -> ReservationState:
+    """Read a state back.
+
+    Raises:
+        CorruptLog: The bytes are not a state of this codec.
+    """
+    try:
+        saved = msgspec.msgpack.decode(zlib.decompress(body), type=_Saved)
+        return _rebuilt(saved)
+    except (zlib.error, msgspec.MsgspecError, KeyError, TypeError) as error:
+        msg = f"checkpoint of codec {CODEC} does not decode: {error}"
+        raise CorruptLog(msg) from error
+
+
+def _rebuilt(saved: _Saved) -> ReservationState:
+    roots: dict[RootUid, RootState] = {}
+    held_on: dict[NodeName, dict[PodUid, Reservation]] = {}
+    root_of: dict[PodUid, RootUid] = {}
+    for entry in saved.roots:
+        fields = {name: getattr(entry, name) for name in _SavedRoot.__struct_fields__}
+        fields |= {
+            "held": Map({r.uid: r for r in entry.held}),
+            "bound": Map({m.uid: m for m in entry.bound}),
+        }
+        root = RootState(**fields)
+        roots[root.uid] = root
+        for reservation in entry.held:
+            held_on.setdefault(reservation.node, {})[reservation.uid] = reservation
+            root_of[reservation.uid] = root.uid
+        for member in entry.bound:
+            root_of[member.uid] = root.uid
+    return ReservationState(
+        position=Position(saved.position),
+        epoch=Epoch(saved.epoch),
+        at_us=saved.at_us,
+        roots=Map(roots),
+        versions=Map({RootUid(k): v for k, v in saved.versions.items()}),
+        held_on=Map({node: Map(held) for node, held in held_on.items()}),
+        root_of=Map(root_of),
+        vetoes=Map(dict(saved.vetoes)),
+    )
+
+
+async def load_state(
+    event_log: EventLog, checkpoints: Checkpoints, *, until: Position
+) -> ReservationState:
+    """Fold the log up to a position.
+
+    Raises:
+        CorruptLog: The log breaks its own rules; never skipped over.
+        StoreUnavailable: Try again.
+    """
+    state = await _from_checkpoint(checkpoints, until)
+    gc_was_on = gc.isenabled()
+    gc.disable()  # a fold makes many small objects and no garbage cycles
+    try:
+        async for page in event_log.read(after=state.position, until=until):
+            state = fold(state, page)
+            await asyncio.sleep(0)
+    finally:
+        if gc_was_on:
+            gc.enable()
+    if state.position != until:
+        msg = f"the log ends at position {state.position}, expected {until}"
+        raise CorruptLog(msg)
+    return state
+
+
+async def _from_checkpoint(checkpoints: Checkpoints, until: Position) -> ReservationState:
+    found = await checkpoints.newest(codec=CODEC)
+    if found is None or found.position > until:
+        return EMPTY
+    try:
+        return decode_state(found.body)
+    except CorruptLog as error:
+        log.warning("checkpoint not used", extra={"position": found.position, "error": str(error)})
+        return EMPTY
+
+
+async def save_checkpoint(checkpoints: Checkpoints, state: ReservationState, head: Head) -> None:
+    """Save a state that stands at the head of the log; encoding runs beside the event loop."""
+    body = await asyncio.to_thread(encode_state, state)
+    await checkpoints.save(
+        Checkpoint(position=state.position, chain=head.chain, codec=CODEC, body=body)
+    )

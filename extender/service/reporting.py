@@ -1,0 +1,166 @@
+"""Say on the objects why they are pending: conditions on groups, Kubernetes Events on held pods.
+
+A member held by our gate never reaches kube-scheduler, so a refusal cannot reach its user that way;
+an Event on the pod does (`kubectl describe pod`). Pod conditions are never written (DESIGN 7).
+Everything is written on change only, from one worker, so that a storm of changes costs one write each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import msgspec
+
+from extender.core.decisions.requests import GATE, foreign_gates
+from extender.core.decisions.verbs import pending_reason
+from extender.core.errors import BindRefused, ClusterUnavailable
+from extender.core.groups import Forest, Group, Tree
+from extender.core.ids import GroupKey, PodUid
+from extender.core.pods import Pod
+from extender.core.state import ReservationState, RootState
+from extender.core.view import ClusterView
+from extender.service.leading import Leader
+from extender.service.ports import Cluster, Condition, Notice
+
+log = logging.getLogger(__name__)
+
+NOTICES_PER_TREE_MAX = 100  # pods of one tree that get an Event of their own per change of reason
+
+
+class _ConditionJob(msgspec.Struct, frozen=True):
+    group: GroupKey
+    uid: str
+    condition: Condition
+
+
+class Reporter:
+    """Brings conditions and Events up to what the state says."""
+
+    def __init__(self, cluster: Cluster, leader: Leader) -> None:
+        self._cluster = cluster
+        self._leader = leader
+        self._jobs: asyncio.Queue[_ConditionJob | Notice] = asyncio.Queue()
+        self._said: dict[PodUid, str] = {}
+        self._wrote: dict[tuple[GroupKey, str], Condition] = {}
+
+    def sync(self, view: ClusterView, state: ReservationState, forest: Forest) -> None:
+        """Queue what differs from what was said before."""
+        for tree in forest.trees.values():
+            root = state.roots.get(tree.root.uid)
+            for group in tree.groups:
+                self._condition(group, _condition_of(tree, group, root))
+        for orphan in forest.orphans.values():
+            condition = Condition(
+                type=_type(orphan.group),
+                status="False",
+                reason="Invalid" if orphan.problem.rule == "B6" else "Unschedulable",
+                message=orphan.problem.text,
+            )
+            self._condition(orphan.group, condition)
+        self._pods(view, state, forest)
+        self._wrote = {k: c for k, c in self._wrote.items() if k[0] in view.groups}
+
+    def _condition(self, group: Group, wanted: Condition | None) -> None:
+        if wanted is None or group.source == "pod":
+            return
+        stored = {c[0]: c for c in group.conditions}.get(wanted.type)
+        if stored is not None and stored[1] == "True":
+            return  # True is terminal (SPEC F)
+        same = (wanted.type, wanted.status, wanted.reason, wanted.message)
+        if stored == same or self._wrote.get((group.key, group.uid)) == wanted:
+            return
+        self._wrote[group.key, group.uid] = wanted
+        self._jobs.put_nowait(_ConditionJob(group.key, group.uid, wanted))
+
+    def _pods(self, view: ClusterView, state: ReservationState, forest: Forest) -> None:
+        said: dict[PodUid, str] = {}
+        for leaf, members in view.members.items():
+            waiting = [
+                pod
+                for pod in members.values()
+                if pod.node is None
+                and not pod.deleting
+                and GATE in pod.gates
+                and pod.uid not in state.root_of
+            ]
+            if not waiting:
+                continue
+            reason = pending_reason(state, forest, view, leaf)
+            fresh = 0
+            for pod in sorted(waiting, key=lambda p: p.path):
+                said[pod.uid] = reason
+                if self._said.get(pod.uid) != reason and fresh < NOTICES_PER_TREE_MAX:
+                    fresh += 1
+                    self._jobs.put_nowait(_pod_notice(pod, reason))
+        self._said = said
+
+    async def run(self) -> None:
+        """Write for ever; what fails is said again when it next differs."""
+        while True:
+            job = await self._jobs.get()
+            await self._leader.until_may_act()
+            try:
+                if isinstance(job, Notice):
+                    await self._cluster.notice(job)
+                else:
+                    await self._cluster.set_conditions(job.group, job.uid, [job.condition])
+            except BindRefused as error:
+                log.info("not reported", extra={"error": str(error)})
+            except ClusterUnavailable as error:
+                log.warning("not reported yet", extra={"error": str(error)})
+                self._jobs.put_nowait(job)
+                await asyncio.sleep(0.5)
+
+
+def _pod_notice(pod: Pod, reason: str) -> Notice:
+    return Notice(
+        kind="Pod",
+        namespace=pod.namespace,
+        name=pod.name,
+        uid=pod.uid,
+        reason="FailedScheduling",
+        message=reason,
+        warning=True,
+    )
+
+
+def _type(group: Group) -> str:
+    return f"{group.key.kind}InitiallyScheduled"
+
+
+def _condition_of(tree: Tree, group: Group, root: RootState | None) -> Condition | None:
+    """Say what stands on a group of a tree (SPEC F, X7)."""
+    if tree.problems:
+        text = "; ".join(problem.text for problem in tree.problems)
+        return Condition(type=_type(group), status="False", reason="Invalid", message=text)
+    if root is None:
+        return None
+    if root.phase == "satisfied":
+        return _satisfied_condition(tree, group, root)
+    if root.answer is None:
+        return None
+    text = "; ".join(root.answer.reasons)
+    gates = foreign_gates(tree)
+    if gates:
+        text += f"; pods held by the scheduling gates {', '.join(gates)} are not members yet"
+    return Condition(type=_type(group), status="False", reason="Unschedulable", message=text)
+
+
+def _satisfied_condition(tree: Tree, group: Group, root: RootState) -> Condition | None:
+    leaves = {group.key.name} if group.key.kind == "PodGroup" else _leaves_below(tree, group)
+    bound = sum(1 for member in root.bound.values() if member.group in leaves)
+    if not bound:
+        return None
+    text = f"{bound} members bound, the minimum of the tree is met"
+    return Condition(type=_type(group), status="True", reason="Scheduled", message=text)
+
+
+def _leaves_below(tree: Tree, group: Group) -> set[str]:
+    found: set[str] = set()
+    for child in tree.children.get(group.key, ()):
+        if child.key.kind == "PodGroup":
+            found.add(child.key.name)
+        else:
+            found |= _leaves_below(tree, child)
+    return found

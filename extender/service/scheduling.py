@@ -1,0 +1,132 @@
+"""The straight line, one method per verb of kube-scheduler.
+
+Filter and prioritize answer from memory: they never plan and never append (that is the admission
+loop's work), so asking twice gives the same answer. Answers rest on the acknowledged state only:
+nobody is told what is not durable. "Cannot answer now" is an error, "not placeable" a refusal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from extender.core.decisions.verbs import FilterDecision, decide_filter, decide_prioritize
+from extender.core.errors import BindRefused, ClusterUnavailable
+from extender.core.ids import NodeName
+from extender.core.pods import Pod
+from extender.service.admission import Admission
+from extender.service.barriers import Barriers, BindCall
+from extender.service.leading import Leader
+from extender.service.ports import Binding, Clock, Cluster, PodRef
+from extender.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+class CannotAnswer(Exception):
+    """Not now: the text goes into the `Error` field, kube-scheduler tries again by itself."""
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One condition of readiness."""
+
+    name: str
+    ok: bool
+    reason: str = ""
+
+
+class Scheduling:
+    """Answers kube-scheduler."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        leader: Leader,
+        admission: Admission,
+        barriers: Barriers,
+        clock: Clock,
+        settings: Settings,
+    ) -> None:
+        self._cluster = cluster
+        self._leader = leader
+        self._admission = admission
+        self._barriers = barriers
+        self._clock = clock
+        self._settings = settings
+
+    def checks(self) -> tuple[Check, ...]:
+        """Say what readiness rests on."""
+        cluster, lease = self._cluster.doubt(), self._leader.doubt()
+        passed = self._admission.ready()
+        return (
+            Check("lease", not lease, lease),
+            Check("cluster", not cluster, cluster),
+            Check("reconciled", passed, "" if passed else "no pass since the lease was taken"),
+        )
+
+    def _require_ready(self) -> None:
+        for check in self.checks():
+            if not check.ok:
+                msg = f"cannot answer now: {check.name}: {check.reason}"
+                raise CannotAnswer(msg)
+
+    def filter(self, pod: Pod, offered: Sequence[NodeName]) -> FilterDecision:
+        """Answer /filter from memory.
+
+        Raises:
+            CannotAnswer: Not leading, not synced, or not reconciled.
+        """
+        self._require_ready()
+        view = self._cluster.view()
+        known = view.pods.get(pod.uid, pod)
+        return decide_filter(
+            view, self._leader.acknowledged, self._admission.forest, known, offered
+        )
+
+    def prioritize(self, pod: Pod, offered: Sequence[NodeName]) -> Sequence[tuple[NodeName, int]]:
+        """Answer /prioritize; an empty list means no opinion (not ready)."""
+        if any(not check.ok for check in self.checks()):
+            return ()
+        view = self._cluster.view()
+        known = view.pods.get(pod.uid, pod)
+        keys = self._settings.topology_keys or self._keys_in_use()
+        return decide_prioritize(view, self._leader.acknowledged, known, offered, keys)
+
+    def _keys_in_use(self) -> tuple[str, ...]:
+        groups = self._cluster.view().groups.values()
+        return tuple(sorted({key for group in groups for key in group.topology}))
+
+    def is_member(self, pod: Pod) -> bool:
+        """Say whether a pod belongs to a group, by our newer knowledge if we have it."""
+        return self._cluster.view().pods.get(pod.uid, pod).group is not None
+
+    async def bind(self, ref: PodRef, node: NodeName, alive: Callable[[], bool]) -> str:
+        """Answer /bind: members at their barrier, other pods at once. Gives the error text, empty when bound."""
+        try:
+            self._require_ready()
+        except CannotAnswer as error:
+            return str(error)
+        pod = self._cluster.view().pods.get(ref.uid)
+        if pod is None:
+            return f"cannot answer now: pod {ref.namespace}/{ref.name} has not been seen yet"
+        if pod.group is None:
+            return await self._bind_ordinary(ref, node)
+        call = BindCall(
+            pod=ref,
+            node=node,
+            arrived_ms=self._clock.monotonic_ms(),
+            alive=alive,
+            answer=asyncio.get_running_loop().create_future(),
+        )
+        return await self._barriers.bind(call)
+
+    async def _bind_ordinary(self, ref: PodRef, node: NodeName) -> str:
+        try:
+            await self._cluster.bind(Binding(pod=ref, node=node))
+        except (BindRefused, ClusterUnavailable) as error:
+            return str(error)
+        return ""

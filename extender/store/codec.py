@@ -1,0 +1,184 @@
+"""Facts as bytes: canonical JSON, type tag, version, and the hash that chains each to the one in front.
+
+Owns the stored form. Must not touch a connection. The surprise: an event is hashed over its columns and the
+exact payload bytes, so the form is fixed for ever; a new column would start a new kind of hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, get_args
+from uuid import UUID
+
+import msgspec
+
+from extender.core.errors import CorruptLog, InvariantBroken
+from extender.core.events import AnyFact, Event
+from extender.core.ids import Epoch, Position, RootUid
+from extender.store.upcasters import UPCASTERS, Upcaster, upcast
+
+EMPTY_CHAIN: Final = bytes(32)  # the hash in front of position 1
+TYPES: Final[Mapping[str, type[AnyFact]]] = {fact.__name__: fact for fact in get_args(AnyFact)}
+
+# The version written for each type. Raise one together with an upcaster and a golden file.
+VERSIONS: Final[Mapping[str, int]] = dict.fromkeys(TYPES, 1)
+
+_ENCODER: Final = msgspec.json.Encoder(order="deterministic")
+_DECODERS: Final = {tag: msgspec.json.Decoder(fact) for tag, fact in TYPES.items()}
+_NUMBERS: Final = struct.Struct(">qqqqqq")
+_LENGTH: Final = struct.Struct(">i")
+
+
+class Row(NamedTuple):
+    """One row of the log, in the order of its columns. A tuple, because a million of them are read in seconds."""
+
+    position: int
+    event_id: UUID
+    epoch: int
+    at_us: int
+    type: str
+    ver: int
+    root_uid: str
+    version: int
+    root: str
+    actor: str
+    cause: str
+    cause_position: int | None
+    payload: bytes
+
+
+def encode_fact(fact: AnyFact) -> bytes:
+    """Give the canonical bytes: fields in declared order, keys of maps sorted, no spaces."""
+    return _ENCODER.encode(fact)
+
+
+def to_row(event: Event) -> Row:
+    """Encode an event.
+
+    Raises:
+        InvariantBroken: PostgreSQL cannot hold it as it is; names the event and the field.
+    """
+    tag = type(event.fact).__name__
+    for field in ("root_uid", "root", "actor", "cause"):
+        if "\0" in getattr(event, field):
+            raise InvariantBroken(f"event {event.event_id} ({tag}): {field} holds a NUL character")
+    try:
+        event_id = UUID(event.event_id)
+        row = Row(
+            position=event.position,
+            event_id=event_id,
+            epoch=event.epoch,
+            at_us=event.at_us,
+            type=tag,
+            ver=VERSIONS[tag],
+            root_uid=event.root_uid,
+            version=event.version,
+            root=event.root,
+            actor=event.actor,
+            cause=event.cause,
+            cause_position=event.cause_position,
+            payload=encode_fact(event.fact),
+        )
+        chain(EMPTY_CHAIN, row)
+    except (ValueError, KeyError, struct.error, UnicodeError) as error:
+        raise InvariantBroken(
+            f"event {event.event_id} ({tag}) cannot be stored: {error}"
+        ) from error
+    if str(event_id) != event.event_id:
+        raise InvariantBroken(f"event {event.event_id} ({tag}): the id is not a UUID in lower case")
+    return row
+
+
+def chain(previous: bytes, row: Row) -> bytes:
+    """Hash a row together with the hash in front of it.
+
+    SHA-256 over: the previous hash; position, epoch, ver, version, at_us and cause_position (0 for none)
+    as 8-byte big-endian integers; the 16 bytes of event_id; type, root_uid, root, actor, cause and the
+    payload, each behind its length as a 4-byte big-endian integer. In SQL that is `int8send`, `uuid_send`,
+    `int4send(octet_length(…))` and `convert_to(…, 'UTF8')`.
+
+    Args:
+        previous: 32 bytes; `EMPTY_CHAIN` in front of the first event.
+        row: The row, payload as stored.
+
+    Returns:
+        32 bytes.
+    """
+    parts = [
+        previous,
+        _NUMBERS.pack(
+            row.position, row.epoch, row.ver, row.version, row.at_us, row.cause_position or 0
+        ),
+        row.event_id.bytes,
+    ]
+    for text in (row.type, row.root_uid, row.root, row.actor, row.cause):
+        data = text.encode()
+        parts.append(_LENGTH.pack(len(data)))
+        parts.append(data)
+    parts.append(_LENGTH.pack(len(row.payload)))
+    parts.append(row.payload)
+    return hashlib.sha256(b"".join(parts)).digest()
+
+
+def decode_fact(
+    tag: str,
+    ver: int,
+    payload: bytes,
+    *,
+    position: int,
+    versions: Mapping[str, int] = VERSIONS,
+    upcasters: Mapping[tuple[str, int], Upcaster] = UPCASTERS,
+) -> AnyFact:
+    """Decode a payload of any version this program knows.
+
+    Args:
+        tag: Stored type.
+        ver: Stored version.
+        payload: Stored bytes.
+        position: Where it stands, for the message.
+        versions: Current version of each type.
+        upcasters: Steps between versions.
+
+    Raises:
+        CorruptLog: Type or version are unknown, or the bytes do not have that shape.
+    """
+    current = versions.get(tag)
+    if current is None:
+        raise CorruptLog(f"position {position}: unknown type {tag!r}; written by a newer version?")
+    if not 1 <= ver <= current:
+        raise CorruptLog(
+            f"position {position}: unknown version {ver} of {tag}; written by a newer version?"
+        )
+    try:
+        if ver == current:
+            return _DECODERS[tag].decode(payload)
+        data: dict[str, Any] = msgspec.json.decode(payload, type=dict[str, Any])
+        newest = upcast(data, tag=tag, ver=ver, current=current, upcasters=upcasters)
+        return msgspec.convert(newest, TYPES[tag])
+    except (msgspec.MsgspecError, LookupError, TypeError, ValueError) as error:
+        raise CorruptLog(
+            f"position {position}: {tag} version {ver} cannot be read: {error}"
+        ) from error
+
+
+def to_event(row: Row) -> Event:
+    """Decode a row.
+
+    Raises:
+        CorruptLog: See `decode_fact`.
+    """
+    return Event(
+        position=Position(row.position),
+        event_id=str(row.event_id),
+        epoch=Epoch(row.epoch),
+        at_us=row.at_us,
+        root_uid=RootUid(row.root_uid),
+        version=row.version,
+        root=row.root,
+        actor=row.actor,
+        cause=row.cause,
+        fact=decode_fact(row.type, row.ver, row.payload, position=row.position),
+        cause_position=None if row.cause_position is None else Position(row.cause_position),
+    )

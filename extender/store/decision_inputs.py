@@ -1,0 +1,164 @@
+"""Inputs of decisions in PostgreSQL, by content.
+
+Owns the tables `decision_input` and `decision_part`. Must not know what the bytes mean. The surprise: an
+input is stored as a list of part numbers, not of digests; parts first seen together have neighbouring
+numbers, so the list of five thousand of them compresses to next to nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import zlib
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import BYTEA, insert
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from extender.core.errors import CorruptLog
+from extender.service.ports import DecisionInput, DecisionInputs
+from extender.store.engine import transaction
+from extender.store.tables import DECISION_INPUT, DECISION_PART
+
+REMEMBERED_PARTS_MAX = 100_000  # digests and numbers, some 15 MB at most
+_NUMBERS = msgspec.json.Decoder(list[int])
+
+
+class PostgresDecisionInputs:
+    """The `DecisionInputs` port on PostgreSQL.
+
+    Args:
+        engine: A writing engine of `engine.create_engine`; never the connection that appends.
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._known: dict[bytes, int] = {}  # digest of a part -> its number; parts never go away
+
+    async def save(self, decision: DecisionInput) -> None:
+        """See `DecisionInputs.save`.
+
+        Raises:
+            StoreUnavailable: Unknown outcome; saving again is harmless.
+        """
+        bodies = await asyncio.to_thread(_by_digest, (decision.head, *decision.parts))
+        async with transaction(self._engine, "saving a decision's input") as connection:
+            there = sa.select(DECISION_INPUT.c.digest).where(
+                DECISION_INPUT.c.digest == decision.digest
+            )
+            if (await connection.execute(there)).first() is not None:
+                return
+            numbers = await self._number(connection, dict(bodies))
+            parts = _pack([numbers[digest] for digest, _ in bodies])
+            await connection.execute(
+                insert(DECISION_INPUT)
+                .values(digest=decision.digest, parts=parts)
+                .on_conflict_do_nothing()
+            )
+        # Only now: before the commit the numbers might have been rolled back.
+        if len(self._known) + len(numbers) > REMEMBERED_PARTS_MAX:
+            self._known.clear()
+        self._known.update(numbers)
+
+    async def load(self, digest: str) -> DecisionInput | None:
+        """See `DecisionInputs.load`.
+
+        Raises:
+            CorruptLog: A part is missing or altered.
+            StoreUnavailable: No answer.
+        """
+        async with transaction(self._engine, "loading a decision's input") as connection:
+            found = sa.select(DECISION_INPUT.c.parts).where(DECISION_INPUT.c.digest == digest)
+            packed = (await connection.execute(found)).scalar_one_or_none()
+            if packed is None:
+                return None
+            numbers = _unpack(packed, digest)
+            rows = await connection.execute(
+                sa.select(DECISION_PART.c.id, DECISION_PART.c.digest, DECISION_PART.c.body).where(
+                    DECISION_PART.c.id
+                    == sa.any_(sa.cast(sorted(set(numbers)), sa.ARRAY(sa.BigInteger)))
+                )
+            )
+            stored = {row.id: (row.digest, row.body) for row in rows}
+        bodies = await asyncio.to_thread(_whole, stored, digest)
+        try:
+            head, *parts = (bodies[number] for number in numbers)
+        except (KeyError, ValueError) as error:
+            raise CorruptLog(f"input {digest}: part {error} is missing") from error
+        return DecisionInput(digest=digest, head=head, parts=tuple(parts))
+
+    async def _number(
+        self, connection: AsyncConnection, bodies: dict[bytes, bytes]
+    ) -> dict[bytes, int]:
+        """Give each part its number, storing those that are new."""
+        numbers = {digest: self._known[digest] for digest in bodies if digest in self._known}
+        numbers |= await _look_up(
+            connection, [digest for digest in bodies if digest not in numbers]
+        )
+        new = [digest for digest in bodies if digest not in numbers]
+        if new:
+            rows = await asyncio.to_thread(_compress, new, bodies)
+            # In the order of the input, so that neighbours get neighbouring numbers. Two writers of the same
+            # parts in different orders may wait in a circle; the server then ends one, which saves again.
+            await connection.execute(insert(DECISION_PART).on_conflict_do_nothing(), rows)
+            numbers |= await _look_up(connection, new)
+        return numbers
+
+
+async def _look_up(connection: AsyncConnection, digests: Sequence[bytes]) -> dict[bytes, int]:
+    if not digests:
+        return {}
+    rows = await connection.execute(
+        sa.select(DECISION_PART.c.digest, DECISION_PART.c.id).where(
+            DECISION_PART.c.digest == sa.any_(sa.cast(list(digests), sa.ARRAY(BYTEA)))
+        )
+    )
+    return {row.digest: row.id for row in rows}
+
+
+def _by_digest(bodies: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+    return [(hashlib.sha256(body).digest(), body) for body in bodies]
+
+
+def _compress(digests: Sequence[bytes], bodies: dict[bytes, bytes]) -> list[dict[str, bytes]]:
+    return [{"digest": digest, "body": zlib.compress(bodies[digest])} for digest in digests]
+
+
+def _whole(stored: dict[int, tuple[bytes, bytes]], name: str) -> dict[int, bytes]:
+    bodies = {}
+    for number, (digest, packed) in stored.items():
+        try:
+            body = zlib.decompress(packed)
+        except zlib.error as error:
+            raise CorruptLog(f"input {name}: part {number} is damaged") from error
+        if hashlib.sha256(body).digest() != digest:
+            raise CorruptLog(f"input {name}: part {number} was altered")
+        bodies[number] = body
+    return bodies
+
+
+def _pack(numbers: Sequence[int]) -> bytes:
+    """Pack part numbers as the differences of each to the one before.
+
+    >>> _unpack(_pack([7, 8, 9, 3]), "x")
+    [7, 8, 9, 3]
+    """
+    differences = [later - earlier for earlier, later in pairwise([0, *numbers])]
+    return zlib.compress(msgspec.json.encode(differences), 9)
+
+
+def _unpack(packed: bytes, name: str) -> list[int]:
+    try:
+        return list(accumulate(_NUMBERS.decode(zlib.decompress(packed))))
+    except (zlib.error, msgspec.MsgspecError) as error:
+        raise CorruptLog(f"input {name}: its list of parts is damaged") from error
+
+
+if TYPE_CHECKING:
+
+    def _fits(inputs: PostgresDecisionInputs) -> DecisionInputs:
+        return inputs

@@ -1,0 +1,270 @@
+"""The event log on PostgreSQL: the port, put together from its writing and its reading end.
+
+Owns the lease calls and the subscription. Must not fold or decide. The surprise: the lease is taken and
+renewed on the very connection that appends, so a take waits for an append in flight here as it does for one
+of another process, and the database can end that session if it is stuck.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import asyncpg
+
+from extender.core.errors import CorruptLog, Fenced, StoreUnavailable
+from extender.core.events import Event
+from extender.core.ids import Epoch, Position
+from extender.service.ports import EventLog, Grant, Head, LeaseRecord
+from extender.store.appender import Appender, Limits, close_quietly
+from extender.store.codec import EMPTY_CHAIN
+from extender.store.engine import connect, our_faults
+from extender.store.pages import (
+    HEAD,
+    PAGE_EVENTS,
+    chain_at,
+    next_page,
+    read_pages,
+    reading_connection,
+)
+from extender.store.tables import CHANNEL
+
+logger = logging.getLogger(__name__)
+
+START = Position(0)
+POLL_S = 0.5  # notifications may get lost with a connection; this is the longest a follower is behind then
+RECONNECT_S = (0.1, 0.2, 0.5, 1.0, 2.0)
+TAKE_TRIES = 3
+LOCK_NOT_AVAILABLE = "55P03"
+
+TAKE = "SELECT * FROM gx.take($1, $2, $3)"
+EVICT = "SELECT gx.evict($1)"
+RENEW = "SELECT gx.renew($1, $2)"
+RELEASE = "SELECT gx.release($1, $2)"
+LEASE = """
+SELECT epoch, holder, address, ttl_ms,
+       coalesce((extract(epoch FROM renewed_at) * 1000000)::bigint, 0) AS renewed_us,
+       coalesce(clock_timestamp() >= renewed_at + ttl_ms * interval '1 millisecond', true) AS expired
+FROM gx.leader WHERE id = 1 AND epoch > 0
+"""
+FIND = "SELECT event_id::text, position FROM gx.event WHERE event_id = ANY ($1::uuid[])"
+
+
+class PostgresEventLog:
+    """The `EventLog` port on PostgreSQL. Opens connections when they are first needed; close it with `close`.
+
+    After `StoreUnavailable` from `append` the grant is spent: `take` again, `find` the ids of what was
+    appended, and append what was not found at the new head. The take comes first: it ends whatever the old
+    session might still do.
+
+    Args:
+        url: `postgresql://…` or `postgresql+asyncpg://…`. Not through a pooling proxy: the append connection
+            must be a session.
+        limits: Sizes and times of the writing end.
+        page_events: Events per page of `read` and `follow`.
+    """
+
+    def __init__(
+        self, url: str, *, limits: Limits | None = None, page_events: int = PAGE_EVENTS
+    ) -> None:
+        self._url = url
+        self._limits = limits or Limits()
+        self._page_events = page_events
+        self._appender = Appender(url, self._limits)
+        self._asking: asyncpg.Connection | None = None
+        self._asking_turn = asyncio.Lock()
+
+    async def close(self) -> None:
+        """Close the connections; appends under way get `StoreUnavailable`. The lease stays as it is."""
+        await self._appender.close()
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            await close_quietly(asking)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # The lease
+
+    async def take(self, *, holder: str, address: str, ttl_ms: int) -> Grant:
+        """See `EventLog.take`."""
+        for _ in range(TAKE_TRIES):
+            async with self._appender.connection("taking the lease") as connection:
+                try:
+                    row = await connection.fetchrow(TAKE, holder, address, ttl_ms)
+                except asyncpg.PostgresError as error:
+                    if error.sqlstate != LOCK_NOT_AVAILABLE:
+                        raise
+                    ended = await connection.fetchval(EVICT, holder)
+                    logger.warning(
+                        "leader's session ended", extra={"sessions": ended, "holder": holder}
+                    )
+                    continue
+            assert row is not None
+            return Grant(
+                epoch=Epoch(row["granted_epoch"]),
+                lease=str(row["granted_lease"]),
+                head=_head(row["head_position"], row["head_hash"], row["head_at_us"]),
+                previous_holder=row["previous_holder"],
+            )
+        raise StoreUnavailable("taking the lease: another session keeps its row locked")
+
+    async def renew(self, grant: Grant) -> None:
+        """See `EventLog.renew`."""
+        async with self._appender.connection("renewing the lease") as connection:
+            await connection.execute(RENEW, grant.epoch, grant.lease)
+
+    async def release(self, grant: Grant) -> None:
+        """See `EventLog.release`."""
+        try:
+            async with self._appender.connection("releasing the lease") as connection:
+                await connection.execute(RELEASE, grant.epoch, grant.lease)
+        except Fenced:
+            return
+
+    async def lease(self) -> LeaseRecord | None:
+        """See `EventLog.lease`."""
+        async with self._ask("reading the lease") as connection:
+            row = await connection.fetchrow(LEASE)
+        if row is None:
+            return None
+        return LeaseRecord(
+            epoch=Epoch(row["epoch"]),
+            holder=row["holder"],
+            address=row["address"],
+            renewed_us=row["renewed_us"],
+            ttl_ms=row["ttl_ms"],
+            expired=row["expired"],
+        )
+
+    # Writing
+
+    async def append(self, grant: Grant, events: Sequence[Event]) -> None:
+        """See `EventLog.append`."""
+        await self._appender.append(grant, events)
+
+    # Reading
+
+    async def find(self, event_ids: Sequence[str]) -> Mapping[str, Position]:
+        """See `EventLog.find`."""
+        async with self._ask("looking events up") as connection:
+            rows = await connection.fetch(FIND, list(event_ids))
+        return {row["event_id"]: Position(row["position"]) for row in rows}
+
+    async def head(self) -> Head:
+        """See `EventLog.head`."""
+        async with self._ask("reading the head") as connection:
+            row = await connection.fetchrow(HEAD)
+        return Head() if row is None else _head(row["position"], row["hash"], row["at_us"])
+
+    def read(
+        self, *, after: Position = START, until: Position | None = None
+    ) -> AsyncIterator[Sequence[Event]]:
+        """See `EventLog.read`."""
+        return read_pages(self._url, after=after, until=until, page_events=self._page_events)
+
+    async def follow(self, *, after: Position) -> AsyncIterator[Sequence[Event]]:
+        """Read pages for ever; reconnects by itself when the database goes away.
+
+        Raises:
+            CorruptLog: See `read`; also when what was read before is not in the log any more.
+        """
+        position: int = after
+        chain: bytes | None = None
+        failures = 0
+        while True:
+            try:
+                async with self._listen() as (connection, wait):
+                    with our_faults("following the log"):
+                        seen = await chain_at(connection, position)
+                    if chain is not None and seen != chain:
+                        raise CorruptLog(
+                            f"position {position} is not the event it was; the log's history has changed"
+                        )
+                    chain = seen
+                    while True:
+                        with our_faults("following the log"):
+                            page, chain = await next_page(
+                                connection,
+                                after=position,
+                                previous=chain,
+                                page_events=self._page_events,
+                            )
+                        failures = 0
+                        if page:
+                            position = page[-1].position
+                            yield page
+                        else:
+                            await wait()
+            except StoreUnavailable as fault:
+                logger.warning("follower lost the database", extra={"error": str(fault)})
+                await asyncio.sleep(RECONNECT_S[min(failures, len(RECONNECT_S) - 1)])
+                failures += 1
+
+    @asynccontextmanager
+    async def _listen(
+        self,
+    ) -> AsyncIterator[tuple[asyncpg.Connection, Callable[[], Awaitable[None]]]]:
+        """Open a connection that hears of appends, with a way to wait for the next one or the poll."""
+        news = asyncio.Event()
+
+        def hear(*_: object) -> None:
+            news.set()
+
+        async def wait() -> None:
+            try:
+                async with asyncio.timeout(POLL_S):
+                    await news.wait()
+            except TimeoutError:
+                pass
+            news.clear()
+
+        async with reading_connection(self._url, name="follow") as connection:
+            with our_faults("following the log"):
+                await connection.add_listener(CHANNEL, hear)
+            yield connection, wait
+
+    @asynccontextmanager
+    async def _ask(self, doing: str) -> AsyncIterator[asyncpg.Connection]:
+        """Lend the connection for small questions; one at a time, reopened after a failure."""
+        async with self._asking_turn:
+            try:
+                with our_faults(doing):
+                    if self._asking is None or self._asking.is_closed():
+                        self._asking = None
+                        self._asking = await connect(
+                            self._url,
+                            name="ask",
+                            connect_timeout_s=self._limits.connect_timeout_s,
+                            command_timeout_s=self._limits.command_timeout_s,
+                        )
+                    yield self._asking
+            except BaseException:
+                asking, self._asking = self._asking, None
+                if asking is not None:
+                    asking.terminate()
+                raise
+
+
+def _head(position: int | None, chain: bytes | None, at_us: int | None) -> Head:
+    if position is None:
+        return Head(chain=EMPTY_CHAIN)
+    return Head(position=Position(position), chain=chain or EMPTY_CHAIN, at_us=at_us or 0)
+
+
+if TYPE_CHECKING:
+
+    def _fits(log: PostgresEventLog) -> EventLog:
+        return log

@@ -1,0 +1,91 @@
+"""What can be learned of a server process without talking to it, and the wish that it die with us.
+
+Owns the reading of `postmaster.pid` and of the server's diagnostics. Must not start or signal anything. The
+surprise: a server that was killed and never waited for still has a process id, and PostgreSQL takes that for
+a sign of life.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from extender.store.lodging import Lodging
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> Callable[[], None] | None:
+    """Make the function that asks the kernel, in the child, for SIGINT when we die."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    parent = os.getpid()
+
+    def ask() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGINT)
+        if os.getppid() != parent:  # we died between fork and prctl
+            os._exit(1)
+
+    return ask
+
+
+def pid_file(lodging: Lodging) -> list[str]:
+    """Read the lines of `postmaster.pid`: process id first, status eighth; empty when there is none."""
+    try:
+        return (
+            (lodging.cluster / "postmaster.pid")
+            .read_text(encoding="utf-8", errors="replace")
+            .splitlines()
+        )
+    except OSError:
+        return []
+
+
+def is_ready(lodging: Lodging, *, pid: int | None = None) -> bool:
+    """Read from postmaster.pid whether the server takes connections; `pid` guards against a stale file."""
+    lines = pid_file(lodging)
+    status_line = 7
+    if len(lines) <= status_line or lines[status_line].strip() != "ready":
+        return False
+    return lines[0] == str(pid) if pid is not None else _state(int(lines[0])) not in {"", "Z"}
+
+
+def _state(pid: int) -> str:
+    """Give the state letter of a process, empty when there is none."""
+    try:
+        return (
+            Path(f"/proc/{pid}/stat")
+            .read_text(encoding="utf-8", errors="replace")
+            .rpartition(")")[2]
+            .split()[0]
+        )
+    except (OSError, IndexError):
+        return ""
+
+
+def forget_zombie(lodging: Lodging) -> None:
+    """Remove the pid file of a server that is dead but was never waited for, as under a lazy PID 1."""
+    lines = pid_file(lodging)
+    if lines and lines[0].isdigit() and _state(int(lines[0])) == "Z":
+        (lodging.cluster / "postmaster.pid").unlink(missing_ok=True)
+
+
+def predecessor_is_dying(lodging: Lodging) -> bool:
+    """Tell from the server's last words whether trying again soon helps."""
+    words = last_words(lodging)
+    return "postmaster.pid" in words or "pre-existing shared memory" in words
+
+
+def last_words(lodging: Lodging) -> str:
+    """Give the end of the server's diagnostics, for a message."""
+    try:
+        with lodging.diagnostics.open("rb") as file:
+            file.seek(max(0, lodging.diagnostics.stat().st_size - 1000))
+            return " | ".join(file.read().decode(errors="replace").splitlines()[-4:])
+    except OSError as error:
+        return str(error)

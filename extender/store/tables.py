@@ -1,0 +1,102 @@
+"""The tables as SQLAlchemy Core metadata, for queries and for the test that migrations build exactly this.
+
+Owns names and shapes. Must not create anything: only `migrations/` changes a database. The surprise: what
+keeps the log append-only (functions, triggers, grants) is not here, SQLAlchemy cannot say it; see
+`migrations/sql`.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSON, UUID
+
+SCHEMA = "gx"
+CHANNEL = "gx_event"  # NOTIFY channel; the payload is the last position
+
+METADATA = sa.MetaData(schema=SCHEMA)
+
+EVENT = sa.Table(
+    "event",
+    METADATA,
+    sa.Column("position", sa.BigInteger, autoincrement=False, nullable=False),
+    sa.Column("event_id", UUID(as_uuid=False), nullable=False),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("at_us", sa.BigInteger, nullable=False),  # microseconds since 1970, never falling
+    sa.Column("type", sa.Text, nullable=False),
+    sa.Column("ver", sa.SmallInteger, nullable=False),
+    sa.Column("root_uid", sa.Text, nullable=False),  # text: groups read from files have no UUID
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("root", sa.Text, nullable=False),
+    sa.Column("actor", sa.Text, nullable=False),
+    sa.Column("cause", sa.Text, nullable=False),
+    sa.Column("cause_position", sa.BigInteger, nullable=True),
+    sa.Column("payload", JSON, nullable=False),  # json, not jsonb: the hash covers these very bytes
+    sa.Column("hash", sa.LargeBinary, nullable=False),
+    sa.PrimaryKeyConstraint("position", name="event_pkey"),
+    sa.UniqueConstraint("event_id", name="event_event_id_key"),
+    sa.UniqueConstraint("root_uid", "version", name="event_root_uid_version_key"),
+    sa.CheckConstraint("position > 0", name="event_position_check"),
+    sa.CheckConstraint("version > 0", name="event_version_check"),
+    sa.CheckConstraint("cause_position < position", name="event_cause_position_check"),
+    sa.CheckConstraint("octet_length(hash) = 32", name="event_hash_check"),
+    sa.Index("event_root_position_idx", "root", "position"),
+    sa.Index("event_type_position_idx", "type", "position"),
+    sa.Index("event_at_us_position_idx", "at_us", "position"),
+    sa.Index("event_namespace_position_idx", sa.text("split_part(root, '/', 1)"), "position"),
+)
+
+LEADER = sa.Table(
+    "leader",
+    METADATA,
+    sa.Column("id", sa.SmallInteger, autoincrement=False, nullable=False),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("lease", UUID(as_uuid=False), nullable=False),
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("address", sa.Text, nullable=False),
+    sa.Column("renewed_at", sa.DateTime(timezone=True), nullable=True),  # NULL: given back
+    sa.Column("ttl_ms", sa.Integer, nullable=False),
+    sa.Column("backend", sa.Integer, nullable=True),  # pid of the session that writes, for people
+    sa.Column("timeline", sa.Text, nullable=False),  # WAL timeline of the take: shows a failover
+    sa.PrimaryKeyConstraint("id", name="leader_pkey"),
+    sa.CheckConstraint("id = 1", name="leader_id_check"),
+    # Half-empty pages keep renewals heap-only: no index entry, pruned in place.
+    postgresql_with={"fillfactor": "50"},
+)
+
+CHECKPOINT = sa.Table(
+    "checkpoint",
+    METADATA,
+    sa.Column("position", sa.BigInteger, autoincrement=False, nullable=False),
+    sa.Column("codec", sa.Text, nullable=False),
+    sa.Column("chain", sa.LargeBinary, nullable=False),
+    sa.Column("sha256", sa.LargeBinary, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+    sa.Column(
+        "saved_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False
+    ),
+    sa.PrimaryKeyConstraint("position", "codec", name="checkpoint_pkey"),
+)
+
+DECISION_PART = sa.Table(
+    "decision_part",
+    METADATA,
+    sa.Column("id", sa.BigInteger, sa.Identity(always=True), nullable=False),
+    sa.Column("digest", sa.LargeBinary, nullable=False),  # SHA-256 of the bytes before compression
+    sa.Column("body", sa.LargeBinary, nullable=False),  # zlib
+    sa.PrimaryKeyConstraint("id", name="decision_part_pkey"),
+    sa.UniqueConstraint("digest", name="decision_part_digest_key"),
+    sa.CheckConstraint("octet_length(digest) = 32", name="decision_part_digest_check"),
+)
+
+DECISION_INPUT = sa.Table(
+    "decision_input",
+    METADATA,
+    sa.Column("digest", sa.Text, nullable=False),
+    # Ids of the head and the parts, in order: differences as JSON integers, zlib. Five thousand
+    # neighbours cost some dozen bytes, five thousand digests would cost 160 kB.
+    sa.Column("parts", sa.LargeBinary, nullable=False),
+    sa.Column(
+        "saved_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False
+    ),
+    sa.PrimaryKeyConstraint("digest", name="decision_input_pkey"),
+)

@@ -1,0 +1,50 @@
+"""Old shapes of facts become the next one; what is stored is never rewritten.
+
+Owns one pure function per (type, version) that was ever shipped and is not current. Must not look at
+anything but the decoded object. The surprise: steps are small, from a version to the next; `upcast` walks
+them, so a new shape needs one function, not one per old version.
+
+To change a fact: raise its version in `codec.VERSIONS`, add the function here under the old version, keep
+the old golden file and add one of the new version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+JsonObject: TypeAlias = dict[str, object]
+Upcaster: TypeAlias = Callable[[JsonObject], JsonObject]
+
+UPCASTERS: Mapping[tuple[str, int], Upcaster] = {}
+
+
+def upcast(
+    data: JsonObject,
+    *,
+    tag: str,
+    ver: int,
+    current: int,
+    upcasters: Mapping[tuple[str, int], Upcaster] = UPCASTERS,
+) -> JsonObject:
+    """Bring an object from version `ver` of its type to version `current`.
+
+    Args:
+        data: The decoded payload.
+        tag: Type of the fact.
+        ver: Version it was stored with, from 1.
+        current: Version that this program writes.
+        upcasters: Steps, by (type, version they start from).
+
+    Raises:
+        LookupError: A step is missing.
+
+    >>> upcast({"a": 1}, tag="T", ver=1, current=2, upcasters={("T", 1): lambda data: {**data, "b": 2}})
+    {'a': 1, 'b': 2}
+    """
+    for version in range(ver, current):
+        step = upcasters.get((tag, version))
+        if step is None:
+            raise LookupError(f"no upcaster from {tag} version {version}")
+        data = step(data)
+    return data

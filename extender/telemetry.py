@@ -1,0 +1,117 @@
+"""Logging as JSON lines, and the metrics registry. Names of native twins are kept (SPEC F)."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import TextIO
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from extender.core.planner.placement import Plan, Verdict
+
+_PLAIN = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per record: time, level, logger, message, then the extra fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write a record down."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, object] = {
+            "time": f"{stamp}.{int(record.msecs):03d}Z",
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {k: v for k, v in record.__dict__.items() if k not in _PLAIN}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+def set_up_logging(level: str, stream: TextIO | None = None) -> None:
+    """Send everything to one stream as JSON lines."""
+    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+
+
+class Metrics:
+    """All metrics, on a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        prefix = "gang_extender"
+        self.calls = Counter(
+            f"{prefix}_calls",
+            "Calls of kube-scheduler.",
+            ["verb", "outcome"],
+            registry=self.registry,
+        )
+        self.call_seconds = Histogram(
+            f"{prefix}_call_duration_seconds",
+            "Time inside the service per call (bind: with the wait at the barrier).",
+            ["verb"],
+            buckets=(0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.2, 1, 5, 20, 60),
+            registry=self.registry,
+        )
+        self.attempts = Counter(
+            f"{prefix}_podgroup_schedule_attempts",
+            "Answers of the planner about whole trees.",
+            ["result"],
+            registry=self.registry,
+        )
+        self.algorithm_seconds = Histogram(
+            f"{prefix}_podgroup_scheduling_algorithm_duration_seconds",
+            "Time the planner took per tree.",
+            registry=self.registry,
+        )
+        self.search_nodes = Counter(
+            f"{prefix}_tree_search_nodes", "Search nodes expanded.", registry=self.registry
+        )
+        self.budget_exhausted = Counter(
+            f"{prefix}_tree_search_budget_exhausted",
+            "Plans that ended with their budget.",
+            registry=self.registry,
+        )
+        self.facts = Counter(f"{prefix}_facts", "Facts appended.", ["type"], registry=self.registry)
+        self.pending = Gauge(
+            f"{prefix}_pending_entities",
+            "Roots that wait for room.",
+            ["type"],
+            registry=self.registry,
+        )
+        self.held = Gauge(
+            f"{prefix}_reservations_held", "Reservations not bound yet.", registry=self.registry
+        )
+        self.position = Gauge(
+            f"{prefix}_log_position",
+            "Position of the last acknowledged fact.",
+            registry=self.registry,
+        )
+        self.leading = Gauge(
+            f"{prefix}_leading", "1 while this replica may write.", registry=self.registry
+        )
+        self.notices_failed = Counter(
+            f"{prefix}_notices_failed",
+            "Kubernetes Events that could not be written.",
+            registry=self.registry,
+        )
+
+    def planned(self, verdict: Verdict, took_ms: int) -> None:
+        """Count an answer of the planner."""
+        result = "scheduled" if isinstance(verdict, Plan) else "unschedulable"
+        self.attempts.labels(result).inc()
+        self.algorithm_seconds.observe(took_ms / 1000)
+        self.search_nodes.inc(verdict.search.nodes)
+        if not verdict.search.exhausted:
+            self.budget_exhausted.inc()
+
+
+METRICS = Metrics()

@@ -1,0 +1,17 @@
+-- The log as an auditor reads it: one row per fact, in the order in which the facts were recorded.
+CREATE VIEW gx.v_event AS
+SELECT e.position,
+       timestamptz 'epoch' + e.at_us * interval '1 microsecond' AS at,
+       e.type,
+       e.ver,
+       e.root,
+       e.root_uid,
+       e.version,
+       e.epoch,
+       e.actor,
+       e.cause,
+       e.cause_position,
+       e.event_id,
+       e.payload,
+       encode(e.hash, 'hex') AS hash
+FROM gx.event e

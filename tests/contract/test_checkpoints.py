@@ -1,0 +1,81 @@
+"""What every `Checkpoints` promises, the fake and the real one."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from extender.core.ids import Position
+from extender.service.ports import Checkpoint
+from extender.store.checkpoints import PostgresCheckpoints
+from extender.store.engine import create_engine
+from extender.store.event_log import PostgresEventLog
+from tests.fakes_store import FakeCheckpoints, FakeDatabase, FakeEventLog, Script
+
+
+@pytest.fixture
+async def store(store_url):
+    if store_url is None:
+        database = FakeDatabase()
+        yield FakeEventLog(database), FakeCheckpoints(database)
+        return
+    engine = create_engine(store_url, name="test")
+    async with PostgresEventLog(store_url) as log:
+        yield log, PostgresCheckpoints(engine)
+    await engine.dispose()
+
+
+@pytest.fixture
+async def made(store):
+    """A log of ten events and one checkpoint for each position."""
+    log, checkpoints = store
+    grant = await log.take(holder="a", address="", ttl_ms=60_000)
+    script = Script(grant)
+    possible = {}
+    for _ in range(10):
+        await log.append(grant, script.some(1))
+        head = await log.head()
+        possible[int(head.position)] = Checkpoint(
+            position=head.position, chain=head.chain, codec="state.v1", body=bytes([head.position]) * 5000
+        )
+    return possible
+
+
+async def test_nothing_saved_nothing_found(store):
+    assert await store[1].newest(codec="state.v1") is None
+
+
+async def test_the_newest_of_a_codec_comes_back(store, made):
+    _, checkpoints = store
+    for position in (2, 5, 4):
+        await checkpoints.save(made[position])
+    assert await checkpoints.newest(codec="state.v1") == made[5]
+    assert await checkpoints.newest(codec="state.v2") is None
+
+
+async def test_three_are_kept(store, made):
+    _, checkpoints = store
+    for position in (1, 2, 3, 4):
+        await checkpoints.save(made[position])
+    for position in (2, 3, 4):
+        await checkpoints.save(msgspec.structs.replace(made[position], codec="state.v2"))
+    assert await checkpoints.newest(codec="state.v2") is not None
+    newest = await checkpoints.newest(codec="state.v1")
+    assert newest in (made[4], made[3])
+
+
+async def test_saving_again_replaces(store, made):
+    _, checkpoints = store
+    await checkpoints.save(made[3])
+    again = msgspec.structs.replace(made[3], body=b"other")
+    await checkpoints.save(again)
+    assert await checkpoints.newest(codec="state.v1") == again
+
+
+async def test_a_checkpoint_of_another_history_is_not_used(store, made):
+    """After a fail-over that lost events the positions are the same, the hashes are not."""
+    _, checkpoints = store
+    await checkpoints.save(made[2])
+    await checkpoints.save(msgspec.structs.replace(made[9], chain=made[8].chain))
+    await checkpoints.save(msgspec.structs.replace(made[9], position=Position(12)))
+    assert await checkpoints.newest(codec="state.v1") == made[2]

@@ -1,0 +1,279 @@
+"""What every `EventLog` promises, the fake and the real one."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from uuid import uuid4
+
+import pytest
+
+from extender.core.errors import (
+    CorruptLog,
+    DuplicateEvent,
+    Fenced,
+    HeadMoved,
+    InvariantBroken,
+    LeaseHeld,
+)
+from extender.core.events import GangRefused, LeaseTaken
+from extender.core.ids import NIL_ROOT, Position
+from extender.service.ports import Head
+from extender.store.event_log import PostgresEventLog
+from tests.fakes_store import FakeDatabase, FakeEventLog, Script
+
+
+@pytest.fixture
+async def replica(store_url):
+    """Makes one more replica on the same log."""
+    made = []
+    if store_url is None:
+        database = FakeDatabase()
+        make = lambda: FakeEventLog(database, page_events=7)
+    else:
+        make = lambda: PostgresEventLog(store_url, page_events=7)
+
+    def one_more():
+        made.append(make())
+        return made[-1]
+
+    yield one_more
+    for log in made:
+        await log.close()
+
+
+@pytest.fixture
+def log(replica):
+    return replica()
+
+
+async def take(log, holder="a", ttl_ms=60_000):
+    return await log.take(holder=holder, address=f"{holder}:8888", ttl_ms=ttl_ms)
+
+
+async def everything(log, **span):
+    return [event async for page in log.read(**span) for event in page]
+
+
+async def test_an_empty_log_has_no_head_and_no_leader(log):
+    assert await log.head() == Head()
+    assert await log.lease() is None
+    assert await everything(log) == []
+
+
+async def test_what_is_appended_is_read_back(log):
+    """Every field comes back as it was given, in order, over several pages."""
+    grant = await take(log)
+    script = Script(grant)
+    events = [script.next(LeaseTaken(holder="a", address="a:8888"), root="", uid=NIL_ROOT)]
+    events += [
+        script.next(
+            GangRefused(outcome="impossible", reasons=('no room: "rack" \u0000 \U0001f600',)),
+            root=f"ns/{number}",
+            actor="extender",
+            cause="filter of pod ns/pod-\u00e9",
+            cause_position=Position(1),
+        )
+        for number in range(30)
+    ]
+    await log.append(grant, events[:1])
+    await log.append(grant, events[1:])
+    assert await everything(log) == events
+    assert await everything(log, after=Position(10), until=Position(17)) == events[10:17]
+    assert await everything(log, until=Position(99)) == events
+    assert (await log.head()).position == 31
+    assert (await log.head()).at_us == events[-1].at_us
+
+
+async def test_an_empty_append_writes_nothing(log):
+    await log.append(await take(log), [])
+    assert await log.head() == Head()
+
+
+async def test_concurrent_appends_keep_the_order_of_the_calls(log):
+    """Positions were given out by the caller; batching must not shuffle them, nor choke on a full queue."""
+    grant = await take(log)
+    script = Script(grant)
+    calls = [script.some(1 + number % 5) for number in range(2000)]
+    await asyncio.gather(*(log.append(grant, events) for events in calls))
+    assert await everything(log) == [event for events in calls for event in events]
+
+
+async def test_a_lease_is_not_taken_from_a_living_holder(log, replica):
+    await take(log, "a")
+    with pytest.raises(LeaseHeld, match="a:8888"):
+        await take(replica(), "b")
+
+
+async def test_the_same_holder_need_not_wait(log, replica):
+    """A restart after kill -9 goes on at once, in a new epoch."""
+    first = await take(log, "a")
+    again = await take(replica(), "a")
+    assert again.epoch == first.epoch + 1
+    assert again.lease != first.lease
+    assert again.previous_holder == "a"
+    with pytest.raises(Fenced):
+        await log.append(first, Script(first).some(1))
+
+
+async def test_an_expired_lease_is_free(log, replica):
+    first = await take(log, "a", ttl_ms=30)
+    await asyncio.sleep(0.05)
+    assert (await log.lease()).expired
+    second = await take(replica(), "b")
+    assert (second.epoch, second.previous_holder) == (first.epoch + 1, "a")
+    record = await log.lease()
+    assert (record.holder, record.address, record.ttl_ms, record.expired) == ("b", "b:8888", 60_000, False)
+
+
+async def test_renewing_prolongs(log, replica):
+    grant = await take(log, "a", ttl_ms=400)
+    for _ in range(4):
+        await asyncio.sleep(0.15)
+        await log.renew(grant)
+    assert not (await log.lease()).expired
+    with pytest.raises(LeaseHeld):
+        await take(replica(), "b")
+
+
+async def test_released_means_free_and_over(log, replica):
+    """After giving the lease back its holder can neither write nor renew, and releasing twice is fine."""
+    grant = await take(log, "a")
+    await log.release(grant)
+    await log.release(grant)
+    assert (await log.lease()).expired
+    with pytest.raises(Fenced):
+        await log.append(grant, Script(grant).some(1))
+    with pytest.raises(Fenced):
+        await log.renew(grant)
+    assert (await take(replica(), "b")).epoch == grant.epoch + 1
+    await log.release(grant)
+    assert not (await log.lease()).expired
+
+
+async def test_the_deposed_leader_is_fenced(log, replica):
+    """Also when its events would fit the log, and when it only wants to renew."""
+    old = await take(log, "a", ttl_ms=1)
+    await asyncio.sleep(0.02)
+    other = replica()
+    new = await take(other, "b")
+    with pytest.raises(Fenced):
+        await log.append(old, Script(old).some(3))
+    with pytest.raises(Fenced):
+        await log.renew(old)
+    await other.append(new, Script(new).some(2))
+    with pytest.raises(Fenced):
+        await log.append(old, Script(old).some(3))
+    assert (await log.head()).position == 2
+
+
+async def test_events_must_begin_at_the_head(log):
+    grant = await take(log)
+    await log.append(grant, Script(grant).some(3))
+    with pytest.raises(HeadMoved):
+        await log.append(grant, Script(grant).some(1))
+    ahead = Script(grant)
+    ahead.position = 7
+    with pytest.raises(HeadMoved):
+        await log.append(grant, ahead.some(1))
+    assert (await log.head()).position == 3
+
+
+async def test_an_id_is_written_once(log):
+    """Re-appending after a lost answer is refused by name; looking up tells what to leave out."""
+    grant = await take(log)
+    events = Script(grant).some(3)
+    await log.append(grant, events)
+    grant = await take(log)
+    script = Script(grant)
+    again = [script.next(event_id=event.event_id) for event in events[1:]]
+    with pytest.raises(DuplicateEvent):
+        await log.append(grant, again)
+    unknown = str(uuid4())
+    found = await log.find([event.event_id for event in events] + [unknown])
+    assert found == {event.event_id: event.position for event in events}
+    script = Script(grant)
+    await log.append(grant, [script.next(event_id=unknown)])
+    assert (await log.head()).position == 4
+
+
+async def test_an_id_twice_in_one_call_is_refused(log):
+    grant = await take(log)
+    script = Script(grant)
+    event = script.next()
+    with pytest.raises(DuplicateEvent):
+        await log.append(grant, [event, script.next(event_id=event.event_id)])
+    assert await log.head() == Head()
+
+
+async def test_only_the_bad_call_of_a_batch_fails(log):
+    """Calls in front of a duplicate are written; those behind it do not fit the log any more."""
+    grant = await take(log)
+    first = Script(grant).some(2)
+    await log.append(grant, first)
+    script = Script(await take(log))
+    script.versions = {first[0].root_uid: 2}
+    calls = [script.some(2), [script.next(event_id=first[0].event_id)], script.some(2)]
+    outcomes = await asyncio.gather(*(log.append(script.grant, events) for events in calls), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [type(None), DuplicateEvent, HeadMoved]
+    assert (await log.head()).position == 4
+
+
+async def test_what_no_log_may_hold_is_refused(log):
+    """A gap inside the call, another epoch, falling time, a version twice, text that cannot be stored."""
+    grant = await take(log)
+    await log.append(grant, [Script(grant).next(at_us=1_000)])
+    grant = await take(log)
+
+    def script():
+        return Script(grant)
+
+    bad = [
+        [script().next(), script().next()],
+        [script().next(epoch=grant.epoch + 1)],
+        [script().next(at_us=999)],
+        [script().next(), script().next(position=Position(3), version=2, at_us=7)],
+        [script().next(uid="uid-of-ns/root-1")],
+        [script().next(cause="a\0b")],
+        [script().next(event_id="no uuid")],
+    ]
+    for events in bad:
+        with pytest.raises(InvariantBroken):
+            await log.append(grant, events)
+    await log.append(grant, script().some(1))
+    assert (await log.head()).position == 2
+
+
+async def test_a_reader_beyond_the_head_is_told(log):
+    """Whoever remembers more than the log has must not go on as if nothing had happened."""
+    grant = await take(log)
+    await log.append(grant, Script(grant).some(3))
+    assert await everything(log, after=Position(3)) == []
+    with pytest.raises(CorruptLog, match="4"):
+        await everything(log, after=Position(4))
+
+
+async def test_followers_see_what_is_there_and_what_comes(log, replica):
+    grant = await take(log)
+    script = Script(grant)
+    events = script.some(10)
+    await log.append(grant, events)
+    seen = []
+
+    async def follow():
+        async with aclosing(replica().follow(after=Position(2))) as pages:
+            async for page in pages:
+                seen.extend(page)
+                if len(seen) == 20:
+                    return
+
+    async with asyncio.timeout(10):
+        following = asyncio.create_task(follow())
+        while len(seen) < 8:
+            await asyncio.sleep(0.01)
+        for _ in range(12):
+            more = script.some(1)
+            events += more
+            await log.append(grant, more)
+        await following
+    assert seen == events[2:]

@@ -1,0 +1,146 @@
+"""Play the kubelets of a test's nodes: pods start, end after their grace period, or misbehave.
+
+Owns what nobody else does on a control plane without kubelets: Running and Ready, the confirmation
+of deletions, refusals at the node's door. It never binds and never picks a node. A test may make it
+late, let it refuse a pod, or let it lose one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+from tests.controlplane.api import Api, ApiError, Object
+
+# What failed because kube-apiserver is away is tried again this often.
+RETRY_S = 0.2
+
+
+class Kubelet:
+    """All kubelets of a cluster in one; an async context manager.
+
+    Attributes:
+        late_s: Delay before a bound pod runs. A test may change it at any time.
+        grace_factor: Scales the grace period of deleted pods; 0 confirms at once.
+    """
+
+    def __init__(self, api: Api, *, late_s: float = 0.0, grace_factor: float = 1.0) -> None:
+        self.late_s = late_s
+        self.grace_factor = grace_factor
+        self._api = api
+        self._refusals: dict[tuple[str, str], str] = {}
+        self._late_s: dict[tuple[str, str], float] = {}
+        self._seen: set[tuple[str, str]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._spawn(self._watch())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        results = await asyncio.gather(*self._tasks, return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception) and error is None:
+                raise result
+
+    def refuse(self, name: str, *, namespace: str = "default", reason: str = "OutOfcpu") -> None:
+        """Refuse a pod when it comes to its node: it fails with the reason, as at admission."""
+        self._refusals[namespace, name] = reason
+
+    def delay(self, name: str, late_s: float, *, namespace: str = "default") -> None:
+        """Start one pod later than the others."""
+        self._late_s[namespace, name] = late_s
+
+    async def lose(self, name: str, *, namespace: str = "default") -> None:
+        """Let a pod vanish without notice, as when its node is deleted."""
+        await self._confirm_deletion(namespace, name, {})
+
+    async def _watch(self) -> None:
+        while True:
+            with contextlib.suppress(aiohttp.ClientError, ApiError):
+                async for kind, pod in self._api.watch(
+                    "/api/v1/pods", fieldSelector="spec.nodeName!="
+                ):
+                    if kind in ("ADDED", "MODIFIED"):
+                        self._look_at(pod)
+            await asyncio.sleep(RETRY_S)
+
+    def _look_at(self, pod: Object) -> None:
+        uid = pod["metadata"]["uid"]
+        if "deletionTimestamp" in pod["metadata"]:
+            self._once(("end", uid), self._end(pod))
+        elif pod["status"].get("phase") == "Pending":
+            self._once(("begin", uid), self._begin(pod))
+
+    def _once(self, key: tuple[str, str], work: Coroutine[Any, Any, None]) -> None:
+        if key in self._seen:
+            work.close()
+            return
+        self._seen.add(key)
+        self._spawn(work)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is None:
+            self._tasks.discard(task)  # a failed one is kept for __aexit__ to tell
+
+    async def _begin(self, pod: Object) -> None:
+        namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+        await asyncio.sleep(self._late_s.get((namespace, name), self.late_s))
+        reason = self._refusals.get((namespace, name))
+        status: Object
+        if reason is not None:
+            status = {"phase": "Failed", "reason": reason, "message": "refused by its node"}
+        else:
+            ready = ("PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready")
+            status = {
+                "phase": "Running",
+                "conditions": [{"type": kind, "status": "True"} for kind in ready],
+            }
+        # The uid stops the patch from hitting a pod of the same name that came afterwards.
+        body = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}/status"
+        await self._insist(lambda: self._api.patch(path, body, "strategic"))
+
+    async def _end(self, pod: Object) -> None:
+        metadata = pod["metadata"]
+        await asyncio.sleep(metadata.get("deletionGracePeriodSeconds", 0) * self.grace_factor)
+        await self._confirm_deletion(
+            metadata["namespace"], metadata["name"], {"preconditions": {"uid": metadata["uid"]}}
+        )
+
+    async def _confirm_deletion(self, namespace: str, name: str, options: Object) -> None:
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        await self._insist(lambda: self._api.delete(path, {"gracePeriodSeconds": 0} | options))
+
+    async def _insist(self, send: Callable[[], Awaitable[Object]]) -> None:
+        """Send until the API server has answered; what comes too late for a pod is dropped."""
+        while True:
+            try:
+                await send()
+            except ApiError as refused:
+                if refused.status in (404, 409):
+                    return  # the pod is gone, or another one has its name
+                if refused.status != 429 and refused.status < 500:
+                    raise
+            except aiohttp.ClientError:
+                pass  # kube-apiserver is away
+            else:
+                return
+            await asyncio.sleep(RETRY_S)

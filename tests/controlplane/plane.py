@@ -1,0 +1,386 @@
+"""Run a real control plane on loopback: etcd, kube-apiserver, kube-scheduler and, if wanted, more.
+
+Owns the processes, their flags, users and kubeconfig files, all below one folder. It does not
+create objects (objects.py) and plays no kubelet (kubelet.py). Start it from the main thread; the
+reason stands in processes.py. Everything blocks; in an async test wait in `asyncio.to_thread`
+where other tasks of the loop must go on meanwhile (`wait=False`, then `wait_for_*`).
+
+    with ControlPlane("1.37", tmp_path) as plane:
+        plane.start_scheduler({"profiles": [...], "extenders": [...]})
+        async with plane.api() as api: ...
+"""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+import urllib.request
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from tests.controlplane.api import Api
+from tests.controlplane.build import ensure_binaries, ensure_etcd
+from tests.controlplane.processes import Process, free_port
+
+READY_TIMEOUT_S = 60.0
+# kube-scheduler stops the test long before this when its configuration is wrong.
+SCHEDULER_READY_TIMEOUT_S = 20.0
+
+# user -> (name, groups); the token of a user is "token-" and this key.
+USERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "admin": ("admin", ("system:masters",)),
+    # As a pod of our Deployment is seen, so that the RBAC in deploy/ binds to it and nothing else.
+    "extender": (
+        "system:serviceaccount:gang-extender:gang-extender",
+        (
+            "system:serviceaccounts",
+            "system:serviceaccounts:gang-extender",
+            "system:authenticated",
+        ),
+    ),
+    "scheduler": ("system:kube-scheduler", ("system:authenticated",)),
+    # Its controllers would each need a ServiceAccount; the tests do not look at their rights.
+    "controller-manager": ("system:kube-controller-manager", ("system:masters",)),
+    "developer": ("developer", ("system:authenticated",)),
+}
+
+# Feature gates and API versions that make kube-apiserver serve the built-in groups in full.
+NATIVE_GATES = {
+    "1.36": ("GenericWorkload",),
+    "1.37": ("GenericWorkload", "TopologyAwareWorkloadScheduling", "CompositePodGroup"),
+}
+NATIVE_APIS = {
+    "1.36": ("scheduling.k8s.io/v1alpha2",),
+    "1.37": ("scheduling.k8s.io/v1beta1", "scheduling.k8s.io/v1alpha3"),
+}
+
+
+class ControlPlane:
+    """One control plane; as a context manager it starts etcd and kube-apiserver and stops all."""
+
+    def __init__(
+        self,
+        minor: str,
+        folder: Path,
+        *,
+        native: bool = True,
+        gates: Mapping[str, bool] | None = None,
+        apis: Mapping[str, bool] | None = None,
+        flags: Sequence[str] = (),
+    ) -> None:
+        """Prepare everything; nothing runs yet.
+
+        Args:
+            minor: Pinned Kubernetes version, such as "1.37".
+            folder: For data, certificates, kubeconfigs and logs; short-lived.
+            native: Whether kube-apiserver serves the built-in groups (`NATIVE_*`).
+            gates: Feature gates of kube-apiserver; they win over `native`.
+            apis: `--runtime-config` of kube-apiserver; they win over `native`.
+            flags: More flags of kube-apiserver.
+        """
+        self.minor = minor
+        self.folder = folder
+        self.binaries = ensure_binaries(minor)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._gates = dict.fromkeys(NATIVE_GATES[minor] if native else (), True) | dict(gates or {})
+        self._apis = dict.fromkeys(NATIVE_APIS[minor] if native else (), True) | dict(apis or {})
+        self._write_identities()
+        etcd_port, peer_port, self.port = free_port(), free_port(), free_port()
+        self.url = f"https://127.0.0.1:{self.port}"
+        self.ca_file = folder / "certificates" / "apiserver.crt"
+        self._etcd_url = f"http://127.0.0.1:{etcd_port}"
+        self.etcd = self._etcd(f"http://127.0.0.1:{peer_port}")
+        self.apiserver = self._apiserver(flags)
+        self.schedulers: dict[str, Process] = {}
+        self.controller_manager: Process | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start etcd and kube-apiserver, or start them again with their old data."""
+        self.start_etcd()
+        self.start_apiserver()
+
+    def stop(self) -> None:
+        """Stop everything: clients first, kube-apiserver before its etcd."""
+        with ExitStack() as stack:  # the last pushed is the first stopped, whatever fails
+            stack.callback(self.etcd.stop)
+            stack.callback(self.apiserver.stop)
+            if self.controller_manager is not None:
+                stack.callback(self.controller_manager.stop)
+            for scheduler in self.schedulers.values():
+                stack.callback(scheduler.stop)
+
+    # -- etcd and kube-apiserver -----------------------------------------------------------------
+
+    def start_etcd(self, *, wait: bool = True) -> None:
+        """Start etcd on its old data."""
+        self.etcd.start()
+        if wait:
+            self.etcd.wait_until(lambda: _answers(f"{self._etcd_url}/health"), READY_TIMEOUT_S)
+
+    def start_apiserver(self, *, wait: bool = True) -> None:
+        """Start kube-apiserver; its port and users are the same as before."""
+        self.apiserver.start()
+        if wait:
+            self.wait_for_apiserver()
+
+    def wait_for_apiserver(self) -> None:
+        """Wait until it is ready and has made its own namespaces and roles."""
+        self.apiserver.wait_until(self._apiserver_is_ready, READY_TIMEOUT_S)
+
+    def _apiserver_is_ready(self) -> bool:
+        return all(
+            _answers(f"{self.url}{path}", token=token_of("admin"), ca_file=self.ca_file)
+            for path in ("/readyz", "/api/v1/namespaces/default")
+        )
+
+    # -- kube-scheduler and kube-controller-manager ----------------------------------------------
+
+    def start_scheduler(
+        self,
+        config: str | Mapping[str, Any],
+        *,
+        name: str = "scheduler",
+        gates: Mapping[str, bool] | None = None,
+        flags: Sequence[str] = (),
+        wait: bool = True,
+    ) -> Process:
+        """Start a kube-scheduler and wait until its caches are synced.
+
+        Args:
+            config: KubeSchedulerConfiguration as YAML text or as data. Filled in where it is
+                silent: apiVersion, kind, the kubeconfig, and no leader election.
+            name: Of this process, for tests that run two.
+            gates: Its feature gates; none, because ours is the stock scheduler at its defaults.
+            flags: More flags.
+            wait: Whether to wait; without, call `wait_for_scheduler`.
+        """
+        data = dict(yaml.safe_load(config) if isinstance(config, str) else config)
+        data.setdefault("apiVersion", "kubescheduler.config.k8s.io/v1")
+        data.setdefault("kind", "KubeSchedulerConfiguration")
+        data.setdefault("leaderElection", {"leaderElect": False})
+        connection = data.setdefault("clientConnection", {})
+        connection["kubeconfig"] = str(self.kubeconfig("scheduler"))
+        file = self.folder / f"{name}.yaml"
+        file.write_text(yaml.safe_dump(data), encoding="utf-8")
+        port = free_port()
+        command = [
+            str(self.binaries / "kube-scheduler"),
+            f"--config={file}",
+            *("--bind-address=127.0.0.1", f"--secure-port={port}"),
+            # Nobody's metrics need protection here, and DESIGN 9.9 reads them.
+            "--authentication-skip-lookup",
+            "--authorization-always-allow-paths=/healthz,/livez,/readyz,/metrics",
+            *_gate_flags(gates or {}),
+            "-v=2",
+            *flags,
+        ]
+        scheduler = Process(name, command, self.folder / f"{name}.log")
+        if name in self.schedulers and self.schedulers[name].running:
+            raise RuntimeError(f"{name} is running already")
+        self.schedulers[name] = scheduler
+        scheduler.start()
+        if wait:
+            self.wait_for_scheduler(name)
+        return scheduler
+
+    def wait_for_scheduler(self, name: str = "scheduler") -> None:
+        """Wait until a kube-scheduler serves and its informers are synced."""
+        scheduler = self.schedulers[name]
+        scheduler.wait_until(
+            lambda: _answers(f"{self.scheduler_url(name)}/readyz"), SCHEDULER_READY_TIMEOUT_S
+        )
+
+    def scheduler_url(self, name: str = "scheduler") -> str:
+        """Give the URL of its `/metrics` and `/readyz` (certificate made up at start)."""
+        flag = next(f for f in self.schedulers[name].command if f.startswith("--secure-port="))
+        return f"https://127.0.0.1:{flag.partition('=')[2]}"
+
+    def scheduler_metrics(self, name: str = "scheduler") -> str:
+        """Read its metrics, in the text format of Prometheus."""
+        url = f"{self.scheduler_url(name)}/metrics"
+        with urllib.request.urlopen(url, timeout=5, context=_tls(None)) as response:
+            text: str = response.read().decode()
+            return text
+
+    def stop_scheduler(self, name: str = "scheduler") -> None:
+        """Stop a kube-scheduler; nothing happens when it does not run."""
+        if name in self.schedulers:
+            self.schedulers.pop(name).stop()
+
+    def restart_scheduler(self, name: str = "scheduler") -> None:
+        """Stop a kube-scheduler and start it with the same configuration."""
+        scheduler = self.schedulers[name]
+        scheduler.stop()
+        scheduler.start()
+        self.wait_for_scheduler(name)
+
+    def start_controller_manager(
+        self, controllers: Sequence[str] = ("disruption-controller",)
+    ) -> Process:
+        """Start kube-controller-manager with a few of its controllers."""
+        port = free_port()
+        command = [
+            str(self.binaries / "kube-controller-manager"),
+            f"--kubeconfig={self.kubeconfig('controller-manager')}",
+            f"--controllers={','.join(controllers)}",
+            "--leader-elect=false",
+            *("--bind-address=127.0.0.1", f"--secure-port={port}"),
+            "--authentication-skip-lookup",
+        ]
+        log = self.folder / "controller-manager.log"
+        self.controller_manager = Process("kube-controller-manager", command, log)
+        self.controller_manager.start()
+        self.controller_manager.wait_until(
+            lambda: _answers(f"https://127.0.0.1:{port}/healthz"), READY_TIMEOUT_S
+        )
+        return self.controller_manager
+
+    def stop_controller_manager(self) -> None:
+        """Stop it; nothing happens when it does not run."""
+        if self.controller_manager is not None:
+            self.controller_manager.stop()
+            self.controller_manager = None
+
+    # -- users -----------------------------------------------------------------------------------
+
+    def api(self, user: str = "admin") -> Api:
+        """Make a client of one of `USERS`."""
+        return Api(self.url, token_of(user), self.ca_file)
+
+    def kubeconfig(self, user: str = "admin") -> Path:
+        """Write (once) and name the kubeconfig file of one of `USERS`."""
+        file = self.folder / f"{user}.kubeconfig"
+        if not file.exists():
+            cluster = {"server": self.url, "certificate-authority": str(self.ca_file)}
+            document = {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "test",
+                "contexts": [{"name": "test", "context": {"cluster": "test", "user": user}}],
+                "clusters": [{"name": "test", "cluster": cluster}],
+                "users": [{"name": user, "user": {"token": token_of(user)}}],
+            }
+            file.write_text(yaml.safe_dump(document), encoding="utf-8")
+        return file
+
+    def kubectl(
+        self, *arguments: str, user: str = "admin", stdin: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run kubectl; the caller looks at the exit code."""
+        return subprocess.run(
+            [self.binaries / "kubectl", f"--kubeconfig={self.kubeconfig(user)}", *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            # Its discovery cache belongs to this API server and ends with it.
+            env={"HOME": str(self.folder), "KUBECACHEDIR": str(self.folder / "kubectl-cache")},
+        )
+
+    # -- details ---------------------------------------------------------------------------------
+
+    def _write_identities(self) -> None:
+        lines = [
+            f'{token_of(user)},{name},{name},"{",".join(groups)}"\n'
+            for user, (name, groups) in USERS.items()
+        ]
+        (self.folder / "tokens.csv").write_text("".join(lines), encoding="utf-8")
+        key, public = self.folder / "sa.key", self.folder / "sa.pub"
+        if not key.exists():
+            for command in (
+                ["openssl", "genrsa", "-out", str(key), "2048"],
+                ["openssl", "rsa", "-in", str(key), "-pubout", "-out", str(public)],
+            ):
+                subprocess.run(command, check=True, capture_output=True)
+
+    def _etcd(self, peer_url: str) -> Process:
+        command = [
+            ensure_etcd(),
+            *("--name", "test", "--data-dir", str(self.folder / "etcd")),
+            *("--listen-client-urls", self._etcd_url, "--advertise-client-urls", self._etcd_url),
+            *("--listen-peer-urls", peer_url, "--initial-advertise-peer-urls", peer_url),
+            *("--initial-cluster", f"test={peer_url}"),
+            "--unsafe-no-fsync",  # a crash of the machine ends the test as well
+        ]
+        return Process("etcd", command, self.folder / "etcd.log")
+
+    def _apiserver(self, flags: Sequence[str]) -> Process:
+        command = [
+            str(self.binaries / "kube-apiserver"),
+            f"--etcd-servers={self._etcd_url}",
+            *("--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"),
+            f"--secure-port={self.port}",
+            f"--cert-dir={self.ca_file.parent}",
+            f"--token-auth-file={self.folder / 'tokens.csv'}",
+            f"--service-account-key-file={self.folder / 'sa.pub'}",
+            f"--service-account-signing-key-file={self.folder / 'sa.key'}",
+            "--service-account-issuer=https://kubernetes.local",
+            "--authorization-mode=RBAC",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            "--endpoint-reconciler-type=none",
+            # No ServiceAccount controller makes accounts, and no node controller lifts the taint.
+            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            *_gate_flags(self._gates),
+            *_map_flag("runtime-config", self._apis),
+            *flags,
+        ]
+        return Process("kube-apiserver", command, self.folder / "apiserver.log")
+
+
+def token_of(user: str) -> str:
+    """Give the token of one of `USERS`.
+
+    Raises:
+        KeyError: Nobody has that name.
+    """
+    if user not in USERS:
+        raise KeyError(f"no user {user!r}; there are {', '.join(USERS)}")
+    return f"token-{user}"
+
+
+def _gate_flags(gates: Mapping[str, bool]) -> list[str]:
+    return _map_flag("feature-gates", gates)
+
+
+def _map_flag(name: str, values: Mapping[str, bool]) -> list[str]:
+    text = ",".join(f"{key}={str(value).lower()}" for key, value in values.items())
+    return [f"--{name}={text}"] if text else []
+
+
+def _answers(url: str, *, token: str | None = None, ca_file: Path | None = None) -> bool:
+    """Ask whether a URL answers 200 now; without a CA the certificate is not looked at."""
+    if ca_file is not None and not ca_file.exists():
+        return False  # kube-apiserver writes it at its first start
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(url, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=2, context=_tls(ca_file)) as response:
+            return bool(response.status == 200)
+    except (OSError, ValueError):  # refused, not ready (HTTPError), certificate half written
+        return False
+
+
+def _tls(ca_file: Path | None) -> ssl.SSLContext:
+    tls = ssl.create_default_context(cafile=str(ca_file) if ca_file else None)
+    if ca_file is None:
+        tls.check_hostname = False
+        tls.verify_mode = ssl.CERT_NONE
+    return tls

@@ -1,0 +1,140 @@
+"""Run one server process for tests: start, stop, kill, pause, all by its own pid.
+
+Owns nothing but the process and its log file. The surprise: the kernel kills the child when the
+*thread* that started it ends (PR_SET_PDEATHSIG), so `start` insists on the main thread; a worker
+thread of an event loop dies with its loop and would take the server with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+# kube-apiserver needs more than 5 s to end when its etcd is slow or gone.
+STOP_TIMEOUT_S = 10.0
+# Below the ephemeral ports, which outgoing connections take without asking.
+PORTS = range(20000, 32000)
+
+_libc = ctypes.CDLL(None)
+
+
+class NotReadyError(Exception):
+    """A server ended or did not become ready in time; the message ends with its log."""
+
+
+class Process:
+    """One server; it can be started again after it has ended."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+        self.name = name
+        self.command = list(command)
+        self.log = log
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The pid, for signals of the test's own.
+
+        Raises:
+            ProcessLookupError: It does not run.
+        """
+        if self._child is None or self._child.poll() is not None:
+            raise ProcessLookupError(f"{self.name} is not running")
+        return self._child.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._child is not None and self._child.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Its exit code (negative: the signal that ended it); None while it runs."""
+        return None if self._child is None else self._child.poll()
+
+    def start(self) -> None:
+        """Start it; its output is appended to the log file."""
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("start servers from the main thread; see the module's docstring")
+        if self.running:
+            raise RuntimeError(f"{self.name} is running already")
+        parent = os.getpid()
+
+        def die_with_parent() -> None:
+            _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(1)  # the parent died before we asked
+
+        with self.log.open("ab") as log:
+            self._child = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - two system calls, no lock taken
+                start_new_session=True,  # ctrl-C is for pytest; we stop them in order
+            )
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Ask it to end, then kill it; nothing happens when it has ended already."""
+        if self._child is None:
+            return
+        if self._child.poll() is None:
+            self._child.send_signal(signal.SIGCONT)  # a paused process cannot end
+            self._child.terminate()
+        try:
+            self._child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it as a crash would (SIGKILL)."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.wait()
+
+    def pause(self) -> None:
+        """Freeze it (SIGSTOP): connections stay open and nobody answers."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on (SIGCONT)."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> None:
+        """Wait until a probe says yes.
+
+        Raises:
+            NotReadyError: The process ended, or the time is over.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while not ready():
+            if not self.running or time.monotonic() > deadline_s:
+                state = "is not ready" if self.running else f"ended with {self.exit_code}"
+                raise NotReadyError(f"{self.name} {state}: {self.command}\n{self.tail()}")
+            time.sleep(0.05)
+
+    def tail(self, size_bytes: int = 3000) -> str:
+        """Read the end of its log."""
+        return self.log.read_bytes()[-size_bytes:].decode(errors="replace")
+
+
+def free_port() -> int:
+    """Find a loopback port that nobody listens on."""
+    while True:
+        port = random.choice(PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port

@@ -1,0 +1,1 @@
+"""End-to-end tests: a real kube-apiserver and kube-scheduler, nothing simulated but the kubelets."""

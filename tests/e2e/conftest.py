@@ -1,0 +1,88 @@
+"""A real control plane per Kubernetes version, and a clean cluster on it per test.
+
+Owns the fixtures of end-to-end tests. Where the programs are not built, tests are skipped with the
+command to run; they fail instead when CI or GANG_EXTENDER_E2E=required says that they must run.
+Mark a test with `@pytest.mark.kubernetes("1.37", "1.36")` to run it on more than the newest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from tests.controlplane.api import Api
+from tests.controlplane.build import CannotBuildError, ensure_etcd, find_binaries
+from tests.controlplane.plane import ControlPlane
+from tests.e2e.recorder import Recorder
+
+NEWEST = "1.37"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "kubernetes(*minors): Kubernetes versions to run it on")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "plane" in metafunc.fixturenames:
+        marker = metafunc.definition.get_closest_marker("kubernetes")
+        minors = marker.args if marker else (NEWEST,)
+        metafunc.parametrize("plane", minors, indirect=True, scope="session")
+
+
+def require_programs(minor: str) -> None:
+    """Skip the test, or fail it where it must run, when there is nothing to run."""
+    missing = None
+    if find_binaries(minor) is None:
+        missing = f"Kubernetes {minor} is not built: python -m tests.controlplane.build {minor}"
+    else:
+        try:
+            ensure_etcd()
+        except CannotBuildError as absent:
+            missing = str(absent)
+    if missing is None:
+        return
+    if os.environ.get("CI") == "true" or os.environ.get("GANG_EXTENDER_E2E") == "required":
+        pytest.fail(missing, pytrace=False)
+    pytest.skip(missing)
+
+
+@pytest.fixture(scope="session")
+def plane(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ControlPlane]:
+    """A control plane that serves the built-in groups; kube-scheduler is started by the test."""
+    minor: str = request.param
+    require_programs(minor)
+    with ControlPlane(minor, tmp_path_factory.mktemp(f"plane-{minor}")) as running:
+        yield running
+
+
+@pytest.fixture
+async def api(plane: ControlPlane) -> AsyncIterator[Api]:
+    """The test's own eyes and hands, as system:masters; afterwards the cluster is empty again."""
+    async with plane.api() as client:
+        yield client
+        plane.stop_scheduler()
+        await sweep(client)
+
+
+@pytest.fixture
+async def recorder(plane: ControlPlane) -> AsyncIterator[Recorder]:
+    """An extender that records and lets everything pass."""
+    async with plane.api() as client, Recorder(client) as server:
+        yield server
+
+
+async def sweep(api: Api) -> None:
+    """Delete what a test made: pods of all namespaces at once, nodes, priority classes."""
+    for item in (await api.get("/api/v1/namespaces"))["items"]:
+        path = f"/api/v1/namespaces/{item['metadata']['name']}/pods"
+        await api.delete(path, {"gracePeriodSeconds": 0})
+    await api.delete("/api/v1/nodes")
+    for item in (await api.get("/apis/scheduling.k8s.io/v1/priorityclasses"))["items"]:
+        if not item["metadata"]["name"].startswith("system-"):
+            await api.delete(
+                f"/apis/scheduling.k8s.io/v1/priorityclasses/{item['metadata']['name']}"
+            )

@@ -1,0 +1,313 @@
+"""The ports of the store in memory, for tests that need no PostgreSQL; held to the same contract suites.
+
+`FakeDatabase` is what replicas share, `FakeEventLog` what one of them has. Faults are ordered by name:
+`log.unavailable = True` answers nothing from now on, `log.lose_next_answer()` writes and then says that
+nobody knows, `log.lose_next_append()` says the same and does not write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from uuid import uuid4
+
+import msgspec
+
+from extender.core.errors import (
+    CorruptLog,
+    DuplicateEvent,
+    Fenced,
+    HeadMoved,
+    InvariantBroken,
+    LeaseHeld,
+    StoreUnavailable,
+)
+from extender.core.events import AnyFact, Event, RootObserved
+from extender.core.ids import NIL_ROOT, Epoch, Position, RootUid
+from extender.service.ports import (
+    Checkpoint,
+    DecisionInput,
+    EventFilter,
+    Grant,
+    Head,
+    LeaseRecord,
+)
+from extender.store.codec import EMPTY_CHAIN, chain, to_event, to_row
+
+
+class FakeDatabase:
+    """What several replicas share.
+
+    Args:
+        now_us: The clock of the database, in microseconds.
+    """
+
+    def __init__(self, now_us: Callable[[], int] | None = None) -> None:
+        self.now_us = now_us or (lambda: time.monotonic_ns() // 1000)
+        self.rows: list[tuple] = []  # (Row, hash)
+        self.epoch = 0
+        self.lease = ""
+        self.holder = ""
+        self.address = ""
+        self.renewed_us: int | None = None
+        self.ttl_ms = 0
+        self.checkpoints: dict[tuple[int, str], Checkpoint] = {}
+        self.inputs: dict[str, DecisionInput] = {}
+        self.appended = asyncio.Condition()
+
+    @property
+    def expired(self) -> bool:
+        return self.renewed_us is None or self.now_us() >= self.renewed_us + self.ttl_ms * 1000
+
+    @property
+    def head(self) -> Head:
+        if not self.rows:
+            return Head()
+        row, digest = self.rows[-1]
+        return Head(position=Position(row.position), chain=digest, at_us=row.at_us)
+
+
+class FakeEventLog:
+    """`EventLog` in memory.
+
+    Args:
+        database: Shared with the other replicas.
+        page_events: Events per page.
+    """
+
+    def __init__(self, database: FakeDatabase | None = None, *, page_events: int = 5000) -> None:
+        self.database = database or FakeDatabase()
+        self.unavailable = False
+        self._page_events = page_events
+        self._lost: list[str] = []
+        self._spent: set[str] = set()
+
+    def lose_next_answer(self) -> None:
+        """Let the next append be written and its answer get lost."""
+        self._lost.append("answer")
+
+    def lose_next_append(self) -> None:
+        """Let the next append get lost on its way."""
+        self._lost.append("append")
+
+    async def close(self) -> None:
+        pass
+
+    async def _answering(self) -> FakeDatabase:
+        await asyncio.sleep(0)
+        if self.unavailable:
+            raise StoreUnavailable("the fake is told not to answer")
+        return self.database
+
+    async def take(self, *, holder: str, address: str, ttl_ms: int) -> Grant:
+        db = await self._answering()
+        if db.holder != holder and not db.expired:
+            raise LeaseHeld(f"the lease is held by {db.holder} at {db.address}")
+        previous = db.holder
+        db.epoch += 1
+        db.lease, db.holder, db.address = str(uuid4()), holder, address
+        db.renewed_us, db.ttl_ms = db.now_us(), ttl_ms
+        return Grant(epoch=Epoch(db.epoch), lease=db.lease, head=db.head, previous_holder=previous)
+
+    async def renew(self, grant: Grant) -> None:
+        db = await self._answering()
+        self._fence(grant)
+        db.renewed_us = db.now_us()
+
+    async def release(self, grant: Grant) -> None:
+        db = await self._answering()
+        if (grant.epoch, grant.lease) == (db.epoch, db.lease):
+            db.renewed_us, db.lease = None, str(uuid4())
+
+    async def lease(self) -> LeaseRecord | None:
+        db = await self._answering()
+        if db.epoch == 0:
+            return None
+        return LeaseRecord(
+            epoch=Epoch(db.epoch),
+            holder=db.holder,
+            address=db.address,
+            renewed_us=db.renewed_us or 0,
+            ttl_ms=db.ttl_ms,
+            expired=db.expired,
+        )
+
+    def _fence(self, grant: Grant) -> None:
+        if (grant.epoch, grant.lease) != (self.database.epoch, self.database.lease):
+            raise Fenced(f"epoch {grant.epoch} does not own the log any more")
+
+    async def append(self, grant: Grant, events: Sequence[Event]) -> None:
+        if not events:
+            return
+        first, before = events[0].position, 0
+        for offset, event in enumerate(events):
+            if event.position != first + offset or event.epoch != grant.epoch or event.at_us < before:
+                raise InvariantBroken(f"append: event at position {event.position} does not fit")
+            before = event.at_us
+        rows = [to_row(event) for event in events]
+        try:
+            db = await self._answering()
+            if grant.lease in self._spent:
+                raise StoreUnavailable("the outcome of an earlier append is unknown; take the lease again")
+            lost = self._lost.pop(0) if self._lost else ""
+            if lost == "append":
+                raise StoreUnavailable("the fake lost the append")
+            self._write(grant, rows)
+            if lost == "answer":
+                raise StoreUnavailable("the fake lost the answer")
+        except StoreUnavailable:
+            self._spent.add(grant.lease)
+            raise
+        async with db.appended:
+            db.appended.notify_all()
+
+    def _write(self, grant: Grant, rows: Sequence) -> None:
+        db = self.database
+        self._fence(grant)
+        if rows[0].position != db.head.position + 1:
+            raise HeadMoved(f"the log ends at position {db.head.position}")
+        if rows[0].at_us < db.head.at_us:
+            raise InvariantBroken("recorded time falls")
+        ids = {row.event_id for row, _ in db.rows}
+        versions = {(row.root_uid, row.version) for row, _ in db.rows}
+        for row in rows:
+            if row.event_id in ids:
+                raise DuplicateEvent(f"{row.event_id} is in the log already")
+            if (row.root_uid, row.version) in versions:
+                raise InvariantBroken(f"version {row.version} of {row.root_uid} is in the log already")
+            ids.add(row.event_id)
+            versions.add((row.root_uid, row.version))
+        digest = db.head.chain
+        for row in rows:
+            digest = chain(digest, row)
+            db.rows.append((row, digest))
+
+    async def find(self, event_ids: Sequence[str]) -> Mapping[str, Position]:
+        db = await self._answering()
+        wanted = set(event_ids)
+        return {str(row.event_id): Position(row.position) for row, _ in db.rows if str(row.event_id) in wanted}
+
+    async def head(self) -> Head:
+        return (await self._answering()).head
+
+    async def read(
+        self, *, after: Position = Position(0), until: Position | None = None
+    ) -> AsyncIterator[Sequence[Event]]:
+        db = await self._answering()
+        if after > db.head.position:
+            raise CorruptLog(f"position {after} is not in the log; part of its history is lost")
+        end = db.head.position if until is None else min(until, db.head.position)
+        while after < end:
+            last = min(after + self._page_events, end)
+            yield [to_event(row) for row, _ in db.rows[after:last]]
+            after = Position(last)
+
+    async def follow(self, *, after: Position) -> AsyncIterator[Sequence[Event]]:
+        while True:
+            async for page in self.read(after=after):
+                after = page[-1].position
+                yield page
+            async with self.database.appended:
+                if self.database.head.position == after:
+                    await self.database.appended.wait()
+
+
+class FakeCheckpoints:
+    """`Checkpoints` in memory."""
+
+    def __init__(self, database: FakeDatabase | None = None) -> None:
+        self.database = database or FakeDatabase()
+
+    async def save(self, checkpoint: Checkpoint) -> None:
+        saved = self.database.checkpoints
+        saved[checkpoint.position, checkpoint.codec] = checkpoint
+        for key in sorted(saved, reverse=True)[3:]:
+            del saved[key]
+
+    async def newest(self, *, codec: str) -> Checkpoint | None:
+        chains = {row.position: digest for row, digest in self.database.rows}
+        for key in sorted(self.database.checkpoints, reverse=True):
+            checkpoint = self.database.checkpoints[key]
+            if checkpoint.codec == codec and chains.get(checkpoint.position) == checkpoint.chain:
+                return checkpoint
+        return None
+
+
+class FakeDecisionInputs:
+    """`DecisionInputs` in memory."""
+
+    def __init__(self, database: FakeDatabase | None = None) -> None:
+        self.database = database or FakeDatabase()
+
+    async def save(self, decision: DecisionInput) -> None:
+        self.database.inputs.setdefault(decision.digest, decision)
+
+    async def load(self, digest: str) -> DecisionInput | None:
+        return self.database.inputs.get(digest)
+
+
+class FakeAuditReader:
+    """`AuditReader` in memory."""
+
+    def __init__(self, database: FakeDatabase | None = None) -> None:
+        self.database = database or FakeDatabase()
+
+    async def events(self, wanted: EventFilter) -> Sequence[Event]:
+        def fits(event: Event) -> bool:
+            return (
+                (not wanted.root or event.root == wanted.root)
+                and (wanted.root_uid is None or event.root_uid == wanted.root_uid)
+                and (not wanted.namespace or event.root.split("/")[0] == wanted.namespace)
+                and (not wanted.types or type(event.fact).__name__ in wanted.types)
+                and (wanted.since_us is None or event.at_us >= wanted.since_us)
+                and (wanted.until_us is None or event.at_us <= wanted.until_us)
+                and (not wanted.after or (event.position < wanted.after) == wanted.newest_first)
+                and event.position != wanted.after
+            )
+
+        found = [event for event in (to_event(row) for row, _ in self.database.rows) if fits(event)]
+        if wanted.newest_first:
+            found.reverse()
+        return found[: max(0, min(wanted.limit, 10_000))]
+
+    async def roots_named(self, root: str) -> Sequence[RootUid]:
+        seen = (row.root_uid for row, _ in self.database.rows if root and row.root == root)
+        return tuple(RootUid(uid) for uid in dict.fromkeys(seen) if uid != NIL_ROOT)
+
+
+class Script:
+    """Makes events that continue a log: the leader's part of the deal, for tests of the store."""
+
+    def __init__(self, grant: Grant) -> None:
+        self.grant = grant
+        self.position: int = grant.head.position
+        self.at_us = grant.head.at_us
+        self.versions: dict[str, int] = {}
+
+    def next(self, fact: AnyFact | None = None, *, root: str = "ns/root", uid: str = "", **changes: object) -> Event:
+        """Give the next event; each root of this script has versions from 1."""
+        uid = uid or f"uid-of-{root}-{self.grant.epoch}"
+        self.position += 1
+        self.at_us += 1
+        self.versions[uid] = self.versions.get(uid, 0) + 1
+        event = Event(
+            position=Position(self.position),
+            event_id=str(uuid4()),
+            epoch=self.grant.epoch,
+            at_us=self.at_us,
+            root_uid=RootUid(uid),
+            version=self.versions[uid],
+            root=root,
+            actor="test",
+            cause="",
+            fact=fact or RootObserved(kind="PodGroup"),
+        )
+        return msgspec.structs.replace(event, **changes)
+
+    def some(self, count: int, **given: object) -> list[Event]:
+        """Give the next events."""
+        return [self.next(**given) for _ in range(count)]
+
+
+assert len(EMPTY_CHAIN) == 32  # what Head() begins with as well

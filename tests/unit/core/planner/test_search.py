@@ -1,0 +1,146 @@
+"""The planner against the worked cases, against brute force, and against itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from extender.core.planner.feasibility import admissible
+from extender.core.planner.placement import Plan, Refusal
+from extender.core.planner.search import Fleet, plan
+from tests import vectors
+from tests.bruteforce import best_total
+from tests.checker import faults
+from tests.unit.core.planner.trees import requests
+
+PLACE = vectors.of_kind("place")
+
+
+@pytest.mark.parametrize("permute", [False, True], ids=["listed", "permuted"])
+@pytest.mark.parametrize("vector", PLACE, ids=[v["id"] for v in PLACE])
+def test_worked_cases(vector, permute):
+    """Every `place` vector: verdict, total, counts per leaf, and the checker's consent."""
+    request = vectors.request_of(vector, permute=permute)
+    verdict = plan(request)
+    want = {} if vector["want"] == "none" else vector["want"]
+    if isinstance(verdict, Refusal):
+        assert not want
+        assert verdict.outcome == "impossible"
+        assert verdict.search.exhausted
+        assert verdict.reasons
+        return
+    assert faults(request, verdict) == []
+    got = Counter(a.group.name for a in verdict.assignments)
+    assert got.total() == sum(want.values())
+    if not permute and not vector.get("any"):
+        assert dict(got) == want
+    assert verdict.search.exhausted
+
+
+def test_useless_preemption_is_told_from_useful():
+    """V28: a selector no node meets is unresolvable; V02: a full cluster is not."""
+    assert plan(vectors.request_of(vectors.by_id("V28"))).status == "UnschedulableAndUnresolvable"
+    assert plan(vectors.request_of(vectors.by_id("V02"))).status == "Unschedulable"
+
+
+def test_conflicting_pins_name_both_values():
+    """V25: the reason names both domains, and preemption is not asked for."""
+    verdict = plan(vectors.request_of(vectors.by_id("V25")))
+    assert isinstance(verdict, Refusal)
+    assert '"Z1"' in verdict.reasons[0]
+    assert '"Z2"' in verdict.reasons[0]
+    assert verdict.status == "UnschedulableAndUnresolvable"
+
+
+def test_budget_is_not_a_proof():
+    """L08: V11 with a budget of one search node is unknown and says so."""
+    verdict = plan(vectors.request_of(vectors.by_id("V11"), budget=1))
+    assert isinstance(verdict, Refusal)
+    assert verdict.outcome == "unknown"
+    assert not verdict.search.exhausted
+    assert "within the budget of 1 search nodes" in verdict.reasons[0]
+
+
+def test_every_budget_gives_a_valid_answer():
+    """Whatever the budget, V11 is placed validly or unknown, never impossible."""
+    for budget in range(40):
+        request = vectors.request_of(vectors.by_id("V11"), budget=budget)
+        verdict = plan(request)
+        if isinstance(verdict, Plan):
+            assert faults(request, verdict) == []
+        else:
+            assert verdict.outcome == "unknown"
+
+
+def _agree(request):
+    verdict = plan(request)
+    best = best_total(request)
+    if not admissible(request.root):
+        assert isinstance(verdict, Refusal)
+        assert verdict.outcome == "waiting"
+        return
+    if isinstance(verdict, Plan):
+        assert faults(request, verdict) == []
+        assert verdict.search.exhausted
+        assert best == len(verdict.assignments)
+        return
+    assert verdict.search.exhausted
+    assert best is None
+    if verdict.outcome == "unknown":
+        assert best_total(msgspec.structs.replace(request, vetoes=())) is not None
+        assert verdict.given
+    else:
+        assert verdict.outcome == "impossible"
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@given(requests())
+def test_agrees_with_brute_force(request_):
+    """Placed exactly when brute force places, with the same total; impossible exactly when it finds none."""
+    _agree(request_)
+
+
+@settings(max_examples=40, deadline=None)
+@given(requests())
+def test_fleet_changes_nothing(request_):
+    """A fleet used before gives the same bytes."""
+    fleet = Fleet(request_.nodes)
+    first = plan(request_, fleet=fleet)
+    assert msgspec.json.encode(plan(request_, fleet=fleet)) == msgspec.json.encode(first)
+    assert msgspec.json.encode(plan(request_)) == msgspec.json.encode(first)
+
+
+SCRIPT = """
+import hashlib, msgspec, sys
+from extender.core.planner.search import plan
+from tests import vectors
+h = hashlib.sha256()
+for v in vectors.of_kind("place"):
+    for permute in (False, True):
+        h.update(msgspec.json.encode(plan(vectors.request_of(v, permute=permute)), order="deterministic"))
+print(h.hexdigest())
+"""
+
+
+def test_same_bytes_in_another_process():
+    """The order of sets and dicts has no say: three hash seeds, one answer."""
+    root = Path(__file__).parents[4]
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", SCRIPT],
+            cwd=root,
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(root)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1", "4711")
+    }
+    assert len(seen) == 1

@@ -1,0 +1,165 @@
+"""Random small requests for the property tests."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from extender.core.ids import GroupKey, NodeName, PodUid
+from extender.core.nodes import Taint
+from extender.core.planner.placement import (
+    PlanBound,
+    PlanGroup,
+    PlanMember,
+    PlanNode,
+    PlanRequest,
+    Veto,
+)
+from extender.core.pods import (
+    HostPort,
+    NodeSelector,
+    PodShape,
+    Requirement,
+    SelectorTerm,
+    Toleration,
+)
+
+TOPOLOGIES = [(), (), (), ("zone",), ("rack",), ("rack",), ("zone", "rack"), ("rack", "zone")]
+
+
+@st.composite
+def shapes(draw) -> PodShape:
+    requests = {"pods": 1, "gpu": draw(st.integers(0, 3))}
+    if draw(st.booleans()):
+        requests["cpu"] = draw(st.integers(1, 3))
+    selectors: tuple[NodeSelector, ...] = ()
+    if draw(st.integers(0, 5)) == 0:
+        operator = draw(st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]))
+        values = (draw(st.sampled_from(["1", "2", "x"])),)
+        term = SelectorTerm(labels=(Requirement(key="gen", operator=operator, values=values),))
+        name = Requirement(key="metadata.name", operator="In", values=("n0", "n1"))
+        terms = (term, SelectorTerm(fields=(name,)), SelectorTerm())[: draw(st.integers(1, 3))]
+        selectors = (NodeSelector(terms=terms),)
+    tolerations: tuple[Toleration, ...] = ()
+    if draw(st.integers(0, 3)) == 0:
+        tolerations = (
+            draw(
+                st.sampled_from(
+                    [
+                        Toleration(operator="Exists"),
+                        Toleration(key="t", value="a"),
+                        Toleration(key="node.kubernetes.io/unschedulable", operator="Exists"),
+                        Toleration(key="t", operator="Exists", effect="NoExecute"),
+                    ]
+                )
+            ),
+        )
+    ports: tuple[HostPort, ...] = ()
+    if draw(st.integers(0, 5)) == 0:
+        ports = (HostPort("TCP", 80, draw(st.sampled_from(["0.0.0.0", "10.0.0.1", "10.0.0.2"]))),)
+    claims = ("ns/c",) if draw(st.integers(0, 11)) == 0 else ()
+    return PodShape(
+        requests=tuple(sorted((k, v) for k, v in requests.items() if v)),
+        node_selector=(("gen", "1"),) if draw(st.integers(0, 9)) == 0 else (),
+        selectors=selectors,
+        tolerations=tolerations,
+        host_ports=ports,
+        exclusive_claims=claims,
+    )
+
+
+@st.composite
+def nodes(draw, index: int) -> PlanNode:
+    labels = {}
+    for key, values in (("zone", "AB"), ("rack", "RST"), ("gen", ["1", "2", "x"])):
+        if draw(st.integers(0, 9)):
+            labels[key] = draw(st.sampled_from(list(values)))
+    free = {
+        "gpu": draw(st.integers(-1, 5)),
+        "cpu": draw(st.integers(0, 6)),
+        "pods": draw(st.integers(1, 4)),
+    }
+    taints: tuple[Taint, ...] = ()
+    if draw(st.integers(0, 7)) == 0:
+        effect = draw(st.sampled_from(["NoSchedule", "NoExecute", "PreferNoSchedule"]))
+        taints = (Taint(key="t", value="a", effect=effect),)
+    ports: tuple[HostPort, ...] = ()
+    if draw(st.integers(0, 7)) == 0:
+        ports = (HostPort("TCP", 80, draw(st.sampled_from(["0.0.0.0", "10.0.0.1", "10.0.0.3"]))),)
+    return PlanNode(
+        name=NodeName(f"n{index}"),
+        labels=labels,
+        taints=taints,
+        unschedulable=draw(st.integers(0, 15)) == 0,
+        allocatable={"gpu": 6, "cpu": 6, "pods": 5}
+        if draw(st.integers(0, 15))
+        else {"cpu": 6, "pods": 5},
+        free=free,
+        host_ports=ports,
+        reserved=draw(st.integers(0, 5)) == 0,
+    )
+
+
+@st.composite
+def requests(draw, most_pods: int = 6) -> PlanRequest:
+    fleet = tuple(draw(nodes(i)) for i in range(draw(st.integers(1, 5))))
+    kinds = tuple(dict.fromkeys(draw(shapes()) for _ in range(draw(st.integers(1, 3)))))
+    left = [draw(st.integers(1, most_pods))]
+    names = iter(range(1000))
+
+    def leaf(depth: int) -> PlanGroup:
+        number = next(names)
+        size = min(draw(st.integers(0, 4)), left[0])
+        left[0] -= size
+        one = draw(st.integers(0, len(kinds) - 1)) if draw(st.booleans()) else None
+        bound = 0 if draw(st.integers(0, 4)) else draw(st.integers(1, 2))
+        wish = draw(st.integers(0, 6)) == 0
+        return PlanGroup(
+            key=GroupKey(namespace="ns", name=f"g{number}", kind="PodGroup"),
+            basic=draw(st.integers(0, 3)) == 0,
+            minimum=max(
+                1, min(draw(st.integers(1, 4)), size + bound + draw(st.integers(0, 3)) // 3)
+            ),
+            topology=draw(st.sampled_from(TOPOLOGIES)),
+            members=tuple(
+                PlanMember(
+                    pod=f"ns/g{number}-{i}",
+                    uid=PodUid(f"g{number}-{i}"),
+                    shape=draw(st.integers(0, len(kinds) - 1)) if one is None else one,
+                    prefer=fleet[draw(st.integers(0, len(fleet) - 1))].name if wish else None,
+                )
+                for i in range(size)
+            ),
+            bound=tuple(
+                PlanBound(
+                    pod=f"ns/g{number}-b{i}",
+                    uid=PodUid(f"g{number}-b{i}"),
+                    node=fleet[draw(st.integers(0, len(fleet) - 1))].name,
+                )
+                for i in range(bound)
+            ),
+        )
+
+    def group(depth: int) -> PlanGroup:
+        if depth == 0 or draw(st.integers(0, 2)) == 0:
+            return leaf(depth)
+        number = next(names)
+        children = tuple(group(depth - 1) for _ in range(draw(st.integers(1, 3))))
+        return PlanGroup(
+            key=GroupKey(namespace="ns", name=f"g{number}", kind="CompositePodGroup"),
+            basic=draw(st.integers(0, 3)) == 0,
+            minimum=draw(st.integers(1, len(children))),
+            topology=draw(st.sampled_from(TOPOLOGIES)),
+            groups=children,
+        )
+
+    root = group(draw(st.integers(0, 3)))
+    vetoes: tuple[Veto, ...] = ()
+    if draw(st.integers(0, 5)) == 0:
+        vetoes = (
+            Veto(node=fleet[0].name, shape=0),
+            Veto(node=fleet[-1].name, uid=PodUid("g0-0")),
+        )
+    in_use = ("ns/c",) if draw(st.integers(0, 15)) == 0 else ()
+    return PlanRequest(
+        root=root, nodes=fleet, shapes=kinds, vetoes=vetoes, claims_in_use=in_use, explain=False
+    )
