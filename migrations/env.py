@@ -49,7 +49,9 @@ def run_migrations(connection: Connection) -> None:
 
 
 async def run_on_own_connection() -> None:
-    engine = create_engine(os.environ["GANG_EXTENDER_DATABASE_URL"], name="migrate")
+    engine = create_engine(
+        os.environ["GANG_EXTENDER_DATABASE_URL"], name="migrate", command_timeout_s=3600.0
+    )
     try:
         async with engine.connect() as connection:
             await connection.run_sync(run_migrations)

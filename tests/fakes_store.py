@@ -35,6 +35,8 @@ from extender.service.ports import (
 )
 from extender.store.codec import EMPTY_CHAIN, chain, to_event, to_row
 
+START = Position(0)
+
 
 class FakeDatabase:
     """What several replicas share.
@@ -46,6 +48,8 @@ class FakeDatabase:
     def __init__(self, now_us: Callable[[], int] | None = None) -> None:
         self.now_us = now_us or (lambda: time.monotonic_ns() // 1000)
         self.rows: list[tuple] = []  # (Row, hash)
+        self.ids: set = set()
+        self.versions: set = set()
         self.epoch = 0
         self.lease = ""
         self.holder = ""
@@ -142,14 +146,20 @@ class FakeEventLog:
             return
         first, before = events[0].position, 0
         for offset, event in enumerate(events):
-            if event.position != first + offset or event.epoch != grant.epoch or event.at_us < before:
+            if (
+                event.position != first + offset
+                or event.epoch != grant.epoch
+                or event.at_us < before
+            ):
                 raise InvariantBroken(f"append: event at position {event.position} does not fit")
             before = event.at_us
         rows = [to_row(event) for event in events]
         try:
             db = await self._answering()
             if grant.lease in self._spent:
-                raise StoreUnavailable("the outcome of an earlier append is unknown; take the lease again")
+                raise StoreUnavailable(
+                    "the outcome of an earlier append is unknown; take the lease again"
+                )
             lost = self._lost.pop(0) if self._lost else ""
             if lost == "append":
                 raise StoreUnavailable("the fake lost the append")
@@ -169,15 +179,19 @@ class FakeEventLog:
             raise HeadMoved(f"the log ends at position {db.head.position}")
         if rows[0].at_us < db.head.at_us:
             raise InvariantBroken("recorded time falls")
-        ids = {row.event_id for row, _ in db.rows}
-        versions = {(row.root_uid, row.version) for row, _ in db.rows}
+        ids, versions = set(), set()
         for row in rows:
-            if row.event_id in ids:
+            if row.event_id in db.ids or row.event_id in ids:
                 raise DuplicateEvent(f"{row.event_id} is in the log already")
-            if (row.root_uid, row.version) in versions:
-                raise InvariantBroken(f"version {row.version} of {row.root_uid} is in the log already")
+            version = (row.root_uid, row.version)
+            if version in db.versions or version in versions:
+                raise InvariantBroken(
+                    f"version {row.version} of {row.root_uid} is in the log already"
+                )
             ids.add(row.event_id)
-            versions.add((row.root_uid, row.version))
+            versions.add(version)
+        db.ids |= ids
+        db.versions |= versions
         digest = db.head.chain
         for row in rows:
             digest = chain(digest, row)
@@ -186,13 +200,17 @@ class FakeEventLog:
     async def find(self, event_ids: Sequence[str]) -> Mapping[str, Position]:
         db = await self._answering()
         wanted = set(event_ids)
-        return {str(row.event_id): Position(row.position) for row, _ in db.rows if str(row.event_id) in wanted}
+        return {
+            str(row.event_id): Position(row.position)
+            for row, _ in db.rows
+            if str(row.event_id) in wanted
+        }
 
     async def head(self) -> Head:
         return (await self._answering()).head
 
     async def read(
-        self, *, after: Position = Position(0), until: Position | None = None
+        self, *, after: Position = START, until: Position | None = None
     ) -> AsyncIterator[Sequence[Event]]:
         db = await self._answering()
         if after > db.head.position:
@@ -285,7 +303,14 @@ class Script:
         self.at_us = grant.head.at_us
         self.versions: dict[str, int] = {}
 
-    def next(self, fact: AnyFact | None = None, *, root: str = "ns/root", uid: str = "", **changes: object) -> Event:
+    def next(
+        self,
+        fact: AnyFact | None = None,
+        *,
+        root: str = "ns/root",
+        uid: str = "",
+        **changes: object,
+    ) -> Event:
         """Give the next event; each root of this script has versions from 1."""
         uid = uid or f"uid-of-{root}-{self.grant.epoch}"
         self.position += 1

@@ -48,7 +48,11 @@ def database_of(url: str, database: str) -> str:
 
 def as_role(url: str, role: str) -> str:
     """Give the URL of the same database for another role."""
-    return make_url(plain_url(url)).set(username=role, password=None).render_as_string(hide_password=False)
+    return (
+        make_url(plain_url(url))
+        .set(username=role, password=None)
+        .render_as_string(hide_password=False)
+    )
 
 
 async def execute(url: str, *statements: str) -> None:
@@ -77,7 +81,12 @@ def running_postgres(*, pg_bin: Path | None = None, **settings: str) -> Iterator
 def fresh_database(server_url: str, *, template: str | None = None) -> Iterator[str]:
     """Make a database and drop it afterwards, whoever is still connected."""
     name = f"gx_test_{os.getpid()}_{next(_numbers)}"
-    run(execute(server_url, f'CREATE DATABASE "{name}"' + (f' TEMPLATE "{template}"' if template else "")))
+    run(
+        execute(
+            server_url,
+            f'CREATE DATABASE "{name}"' + (f' TEMPLATE "{template}"' if template else ""),
+        )
+    )
     try:
         yield database_of(server_url, name)
     finally:

@@ -134,8 +134,11 @@ class ApiServer:
         self._watches: ApiClient | None = None
 
     async def __aenter__(self) -> Self:
-        self._calls = self._client(CONNECTIONS_MAX)
-        self._watches = self._client(WATCHES_MAX)
+        try:
+            self._calls = self._client(CONNECTIONS_MAX)
+            self._watches = self._client(WATCHES_MAX)
+        except OSError as problem:  # a certificate that is not there or not one
+            raise BadInput(f"TLS settings for {self._configuration.host}: {problem}") from problem
         return self
 
     async def __aexit__(self, *_exc: object) -> None:

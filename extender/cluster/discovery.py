@@ -26,7 +26,7 @@ GROUP_KINDS: Final[dict[str, type[api.Readable]]] = {
     "compositepodgroups": api.CompositePodGroup,
 }
 # A pod that has ended takes no room; leaving this selection is a DELETED for a watcher.
-RUNNING: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+RUNNING: Final = (("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed"),)
 # Priority classes, volumes and claims come before what is read in their light.
 ALWAYS: Final = (
     Resource(name="priorityclasses", kind=api.PriorityClass, api_version="scheduling.k8s.io/v1"),

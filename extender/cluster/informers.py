@@ -50,7 +50,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # plural, as people know it
     kind: type[api.Readable]
     api_version: str  # v1, scheduling.k8s.io/v1beta1, ...
-    query: dict[str, str] = {}
+    query: tuple[tuple[str, str], ...] = ()  # field selectors and the like
 
     @property
     def path(self) -> str:
@@ -214,7 +214,7 @@ class Informer:
         )
 
     async def _page(self, token: str) -> parse.Page:
-        query = {"limit": str(PAGE), **self.resource.query}
+        query = {"limit": str(PAGE), **dict(self.resource.query)}
         if token:
             query["continue"] = token
         request = Request(
@@ -265,7 +265,7 @@ class Informer:
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version,
             "timeoutSeconds": str(self._chance.randint(*WATCH_S)),
-            **self.resource.query,
+            **dict(self.resource.query),
         }
         try:
             async with self._server.watch(self.resource.path, query, idle_s=self._idle_s) as pieces:

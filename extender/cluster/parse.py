@@ -100,7 +100,10 @@ def convert(kind: type[T], thing: object) -> T:
     Raises:
         BadInput: A field of the wrong type; names object, field and value.
     """
-    plain = without_nulls(thing)
+    try:
+        return msgspec.convert(thing, kind)
+    except msgspec.ValidationError:
+        plain = without_nulls(thing)
     try:
         return msgspec.convert(plain, kind)
     except msgspec.ValidationError as fault:

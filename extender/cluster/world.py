@@ -251,10 +251,7 @@ class World:
 
     def _unlink(self, name: Name) -> None:
         for claim in _claims_of(self._kept.pop(name)):
-            users = self._users.get(claim, set())
-            users.discard(name)
-            if not users:
-                self._users.pop(claim, None)
+            _take_out(self._users, claim, name)
 
     def _pod_of(self, found: api.Pod) -> Pod:
         volumes = self._volume_facts(found) if found.spec.volumes else NO_VOLUMES
@@ -307,8 +304,11 @@ class World:
         for claim, there in ((before, False), (after, True)):
             if claim is None or not claim.spec.volume_name:
                 continue
-            claims = self._claimed.setdefault(("", claim.spec.volume_name), set())
-            (claims.add if there else claims.discard)(name)
+            volume = ("", claim.spec.volume_name)
+            if there:
+                self._claimed.setdefault(volume, set()).add(name)
+            else:
+                _take_out(self._claimed, volume, name)
 
     def _derive_users(self, claim: Name) -> None:
         for name in sorted(self._users.get(claim, ())):
@@ -317,6 +317,13 @@ class World:
     def _derive_claimed(self, volume: Name) -> None:
         for claim in sorted(self._claimed.get(volume, ())):
             self._derive_users(claim)
+
+
+def _take_out(index: dict[Name, set[Name]], key: Name, name: Name) -> None:
+    names = index.get(key, set())
+    names.discard(name)
+    if not names:
+        index.pop(key, None)
 
 
 def _claims_of(found: api.Pod) -> tuple[Name, ...]:

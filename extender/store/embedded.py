@@ -29,6 +29,7 @@ from extender.core.errors import InvariantBroken, StoreUnavailable
 from extender.store.binaries import Binaries, find_binaries
 from extender.store.lodging import Lodging, give, lodge, usable_binaries
 from extender.store.postmaster import (
+    diagnostics_size,
     die_with_parent,
     forget_zombie,
     is_ready,
@@ -217,12 +218,20 @@ class EmbeddedPostgres:
         new = lodging.cluster.with_name("pg.new")
         self._run(["rm", "-rf", "--", str(new)])
         programs = self._programs()
+        durable = self._settings.get("fsync", "on") != "off"
         self._run([
-            str(programs / "initdb"), "-D", str(new), "-U", SUPERUSER, "-E", "UTF8", "--locale=C",
-            "--data-checksums", "--auth-local=peer", "--auth-host=reject", "--no-instructions",
+            str(programs / "initdb"), "-D", str(new), "-U", SUPERUSER, "-E", "UTF8", "--locale=C", "--data-checksums",
+            "--auth-local=peer", "--auth-host=reject", "--no-instructions", *([] if durable else ["--no-sync"]),
         ])  # fmt: skip
         self._run(
-            [str(programs / "postgres"), "--single", "-D", str(new), "template1"],
+            [
+                str(programs / "postgres"),
+                "--single",
+                "-D",
+                str(new),
+                *([] if durable else ["-F"]),
+                "template1",
+            ],
             stdin=f'CREATE DATABASE "{DATABASE}"\n',
         )
         new.rename(lodging.cluster)
@@ -278,6 +287,8 @@ class EmbeddedPostgres:
         deadline = loop.time() + READY_TIMEOUT_S
         while True:
             forget_zombie(lodging)
+            self._rotate_diagnostics()
+            since = diagnostics_size(lodging)
             self._server = self._spawn()
             while self._server.poll() is None:
                 if is_ready(lodging, pid=self._server.pid):
@@ -285,11 +296,18 @@ class EmbeddedPostgres:
                 if loop.time() > deadline:
                     break
                 await asyncio.sleep(POLL_S)
-            if loop.time() > deadline or not predecessor_is_dying(lodging):
+            if loop.time() > deadline or not predecessor_is_dying(lodging, since=since):
                 await self._stop_server()
-                raise StoreUnavailable(f"the embedded server does not start: {last_words(lodging)}")
+                raise StoreUnavailable(
+                    f"the embedded server does not start: {last_words(lodging, since=since)}"
+                )
             self._server = None
             await asyncio.sleep(RETRY_S)
+
+    def _rotate_diagnostics(self) -> None:
+        diagnostics = self._lodged().diagnostics
+        if diagnostics_size(self._lodged()) > DIAGNOSTICS_BYTES_MAX:
+            diagnostics.replace(diagnostics.with_suffix(".log.1"))
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         self._main_thread_only()
@@ -301,11 +319,6 @@ class EmbeddedPostgres:
             "unix_socket_directories": str(lodging.sockets),
         }.items():
             command += ["-c", f"{name}={value}"]
-        if (
-            lodging.diagnostics.exists()
-            and lodging.diagnostics.stat().st_size > DIAGNOSTICS_BYTES_MAX
-        ):
-            lodging.diagnostics.replace(lodging.diagnostics.with_suffix(".log.1"))
         with lodging.diagnostics.open("ab") as diagnostics:
             give(lodging.diagnostics, lodging.account)
             return subprocess.Popen(  # noqa: S603 - fixed program, arguments of our own

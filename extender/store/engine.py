@@ -112,6 +112,7 @@ def create_engine(
     name: str,
     settings: Mapping[str, str] | None = None,
     pool_size: int = POOL_SIZE,
+    command_timeout_s: float = COMMAND_TIMEOUT_S,
 ) -> AsyncEngine:
     """Give a small pool for SQLAlchemy Core; it opens nothing before the first query.
 
@@ -120,11 +121,12 @@ def create_engine(
         name: What the pool is for; shown in `pg_stat_activity`.
         settings: Session settings, by the server's names.
         pool_size: Connections at most.
+        command_timeout_s: Limit on each command.
     """
     plain_url(url)  # a bad URL is refused here, not at the first query
 
     async def open_one() -> asyncpg.Connection:
-        return await connect(url, name=name, settings=settings)
+        return await connect(url, name=name, settings=settings, command_timeout_s=command_timeout_s)
 
     return create_async_engine(
         "postgresql+asyncpg://",

@@ -97,17 +97,22 @@ def usable_binaries(binaries: Binaries, lodging: Lodging) -> Binaries:
         raise BadInput(
             f"account {account.name} cannot read {binaries.folder}; move it or open its parents yourself"
         )
-    tree = binaries.folder.parent
     stamp = (binaries.folder / "postgres").stat()
     copy = lodging.home / f"programs-{binaries.major}-{stamp.st_size}-{stamp.st_mtime_ns}"
+    tree = binaries.folder.parent
+    package = tree.parent
     if not copy.is_dir():
         for old in lodging.home.glob("programs-*"):
             shutil.rmtree(old, ignore_errors=True)
         new = copy.with_name(copy.name + ".new")
-        shutil.copytree(tree, new, symlinks=True)
+        shutil.copytree(tree, new / package.name / tree.name, symlinks=True)
+        # A repaired wheel keeps shared libraries beside the package; programs find them by relative path.
+        libraries = package.with_name(f"{package.name}.libs")
+        if libraries.is_dir():
+            shutil.copytree(libraries, new / libraries.name, symlinks=True)
         give(new, account)
         new.rename(copy)
-    return Binaries(copy / "bin", binaries.major, movable=True)
+    return Binaries(copy / package.name / tree.name / binaries.folder.name, binaries.major)
 
 
 def give(path: Path, account: Account) -> None:

@@ -8,6 +8,7 @@ it costs a quarter of a second that most commands need not pay.
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,11 @@ from extender.store.engine import create_engine, our_faults
 if TYPE_CHECKING:
     from alembic.config import Config
     from sqlalchemy import Connection
+
+MIGRATION_TIMEOUT_S = 3600.0  # building an index on a large log, or waiting for a replica that does
+_ONE_AT_A_TIME = (
+    asyncio.Lock()
+)  # Alembic keeps what it is doing in globals; the database's lock is between processes
 
 
 def migrations_folder() -> Path:
@@ -65,10 +71,10 @@ async def upgrade(url: str) -> str:
         command.upgrade(config, "head")
 
     await needs_migration(url)  # refuses a database from the future before Alembic stumbles over it
-    engine = create_engine(url, name="migrate")
+    engine = create_engine(url, name="migrate", command_timeout_s=MIGRATION_TIMEOUT_S)
     try:
         with our_faults("migrating the database"):
-            async with engine.connect() as connection:
+            async with _ONE_AT_A_TIME, engine.connect() as connection:
                 await connection.run_sync(run)
                 await connection.commit()
     finally:

@@ -75,17 +75,39 @@ def forget_zombie(lodging: Lodging) -> None:
         (lodging.cluster / "postmaster.pid").unlink(missing_ok=True)
 
 
-def predecessor_is_dying(lodging: Lodging) -> bool:
-    """Tell from the server's last words whether trying again soon helps."""
-    words = last_words(lodging)
+def predecessor_is_dying(lodging: Lodging, *, since: int) -> bool:
+    """Tell why a start failed: remains of a killed server are in the way, and trying again soon helps.
+
+    Args:
+        lodging: Where the server lives.
+        since: Size of the diagnostics before the start; the dying server writes there too.
+    """
+    words = _words(lodging, since=since, bytes_max=65_536)
     return "postmaster.pid" in words or "pre-existing shared memory" in words
 
 
-def last_words(lodging: Lodging) -> str:
-    """Give the end of the server's diagnostics, for a message."""
+def last_words(lodging: Lodging, *, since: int) -> str:
+    """Give the end of what the server wrote, for a message.
+
+    Args:
+        lodging: Where the server lives.
+        since: Size of the diagnostics before the start.
+    """
+    return " | ".join(_words(lodging, since=since, bytes_max=1000).splitlines()[-4:])
+
+
+def diagnostics_size(lodging: Lodging) -> int:
+    """Give the size of the diagnostics, in bytes; 0 when there are none."""
+    try:
+        return lodging.diagnostics.stat().st_size
+    except OSError:
+        return 0
+
+
+def _words(lodging: Lodging, *, since: int, bytes_max: int) -> str:
     try:
         with lodging.diagnostics.open("rb") as file:
-            file.seek(max(0, lodging.diagnostics.stat().st_size - 1000))
-            return " | ".join(file.read().decode(errors="replace").splitlines()[-4:])
+            file.seek(max(since, diagnostics_size(lodging) - bytes_max))
+            return file.read().decode(errors="replace")
     except OSError as error:
         return str(error)

@@ -28,7 +28,7 @@ async def store(store_url):
 @pytest.fixture
 async def made(store):
     """A log of ten events and one checkpoint for each position."""
-    log, checkpoints = store
+    log, _ = store
     grant = await log.take(holder="a", address="", ttl_ms=60_000)
     script = Script(grant)
     possible = {}
@@ -36,7 +36,10 @@ async def made(store):
         await log.append(grant, script.some(1))
         head = await log.head()
         possible[int(head.position)] = Checkpoint(
-            position=head.position, chain=head.chain, codec="state.v1", body=bytes([head.position]) * 5000
+            position=head.position,
+            chain=head.chain,
+            codec="state.v1",
+            body=bytes([head.position]) * 5000,
         )
     return possible
 

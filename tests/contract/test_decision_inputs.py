@@ -58,5 +58,3 @@ def test_packing_gives_numbers_back(bodies):
 
     numbers = [int.from_bytes(body[:6], "big") for body in bodies]
     assert _unpack(_pack(numbers), "x") == numbers
-
-

@@ -123,7 +123,12 @@ async def test_an_expired_lease_is_free(log, replica):
     second = await take(replica(), "b")
     assert (second.epoch, second.previous_holder) == (first.epoch + 1, "a")
     record = await log.lease()
-    assert (record.holder, record.address, record.ttl_ms, record.expired) == ("b", "b:8888", 60_000, False)
+    assert (record.holder, record.address, record.ttl_ms, record.expired) == (
+        "b",
+        "b:8888",
+        60_000,
+        False,
+    )
 
 
 async def test_renewing_prolongs(log, replica):
@@ -214,7 +219,9 @@ async def test_only_the_bad_call_of_a_batch_fails(log):
     script = Script(await take(log))
     script.versions = {first[0].root_uid: 2}
     calls = [script.some(2), [script.next(event_id=first[0].event_id)], script.some(2)]
-    outcomes = await asyncio.gather(*(log.append(script.grant, events) for events in calls), return_exceptions=True)
+    outcomes = await asyncio.gather(
+        *(log.append(script.grant, events) for events in calls), return_exceptions=True
+    )
     assert [type(outcome) for outcome in outcomes] == [type(None), DuplicateEvent, HeadMoved]
     assert (await log.head()).position == 4
 

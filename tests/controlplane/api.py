@@ -96,15 +96,20 @@ class Api:
     async def watch(self, path: str, **query: str) -> AsyncIterator[tuple[str, Object]]:
         """Follow a collection: yield ("ADDED" | "MODIFIED" | "DELETED" | ..., object).
 
-        Without `resourceVersion` it begins with an ADDED for everything there is. It ends when
-        the API server ends it, and raises ClientError when the connection is lost.
+        It lists first and begins with an ADDED for everything there is. (A bare watch would do the
+        same, but with Debian's etcd 3.4 it says nothing until the collection changes: that etcd
+        cannot be asked how far it is.) It ends when the API server ends it, and raises ClientError
+        when the connection is lost.
 
         Raises:
-            ApiError: The server refused, or sent an ERROR item (410: list again).
+            ApiError: The server refused, or sent an ERROR item (410: begin again).
         """
-        assert self._session is not None
-        url = f"{self._url}{path}"
-        async with self._session.get(url, params={"watch": "true"} | query) as response:
+        listed = await self.get(path, **query)
+        for thing in listed["items"]:
+            yield "ADDED", thing
+        parameters = {"watch": "true", "resourceVersion": listed["metadata"]["resourceVersion"]}
+        session = self._open_session()
+        async with session.get(f"{self._url}{path}", params=parameters | query) as response:
             if response.status != 200:
                 raise ApiError("WATCH", path, response.status, await response.read())
             rest = b""
@@ -117,6 +122,10 @@ class Api:
                         raise ApiError("WATCH", path, status, msgspec.json.encode(item["object"]))
                     yield item["type"], item["object"]
 
+    def _open_session(self) -> aiohttp.ClientSession:
+        assert self._session is not None, "use `async with`"
+        return self._session
+
     async def _call(
         self,
         method: str,
@@ -126,8 +135,7 @@ class Api:
         query: Mapping[str, str] | None = None,
         content: str = "application/json",
     ) -> Object:
-        assert self._session is not None, "use `async with`"
-        async with self._session.request(
+        async with self._open_session().request(
             method,
             f"{self._url}{path}",
             params=query,

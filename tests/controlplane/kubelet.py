@@ -8,7 +8,6 @@ late, let it refuse a pod, or let it lose one.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self
@@ -51,9 +50,12 @@ class Kubelet:
         for task in self._tasks:
             task.cancel()
         results = await asyncio.gather(*self._tasks, return_exceptions=True)
-        for result in results:
-            if isinstance(result, Exception) and error is None:
-                raise result
+        failures = [result for result in results if isinstance(result, Exception)]
+        if failures and error is None:
+            raise failures[0]
+        for failure in failures:  # perhaps the reason why the test failed
+            assert error is not None
+            error.add_note(f"the kubelet failed as well: {failure!r}")
 
     def refuse(self, name: str, *, namespace: str = "default", reason: str = "OutOfcpu") -> None:
         """Refuse a pod when it comes to its node: it fails with the reason, as at admission."""
@@ -69,12 +71,17 @@ class Kubelet:
 
     async def _watch(self) -> None:
         while True:
-            with contextlib.suppress(aiohttp.ClientError, ApiError):
+            try:
                 async for kind, pod in self._api.watch(
                     "/api/v1/pods", fieldSelector="spec.nodeName!="
                 ):
                     if kind in ("ADDED", "MODIFIED"):
                         self._look_at(pod)
+            except ApiError as refused:
+                if not _passes(refused):
+                    raise
+            except aiohttp.ClientError:
+                pass  # kube-apiserver is away
             await asyncio.sleep(RETRY_S)
 
     def _look_at(self, pod: Object) -> None:
@@ -137,10 +144,15 @@ class Kubelet:
             except ApiError as refused:
                 if refused.status in (404, 409):
                     return  # the pod is gone, or another one has its name
-                if refused.status != 429 and refused.status < 500:
+                if not _passes(refused):
                     raise
             except aiohttp.ClientError:
                 pass  # kube-apiserver is away
             else:
                 return
             await asyncio.sleep(RETRY_S)
+
+
+def _passes(refused: ApiError) -> bool:
+    """Tell whether an error is one of an outage or of load, so that it is worth trying again."""
+    return refused.status >= 500 or refused.status in (410, 429)

@@ -115,7 +115,7 @@ async def test_the_disruption_controller_counts_the_pods_that_the_kubelet_made_r
 
     async def allowed() -> bool:
         found = await api.get(path_of(budget, named=True))
-        print(found.get("status")); return bool(found.get("status", {}).get("disruptionsAllowed") == 1)
+        return bool(found.get("status", {}).get("disruptionsAllowed") == 1)
 
     async with Kubelet(api):
         await eventually(allowed)

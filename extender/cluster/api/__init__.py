@@ -28,6 +28,7 @@ from extender.cluster.api.groups import (
     SchedulingPolicy,
     Template,
     Workload,
+    WorkloadSpec,
 )
 from extender.cluster.api.nodes import Node, PriorityClass
 from extender.cluster.api.pods import Container, ContainerStatus, Pod, PodSpec, ResourceNeeds
@@ -85,4 +86,5 @@ __all__ = [
     "StoredCondition",
     "Template",
     "Workload",
+    "WorkloadSpec",
 ]

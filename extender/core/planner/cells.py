@@ -1,13 +1,15 @@
 """Nodes that are alike, merged for the complete search.
 
 A node on which all pods that may run there ask for the same is a bag of equal slots, and bags in the
-same domains add up exactly. Other nodes are kept one by one; of identical ones never more than there
+same domains add up exactly. On other nodes the ways to fill them are written out where they are few
+(*patterns*: so many pods of each kind, with no room for one more), and nodes of the same domains with
+the same patterns are merged; the rest is kept node by node, of identical ones never more than there
 are pods.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -23,6 +25,11 @@ class Cell:
     nodes: list[int]
     slots: list[int] | None  # per node, pods of any of the kinds; None: look at `room`
     room: list[int]  # of the single node, per axis
+    patterns: list[tuple[int, ...]] = field(default_factory=list)  # pods per kind, for each node
+
+
+PATTERNS_MAX = 40
+STEPS_MAX = 2_000  # of the enumeration of one node's patterns
 
 
 def make_cells(problem: Problem) -> list[Cell]:
@@ -76,11 +83,53 @@ def _singles(problem: Problem, kinds: list[int], nodes: Ints, atoms: Ints) -> li
     demand = (problem.requests * sizes[:, None]).sum(axis=0)  # more room than this is never used
     room = np.minimum(problem.free[nodes], demand)
     pods = int(sizes[kinds].sum())
+    asks = problem.requests[kinds].tolist()
+    most = sizes[kinds].tolist()
+    known: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    merged: dict[tuple[int, tuple[tuple[int, ...], ...]], Cell] = {}
     seen: dict[tuple[int, ...], int] = {}
     cells: list[Cell] = []
     for node, atom, row in zip(nodes.tolist(), atoms.tolist(), room.tolist(), strict=True):
+        if tuple(row) not in known:
+            known[tuple(row)] = _patterns(row, asks, most)
+        patterns = known[tuple(row)]
+        if patterns:
+            cell = merged.setdefault(
+                (atom, tuple(patterns)), Cell(kinds, [], None, [], patterns=patterns)
+            )
+            if len(cell.nodes) < pods:
+                cell.nodes.append(node)
+            continue
         key = (atom, *row)
         seen[key] = seen.get(key, 0) + 1
         if seen[key] <= pods:
             cells.append(Cell(kinds, [node], None, row))
-    return cells
+    return [*merged.values(), *cells]
+
+
+def _patterns(room: list[int], asks: list[list[int]], most: list[int]) -> list[tuple[int, ...]]:
+    """List the ways to fill a node to which no pod can be added; empty when they are too many."""
+    found: list[tuple[int, ...]] = []
+    steps = 0
+
+    def fits(left: list[int], ask: list[int]) -> int:
+        return min((have // a for have, a in zip(left, ask, strict=True) if a), default=0)
+
+    def fill(kind: int, left: list[int], counts: list[int]) -> bool:
+        nonlocal steps
+        steps += 1
+        if steps > STEPS_MAX or len(found) > PATTERNS_MAX:
+            return False
+        if kind == len(asks):
+            full = all(counts[k] >= most[k] or fits(left, ask) == 0 for k, ask in enumerate(asks))
+            if full:
+                found.append(tuple(counts))
+            return True
+        top = min(fits(left, asks[kind]), most[kind])
+        for n in range(top, -1, -1):
+            rest = [have - n * a for have, a in zip(left, asks[kind], strict=True)]
+            if not fill(kind + 1, rest, [*counts, n]):
+                return False
+        return True
+
+    return found if fill(0, room, []) and len(found) <= PATTERNS_MAX else []

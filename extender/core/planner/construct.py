@@ -26,6 +26,9 @@ Solution: TypeAlias = dict[int, dict[int, dict[int, int]]]
 """Leaf -> kind -> node -> new pods."""
 
 
+MOVES_MAX = 12  # domains looked at when an incomplete leaf is moved
+
+
 class BudgetEnded(Exception):
     """The budget of search nodes is used up; whoever catches it keeps the best plan found so far."""
 
@@ -116,13 +119,13 @@ class Draft:
             return listed
         if group.leaf:
             most, room = self._leaf_room(group, inside)
-            kept = most + group.bound >= group.minimum
+            need = group.size if self.strategy == "full" else group.least
+            kept = most >= need
             inside, most, room = inside[kept], most[kept], room[kept]
         else:
             most, room = self.bounds.best[group.index][inside], self._room(group)[inside]
         order = order_domains(self.strategy, most, room, self._liking(group)[inside])
-        listed = inside[order].tolist()
-        return listed
+        return [int(d) for d in inside[order]]
 
     def _leaf_room(self, group: Group, inside: Ints) -> tuple[Ints, Ints]:
         """Count what is left for a leaf in each of some domains: its own members, and pods at all."""
@@ -150,6 +153,8 @@ class Draft:
         groups = self.problem.groups
         alive = [groups[c] for c in group.children if groups[c].alive]
         need = group.minimum - sum(1 for c in alive if c.holds)
+        if self.strategy == "full":
+            need = sum(1 for c in alive if not c.holds)
         if need <= 0:
             return True
         choices = {c.index: len(self._inside(c, domain)) for c in alive if not c.holds}
@@ -175,7 +180,7 @@ class Draft:
 
     def _fill(self, leaf: Group, domain: int) -> bool:
         """Place exactly the minimum of a leaf: the first members in order, else the smallest ones."""
-        need = leaf.least
+        need = leaf.size if self.strategy == "full" else leaf.least
         if not need:
             return True
         nodes = leaf.level.members(domain)
@@ -252,11 +257,67 @@ class Draft:
         if self.strategy == "tight":  # the other order, for the sake of variety
             self._adopt(active, idle)
             self._grow(active)
-            return
-        self._grow(active)
-        grown: list[Group] = []
-        self._adopt(grown, idle)
-        self._grow(grown)
+        else:
+            self._grow(active)
+            grown: list[Group] = []
+            self._adopt(grown, idle)
+            self._grow(grown)
+            active += grown
+        self._move(active)
+
+    def _move(self, leaves: list[Group]) -> None:
+        """Move leaves that are not complete to domains that hold more of them, one leaf at a time."""
+        for leaf in leaves:
+            here = self._amount(leaf)
+            outer = self._outer(leaf)
+            if here == leaf.size or outer is None or leaf.pinned >= 0:
+                continue
+            inside = self._inside(leaf, outer)
+            if len(inside) < 2:  # noqa: PLR2004 -- nowhere else to go
+                continue
+            domain = self.domains[leaf.index]
+            steps = self._remove(leaf)
+            best, most = domain, here
+            for other in self._candidates(leaf, outer)[:MOVES_MAX]:
+                self.effort.spend()
+                mark = len(self._trail)
+                count = self._pour(leaf, other)
+                self._undo(mark)
+                if count > most:
+                    best, most = other, count
+                if most == leaf.size:
+                    break
+            self.domains[leaf.index] = best
+            if best != domain:
+                self._pour(leaf, best)
+                continue
+            for step in steps:
+                self._take(*step)
+
+    def _pour(self, leaf: Group, domain: int) -> int:
+        """Place as many members of a leaf as go into a domain, the smallest kinds first; give the number."""
+        nodes = leaf.level.members(domain)
+        kinds = sorted(leaf.members, key=lambda k: (weight(self.problem, k), k))
+        return sum(self._put(leaf, k, nodes, len(leaf.members[k])) for k in kinds)
+
+    def _amount(self, leaf: Group) -> int:
+        return sum(int(step[3].sum()) for step in self._trail if step[0] == leaf.index)
+
+    def _outer(self, leaf: Group) -> int | None:
+        """Give the domain of the parent of an active leaf that chose a domain of its own."""
+        if leaf.parent < 0:
+            return 0 if leaf.level.keys else None
+        parent = self.problem.groups[leaf.parent]
+        return None if parent.level.keys == leaf.level.keys else self.domains.get(leaf.parent)
+
+    def _remove(self, leaf: Group) -> list[tuple[int, int, Ints, Ints]]:
+        """Take a leaf out, whenever it was placed; give its steps."""
+        steps = [step for step in self._trail if step[0] == leaf.index]
+        others = [step for step in self._trail if step[0] != leaf.index]
+        self._trail = steps
+        self._undo(0)
+        self._trail = others
+        return steps
 
     def _adopt(self, active: list[Group], idle: list[tuple[Group, int]]) -> None:
         """Place the minimum of further children; those that work bring their leaves and children."""

@@ -9,7 +9,7 @@ these out in turn gives each replica at least its minimum, so nothing is lost by
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 VARIABLES_MAX = 300_000  # beyond this a model takes longer to build than anybody waits
 STEPS_PER_UNIT = 20_000  # search nodes that one unit of the solver's deterministic time stands for
 
+Users: TypeAlias = "list[tuple[int, cp_model.IntVar]]"  # kind and count of pods in a cell
 Ending = Literal["best", "found", "none", "unknown"]
 """`best`: nothing better exists. `found`: valid, perhaps not the best. `none`: proved that none exists."""
 
@@ -88,6 +89,7 @@ class _Model:
         self.active: dict[int, cp_model.IntVar] = {}  # composite -> takes part
         self.chosen: dict[int, dict[int, cp_model.IntVar]] = {}  # composite -> domain -> chosen
         self.leaves: list[_Leaves] = []
+        self.picked: dict[int, list[cp_model.IntVar]] = {}  # cell -> how often each pattern
         self.variables = 0
 
     # --- building ----------------------------------------------------------------------------------
@@ -219,10 +221,10 @@ class _Model:
             self.model.add(self.cp.LinearExpr.sum(pods) >= least * number)
 
     def _most(self, cell: int, kind: int) -> int:
-        slots = self.cells[cell].slots
-        if slots is not None:
-            return sum(slots)
-        return int(self.problem.counts[kind, self.cells[cell].nodes[0]])
+        place = self.cells[cell]
+        if place.slots is not None:
+            return sum(place.slots)
+        return int(self.problem.counts[kind, place.nodes].sum())
 
     def _threshold(self, group: Group) -> None:
         """Demand the minimum of children of a composite that takes part."""
@@ -243,14 +245,17 @@ class _Model:
 
     def _capacity(self) -> None:
         """Keep to the room of every cell, and to one pod per exclusive claim."""
-        users: list[list[tuple[int, cp_model.IntVar]]] = [[] for _ in self.cells]
+        users: list[Users] = [[] for _ in self.cells]
         claims: dict[str, list[cp_model.IntVar]] = {}
         for leaves in self.leaves:
-            for (kind, cell), variable in leaves.pods.items():
-                users[cell].append((kind, variable))
+            for (kind, number), variable in leaves.pods.items():
+                users[number].append((kind, variable))
                 for claim in self.problem.claims[kind]:
                     claims.setdefault(claim, []).append(variable)
-        for place, pods in zip(self.cells, users, strict=True):
+        for cell, (place, pods) in enumerate(zip(self.cells, users, strict=True)):
+            if place.patterns:
+                self._patterns(cell, pods)
+                continue
             if place.slots is not None:
                 self.model.add(self.cp.LinearExpr.sum([v for _, v in pods]) <= sum(place.slots))
                 continue
@@ -261,6 +266,17 @@ class _Model:
                     self.model.add(self.cp.LinearExpr.weighted_sum(variables, asks) <= room)
         for claim in sorted(claims):
             self.model.add(self.cp.LinearExpr.sum(claims[claim]) <= 1)
+
+    def _patterns(self, cell: int, pods: Users) -> None:
+        """Give each node of a cell one pattern; the pods of a kind share what these offer."""
+        place = self.cells[cell]
+        counts = [self.model.new_int_var(0, len(place.nodes), "") for _ in place.patterns]
+        self.picked[cell] = counts
+        self.model.add(self.cp.LinearExpr.sum(counts) <= len(place.nodes))
+        for position, kind in enumerate(place.kinds):
+            offer = self.cp.LinearExpr.weighted_sum(counts, [p[position] for p in place.patterns])
+            used = self.cp.LinearExpr.sum([v for k, v in pods if k == kind])
+            self.model.add(used <= offer)
 
     def _floors(self) -> None:
         """Say again, per domain, that the minima of the leaves in it need slots (a cut, not a rule)."""
@@ -315,7 +331,7 @@ class _Model:
                 self.model.add_hint(variable, amounts.get(pair, 0))
 
     def _read(self, solver: cp_model.CpSolver) -> Solution:
-        slots = [[[n, s] for n, s in zip(c.nodes, c.slots or [0], strict=True)] for c in self.cells]
+        seats = [self._seats(cell, solver) for cell in range(len(self.cells))]
         solution: Solution = {}
         for leaves in self.leaves:
             where = self.where[leaves.like.level.keys]
@@ -332,20 +348,37 @@ class _Model:
                     if domain >= 0 and where[cell] != domain:
                         continue
                     for _ in range(solver.value(variable)):
-                        node = self._next(cell, slots[cell])
+                        node = _next(seats[cell][kind])
                         there = solution.setdefault(twins[turn].index, {}).setdefault(kind, {})
                         there[node] = there.get(node, 0) + 1
                         turn = (turn + 1) % len(twins)
         return solution
 
-    def _next(self, cell: int, slots: list[list[int]]) -> int:
-        """Take a slot of a bag, node by node; a single node is its own slot."""
-        if self.cells[cell].slots is None:
-            return self.cells[cell].nodes[0]
-        while slots[0][1] == 0:
-            slots.pop(0)
-        slots[0][1] -= 1
-        return slots[0][0]
+    def _seats(self, cell: int, solver: cp_model.CpSolver) -> dict[int, list[list[int]]]:
+        """List per kind the nodes of a cell and how many pods each takes; kinds of a bag share a list."""
+        place = self.cells[cell]
+        if place.slots is not None:
+            bag = [[n, s] for n, s in zip(place.nodes, place.slots, strict=True)]
+            return dict.fromkeys(place.kinds, bag)
+        if not place.patterns:
+            node = place.nodes[0]
+            return {k: [[node, int(self.problem.counts[k, node])]] for k in place.kinds}
+        seats: dict[int, list[list[int]]] = {k: [] for k in place.kinds}
+        nodes = iter(place.nodes)
+        for pattern, variable in zip(place.patterns, self.picked[cell], strict=True):
+            for _ in range(solver.value(variable)):
+                node = next(nodes)
+                for kind, amount in zip(place.kinds, pattern, strict=True):
+                    seats[kind].append([node, amount])
+        return seats
+
+
+def _next(seats: list[list[int]]) -> int:
+    """Take one seat, node by node."""
+    while seats[0][1] == 0:
+        seats.pop(0)
+    seats[0][1] -= 1
+    return seats[0][0]
 
 
 def _twins(problem: Problem, parent: Group) -> list[list[Group]]:

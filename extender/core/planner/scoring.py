@@ -12,10 +12,10 @@ import numpy as np
 from extender.core.planner.capacity import Ints
 from extender.core.planner.model import Group, Problem
 
-Strategy = Literal["roomy", "tight", "listed"]
+Strategy = Literal["full", "roomy", "tight", "listed"]
 
-STRATEGIES: tuple[Strategy, ...] = ("roomy", "tight", "listed")
-"""`roomy`: the domain that holds most extras, then the tightest. `tight`: the domain with the least room
+STRATEGIES: tuple[Strategy, ...] = ("full", "roomy", "tight", "listed")
+"""`full`: as if every member and child were demanded, in the tightest domains. `roomy`: the domain that holds most extras, then the tightest. `tight`: the domain with the least room
 left over. `listed`: as tight, children in stored order."""
 
 

@@ -68,7 +68,10 @@ def solve(
 def _quickly(problem: Problem, bounds: Bounds, effort: Effort, *, maximise: bool) -> Draft | None:
     """Try a few orders; give the placement with the most pods."""
     best: Draft | None = None
+    everything = sum(g.size for g in problem.groups if g.alive)
     for strategy in STRATEGIES:
+        if strategy == "full" and (not maximise or bounds.root < everything):
+            continue
         draft = Draft(problem, bounds, strategy, effort)
         held = False
         try:

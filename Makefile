@@ -1,0 +1,58 @@
+# Needs only Python 3.11+ (with venv) and make; everything else is installed into .venv.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+RUN := $(BIN)/python
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test e2e check fmt lint types arch bench long lock revision clean
+
+help: ## Show what there is
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(VENV)/.installed: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "gang-extender needs Python 3.11 or newer; set PYTHON=python3.x" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python has no venv here; install it (Debian: apt-get install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+setup: $(VENV)/.installed ## Make the virtual environment with the pinned dependencies
+
+demo: setup ## Show it: a tree placed, the service killed and restarted, the history read from the log
+	@$(RUN) deploy/demo/play.py
+
+test: setup ## Everything that needs only Python
+	$(RUN) -m pytest -m 'not e2e and not bench and not long'
+
+e2e: setup ## The same product against a real kube-apiserver and kube-scheduler
+	$(RUN) -m tests.controlplane.build 1.37 1.36
+	GANG_EXTENDER_E2E=required $(RUN) -m pytest tests/e2e -m 'e2e and not long'
+
+check: setup lint types arch ## What can be checked without running: style, types, architecture
+
+fmt: setup ## Format the code
+	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+lint: setup
+	$(BIN)/ruff format --check . && $(BIN)/ruff check .
+
+types: setup
+	$(BIN)/mypy
+
+arch: setup
+	$(BIN)/lint-imports
+
+long: setup ## Soaks and large sizes, by hand
+	$(RUN) -m pytest -m long --timeout 3600
+
+revision: setup ## New migration: make revision m="add something"
+	$(BIN)/alembic revision -m "$(m)"
+
+lock: ## Renew requirements.lock from pyproject.toml
+	$(BIN)/pip-compile --quiet --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --allow-unsafe --extra embedded --extra dev --output-file requirements.lock pyproject.toml
+
+clean: ## Remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .demo

@@ -1,0 +1,216 @@
+"""Create a small cluster and the example tree on a running control plane, and print it bound.
+
+    KUBECONFIG=/etc/kubernetes/admin.conf python deploy/compose/demo.py [FILE...]
+
+Applies the manifests of deploy/kubernetes (all but the Deployment: the extender runs already), 16
+nodes in 2 blocks of 2 racks, and the files, by default deploy/examples/serve.yaml. Exit 0 when all
+pods of the files are bound. Server-side apply throughout, so it may run again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+DEPLOY = Path(__file__).resolve().parent.parent
+MANIFESTS = ("namespace", "crds", "rbac", "priorityclasses", "flowschema", "admission-policy")
+GATE = "gang-extender.dev/admission"
+TIMEOUT_S = 120.0
+EXTENDER = os.environ.get("GANG_EXTENDER_SERVER", "http://127.0.0.1:8888")
+PLURALS = {
+    "PriorityClass": "priorityclasses",
+    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
+}
+CLUSTERED = frozenset(
+    {
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "CustomResourceDefinition",
+        "FlowSchema",
+        "MutatingAdmissionPolicy",
+        "MutatingAdmissionPolicyBinding",
+        "Namespace",
+        "Node",
+        "PersistentVolume",
+        "PriorityClass",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+    }
+)
+Object = dict[str, Any]
+
+
+class ApiServer:
+    """As much of a client as a demo needs."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self._kubeconfig = kubeconfig
+
+    def call(self, method: str, path: str, body: Object | None = None, query: str = "") -> Object:
+        """Send a request; the answer as a dict.
+
+        Raises:
+            urllib.error.URLError: No answer, or an error (HTTPError).
+        """
+        # Read each time: kube-apiserver writes the certificate that we trust when it starts.
+        document = yaml.safe_load(self._kubeconfig.read_text(encoding="utf-8"))
+        cluster = document["clusters"][0]["cluster"]
+        token = document["users"][0]["user"]["token"]
+        tls = ssl.create_default_context(cafile=cluster["certificate-authority"])
+        request = urllib.request.Request(
+            f"{cluster['server']}{path}{'?' + query if query else ''}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={
+                "Authorization": f"Bearer {token}",
+                "Content-Type": "application/apply-patch+yaml"
+                if method == "PATCH"
+                else "application/json",
+            },
+        )
+        with urllib.request.urlopen(request, context=tls, timeout=10) as response:
+            answer = response.read()
+        return json.loads(answer) if answer.startswith(b"{") else {}
+
+    def apply(self, thing: Object, subresource: str = "") -> None:
+        """Apply an object, or its status, on the server's side; existing pods are left alone."""
+        path = f"{path_of(thing)}/{thing['metadata']['name']}{subresource}"
+        self.call("PATCH", path, thing, "fieldManager=gang-demo&force=true")
+
+
+def path_of(thing: Object) -> str:
+    """Give the path of an object's collection."""
+    version, kind = thing["apiVersion"], thing["kind"]
+    plural = PLURALS.get(kind) or (
+        kind[:-1].lower() + "ies" if kind.endswith("y") else kind.lower() + "s"
+    )
+    root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    if kind in CLUSTERED:
+        return f"{root}/{plural}"
+    return f"{root}/namespaces/{thing['metadata'].get('namespace', 'default')}/{plural}"
+
+
+def read(file: Path) -> Iterator[Object]:
+    """Give the objects of a file."""
+    for document in yaml.safe_load_all(file.read_text(encoding="utf-8")):
+        if document:
+            yield document
+
+
+def nodes() -> Iterator[Object]:
+    """Give 16 nodes of 8 devices: 2 blocks of 2 racks of 4."""
+    room = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
+    for number in range(16):
+        name, rack, block = f"node-{number:02d}", f"rack-{number // 4}", f"block-{number // 8}"
+        labels = {
+            "kubernetes.io/hostname": name,
+            "topology.kubernetes.io/zone": block,
+            "topology.kubernetes.io/rack": rack,
+            "net/rack": rack,
+            "net/block": block,
+        }
+        yield {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name, "labels": labels},
+            "status": {
+                "capacity": room,
+                "allocatable": room,
+                "conditions": [{"type": "Ready", "status": "True", "reason": "Demo"}],
+            },
+        }
+
+
+def until(what: str, look: Callable[[], bool]) -> None:
+    """Wait until something is so.
+
+    Raises:
+        SystemExit: It never was.
+    """
+    print(f"waiting: {what}", flush=True)
+    deadline_s, why = time.monotonic() + TIMEOUT_S, "no"
+    while time.monotonic() < deadline_s:
+        try:
+            if look():
+                return
+        except (OSError, ValueError) as problem:
+            why = str(problem)
+        time.sleep(0.5)
+    raise SystemExit(f"gave up after {TIMEOUT_S:.0f} s: {what}: {why}")
+
+
+def policy_works(server: ApiServer) -> bool:
+    """Say whether a pod that names a group gets our gate; a dry run leaves nothing behind."""
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "probe", "labels": {"gang-extender.dev/pod-group": "probe"}},
+        "spec": {"containers": [{"name": "probe", "image": "registry.k8s.io/pause:3.10.2"}]},
+    }
+    answer = server.call("POST", "/api/v1/namespaces/default/pods", pod, "dryRun=All")
+    return GATE in [gate["name"] for gate in answer["spec"].get("schedulingGates", [])]
+
+
+def apply_or_wait(server: ApiServer, thing: Object) -> None:
+    """Apply an object, waiting for its kind to be served when that was applied a moment ago."""
+
+    def applied() -> bool:
+        try:
+            server.apply(thing)
+        except urllib.error.HTTPError as refusal:
+            if refusal.code in {404, 409, 429} or refusal.code >= 500:
+                return False
+            raise SystemExit(f"{thing['kind']}: {refusal}: {refusal.read().decode()}") from refusal
+        return True
+
+    until(f"{thing['kind']} {thing['metadata']['name']} is applied", applied)
+
+
+def main(files: list[Path]) -> None:
+    """Do it all."""
+    server = ApiServer(Path(os.environ["KUBECONFIG"]))
+    until("API server", lambda: server.call("GET", "/readyz") == {})
+    for name in MANIFESTS:
+        for thing in read(DEPLOY / "kubernetes" / f"{name}.yaml"):
+            apply_or_wait(server, thing)
+    until("admission policy", lambda: policy_works(server))
+    for node in nodes():
+        server.apply(node)
+        server.apply(node, "/status")
+    until(
+        "extender is ready",
+        lambda: urllib.request.urlopen(f"{EXTENDER}/readyz", timeout=5).status == 200,
+    )
+    things = [thing for file in files for thing in read(file)]
+    for thing in things:
+        apply_or_wait(server, thing)
+    pods = [path_of(t) + "/" + t["metadata"]["name"] for t in things if t["kind"] == "Pod"]
+
+    def bound() -> bool:
+        return all(server.call("GET", path)["spec"].get("nodeName") for path in pods)
+
+    until(f"{len(pods)} pods are bound", bound)
+    print(f"{'POD':<40} {'GROUP':<24} {'NODE':<10} {'RACK':<8} BLOCK")
+    for path in pods:
+        pod = server.call("GET", path)
+        node = server.call("GET", f"/api/v1/nodes/{pod['spec']['nodeName']}")
+        labels = node["metadata"]["labels"]
+        group = pod["metadata"].get("labels", {}).get("gang-extender.dev/pod-group", "")
+        print(
+            f"{pod['metadata']['name']:<40} {group:<24} {node['metadata']['name']:<10}"
+            f" {labels['net/rack']:<8} {labels['net/block']}"
+        )
+
+
+if __name__ == "__main__":
+    main([Path(one) for one in sys.argv[1:]] or [DEPLOY / "examples" / "serve.yaml"])

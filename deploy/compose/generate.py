@@ -1,0 +1,201 @@
+"""Write docker-compose.yml: the whole of it from here and from `flags.json`.
+
+    python deploy/compose/generate.py > docker-compose.yml
+
+A test compares the file with what this prints. All programs share the network of one idle
+container, so that 127.0.0.1 means the same to all of them, as on a control plane node and as in
+the tests; only the extender's port is published, and only on loopback.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HERE = Path(__file__).resolve().parent
+KUBERNETES = "v1.37.1"
+IMAGES = {
+    "network": "registry.k8s.io/pause:3.10.2",
+    "etcd": "registry.k8s.io/etcd:3.7.0-0",
+    "kube-apiserver": f"registry.k8s.io/kube-apiserver:{KUBERNETES}",
+    "kube-scheduler": f"registry.k8s.io/kube-scheduler:{KUBERNETES}",
+    "postgres": "docker.io/library/postgres:18",
+    "extender": "gang-extender:0.1.0",
+}
+ETC = "/etc/kubernetes"  # where a control plane node has such files; a volume that `setup` fills
+VALUES = {
+    "data": "/var/lib/etcd",
+    "etcd_url": "http://127.0.0.1:2379",
+    "etcd_peer_url": "http://127.0.0.1:2380",
+    "bind_address": "127.0.0.1",
+    "apiserver_port": "6443",
+    "scheduler_port": "10259",
+    "certificates": f"{ETC}/pki",
+    "tokens": f"{ETC}/tokens.csv",
+    "service_account_key": f"{ETC}/sa.key",
+    "service_account_public_key": f"{ETC}/sa.pub",
+    "scheduler_config": "/deploy/kubernetes/scheduler-config.yaml",
+}
+DATABASE_URL = "postgresql://gang:gang@127.0.0.1:5432/gang"
+HEADER = """\
+# Generated from deploy/compose/flags.json; do not edit:
+#   python deploy/compose/generate.py > docker-compose.yml
+#
+# A whole control plane on this machine, to try gangs on: etcd, kube-apiserver, kube-scheduler with
+# the configuration of deploy/kubernetes, PostgreSQL, the extender, and a demo that creates nodes and
+# the example tree and prints it bound:
+#
+#   docker compose up --build
+#   docker compose run --rm demo          # once more
+#   docker compose down --volumes         # and nothing is left
+#
+# DEMO ONLY: fixed tokens and passwords, nothing is kept safe. Only 127.0.0.1:8888 is reachable.
+"""
+
+Service = dict[str, Any]
+
+
+def flags_of(program: str, values: dict[str, str], *, native: str = "") -> list[str]:
+    """Give the flags of a program.
+
+    Args:
+        program: etcd, kube-apiserver or kube-scheduler.
+        values: For the words in braces.
+        native: Kubernetes version whose built-in groups kube-apiserver is to serve; empty: none.
+    """
+    table = json.loads((HERE / "flags.json").read_text(encoding="utf-8"))
+    more = table["native"][native] if native and program == "kube-apiserver" else []
+    return [flag.format(**values) for flag in table[program]] + more
+
+
+def _service(image: str, **more: Any) -> Service:
+    """Make a service in the shared network; what is ours is built here."""
+    build = {"build": {"context": ".", "dockerfile": "deploy/Dockerfile"}}
+    return {
+        "image": IMAGES[image],
+        **(build if image == "extender" else {}),
+        "network_mode": "service:network",
+        **more,
+    }
+
+
+def _after(**conditions: str) -> Service:
+    words = {
+        "healthy": "service_healthy",
+        "started": "service_started",
+        "done": "service_completed_successfully",
+    }
+    return {name.replace("_", "-"): {"condition": words[c]} for name, c in conditions.items()}
+
+
+def _health(*command: str) -> Service:
+    return {"test": ["CMD", *command], "interval": "2s", "timeout": "5s", "retries": 60}
+
+
+def control_plane() -> dict[str, Service]:
+    """Give the services that are Kubernetes."""
+    etc = [f"kubernetes:{ETC}:ro"]
+    return {
+        "network": {"image": IMAGES["network"], "ports": ["127.0.0.1:8888:8888"], "init": True},
+        "setup": _service(
+            "extender",
+            user="0:0",
+            entrypoint=["python", "/deploy/compose/setup.py", ETC],
+            volumes=[f"kubernetes:{ETC}", "./deploy:/deploy:ro"],
+        ),
+        "etcd": _service(
+            "etcd",
+            command=["etcd", *flags_of("etcd", VALUES)],
+            healthcheck=_health(
+                "etcdctl", "--endpoints=http://127.0.0.1:2379", "endpoint", "health"
+            ),
+            volumes=["etcd:/var/lib/etcd"],
+        ),
+        "kube-apiserver": _service(
+            "kube-apiserver",
+            command=["kube-apiserver", *flags_of("kube-apiserver", VALUES)],
+            depends_on=_after(etcd="healthy", setup="done"),
+            restart="on-failure",
+            volumes=[f"kubernetes:{ETC}"],  # it writes its own certificate there
+        ),
+        "kube-scheduler": _service(
+            "kube-scheduler",
+            command=["kube-scheduler", *flags_of("kube-scheduler", VALUES)],
+            # It ends when the API server is not there yet, and its role is made by that.
+            depends_on=_after(kube_apiserver="started"),
+            restart="always",
+            volumes=[*etc, "./deploy:/deploy:ro"],
+        ),
+    }
+
+
+def extender() -> dict[str, Service]:
+    """Give the services that are ours."""
+    environment = {
+        "GANG_EXTENDER_DATABASE_URL": DATABASE_URL,
+        "GANG_EXTENDER_LISTEN": "0.0.0.0:8888",
+        "GANG_EXTENDER_BARRIER_TIMEOUT_S": "30",
+        "KUBECONFIG": f"{ETC}/extender.conf",
+    }
+    return {
+        "postgres": _service(
+            "postgres",
+            environment={
+                "POSTGRES_USER": "gang",
+                "POSTGRES_PASSWORD": "gang",
+                "POSTGRES_DB": "gang",
+            },
+            command=["postgres", "-c", "listen_addresses=127.0.0.1"],
+            healthcheck=_health("pg_isready", "--host=127.0.0.1", "--username=gang"),
+            volumes=["postgres:/var/lib/postgresql"],
+        ),
+        "migrate": _service(
+            "extender",
+            command=["migrate"],
+            environment=environment,
+            depends_on=_after(postgres="healthy"),
+        ),
+        "extender": _service(
+            "extender",
+            command=["serve"],
+            environment=environment,
+            depends_on=_after(migrate="done", kube_apiserver="started"),
+            healthcheck=_health(
+                "python",
+                "-c",
+                "import urllib.request as r; r.urlopen('http://127.0.0.1:8888/livez', timeout=4)",
+            ),
+            restart="on-failure",
+            volumes=[f"kubernetes:{ETC}:ro"],
+        ),
+        "demo": _service(
+            "extender",
+            entrypoint=["python", "/deploy/compose/demo.py"],
+            environment={"KUBECONFIG": f"{ETC}/admin.conf"},
+            depends_on=_after(extender="started", kube_scheduler="started"),
+            volumes=[f"kubernetes:{ETC}:ro", "./deploy:/deploy:ro"],
+        ),
+    }
+
+
+def render() -> str:
+    """Give the text of docker-compose.yml."""
+    document = {
+        "name": "gang-extender",
+        "services": {**control_plane(), **extender()},
+        "volumes": {"kubernetes": {}, "etcd": {}, "postgres": {}},
+    }
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
+            return True
+
+    return HEADER + yaml.dump(document, Dumper=Dumper, sort_keys=False, width=110)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())

@@ -1,0 +1,55 @@
+"""Make what the programs of docker-compose.yml share: tokens, a key pair, kubeconfig files.
+
+    python setup.py /etc/kubernetes
+
+DEMO ONLY. The tokens are words, everybody on this machine may use them, and nothing but loopback
+must ever reach the API server that believes them. Running it again changes nothing.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+SERVER = "https://127.0.0.1:6443"
+EXTENDER = "system:serviceaccount:gang-extender:gang-extender"
+ACCOUNTS = '"system:serviceaccounts,system:serviceaccounts:gang-extender"'
+# file -> (token, user, groups)
+USERS = {
+    "admin.conf": ("demo-admin", "admin", '"system:masters"'),
+    "scheduler.conf": ("demo-scheduler", "system:kube-scheduler", ""),
+    # The rights of deploy/kubernetes/rbac.yaml and no others.
+    "extender.conf": ("demo-extender", EXTENDER, ACCOUNTS),
+}
+# kube-apiserver makes its own certificate in pki/ when it starts; clients trust that file.
+KUBECONFIG = """\
+apiVersion: v1
+kind: Config
+current-context: demo
+clusters: [{{name: demo, cluster: {{server: "{server}", certificate-authority: {folder}/pki/apiserver.crt}}}}]
+users: [{{name: demo, user: {{token: {token}}}}}]
+contexts: [{{name: demo, context: {{cluster: demo, user: demo}}}}]
+"""
+
+
+def main(folder: Path, server: str = SERVER) -> None:
+    """Write all files below `folder`."""
+    (folder / "pki").mkdir(parents=True, exist_ok=True)
+    lines = []
+    for file, (token, user, groups) in USERS.items():
+        lines.append(f"{token},{user},{user}{',' + groups if groups else ''}\n")
+        text = KUBECONFIG.format(server=server, folder=folder, token=token)
+        (folder / file).write_text(text, encoding="utf-8")
+    (folder / "tokens.csv").write_text("".join(lines), encoding="utf-8")
+    key, public = folder / "sa.key", folder / "sa.pub"
+    if not key.exists():
+        for command in (
+            ["openssl", "genrsa", "-out", str(key), "2048"],
+            ["openssl", "rsa", "-in", str(key), "-pubout", "-out", str(public)],
+        ):
+            subprocess.run(command, check=True, capture_output=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

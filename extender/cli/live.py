@@ -1,0 +1,120 @@
+"""`gangs` and `explain`: questions to a running service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated, TypeVar
+
+import aiohttp
+import msgspec
+import typer
+
+from extender import settings as settings_module
+from extender.cli.output import Output, complain, print_table, print_value
+from extender.core.errors import BadInput
+from extender.http.audit import GangLine
+
+T = TypeVar("T")
+Server = Annotated[str | None, typer.Option(help="URL of the service; else GANG_EXTENDER_SERVER.")]
+Form = Annotated[Output, typer.Option("-o", "--output", help="Form of the output.")]
+
+
+class _Problem(msgspec.Struct):
+    detail: str = ""
+    status: int = 0
+
+
+def _get(server: str | None, path: str, kind: type[T]) -> T:
+    base = settings_module.load(server=server).server.rstrip("/")
+
+    async def fetch() -> tuple[int, bytes]:
+        timeout = aiohttp.ClientTimeout(total=10)
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(base + path) as reply,
+        ):
+            return reply.status, await reply.read()
+
+    try:
+        status, body = asyncio.run(fetch())
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        msg = f"no answer from {base}: {error}; is `gang-extender serve` running there? (--server URL)"
+        raise BadInput(msg) from error
+    if status != 200:  # noqa: PLR2004 -- OK
+        try:
+            detail = msgspec.json.decode(body, type=_Problem).detail
+        except msgspec.MsgspecError:
+            detail = body[:200].decode(errors="replace")
+        complain(detail or f"{base}{path} answered {status}")
+        raise typer.Exit(1 if status == 404 else 2)  # noqa: PLR2004 -- not found is a "no"
+    return msgspec.json.decode(body, type=kind)
+
+
+def root_path(name: str, namespace: str) -> str:
+    """Join a namespace and the name of a root, unless the name has one.
+
+    Raises:
+        BadInput: More than one slash, or nothing.
+    """
+    path = name if "/" in name else f"{namespace}/{name}"
+    if path.count("/") != 1 or path.startswith("/") or path.endswith("/"):
+        msg = f"gang {name!r} is not NAME or NAMESPACE/NAME"
+        raise BadInput(msg)
+    return path
+
+
+def gangs(
+    namespace: Annotated[str, typer.Option("-n", "--namespace", help="Only this one.")] = "",
+    server: Server = None,
+    output: Form = Output.table,
+) -> None:
+    """List the gangs that the service knows, with their state."""
+    query = f"?namespace={namespace}" if namespace else ""
+    lines = _get(server, f"/v1/gangs{query}", list[GangLine])
+    if output is not Output.table:
+        print_value(lines, output)
+        return
+    print_table(
+        ("gang", "kind", "priority", "phase", "reserved", "bound", "why"),
+        (
+            (
+                line.gang,
+                line.kind,
+                str(line.priority),
+                line.phase,
+                str(line.reserved),
+                str(line.bound),
+                line.reasons[0] if line.reasons else "",
+            )
+            for line in lines
+        ),
+        empty="No gangs.",
+    )
+
+
+def explain(
+    gang: Annotated[str, typer.Argument(help="NAME or NAMESPACE/NAME of the root group.")],
+    namespace: Annotated[str, typer.Option("-n", "--namespace")] = "default",
+    server: Server = None,
+    output: Form = Output.table,
+) -> None:
+    """Tell where a gang stands: its members, or why it waits."""
+    line = _get(server, f"/v1/gangs/{root_path(gang, namespace)}", GangLine)
+    if output is not Output.table:
+        print_value(line, output)
+        return
+    print(f"{line.kind} {line.gang}: {line.phase}, {line.bound} bound, {line.reserved} reserved")
+    for group, domain in sorted(line.domains.items()):
+        print(f"  {group} in " + ", ".join(f"{k}={v}" for k, v in domain.items()))
+    _reasons(line.reasons)
+    print_table(
+        ("pod", "group", "node", "state"),
+        ((m.pod, m.group, m.node, m.state + (" (extra)" if m.extra else "")) for m in line.members),
+        empty="No members hold room.",
+    )
+
+
+def _reasons(reasons: Sequence[str]) -> None:
+    for reason in reasons:
+        print(f"  {reason}")

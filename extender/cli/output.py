@@ -1,0 +1,54 @@
+"""Printing: tables for people, JSON and YAML for programs."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+
+class Output(enum.StrEnum):
+    """Forms of output."""
+
+    table = "table"
+    json = "json"
+    yaml = "yaml"
+
+
+def console() -> Console:
+    """Give a console for people; when the output goes to a pipe it is wide, so that lines stay whole."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 200, soft_wrap=False)
+
+
+def print_value(value: object, output: Output) -> None:
+    """Print a value for programs, ending with one newline."""
+    if output is Output.yaml:
+        sys.stdout.write(msgspec.yaml.encode(value).decode())
+        return
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2)
+    sys.stdout.write(text.decode() + "\n")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
+    """Print a table for people, or a sentence when there is nothing in it."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, column in enumerate(columns):
+        last = number == len(columns) - 1
+        table.add_column(column.upper(), no_wrap=not last, overflow="fold")
+    count = 0
+    for row in rows:
+        table.add_row(*row)
+        count += 1
+    if count:
+        console().print(table)
+    else:
+        console().print(empty)
+
+
+def complain(message: str) -> None:
+    """Say on stderr what is wrong."""
+    sys.stderr.write(f"gang-extender: {message}\n")

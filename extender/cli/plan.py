@@ -1,0 +1,88 @@
+"""`plan`: does it fit, and where, from files alone."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from extender import settings as settings_module
+from extender.cli.output import Output, complain, console, print_table, print_value
+from extender.cluster import manifest
+from extender.service.whatif import PlanAnswer, Question, RootVerdict, answer
+
+
+def plan(
+    cluster: Annotated[
+        list[str],
+        typer.Option(
+            "--cluster",
+            help="What there is: nodes, running pods, … File, folder or - ; repeatable.",
+        ),
+    ],
+    wanted: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-f", "--filename", help="What is to be planned. File, folder or - ; repeatable."
+        ),
+    ] = None,
+    all_pending: Annotated[
+        bool,
+        typer.Option("--all-pending", help="Plan also the pending roots found only in --cluster."),
+    ] = False,
+    budget: Annotated[int | None, typer.Option(help="Search nodes per root.", min=1)] = None,
+    output: Annotated[
+        Output, typer.Option("-o", "--output", help="Form of the output.")
+    ] = Output.table,
+) -> None:
+    """Say whether trees of pod groups fit on a cluster, and where. Exit 0 only when all are placed."""
+    found = manifest.load(cluster, wanted or ())
+    for warning in found.warnings:
+        complain(f"warning: {warning}")
+    question = Question(
+        groups=frozenset(found.groups),
+        pods=frozenset(found.pods),
+        all_pending=all_pending or not wanted,
+        budget=budget or settings_module.load().plan_budget,
+        order=found.order,
+    )
+    result = answer(found.world.view, question)
+    if output is Output.table:
+        _print(result)
+    else:
+        print_value(result, output)
+    raise typer.Exit(0 if result.verdict == "placed" else 1)
+
+
+def _print(result: PlanAnswer) -> None:
+    if not result.roots:
+        console().print("Nothing to plan: no group and no pending pod in the files.")
+        return
+    for root in result.roots:
+        _print_root(root)
+    if len(result.roots) > 1:
+        console().print(f"All together: {result.verdict}")
+
+
+def _print_root(root: RootVerdict) -> None:
+    out = console()
+    proof = "proved" if root.search.exhausted else "not proved"
+    out.print(
+        f"[bold]{root.kind} {root.root}: {root.verdict}[/bold] "
+        f"({len(root.assignments)} placed, {len(root.unplaced)} without a node; "
+        f"{root.search.nodes} search nodes, {proof})"
+    )
+    for reason in root.reasons:
+        out.print(f"  {reason}")
+    for conflict in root.conflict:
+        out.print(f"  cannot hold together: {conflict.object}: {conflict.text}")
+    rows = []
+    for line in root.assignments:
+        domain = root.domains.get(line.group, {})
+        rows.append(
+            (line.pod, line.group, line.node, ", ".join(f"{k}={v}" for k, v in domain.items()))
+        )
+    if rows:
+        print_table(("pod", "group", "node", "domain of the group"), rows, empty="")
+    if root.unplaced and root.assignments:
+        out.print("  without a node: " + ", ".join(root.unplaced))

@@ -1,0 +1,360 @@
+"""The `Cluster` port on a cluster that is read from files, for `serve --cluster PATH...`.
+
+Manifests are read-only and re-read when they change; what is done to the cluster (bindings,
+nominations, lifted gates, conditions, notices) goes to one append-only file in the data directory,
+`cluster.jsonl`, whose lines `records` describes. So this cluster outlives a SIGKILL. It is a
+try-out, not an API server: no admission runs (pods come with or without gates and markers as they
+are written), no kubelet starts anything, and a bound pod counts as running until it leaves the
+manifests or its manifest says that it ended.
+
+A program that plays users and controllers writes manifests (best under another name, then renamed)
+and follows `cluster.jsonl`. A pod that leaves the manifests is deleted; one that comes back under
+its name is another pod, unless both have one UID. Leaving and coming back within two polls goes
+unnoticed when neither has a UID.
+
+The surprise: a manifest that breaks keeps the last good state, with a warning and no doubt; only a
+cluster that was never readable is doubted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+from weakref import WeakValueDictionary
+
+from extender.cluster import api
+from extender.cluster.documents import STDIN
+from extender.cluster.manifest import (
+    Complete,
+    Ident,
+    in_feed_order,
+)
+from extender.cluster.parse import source_of
+from extender.cluster.records import (
+    FILE,
+    Bound,
+    Conditions,
+    Deeds,
+    GateLifted,
+    Gone,
+    Nominated,
+    Noticed,
+    Record,
+    Records,
+)
+from extender.cluster.world import World
+from extender.core.decisions.requests import GATE
+from extender.core.errors import BadInput, BindRefused, ClusterUnavailable
+from extender.core.groups import Source
+from extender.core.ids import GroupKey, NodeName, PodUid
+from extender.core.pods import Pod
+from extender.core.view import ClusterView
+from extender.service.ports import Binding, Clock, Condition, Notice, PodRef
+
+logger = logging.getLogger(__name__)
+
+POLL_S: Final = 0.1  # a change is seen after at most two polls
+
+_KINDS: Final[tuple[tuple[type[api.Readable], Source], ...]] = (
+    (api.PriorityClass, "crd"),
+    (api.PersistentVolume, "crd"),
+    (api.PersistentVolumeClaim, "crd"),
+    (api.Node, "crd"),
+    (api.Workload, "crd"),
+    (api.PodGroup, "builtin"),
+    (api.PodGroup, "crd"),
+    (api.CompositePodGroup, "builtin"),
+    (api.CompositePodGroup, "crd"),
+    (api.Pod, "crd"),
+)
+
+
+class FileCluster:
+    """A cluster of manifests, plus what was done to it."""
+
+    def __init__(
+        self, paths: Sequence[str], data_dir: Path, *, clock: Clock, poll_s: float = POLL_S
+    ) -> None:
+        """Prepare; nothing is read before `start`.
+
+        Args:
+            paths: Files and directories; standard input cannot be read again and is refused.
+            data_dir: Where `cluster.jsonl` is; made when it does not exist.
+            clock: For the time in each line.
+            poll_s: Seconds between looks at the files.
+
+        Raises:
+            BadInput: A path is `-`.
+        """
+        if STDIN in paths:
+            msg = "--cluster -: standard input cannot be re-read; give files or directories"
+            raise BadInput(msg)
+        self._reading = Reading(paths)
+        self._clock = clock
+        self._poll_s = poll_s
+        self._records = Records(data_dir / FILE)
+        self._deeds = Deeds()
+        self._world = World()
+        self._things: dict[Ident, api.Readable] = {}  # as the manifests have them
+        self._by_uid: dict[str, Ident] = {}
+        self._was_good = False
+        self._fault = "the manifests were not read yet"
+        self._news = asyncio.Event()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._polling: asyncio.Task[None] | None = None
+
+    # --- life
+
+    async def start(self) -> None:
+        """Read what there is and begin to watch the files.
+
+        Broken manifests do not stop the start; `doubt` says what is wrong until they are mended.
+
+        Raises:
+            OSError: The data directory cannot be written.
+        """
+        await self._records.open()
+        self._catch_up()
+        await self._look()
+        self._polling = asyncio.create_task(self._poll_for_ever(), name="cluster-files")
+
+    async def stop(self) -> None:
+        """End everything; nothing of it runs when this returns."""
+        if self._polling is not None:
+            self._polling.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._polling
+            self._polling = None
+        await self._records.close()
+
+    async def _poll_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self._poll_s)
+            self._catch_up()
+            await self._look()
+
+    # --- reading
+
+    async def _look(self) -> None:
+        """Read the manifests again if they have changed, and make the cluster what they say."""
+        try:
+            found = await self._reading.changed(self._deeds.gone)
+            if found is None:
+                return
+            await self._take(found)
+        except (BadInput, OSError, ClusterUnavailable) as fault:
+            if not isinstance(fault, BadInput):
+                self._reading.again()
+            if str(fault) != self._fault:
+                data = {"fault": str(fault), "kept": self._was_good}
+                logger.warning("Manifests cannot be used", extra=data)
+            self._fault = str(fault)
+        else:
+            self._was_good, self._fault = True, ""
+
+    async def _take(self, found: Complete) -> None:
+        """Make the cluster what was read."""
+        things = {entry.ident: entry.thing for entry in in_feed_order(found.entries)}
+        there = {thing.metadata.uid for thing in things.values()}
+        known = self._deeds.where | self._by_uid
+        left = {uid: ident for uid, ident in known.items() if uid not in there}
+        at_us = self._clock.now_us()
+        await asyncio.gather(
+            *(self._write(_gone(uid, ident, at_us)) for uid, ident in sorted(left.items()))
+        )
+        self._reading.forget(left.values())
+        self._things = things
+        self._by_uid = {
+            thing.metadata.uid: ident
+            for ident, thing in things.items()
+            if isinstance(thing, api.Pod | api.PodGroup | api.CompositePodGroup)
+        }
+        for kind, source in _KINDS:
+            mine = [
+                done_to(thing, self._deeds)
+                for thing in things.values()
+                if isinstance(thing, kind) and _source(thing) == source
+            ]
+            for fault in self._world.replace(kind, mine, source=source):
+                logger.warning("An object is left out", extra={"fault": str(fault)})
+        self._tell()
+
+    def _catch_up(self) -> None:
+        """Apply the lines that were written since the last time, by us or by another process."""
+        changed = set()
+        for record in self._records.unread():
+            if self._deeds.apply(record):
+                changed.add(record.uid)
+        for uid in sorted(changed):
+            ident = self._by_uid.get(uid)
+            if ident is not None:
+                self._world.upsert(done_to(self._things[ident], self._deeds))
+        if changed:
+            self._tell()
+
+    async def _write(self, record: Record) -> None:
+        await self._records.append(record)
+        self._catch_up()
+
+    def _tell(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    # --- the port
+
+    def view(self) -> ClusterView:
+        """Give the newest snapshot."""
+        return self._world.view
+
+    def doubt(self) -> str:
+        """Say why the view must not be decided from; a manifest that broke later is no reason."""
+        if self._polling is not None and self._polling.done():
+            return "the files are not watched any more"
+        return "" if self._was_good else self._fault
+
+    async def changed(self, revision: int) -> int:
+        """Wait until the view's revision differs from `revision`; give the new one."""
+        while self._world.view.revision == revision:
+            await self._news.wait()
+        return self._world.view.revision
+
+    async def nominate(self, pod: PodRef, node: NodeName) -> None:
+        """Note a nominated node.
+
+        Raises:
+            BindRefused: The pod is gone, was recreated or is bound.
+            ClusterUnavailable: The file cannot be written.
+        """
+        async with self._lock(pod.uid):
+            found = self._pod(pod)
+            if found.node is not None:
+                raise _refused(pod, f"is bound to {found.node}")
+            if found.nominated != node:
+                at = self._clock.now_us()
+                await self._write(
+                    Nominated(
+                        at_us=at, namespace=pod.namespace, name=pod.name, uid=pod.uid, node=node
+                    )
+                )
+
+    async def lift_gate(self, pod: PodRef) -> None:
+        """Take our scheduling gate off a pod; nothing happens when it is not there.
+
+        Raises: as `nominate`.
+        """
+        async with self._lock(pod.uid):
+            if GATE in self._pod(pod).gates:
+                at = self._clock.now_us()
+                await self._write(
+                    GateLifted(at_us=at, namespace=pod.namespace, name=pod.name, uid=pod.uid)
+                )
+
+    async def bind(self, binding: Binding) -> None:
+        """Bind a pod. A pod already bound to this very node is a success.
+
+        Raises:
+            BindRefused: For good: gone, recreated, deleted, gated, or bound elsewhere.
+            ClusterUnavailable: The file cannot be written.
+        """
+        pod, node = binding.pod, binding.node
+        async with self._lock(pod.uid):
+            found = self._pod(pod)
+            if found.node is None:
+                if found.deleting:
+                    raise _refused(pod, "is being deleted")
+                if found.gates:
+                    raise _refused(pod, f"has scheduling gates: {', '.join(found.gates)}")
+                await self._write(
+                    Bound(
+                        at_us=self._clock.now_us(),
+                        namespace=pod.namespace,
+                        name=pod.name,
+                        uid=pod.uid,
+                        node=node,
+                        plan=binding.plan or "",
+                    )
+                )
+                found = self._pod(pod)  # another process may have been faster
+            if found.node != node:
+                raise _refused(pod, f"is bound to {found.node}, not to {node}")
+
+    async def set_conditions(
+        self, group: GroupKey, uid: str, conditions: Sequence[Condition]
+    ) -> None:
+        """Merge conditions into the status of a group, noting only those that differ.
+
+        Raises: as `nominate`.
+        """
+        async with self._lock(uid):
+            found = self._world.view.groups.get(group)
+            if found is None or found.uid != uid:
+                msg = f"{group}: not found, or not the one with UID {uid}"
+                raise BindRefused(msg)
+            stored = {
+                (kind, status, reason, text) for kind, status, reason, text in found.conditions
+            }
+            differing = tuple(
+                c for c in conditions if (c.type, c.status, c.reason, c.message) not in stored
+            )
+            if differing:
+                await self._write(
+                    Conditions(
+                        at_us=self._clock.now_us(),
+                        kind=group.kind,
+                        source=found.source,
+                        namespace=group.namespace,
+                        name=group.name,
+                        uid=uid,
+                        conditions=differing,
+                    )
+                )
+
+    async def notice(self, notice: Notice) -> None:
+        """Note a Kubernetes Event; a failure is logged, not raised."""
+        record = Noticed(
+            at_us=self._clock.now_us(),
+            kind=notice.kind,
+            namespace=notice.namespace,
+            name=notice.name,
+            uid=notice.uid,
+            reason=notice.reason,
+            message=notice.message,
+            warning=notice.warning,
+            action=notice.action,
+        )
+        try:
+            await self._write(record)
+        except ClusterUnavailable as fault:
+            logger.warning("A notice is lost", extra={"fault": str(fault)})
+
+    # --- small things
+
+    def _lock(self, uid: str) -> asyncio.Lock:
+        """Give the lock under which one object is looked at and changed."""
+        lock = self._locks.get(uid)
+        if lock is None:
+            lock = self._locks[uid] = asyncio.Lock()
+        return lock
+
+    def _pod(self, ref: PodRef) -> Pod:
+        found = self._world.view.pods.get(PodUid(ref.uid))
+        if found is None or (found.namespace, found.name) != (ref.namespace, ref.name):
+            raise _refused(ref, f"not found, or not the one with UID {ref.uid}")
+        return found
+
+
+def _refused(pod: PodRef, why: str) -> BindRefused:
+    return BindRefused(f"Pod/{pod.namespace}/{pod.name}: {why}")
+
+
+def _gone(uid: str, ident: Ident, at_us: int) -> Gone:
+    kind, source, namespace, name = ident
+    return Gone(at_us=at_us, kind=kind, source=source, namespace=namespace, name=name, uid=uid)
+
+
+def _source(thing: api.Readable) -> Source:
+    return source_of(thing) if isinstance(thing, api.PodGroup | api.CompositePodGroup) else "crd"

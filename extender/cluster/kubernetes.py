@@ -1,0 +1,293 @@
+"""The `Cluster` port on a real API server: caches in, few and careful writes out.
+
+Owns the life of the informers (which there are follows from discovery, asked again every minute
+and whenever a resource disappears) and the answer to "may I decide from this view". It decides
+nothing and repeats no effect by itself beyond the retries of one call.
+
+The surprise: a silent watch looks like a quiet cluster. So the API server is asked every few
+seconds whether it is there, and a view is doubted long before its watches time out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Self
+
+from extender.cluster.bindings import Bindings
+from extender.cluster.client import Answered, ApiServer, Request, load_configuration
+from extender.cluster.discovery import discover
+from extender.cluster.informers import Informer, Resource, Vanished
+from extender.cluster.notices import Notices
+from extender.cluster.statuses import Statuses
+from extender.cluster.world import World
+from extender.core.errors import BindRefused, ClusterUnavailable
+from extender.core.groups import kind_of
+from extender.core.ids import GroupKey, NodeName
+from extender.core.view import ClusterView
+from extender.service.ports import Binding, Clock, Condition, Notice, PodRef
+
+logger = logging.getLogger(__name__)
+
+ASK_EVERY_S = 5.0
+SILENT_MS = 15_000  # the age after which nothing is decided from the caches any more
+DISCOVER_EVERY_S = 60.0
+PAUSE_S = 1.0
+
+
+class KubernetesCluster:
+    """A cluster behind an API server."""
+
+    def __init__(
+        self,
+        server: ApiServer,
+        *,
+        clock: Clock,
+        chance: random.Random | None = None,
+        instance: str = "",
+    ) -> None:
+        """Prepare; nothing is asked before `start`.
+
+        Args:
+            server: The connection; opened by `start`, closed by `stop`.
+            clock: For ages and timestamps.
+            chance: Source of jitter, for tests.
+            instance: Name of this replica in Events; the host name when empty.
+        """
+        self._server = server
+        self._clock = clock
+        self._chance = chance or random.Random()  # noqa: S311 -- jitter, not a secret
+        self._world = World()
+        self._bindings = Bindings(server)
+        self._statuses = Statuses(server, clock)
+        self._notices = Notices(server, clock, instance=instance or socket.gethostname())
+        self._informers: dict[Resource, Informer] = {}
+        self._tasks: dict[Resource, asyncio.Task[None]] = {}
+        self._background: list[asyncio.Task[None]] = []
+        self._turned = asyncio.Event()
+        self._rediscover = asyncio.Event()
+        self._discovered = False
+        self._answered_ms = 0
+        self._trouble = "not asked yet"
+        self._broken: asyncio.Future[None] | None = None
+
+    @classmethod
+    async def connect(
+        cls, kubeconfig: str | None, *, clock: Clock, fence: Callable[[], bool] | None = None
+    ) -> Self:
+        """Find the API server and prepare; `start` follows.
+
+        Args:
+            kubeconfig: See `load_configuration`.
+            clock: For ages and timestamps.
+            fence: Says whether this process may still have effects; asked before each try.
+
+        Raises:
+            BadInput: There is no usable configuration.
+        """
+        configuration = await load_configuration(kubeconfig)
+        server = ApiServer(
+            configuration,
+            fence=fence or (lambda: True),
+            renew=lambda: load_configuration(kubeconfig),
+        )
+        return cls(server, clock=clock)
+
+    # --- life
+
+    async def start(self) -> None:
+        """Open the connection and begin to follow the cluster; returns before anything is synced."""
+        await self._server.__aenter__()
+        self._broken = asyncio.get_running_loop().create_future()
+        self._answered_ms = self._clock.monotonic_ms()
+        for name, work in (("discovery", self._supervise()), ("ping", self._ask_for_ever())):
+            self._background.append(self._spawn(work, name))
+
+    async def stop(self) -> None:
+        """End everything; nothing of it runs when this returns."""
+        tasks = [*self._background, *self._tasks.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._background.clear()
+        self._tasks.clear()
+        await self._server.__aexit__()
+        if self._broken is not None and not self._broken.done():
+            self._broken.cancel()
+
+    async def broken(self) -> None:
+        """Wait until something of this runs no more though it should, and raise why: a defect."""
+        if self._broken is not None:
+            await asyncio.shield(self._broken)
+
+    async def synced(self) -> None:
+        """Wait until the view may be decided from."""
+        while self.doubt():
+            turned = self._turned
+            with suppress(TimeoutError):
+                await asyncio.wait_for(turned.wait(), PAUSE_S)
+
+    # --- reading
+
+    def view(self) -> ClusterView:
+        """Give the newest snapshot."""
+        return self._world.view
+
+    def doubt(self) -> str:
+        """Say why `view` must not be decided from, or the empty string."""
+        if not self._discovered:
+            return f"API groups are not discovered yet: {self._trouble}"
+        now_ms = self._clock.monotonic_ms()
+        silent_ms = now_ms - self._answered_ms
+        if silent_ms > SILENT_MS:
+            return f"the API server has not answered for {silent_ms // 1000} s: {self._trouble}"
+        for informer in self._informers.values():
+            if why := informer.doubt(now_ms):
+                return why
+        return ""
+
+    async def changed(self, revision: int) -> int:
+        """Wait until the view's revision differs from `revision`; give the new one."""
+        while self._world.view.revision == revision:
+            await self._turned.wait()
+        return self._world.view.revision
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Say what is odd about the objects as they are now."""
+        return self._world.warnings
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Give what telemetry wants: lists per resource, and what was left out or dropped."""
+        counts = {f"lists:{i.resource.label}": i.lists for i in self._informers.values()}
+        counts["unreadable"] = sum(i.unreadable for i in self._informers.values())
+        counts["events_dropped"] = self._notices.dropped
+        counts["events_failed"] = self._notices.failed
+        return counts
+
+    # --- writing
+
+    async def nominate(self, pod: PodRef, node: NodeName) -> None:
+        """Write `status.nominatedNodeName`; see the port."""
+        await self._bindings.nominate(pod, node)
+
+    async def lift_gate(self, pod: PodRef) -> None:
+        """Remove our scheduling gate; see the port."""
+        await self._bindings.lift_gate(pod)
+
+    async def bind(self, binding: Binding) -> None:
+        """Post a Binding; see the port."""
+        await self._bindings.bind(binding)
+
+    async def set_conditions(
+        self, group: GroupKey, uid: str, conditions: Sequence[Condition]
+    ) -> None:
+        """Merge conditions into the status of a group; see the port."""
+        found = self._world.view.groups.get(group)
+        if found is None or found.uid != uid:
+            raise BindRefused(f"conditions of {group}: it is gone or was made again")
+        await self._statuses.set_conditions(found, conditions)
+
+    async def notice(self, notice: Notice) -> None:
+        """Record a Kubernetes Event, if there are not too many; see the port."""
+        await self._notices.say(notice, self._api_version_of(notice))
+
+    def _api_version_of(self, notice: Notice) -> str:
+        if notice.kind == "Pod":
+            return "v1"
+        key = GroupKey(notice.namespace, notice.name, kind_of(notice.kind))
+        found = self._world.view.groups.get(key)
+        return found.api_version if found is not None else ""
+
+    # --- details
+
+    def _spawn(self, work: object, name: str) -> asyncio.Task[None]:
+        assert asyncio.iscoroutine(work)
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(
+            work, name=f"cluster {name}"
+        )
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or task.exception() is None:
+            return
+        problem = task.exception()
+        assert problem is not None
+        logger.error(
+            "a task of the cluster failed", exc_info=problem, extra={"task": task.get_name()}
+        )
+        if self._broken is not None and not self._broken.done():
+            self._broken.set_exception(problem)
+            self._broken.exception()  # it is logged; nobody has to fetch it
+
+    def _applied(self) -> None:
+        """Wake whoever waits for a change."""
+        turned, self._turned = self._turned, asyncio.Event()
+        turned.set()
+
+    async def _supervise(self) -> None:
+        """Keep one informer per resource that is served."""
+        while True:
+            self._rediscover.clear()
+            try:
+                wanted = await discover(self._server)
+            except ClusterUnavailable as problem:
+                if not self._discovered:
+                    self._trouble = str(problem)
+                logger.info("discovery failed", extra={"why": str(problem)})
+                await asyncio.sleep(PAUSE_S * (0.5 + self._chance.random()))
+                continue
+            await self._adjust(wanted)
+            self._discovered = True
+            self._statuses.forget({group.uid for group in self._world.view.groups.values()})
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._rediscover.wait(), DISCOVER_EVERY_S)
+
+    async def _adjust(self, wanted: tuple[Resource, ...]) -> None:
+        """Stop what is not served any more, then start what is new."""
+        for resource in [one for one in self._informers if one not in wanted]:
+            task = self._tasks.pop(resource)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            self._informers.pop(resource).purge()
+            logger.info("resource is not served any more", extra={"resource": resource.label})
+        for resource in wanted:
+            if resource not in self._informers:
+                self._informers[resource] = Informer(
+                    self._server,
+                    resource,
+                    self._world,
+                    clock=self._clock,
+                    applied=self._applied,
+                    chance=self._chance,
+                )
+            if resource not in self._tasks or self._tasks[resource].done():  # gone for a moment
+                informer = self._informers[resource]
+                self._tasks[resource] = self._spawn(self._follow(informer), resource.label)
+
+    async def _follow(self, informer: Informer) -> None:
+        try:
+            await informer.run()
+        except Vanished:
+            informer.synced = False
+            informer.trouble = "not served any more"
+            await asyncio.sleep(PAUSE_S)  # discovery lags a little behind
+            asyncio.get_running_loop().call_soon(self._rediscover.set)
+
+    async def _ask_for_ever(self) -> None:
+        """Ask every few seconds whether the API server is ready; any answer but 5xx is one."""
+        request = Request(method="GET", path="/readyz", timeout_s=ASK_EVERY_S, tries_max=1)
+        while True:
+            try:
+                with suppress(Answered):
+                    await self._server.call(request)
+                self._answered_ms = self._clock.monotonic_ms()
+            except ClusterUnavailable as problem:
+                self._trouble = str(problem)
+            await asyncio.sleep(ASK_EVERY_S)

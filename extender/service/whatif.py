@@ -1,0 +1,255 @@
+"""Does it fit, and where: the planner on files, without a service, a log or a cluster (DESIGN 7, `plan`).
+
+Roots are planned in queue order on one view; what is placed takes its room before the next is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from extender.core.decisions.requests import NodeRows, foreign_gates, is_candidate, plan_request
+from extender.core.groups import Forest, Group, Orphan, Tree, build_forest
+from extender.core.ids import GroupKey, PodUid, RootUid
+from extender.core.planner.placement import Conflict, Plan, Refusal
+from extender.core.planner.search import plan
+from extender.core.pods import Pod
+from extender.core.state import EMPTY
+from extender.core.view import ClusterView, with_pod
+
+VerdictWord = Literal["placed", "waiting", "unknown", "impossible", "invalid"]
+BEST_TO_WORST: tuple[VerdictWord, ...] = ("placed", "waiting", "unknown", "impossible", "invalid")
+
+
+class AssignmentLine(msgspec.Struct, frozen=True):
+    """A newly placed pod."""
+
+    pod: str
+    group: str
+    node: str
+
+
+class VictimLine(msgspec.Struct, frozen=True):
+    """A disruption unit that would have to go."""
+
+    unit: str
+    pods: tuple[str, ...]
+
+
+class SearchLine(msgspec.Struct, frozen=True):
+    """What the search did."""
+
+    nodes: int
+    exhausted: bool
+
+
+class RootVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer about one root."""
+
+    root: str
+    kind: str
+    verdict: VerdictWord
+    domains: dict[str, dict[str, str]] = {}
+    assignments: tuple[AssignmentLine, ...] = ()
+    unplaced: tuple[str, ...] = ()
+    victims: tuple[VictimLine, ...] = ()
+    reasons: tuple[str, ...] = ()
+    conflict: tuple[Conflict, ...] = ()
+    search: SearchLine = SearchLine(0, exhausted=True)
+
+
+class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole answer; `verdict` is the worst of the roots'."""
+
+    verdict: VerdictWord
+    roots: tuple[RootVerdict, ...]
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be planned."""
+
+    groups: frozenset[GroupKey] = frozenset()  # groups that were asked about
+    pods: frozenset[PodUid] = frozenset()  # pods that were asked about
+    all_pending: bool = False  # also roots that only the cluster files have
+    budget: int = 200_000  # search nodes per root
+    order: Mapping[GroupKey | PodUid, int] = {}  # file order, to break ties of priority and age
+
+
+class _Unit(msgspec.Struct, frozen=True):
+    """One thing to plan: a tree (of a group or a lone pod), or what hangs in the air."""
+
+    kind: str
+    order: tuple[int, int, int, str]
+    tree: Tree | None = None
+    root: str = ""
+    verdict: VerdictWord = "waiting"
+    text: str = ""
+    pods: tuple[str, ...] = ()
+
+
+def answer(view: ClusterView, question: Question) -> PlanAnswer:
+    """Plan what is asked for, in queue order."""
+    members = {leaf: tuple(pods.values()) for leaf, pods in view.members.items()}
+    forest = build_forest(dict(view.groups.items()), members)
+    rows = NodeRows()
+    found: list[RootVerdict] = []
+    for unit in sorted(_units(view, forest, question), key=lambda u: u.order):
+        if unit.tree is None:
+            found.append(
+                RootVerdict(
+                    root=unit.root,
+                    kind=unit.kind,
+                    verdict=unit.verdict,
+                    reasons=(unit.text,),
+                    unplaced=unit.pods,
+                )
+            )
+            continue
+        verdict, view = _planned(view, unit.tree, unit.kind, rows, question.budget)
+        found.append(verdict)
+    verdicts: list[VerdictWord] = [v.verdict for v in found]
+    worst: VerdictWord = max(verdicts, key=BEST_TO_WORST.index) if verdicts else "placed"
+    return PlanAnswer(verdict=worst, roots=tuple(found))
+
+
+def _order(group: Group, question: Question) -> tuple[int, int, int, str]:
+    place = question.order.get(group.key, 0)
+    return (-group.priority, group.created_us, place, group.key.path)
+
+
+def _units(view: ClusterView, forest: Forest, question: Question) -> Iterable[_Unit]:
+    for tree in forest.trees.values():
+        if _asked(tree, question):
+            yield _Unit(tree.root.key.kind, _order(tree.root, question), tree=tree)
+    yield from _orphan_units(view, forest, question)
+    for leaf, pods in view.members.items():
+        mine = [pod for pod in pods.values() if pod.uid in question.pods or question.all_pending]
+        if leaf not in view.groups and mine:
+            yield _Unit(
+                "PodGroup",
+                (-mine[0].priority, min(p.created_us for p in mine), 0, leaf.path),
+                root=leaf.path,
+                text=f"{leaf} does not exist, {len(mine)} pods name it",
+                pods=tuple(sorted(p.path for p in mine if p.node is None)),
+            )
+    for pod in view.pods.values():
+        asked = pod.uid in question.pods or question.all_pending
+        if pod.group is None and pod.node is None and not pod.deleting and asked:
+            yield _Unit(
+                "Pod",
+                (-pod.priority, pod.created_us, question.order.get(pod.uid, 0), pod.path),
+                tree=_lone(pod),
+            )
+
+
+def _asked(tree: Tree, question: Question) -> bool:
+    if any(group.key in question.groups for group in tree.groups):
+        return True
+    pending = [pod for pod in tree.pods if pod.node is None and not pod.deleting]
+    return any(pod.uid in question.pods for pod in pending) or (
+        question.all_pending and bool(pending)
+    )
+
+
+def _orphan_units(view: ClusterView, forest: Forest, question: Question) -> Iterable[_Unit]:
+    """Join orphans by what they wait for, so that a missing root is one answer."""
+    by_problem: dict[tuple[str, str], list[Orphan]] = {}
+    for key, orphan in forest.orphans.items():
+        mine: Iterable[PodUid] = view.members.get(key, ())
+        if key in question.groups or question.all_pending or any(u in question.pods for u in mine):
+            name = orphan.group.parent or key.name
+            problem = orphan.problem
+            where = problem.text if problem.rule == "B6" else name
+            by_problem.setdefault((problem.rule, where), []).append(orphan)
+    for (rule, _), orphans in by_problem.items():
+        first = min(orphans, key=lambda o: o.group.key)
+        namespace = first.group.key.namespace
+        missing = first.group.key.name if rule == "B6" else (first.group.parent or "")
+        pods = [p.path for o in orphans for p in view.members.get(o.group.key, {}).values()]
+        yield _Unit(
+            "CompositePodGroup",
+            _order(first.group, question),
+            root=f"{namespace}/{missing}",
+            verdict="invalid" if rule == "B6" else "waiting",
+            text=first.problem.text,
+            pods=tuple(sorted(pods)),
+        )
+
+
+def _lone(pod: Pod) -> Tree:
+    """Treat a pod outside all groups as a tree of one."""
+    key = GroupKey(pod.namespace, pod.name, "PodGroup")
+    group = Group(
+        key=key,
+        uid=RootUid(pod.uid),
+        priority=pod.priority,
+        created_us=pod.created_us,
+        source="pod",
+    )
+    return Tree(root=group, groups=(group,), children={}, members={key: (pod,)})
+
+
+def _planned(
+    view: ClusterView, tree: Tree, kind: str, rows: NodeRows, budget: int
+) -> tuple[RootVerdict, ClusterView]:
+    name = tree.root.key.path
+    if tree.problems:
+        texts = tuple(problem.text for problem in tree.problems)
+        return RootVerdict(root=name, kind=kind, verdict="invalid", reasons=texts), view
+    request = plan_request(view, EMPTY, tree, rows=rows, budget=budget, now_ms=0)
+    verdict = plan(request)
+    search = SearchLine(verdict.search.nodes, verdict.search.exhausted)
+    gates = foreign_gates(tree)
+    held = tuple(sorted(p.path for p in tree.pods if p.node is None and not is_candidate(p)))
+    notes = (
+        (f"pods held by scheduling gates {', '.join(gates)} are not members yet",) if gates else ()
+    )
+    if isinstance(verdict, Refusal):
+        pending = tuple(sorted(p.path for p in tree.pods if p.node is None and not p.deleting))
+        refused = RootVerdict(
+            root=name,
+            kind=kind,
+            verdict=verdict.outcome,
+            unplaced=pending,
+            reasons=(*verdict.reasons, *verdict.relaxations, *notes),
+            conflict=verdict.conflict,
+            search=search,
+        )
+        return refused, view
+    return _placed(view, tree, kind, verdict, (search, held, notes))
+
+
+def _placed(
+    view: ClusterView,
+    tree: Tree,
+    kind: str,
+    verdict: Plan,
+    rest: tuple[SearchLine, tuple[str, ...], tuple[str, ...]],
+) -> tuple[RootVerdict, ClusterView]:
+    search, held, notes = rest
+    for assignment in verdict.assignments:
+        pod = view.pods[assignment.uid]
+        view = with_pod(view, msgspec.structs.replace(pod, node=assignment.node))
+    domains: Mapping[str, dict[str, str]] = {
+        p.group.name: dict(p.domain) for p in verdict.placements
+    }
+    placed = RootVerdict(
+        root=tree.root.key.path,
+        kind=kind,
+        verdict="placed",
+        domains=dict(domains),
+        assignments=_lines(verdict),
+        unplaced=tuple(sorted({*verdict.unplaced, *held})),
+        reasons=(*verdict.reasons, *notes),
+        search=search,
+    )
+    return placed, view
+
+
+def _lines(verdict: Plan) -> tuple[AssignmentLine, ...]:
+    lines: Sequence[AssignmentLine] = [
+        AssignmentLine(a.pod, a.group.name, a.node) for a in verdict.assignments
+    ]
+    return tuple(sorted(lines, key=lambda line: line.pod))

@@ -1,0 +1,227 @@
+"""The composition root: builds everything, knows everybody, decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from extender.cluster import api
+from extender.cluster.files import FileCluster
+from extender.cluster.kubernetes import KubernetesCluster
+from extender.cluster.parse import decode
+from extender.cluster.priorities import Priorities
+from extender.cluster.shapes import pod_of
+from extender.core.errors import SchemaOutdated
+from extender.core.events import Event
+from extender.core.pods import Pod
+from extender.http.audit import ReadApi
+from extender.http.health import Probes
+from extender.http.scheduler import SchedulerVerbs
+from extender.http.server import Parts, application, listen
+from extender.service.admission import Admission
+from extender.service.audit import Audit
+from extender.service.barriers import Barriers
+from extender.service.clock import SystemClock
+from extender.service.leading import Identity, Leader
+from extender.service.ports import Clock, Cluster
+from extender.service.reporting import Reporter
+from extender.service.scheduling import Scheduling
+from extender.settings import Settings
+from extender.store import migrate
+from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
+from extender.store.checkpoints import PostgresCheckpoints
+from extender.store.decision_inputs import PostgresDecisionInputs
+from extender.store.embedded import EmbeddedPostgres
+from extender.store.engine import create_engine
+from extender.store.event_log import PostgresEventLog
+from extender.telemetry import METRICS
+
+log = logging.getLogger(__name__)
+
+
+class Store(msgspec.Struct):
+    """Everything on one database."""
+
+    url: str
+    log: PostgresEventLog
+    checkpoints: PostgresCheckpoints
+    inputs: PostgresDecisionInputs
+    audit: PostgresAuditReader
+    engines: tuple[AsyncEngine, ...]
+
+
+@contextlib.asynccontextmanager
+async def database(settings: Settings) -> AsyncIterator[str]:
+    """Give the URL of the database: the one that is set, or the embedded server's, started if need be."""
+    if settings.database_url:
+        yield settings.database_url
+        return
+    embedded = EmbeddedPostgres(
+        Path(settings.data_dir), pg_bin=Path(settings.pg_bin) if settings.pg_bin else None
+    )
+    url = await embedded.start()
+    try:
+        yield url
+    finally:
+        await embedded.stop()
+
+
+@contextlib.asynccontextmanager
+async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
+    """Open the store.
+
+    Args:
+        migrates: Whether an embedded database may be migrated; an external one never is by this.
+
+    Raises:
+        SchemaOutdated: With the command to run.
+    """
+    async with database(settings) as url:
+        if await migrate.needs_migration(url):
+            if settings.database_url or not migrates:
+                msg = "the database has not the schema of this version; run: gang-extender migrate"
+                raise SchemaOutdated(msg)
+            revision = await migrate.upgrade(url)
+            log.info("migrated", extra={"revision": revision})
+        writing, reading = create_engine(url, name="store"), create_reading_engine(url)
+        opened = Store(
+            url=url,
+            log=PostgresEventLog(url),
+            checkpoints=PostgresCheckpoints(writing),
+            inputs=PostgresDecisionInputs(writing),
+            audit=PostgresAuditReader(reading),
+            engines=(writing, reading),
+        )
+        try:
+            yield opened
+        finally:
+            await opened.log.close()
+            for engine in opened.engines:
+                await engine.dispose()
+
+
+class Runnable(Cluster, Protocol):
+    """A cluster adapter with a life of its own."""
+
+    async def start(self) -> None:
+        """Begin to observe; does not wait for the first sync."""
+        ...
+
+    async def stop(self) -> None:
+        """Stop observing."""
+        ...
+
+
+async def cluster(settings: Settings, clock: Clock, fence: Callable[[], bool]) -> Runnable:
+    """Choose the adapter: manifests when they are named, else the Kubernetes API.
+
+    Args:
+        fence: Says whether this process may still have effects; asked before each of them.
+    """
+    if settings.cluster:
+        return FileCluster([*settings.cluster], Path(settings.data_dir), clock=clock)
+    return await KubernetesCluster.connect(settings.kubeconfig or None, clock=clock, fence=fence)
+
+
+def leader(settings: Settings, opened: Store, clock: Clock) -> Leader:
+    """Make the one writer."""
+    identity = Identity(
+        holder=settings.holder,
+        address=settings.advertise,
+        ttl_ms=int(settings.lease_ttl_s * 1000),
+    )
+    made = Leader(opened.log, opened.checkpoints, clock, identity)
+    made.on_append = _count
+    return made
+
+
+class Service:
+    """The running service: who does what, in which order it starts and stops."""
+
+    def __init__(
+        self, settings: Settings, opened: Store, seen: Runnable, writer: Leader, clock: Clock
+    ) -> None:
+        self.settings = settings
+        self.cluster = seen
+        self.leader = writer
+        self.barriers = Barriers(cluster=seen, leader=self.leader, clock=clock, settings=settings)
+        self.reporter = Reporter(seen, self.leader)
+        self.admission = Admission(
+            cluster=seen,
+            leader=self.leader,
+            inputs=opened.inputs,
+            barriers=self.barriers,
+            reporter=self.reporter,
+            clock=clock,
+            settings=settings,
+        )
+        self.scheduling = Scheduling(
+            cluster=seen,
+            leader=self.leader,
+            admission=self.admission,
+            barriers=self.barriers,
+            clock=clock,
+            settings=settings,
+        )
+        verbs = SchedulerVerbs(self.scheduling, self.leader, read_wire_pod)
+        probes = Probes(self.scheduling, self.leader)
+        read_api = ReadApi(Audit(opened.audit), self.leader)
+        self.app = application(Parts(verbs, probes, read_api), settings)
+
+    async def run(self, stopping: asyncio.Event, on_listening: Callable[[], None]) -> None:
+        """Serve until `stopping`; a loop that ends by itself ends the service with its fault."""
+        runner = await listen(self.app, self.settings)
+        on_listening()
+        await self.cluster.start()
+        loops = {
+            asyncio.create_task(self.leader.run(), name="leader"),
+            asyncio.create_task(self.admission.run(), name="admission"),
+            asyncio.create_task(self.admission.effects.run(), name="effects"),
+            asyncio.create_task(self.reporter.run(), name="reporter"),
+        }
+        waiting = asyncio.create_task(stopping.wait(), name="stopping")
+        try:
+            done, _ = await asyncio.wait({*loops, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {waiting}:
+                task.result()
+        finally:
+            waiting.cancel()
+            await self.barriers.stop()
+            await runner.cleanup()
+            for task in loops:
+                task.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+            self.admission.planner.stop()
+            await self.cluster.stop()
+            await self.leader.stop()
+
+
+def read_wire_pod(body: bytes) -> Pod:
+    """Read the pod of a call; used only for pods that the informers have not shown yet."""
+    return pod_of(decode(api.Pod, body), Priorities())
+
+
+def _count(events: Sequence[Event]) -> None:
+    for event in events:
+        METRICS.facts.labels(type(event.fact).__name__).inc()
+
+
+async def serve(settings: Settings, on_listening: Callable[[], None]) -> None:
+    """Run the service until SIGTERM or SIGINT."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    async with store(settings, migrates=True) as opened:
+        clock = SystemClock()
+        writer = leader(settings, opened, clock)
+        seen = await cluster(settings, clock, writer.may_act)
+        await Service(settings, opened, seen, writer, clock).run(stopping, on_listening)

@@ -1,0 +1,35 @@
+"""A misbehaving API server and the adapter on it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+
+from extender.cluster.client import ApiServer
+from extender.cluster.kubernetes import KubernetesCluster
+from extender.service.clock import SystemClock
+from tests.integration.cluster.fake_api import FakeApi
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[FakeApi]:
+    async with FakeApi() as server:
+        yield server
+
+
+@pytest.fixture
+def leading() -> list[bool]:
+    """The lease: replace its only element to lose it."""
+    return [True]
+
+
+@pytest.fixture
+async def cluster(fake: FakeApi, leading: list[bool]) -> AsyncIterator[KubernetesCluster]:
+    """The adapter, prepared and not started; stopped afterwards."""
+    chance = random.Random(7)
+    server = ApiServer(fake.configuration(), fence=lambda: leading[0], chance=chance)
+    prepared = KubernetesCluster(server, clock=SystemClock(), chance=chance, instance="test")
+    yield prepared
+    await prepared.stop()

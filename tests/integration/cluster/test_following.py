@@ -1,0 +1,312 @@
+"""Lists and watches when the API server or the network misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from extender.cluster import discovery, informers, kubernetes
+from extender.cluster.kubernetes import KubernetesCluster
+from extender.core.groups import leaf_key
+from extender.core.ids import NodeName
+from tests.integration.cluster.fake_api import (
+    FakeApi,
+    Fault,
+    a_node,
+    a_pod,
+    a_pod_group,
+    until,
+)
+
+
+async def synced(cluster: KubernetesCluster, fake: FakeApi) -> None:
+    await cluster.start()
+    await asyncio.wait_for(cluster.synced(), 10)
+    await until(lambda: fake.watching("nodes") and fake.watching("pods"))
+
+
+def names(cluster: KubernetesCluster) -> set[str]:
+    return set(cluster.view().nodes.keys())
+
+
+def lists(cluster: KubernetesCluster, label: str = "nodes") -> int:
+    return cluster.counts[f"lists:{label}"]
+
+
+async def test_before_the_first_list_the_view_is_in_doubt(
+    cluster: KubernetesCluster, fake: FakeApi
+) -> None:
+    """Nothing is decided from a cache that is not synced, and the doubt names it."""
+    fake.faults.append(Fault(lambda r: r.path == "/api/v1/pods", status=403, times=3))
+    assert "not discovered" in cluster.doubt()
+    await cluster.start()
+    await until(lambda: "pods: not synced: 403" in cluster.doubt())
+    await asyncio.wait_for(cluster.synced(), 10)
+    assert cluster.doubt() == ""
+
+
+async def test_a_list_of_several_pages_is_applied_whole(
+    cluster: KubernetesCluster, fake: FakeApi
+) -> None:
+    """1,200 nodes come in pages of 500."""
+    for number in range(1200):
+        fake.put("nodes", a_node(f"n{number}"))
+    await synced(cluster, fake)
+    assert len(cluster.view().nodes) == 1200
+    assert fake.count("GET", "/api/v1/nodes", limit="500") == 3
+
+
+async def test_changes_are_followed(cluster: KubernetesCluster, fake: FakeApi) -> None:
+    """New, changed and deleted objects reach the view, and waiters wake."""
+    await synced(cluster, fake)
+    revision = cluster.view().revision
+    fake.put("nodes", a_node("n1"))
+    assert await asyncio.wait_for(cluster.changed(revision), 5) != revision
+    fake.put("pods", a_pod("p1"))
+    await until(lambda: cluster.view().pods)
+    pod = a_pod("p1", nodeName="n1")
+    fake.put("pods", pod)
+    await until(lambda: NodeName("n1") in cluster.view().usage)
+    fake.remove("pods", "p1", "default")
+    fake.remove("nodes", "n1")
+    await until(lambda: not cluster.view().nodes and not cluster.view().pods)
+    assert lists(cluster) == 1
+
+
+async def test_a_cut_watch_goes_on_from_where_it_was(
+    cluster: KubernetesCluster, fake: FakeApi
+) -> None:
+    """What happened meanwhile is delivered by the next watch, without a new list."""
+    await synced(cluster, fake)
+    fake.put("nodes", a_node("n1"))
+    await until(lambda: names(cluster) == {"n1"})
+    fake.cut_watches("nodes")
+    await until(lambda: not fake.watching("nodes"))
+    fake.put("nodes", a_node("n2"))
+    await until(lambda: names(cluster) == {"n1", "n2"})
+    assert lists(cluster) == 1
+    assert fake.count("GET", "/api/v1/nodes", watch="true") == 2
+
+
+async def test_a_watch_from_too_old_a_version_ends_in_a_list_that_finds_deletions(
+    cluster: KubernetesCluster, fake: FakeApi
+) -> None:
+    """410 as status: what vanished unseen is deleted, and there is doubt until then."""
+    fake.put("nodes", a_node("n1"))
+    fake.put("nodes", a_node("n2"))
+    await synced(cluster, fake)
+    hold = Fault(lambda r: r.path == "/api/v1/nodes" and "watch" not in r.query, times=2)
+    fake.faults.append(hold)
+    fake.remove("nodes", "n1", tell=False)
+    fake.put("nodes", a_node("n3"))
+    fake.compacted = fake.version + 1
+    fake.version += 5
+    fake.cut_watches("nodes")
+    await until(lambda: "nodes: not synced" in cluster.doubt())
+    await until(lambda: not cluster.doubt())
+    assert names(cluster) == {"n2", "n3"}
+    assert lists(cluster) == 2
+
+
+async def test_an_expired_error_inside_a_watch_ends_in_a_list(
+    cluster: KubernetesCluster, fake: FakeApi
+) -> None:
+    """410 as an ERROR item."""
+    await synced(cluster, fake)
+    status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
+    fake.send("nodes", msgspec.json.encode({"type": "ERROR", "object": status}) + b"\n")
+    await until(lambda: lists(cluster) == 2)
+    assert lists(cluster, "pods") == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"type":"MODI\n',
+        b"\xff\xfe\n",
+        b'{"type":"SURPRISE","object":{}}\n',
+        b'{"type":"MODIFIED","object":{"metadata":{"name":"x"}}}\n',
+    ],
+    ids=["torn", "garbage", "unknown", "versionless"],
+)
+async def test_a_line_in_doubt_ends_in_a_list(
+    cluster: KubernetesCluster, fake: FakeApi, line: bytes
+) -> None:
+    """A guess about a change is never made."""
+    fake.put("nodes", a_node("n1"))
+    await synced(cluster, fake)
+    fake.send("nodes", line)
+    await until(lambda: lists(cluster) == 2 and not cluster.doubt())
+    assert names(cluster) == {"n1"}
+
+
+async def test_a_version_that_goes_back_ends_in_a_list(
+    cluster: KubernetesCluster, fake: FakeApi
+) -> None:
+    """As after a restore of etcd."""
+    await synced(cluster, fake)
+    fake.put("nodes", a_node("n1"))
+    await until(lambda: names(cluster) == {"n1"})
+    fake.bookmark("nodes", 3)
+    await until(lambda: lists(cluster) == 2)
+
+
+async def test_a_bookmark_moves_the_version_on(cluster: KubernetesCluster, fake: FakeApi) -> None:
+    """A quiet resource is not listed again after compaction, thanks to bookmarks."""
+    await synced(cluster, fake)
+    fake.version = 5000
+    fake.bookmark("nodes", 5000)
+    await asyncio.sleep(0.05)
+    fake.compacted = 4000
+    fake.cut_watches("nodes")
+    await until(lambda: fake.count("GET", "/api/v1/nodes", resourceVersion="5000"))
+    await until(lambda: fake.watching("nodes"))
+    assert lists(cluster) == 1
+
+
+async def test_an_object_that_cannot_be_read_does_not_stop_the_others(
+    cluster: KubernetesCluster, fake: FakeApi
+) -> None:
+    """It is left out and counted; what was known of it stays."""
+    await synced(cluster, fake)
+    fake.put("nodes", a_node("n1"))
+    await until(lambda: names(cluster) == {"n1"})
+    broken = a_node("n1")
+    broken["status"]["allocatable"]["cpu"] = {"not": "a quantity"}
+    fake.put("nodes", broken)
+    fake.put("nodes", a_node("n2"))
+    await until(lambda: names(cluster) == {"n1", "n2"})
+    assert cluster.counts["unreadable"] == 1
+    assert lists(cluster) == 1
+
+
+async def test_a_pod_made_again_while_nobody_watched_is_another_pod(
+    cluster: KubernetesCluster, fake: FakeApi
+) -> None:
+    """Same name, other UID: the old one is gone from the view and so is its room."""
+    fake.put("nodes", a_node("n1"))
+    fake.put("pods", a_pod("p", nodeName="n1"))
+    await synced(cluster, fake)
+    fake.remove("pods", "p", "default", tell=False)
+    again = a_pod("p")
+    again["metadata"]["uid"] = "another"
+    fake.objects["pods"][("default", "p")] = again
+    fake.version += 1
+    again["metadata"]["resourceVersion"] = str(fake.version)
+    fake.compacted = fake.version
+    fake.cut_watches("pods")
+    await until(lambda: lists(cluster, "pods") == 2)
+    assert list(cluster.view().pods) == ["another"]
+    assert not cluster.view().usage
+
+
+async def test_a_silent_watch_is_opened_anew(
+    cluster: KubernetesCluster, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection may die without a word; bookmarks would have come."""
+    monkeypatch.setattr(
+        informers.Informer.__init__, "__kwdefaults__", {"chance": None, "idle_s": 0.2}
+    )
+    await synced(cluster, fake)
+    await until(lambda: fake.count("GET", "/api/v1/nodes", watch="true") >= 2)
+    assert lists(cluster) == 1
+
+
+async def test_an_api_server_that_does_not_answer_is_doubted(
+    cluster: KubernetesCluster, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Caches are not trusted beyond a stated age; trust comes back by itself."""
+    monkeypatch.setattr(kubernetes, "ASK_EVERY_S", 0.05)
+    monkeypatch.setattr(kubernetes, "SILENT_MS", 300)
+    await synced(cluster, fake)
+    fake.silent = True
+    await until(lambda: "the API server has not answered" in cluster.doubt())
+    fake.silent = False
+    await until(lambda: not cluster.doubt())
+
+
+async def test_an_api_server_that_fails_is_asked_with_pauses(
+    cluster: KubernetesCluster, fake: FakeApi
+) -> None:
+    """A watch that is refused again and again backs off instead of spinning."""
+    await synced(cluster, fake)
+    fake.faults.append(
+        Fault(lambda r: r.path == "/api/v1/nodes", status=500, body=b"oops", times=1000)
+    )
+    fake.cut_watches("nodes")
+    before = fake.count("GET", "/api/v1/nodes")
+    await asyncio.sleep(1.5)
+    assert fake.count("GET", "/api/v1/nodes") - before < 10
+
+
+async def test_a_watch_that_ends_at_once_does_not_spin(
+    cluster: KubernetesCluster, fake: FakeApi
+) -> None:
+    """A server that closes every watch with 200 is asked with pauses as well."""
+    await synced(cluster, fake)
+    fake.faults.append(Fault(lambda r: r.path == "/api/v1/nodes", status=200, body=b"", times=1000))
+    fake.cut_watches("nodes")
+    before = fake.count("GET", "/api/v1/nodes")
+    await asyncio.sleep(1.5)
+    assert fake.count("GET", "/api/v1/nodes") - before < 10
+
+
+async def test_kinds_installed_later_are_noticed_and_removed_ones_forgotten(
+    cluster: KubernetesCluster, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CRDs come and go while we run."""
+    monkeypatch.setattr(kubernetes, "DISCOVER_EVERY_S", 0.1)
+    await synced(cluster, fake)
+    fake.put("podgroups", a_pod_group("g"))
+    assert not cluster.view().groups
+    fake.groups["gang-extender.dev/v1alpha1"] = ["podgroups"]
+    key = leaf_key("default", "g")
+    await until(lambda: key in cluster.view().groups)
+    await until(lambda: fake.watching("podgroups"))
+    assert not cluster.doubt()
+    fake.groups["gang-extender.dev/v1alpha1"] = []
+    fake.cut_watches("podgroups")
+    await until(lambda: not cluster.view().groups)
+    await until(lambda: not cluster.doubt())
+
+
+async def test_the_newest_known_version_of_a_builtin_kind_is_read(
+    fake: FakeApi, cluster: KubernetesCluster
+) -> None:
+    """1.37 serves CompositePodGroup in one version and PodGroup in two; each is read once."""
+    fake.groups["scheduling.k8s.io/v1beta1"] = ["podgroups", "podgroups/status", "workloads"]
+    fake.groups["scheduling.k8s.io/v1alpha3"] = ["podgroups", "compositepodgroups"]
+    await cluster.start()
+    await asyncio.wait_for(cluster.synced(), 10)
+    found = await discovery.discover(cluster._server)
+    assert {r.path for r in found if r not in discovery.ALWAYS} == {
+        "/apis/scheduling.k8s.io/v1beta1/podgroups",
+        "/apis/scheduling.k8s.io/v1alpha3/compositepodgroups",
+    }
+
+
+async def test_stop_leaves_nothing_behind(cluster: KubernetesCluster, fake: FakeApi) -> None:
+    """No task and no connection outlives it."""
+    before = asyncio.all_tasks()
+    await synced(cluster, fake)
+    await cluster.stop()
+    await until(lambda: not fake.watching("nodes"))
+    mine = {t for t in asyncio.all_tasks() - before if t.get_name().startswith("cluster ")}
+    assert not mine
+
+
+async def test_a_defect_is_told(
+    cluster: KubernetesCluster, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that ends by an error of ours does not end in silence."""
+
+    def fails(*args: object) -> None:
+        raise RuntimeError("defect")
+
+    await synced(cluster, fake)
+    monkeypatch.setattr(cluster._world, "upsert", fails)
+    fake.put("nodes", a_node("n1"))
+    with pytest.raises(RuntimeError, match="defect"):
+        await asyncio.wait_for(cluster.broken(), 5)

@@ -1,0 +1,227 @@
+"""The database itself keeps the log append-only, and each role to its part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from extender.core.errors import CorruptLog, StoreUnavailable
+from extender.service.ports import Checkpoint, DecisionInput, EventFilter
+from extender.store import migrate
+from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
+from extender.store.checkpoints import PostgresCheckpoints
+from extender.store.decision_inputs import PostgresDecisionInputs
+from extender.store.engine import create_engine
+from extender.store.event_log import PostgresEventLog
+from tests.fakes_store import Script
+from tests.postgres import execute
+
+pytestmark = pytest.mark.postgres
+ROOT = Path(__file__).parents[3]
+
+
+async def fill(url, count=12):
+    async with PostgresEventLog(url) as log:
+        grant = await log.take(holder="a", address="", ttl_ms=60_000)
+        events = Script(grant).some(count)
+        await log.append(grant, events)
+        return events
+
+
+async def everything(url):
+    async with PostgresEventLog(url, page_events=5) as log:
+        return [event async for page in log.read() for event in page]
+
+
+@pytest.mark.parametrize("table", ["event", "decision_part", "decision_input"])
+@pytest.mark.parametrize(
+    "change", ["UPDATE gx.{} SET {} = {}", "DELETE FROM gx.{}", "TRUNCATE gx.{} CASCADE"]
+)
+async def test_even_the_owner_cannot_change_what_is_written(database_url, table, change):
+    await fill(database_url)
+    engine = create_engine(database_url, name="test")
+    await PostgresDecisionInputs(engine).save(DecisionInput(digest="d", head=b"h", parts=(b"p",)))
+    await engine.dispose()
+    column = {"event": "actor", "decision_part": "body", "decision_input": "parts"}[table]
+    with pytest.raises(asyncpg.PostgresError) as caught:
+        await execute(database_url, change.format(table, column, column))
+    assert caught.value.sqlstate == "55000"
+    assert len(await everything(database_url)) == 12
+
+
+def past_the_trigger(change):
+    return f"BEGIN; SET LOCAL session_replication_role = replica; {change}; COMMIT"
+
+
+@pytest.mark.parametrize(
+    ("change", "position"),
+    [
+        (
+            "UPDATE gx.event SET payload = replace(payload::text, 'PodGroup', 'Podgroup')::json WHERE position = 7",
+            7,
+        ),
+        ("UPDATE gx.event SET payload = (payload::text || ' ')::json WHERE position = 7", 7),
+        ("UPDATE gx.event SET actor = 'nobody' WHERE position = 1", 1),
+        ("UPDATE gx.event SET cause_position = 1 WHERE position = 5", 5),
+        ("UPDATE gx.event SET at_us = at_us + 1 WHERE position = 12", 12),
+        ("UPDATE gx.event SET hash = sha256('x') WHERE position = 6", 6),
+        ("DELETE FROM gx.event WHERE position = 3", 3),
+        ("DELETE FROM gx.event WHERE position = 5", 5),
+        ("DELETE FROM gx.event WHERE position BETWEEN 4 AND 9", 4),
+    ],
+)
+async def test_tampering_is_found_at_its_place(database_url, change, position):
+    """By whoever reads, even if a superuser went past the triggers."""
+    await fill(database_url)
+    await execute(database_url, past_the_trigger(change))
+    with pytest.raises(CorruptLog, match=f"position {position}\\b"):
+        await everything(database_url)
+
+
+async def test_two_rows_swapped_are_found(database_url):
+    await fill(database_url)
+    await execute(
+        database_url,
+        past_the_trigger(
+            "UPDATE gx.event SET position = 1000 WHERE position = 4;"
+            "UPDATE gx.event SET position = 4 WHERE position = 5;"
+            "UPDATE gx.event SET position = 5 WHERE position = 1000"
+        ),
+    )
+    with pytest.raises(CorruptLog, match="position 4"):
+        await everything(database_url)
+
+
+async def test_a_fact_of_the_future_stops_the_reader(database_url):
+    await fill(database_url)
+    await execute(database_url, past_the_trigger("UPDATE gx.event SET ver = 2 WHERE position = 9"))
+    with pytest.raises(CorruptLog, match="position 9"):
+        await everything(database_url)
+
+
+async def test_the_hash_is_what_its_definition_says(database_url):
+    """Recomputed in SQL from the documented formula, over all rows."""
+    await fill(database_url)
+    connection = await asyncpg.connect(database_url)
+    wrong = await connection.fetchval(
+        """
+        SELECT count(*) FROM (
+            SELECT hash, sha256(
+                lag(hash, 1, decode(repeat('00', 32), 'hex')) OVER (ORDER BY position)
+                || int8send(position) || int8send(epoch) || int8send(ver) || int8send(version) || int8send(at_us)
+                || int8send(coalesce(cause_position, 0)) || uuid_send(event_id)
+                || int4send(octet_length(type)) || convert_to(type, 'UTF8')
+                || int4send(octet_length(root_uid)) || convert_to(root_uid, 'UTF8')
+                || int4send(octet_length(root)) || convert_to(root, 'UTF8')
+                || int4send(octet_length(actor)) || convert_to(actor, 'UTF8')
+                || int4send(octet_length(cause)) || convert_to(cause, 'UTF8')
+                || int4send(octet_length(payload::text)) || convert_to(payload::text, 'UTF8')) AS again
+            FROM gx.event) pair
+        WHERE hash <> again
+        """
+    )
+    await connection.close()
+    assert wrong == 0
+
+
+@pytest.fixture
+async def with_roles(empty_database_url):
+    """A database set up as deploy/README tells: roles.sql, then migrated by a member of gx_owner."""
+    url = empty_database_url
+    await execute(
+        url,
+        (ROOT / "deploy/postgres/roles.sql").read_text(),
+        (ROOT / "deploy/postgres/roles.sql").read_text(),
+        *(
+            f"DO $$ BEGIN CREATE ROLE {login} LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$"
+            for login in ("gx_test_service", "gx_test_migrator", "gx_test_alice")
+        ),
+        "GRANT gx_writer TO gx_test_service",
+        "GRANT gx_owner TO gx_test_migrator",
+        "GRANT gx_auditor TO gx_test_alice",
+    )
+    return url
+
+
+async def session_as(url, role):
+    connection = await asyncpg.connect(url)
+    await connection.execute(f"SET SESSION AUTHORIZATION {role}")
+    return connection
+
+
+async def test_each_role_can_do_its_part_and_no_more(with_roles, monkeypatch):
+    """The service appends through functions only, the auditor sees the views, nobody rewrites anything."""
+    url = with_roles
+    real_connect = asyncpg.connect
+
+    def becoming(role):
+        async def connect(*args, **kwargs):
+            connection = await real_connect(*args, **kwargs)
+            await connection.execute(f"SET SESSION AUTHORIZATION {role}")
+            return connection
+
+        return connect
+
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncpg, "connect", becoming("gx_test_migrator"))
+        await migrate.upgrade(url)
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncpg, "connect", becoming("gx_test_service"))
+        await fill(url)
+        engine, reading = create_engine(url, name="test"), create_reading_engine(url)
+        async with PostgresEventLog(url) as log:
+            head = await log.head()
+            assert (await log.lease()).holder == "a"
+        await PostgresCheckpoints(engine).save(
+            Checkpoint(position=head.position, chain=head.chain, codec="c", body=b"b")
+        )
+        await PostgresDecisionInputs(engine).save(DecisionInput(digest="d", head=b"h", parts=()))
+        assert len(await PostgresAuditReader(reading).events(EventFilter())) == 12
+        assert not await migrate.needs_migration(url)
+        await engine.dispose()
+        await reading.dispose()
+
+    service = await session_as(url, "gx_test_service")
+    for attempt in (
+        "INSERT INTO gx.event SELECT * FROM gx.event",
+        "UPDATE gx.event SET actor = ''",
+        "DELETE FROM gx.event",
+        "TRUNCATE gx.event",
+        "ALTER TABLE gx.event DISABLE TRIGGER ALL",
+        "UPDATE gx.leader SET epoch = 99",
+        "UPDATE gx.checkpoint SET body = ''",
+        "SET session_replication_role = replica",
+        "CREATE TEMPORARY TABLE t (a int)",
+        "CREATE TABLE gx.t (a int)",
+    ):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await service.execute(attempt)
+    await service.close()
+
+    alice = await session_as(url, "gx_test_alice")
+    assert await alice.fetchval("SELECT count(*) FROM gx.v_event") == 12
+    assert await alice.fetch("SELECT * FROM gx.v_leadership") == []
+    for attempt in (
+        "SELECT * FROM gx.event",
+        "SELECT * FROM gx.leader",
+        "SELECT gx.take('a', 'b', 1)",
+    ):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await alice.execute(attempt)
+    await alice.close()
+
+
+async def test_audit_questions_are_read_only_and_cut_off(database_url):
+    engine = create_reading_engine(database_url)
+    from sqlalchemy import text
+
+    from extender.store.engine import transaction
+
+    with pytest.raises(StoreUnavailable, match="read-only"):
+        async with transaction(engine, "test") as connection:
+            await connection.execute(text("DELETE FROM gx.checkpoint"))
+    async with transaction(engine, "test") as connection:
+        assert (await connection.execute(text("SHOW statement_timeout"))).scalar() == "5s"
+    await engine.dispose()

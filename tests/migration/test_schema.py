@@ -1,0 +1,187 @@
+"""Migrations build the schema, the whole schema, once."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from pathlib import Path
+
+import asyncpg
+import pytest
+from sqlalchemy.schema import CreateSchema
+
+from extender.core.errors import SchemaOutdated
+from extender.store import migrate
+from extender.store.engine import create_engine
+from extender.store.event_log import PostgresEventLog
+from extender.store.tables import METADATA, SCHEMA
+from tests.fakes_store import Script
+from tests.postgres import execute, fresh_database, running_postgres
+
+pytestmark = pytest.mark.postgres
+SQL = Path(__file__).parents[2] / "migrations" / "sql"
+
+CATALOGUE = """
+SELECT 'column', c.table_name || '.' || c.column_name,
+       concat_ws(' ', c.ordinal_position, c.data_type, c.is_nullable, c.column_default, c.is_identity)
+FROM information_schema.columns c JOIN information_schema.tables t USING (table_schema, table_name)
+WHERE c.table_schema = 'gx' AND t.table_type = 'BASE TABLE' AND c.table_name <> 'migration'
+UNION ALL
+SELECT 'constraint', r.relname || '.' || k.conname, pg_get_constraintdef(k.oid)
+FROM pg_constraint k JOIN pg_class r ON r.oid = k.conrelid
+WHERE r.relnamespace = 'gx'::regnamespace AND r.relname <> 'migration' AND k.contype <> 'n'
+UNION ALL
+SELECT 'index', indexname, indexdef FROM pg_indexes WHERE schemaname = 'gx' AND tablename <> 'migration'
+UNION ALL
+SELECT 'options', relname, reloptions::text FROM pg_class
+WHERE relnamespace = 'gx'::regnamespace AND relkind = 'r' AND reloptions IS NOT NULL
+ORDER BY 1, 2
+"""
+
+
+async def catalogue(url):
+    connection = await asyncpg.connect(url)
+    try:
+        return [tuple(row) for row in await connection.fetch(CATALOGUE)]
+    finally:
+        await connection.close()
+
+
+@pytest.fixture
+def other_database_url(postgres_url):
+    with fresh_database(postgres_url) as url:
+        yield url
+
+
+async def test_migrations_from_empty_equal_the_metadata(empty_database_url, other_database_url):
+    await migrate.upgrade(empty_database_url)
+    engine = create_engine(other_database_url, name="test")
+    async with engine.begin() as connection:
+        await connection.execute(CreateSchema(SCHEMA))
+        await connection.run_sync(METADATA.create_all)
+    await engine.dispose()
+    migrated = await catalogue(empty_database_url)
+    assert migrated == await catalogue(other_database_url)
+    assert len(migrated) > 40
+
+
+async def test_replicas_that_start_together_migrate_once(empty_database_url):
+    url = empty_database_url
+    assert await migrate.current_revision(url) is None
+    assert await migrate.needs_migration(url)
+    program = "import asyncio, sys; from extender.store.migrate import upgrade; asyncio.run(upgrade(sys.argv[1]))"
+    others = [
+        await asyncio.create_subprocess_exec(sys.executable, "-c", program, url, cwd=SQL.parents[1])
+        for _ in range(2)
+    ]
+    revisions = await asyncio.gather(*(migrate.upgrade(url) for _ in range(3)))
+    assert set(revisions) == {migrate.newest_revision()}
+    assert [await other.wait() for other in others] == [0, 0]
+    assert await migrate.current_revision(url) == migrate.newest_revision()
+    assert not await migrate.needs_migration(url)
+
+
+async def test_a_database_from_the_future_is_refused(database_url):
+    await execute(database_url, "UPDATE gx.migration SET version_num = '9999'")
+    with pytest.raises(SchemaOutdated, match="9999"):
+        await migrate.needs_migration(database_url)
+    with pytest.raises(SchemaOutdated, match="9999"):
+        await migrate.upgrade(database_url)
+
+
+async def test_a_database_without_schema_is_named_so(empty_database_url):
+    """Whoever serves on it is told the command to run, by every port."""
+    async with PostgresEventLog(empty_database_url) as log:
+        for asking in (log.head(), log.lease(), log.take(holder="a", address="", ttl_ms=1)):
+            with pytest.raises(SchemaOutdated, match="gang-extender migrate"):
+                await asking
+
+
+def newest_files():
+    """The newest text of each SQL file, later revisions over earlier ones."""
+    return {path.stem: path.read_text() for path in sorted(SQL.glob("*/*.sql"))}
+
+
+async def test_live_functions_and_views_are_those_of_the_files(database_url):
+    connection = await asyncpg.connect(database_url)
+    functions = {
+        row["proname"]: row["prosrc"]
+        for row in await connection.fetch(
+            "SELECT proname, prosrc FROM pg_proc WHERE pronamespace = 'gx'::regnamespace"
+        )
+    }
+    unsafe = await connection.fetch(
+        "SELECT proname FROM pg_proc WHERE pronamespace = 'gx'::regnamespace AND prosecdef "
+        "AND NOT coalesce(proconfig @> ARRAY['search_path=gx, pg_temp'], false)"
+    )
+    public = await connection.fetch(
+        "SELECT proname FROM pg_proc p, aclexplode(p.proacl) a "
+        "WHERE p.pronamespace = 'gx'::regnamespace AND a.grantee = 0"
+    )
+    triggers = await connection.fetch(
+        "SELECT tgrelid::regclass::text, tgname, tgenabled FROM pg_trigger WHERE NOT tgisinternal ORDER BY 1, 2"
+    )
+    views = await connection.fetch("SELECT viewname FROM pg_views WHERE schemaname = 'gx'")
+    await connection.close()
+    files = newest_files()
+    for name, body in functions.items():
+        assert re.search(r"\$function\$(.*)\$function\$", files[name], re.DOTALL)[1] == body
+    assert {name for name, text in files.items() if "CREATE FUNCTION" in text} == set(functions)
+    assert {name for name, text in files.items() if "CREATE VIEW" in text} == {
+        row["viewname"] for row in views
+    }
+    assert unsafe == []
+    assert public == []
+    assert [(table, name) for table, name, _ in triggers] == [
+        (f"gx.{table}", f"refuse_{what}")
+        for table in ("decision_input", "decision_part", "event")
+        for what in ("change", "truncate")
+    ]
+    assert {state for *_, state in triggers} == {b"O"}
+
+
+async def use(url):
+    await migrate.upgrade(url)
+    async with PostgresEventLog(url) as log:
+        grant = await log.take(holder="a", address="", ttl_ms=60_000)
+        events = Script(grant).some(1000)
+        await asyncio.gather(*(log.append(grant, [event]) for event in events))
+        assert [event async for page in log.read() for event in page] == events
+        again = await log.take(holder="a", address="", ttl_ms=60_000)
+        assert again.head.position == 1000
+
+
+@pytest.mark.parametrize(
+    "folder", sorted(Path("/usr/lib/postgresql").glob("*/bin")), ids=lambda path: path.parent.name
+)
+def test_the_schema_works_on_the_distributions_postgres(folder):
+    """Whatever versions this machine has; the session's server covers the wheel's."""
+    from tests.postgres import run
+
+    with running_postgres(pg_bin=folder) as server:
+        run(use(server.url))
+
+
+async def test_a_fresh_migration_would_pass_the_linter(tmp_path):
+    """script.py.mako renders to what ruff accepts and keeps as it is."""
+    import shutil
+    import subprocess
+
+    from alembic import command
+    from alembic.config import Config
+
+    copy = tmp_path / "migrations"
+    shutil.copytree(migrate.migrations_folder(), copy, ignore=shutil.ignore_patterns("__pycache__"))
+    config = Config()
+    config.set_main_option("script_location", str(copy))
+    config.set_main_option("file_template", "%%(rev)s_%%(slug)s")
+    command.revision(config, message="expand the log", rev_id="0002")
+    made = copy / "versions" / "0002_expand_the_log.py"
+    settings = Path(__file__).parents[2] / "pyproject.toml"
+    ruff = [sys.executable, "-m", "ruff"]
+    for check in (["check", "--ignore=D103,INP001"], ["format", "--check"]):
+        done = subprocess.run(
+            [*ruff, *check, "--config", settings, made], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
