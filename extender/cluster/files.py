@@ -27,6 +27,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from extender.cluster import api
+from extender.cluster.deeds import Deeds, done_to
 from extender.cluster.documents import STDIN
 from extender.cluster.manifest import (
     Complete,
@@ -34,11 +35,11 @@ from extender.cluster.manifest import (
     in_feed_order,
 )
 from extender.cluster.parse import source_of
+from extender.cluster.reading import Reading
 from extender.cluster.records import (
     FILE,
     Bound,
     Conditions,
-    Deeds,
     GateLifted,
     Gone,
     Nominated,

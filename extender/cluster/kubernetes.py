@@ -139,6 +139,8 @@ class KubernetesCluster:
 
     def doubt(self) -> str:
         """Say why `view` must not be decided from, or the empty string."""
+        if self._broken is not None and self._broken.done():
+            return "a task that follows the cluster has ended by a defect; see the log"
         if not self._discovered:
             return f"API groups are not discovered yet: {self._trouble}"
         now_ms = self._clock.monotonic_ms()

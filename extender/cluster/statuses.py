@@ -26,7 +26,7 @@ TRIES_MAX = 4  # against other writers of the same status; there are few
 MESSAGE_MAX = 32768  # of a condition, in every version
 
 
-class _Condition(msgspec.Struct, rename="camel", omit_defaults=True):
+class _Condition(msgspec.Struct, rename="camel"):
     type: str
     status: str
     last_transition_time: str = ""

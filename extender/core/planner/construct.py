@@ -279,7 +279,6 @@ class Draft:
             steps = self._remove(leaf)
             best, most = domain, here
             for other in self._candidates(leaf, outer)[:MOVES_MAX]:
-                self.effort.spend()
                 mark = len(self._trail)
                 count = self._pour(leaf, other)
                 self._undo(mark)
@@ -314,7 +313,7 @@ class Draft:
         """Take a leaf out, whenever it was placed; give its steps."""
         steps = [step for step in self._trail if step[0] == leaf.index]
         others = [step for step in self._trail if step[0] != leaf.index]
-        self._trail = steps
+        self._trail = list(steps)
         self._undo(0)
         self._trail = others
         return steps

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 VARIABLES_MAX = 300_000  # beyond this a model takes longer to build than anybody waits
-STEPS_PER_UNIT = 20_000  # search nodes that one unit of the solver's deterministic time stands for
+STEPS_PER_UNIT = 50_000  # search nodes that one unit of the solver's deterministic time stands for
+EXTRAS_PART = 4  # with the minimum in hand, this fraction of the budget is spent on extras
 
 Users: TypeAlias = "list[tuple[int, cp_model.IntVar]]"  # kind and count of pods in a cell
 Ending = Literal["best", "found", "none", "unknown"]
@@ -307,6 +308,8 @@ class _Model:
         solver = self.cp.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 0
+        if hint is not None:
+            limit = max(limit // EXTRAS_PART, 1)
         solver.parameters.max_number_of_conflicts = limit
         solver.parameters.max_deterministic_time = max(limit / STEPS_PER_UNIT, 0.01)
         status = solver.solve(self.model)

@@ -67,7 +67,7 @@ class FakeApi:
     async def __aenter__(self) -> Self:
         app = web.Application(middlewares=[self._misbehave])
         app.router.add_route("*", "/{path:.*}", self._answer)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()

@@ -310,3 +310,4 @@ async def test_a_defect_is_told(
     fake.put("nodes", a_node("n1"))
     with pytest.raises(RuntimeError, match="defect"):
         await asyncio.wait_for(cluster.broken(), 5)
+    assert "defect" in cluster.doubt()

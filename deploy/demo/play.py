@@ -1,0 +1,263 @@
+"""`make demo`: the real service on an embedded PostgreSQL, killed in the middle of a gang and restarted.
+
+Starts `gang-extender serve` as in production, on a cluster read from `deploy/examples/`, and plays
+kube-scheduler's part over HTTP. Everything lives in a temporary folder; nothing is left running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from rich.console import Console
+from rich.tree import Tree
+
+from deploy.demo.kube_scheduler import Player
+
+HERE = Path(__file__).resolve().parent
+EXAMPLES = HERE.parent / "examples"
+READY_WITHIN_S = 60
+out = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+
+
+def free_port() -> int:
+    """Find a port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Service:
+    """The service as a child process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifests = folder / "manifests"
+        self.data = folder / "data"
+        self.manifests.mkdir(mode=0o755)
+        self.url = f"http://127.0.0.1:{free_port()}"
+        self.environ = {k: v for k, v in os.environ.items() if not k.startswith("GANG_EXTENDER_")}
+        self.environ |= {"GANG_EXTENDER_DATA_DIR": str(self.data), "GANG_EXTENDER_SERVER": self.url}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def command(self, *words: str) -> list[str]:
+        """Give the command line of our program."""
+        return [sys.executable, "-m", "extender", *words]
+
+    def start(self) -> float:
+        """Start it and wait until it is ready; gives the seconds that took."""
+        log = (self.folder / "service.log").open("ab")
+        began = time.monotonic()
+        self.process = subprocess.Popen(
+            self.command("serve", "--cluster", str(self.manifests), "--listen", self.url[7:]),
+            cwd=HERE.parents[1],
+            env=self.environ,
+            stdout=log,
+            stderr=log,
+        )
+        log.close()
+        while not self.ready():
+            if self.process.poll() is not None or time.monotonic() - began > READY_WITHIN_S:
+                tail = (self.folder / "service.log").read_text()[-3000:]
+                raise SystemExit(f"the service did not become ready; the end of its log:\n{tail}")
+            time.sleep(0.05)
+        return time.monotonic() - began
+
+    def ready(self) -> bool:
+        """Ask /readyz."""
+        try:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=2) as reply:
+                return reply.status == 200
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def get(self, path: str) -> dict:
+        """Ask the read API."""
+        with urllib.request.urlopen(self.url + path, timeout=5) as reply:
+            return json.load(reply)
+
+    def kill(self) -> None:
+        """SIGKILL: no chance to clean up."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, and wait."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+    def say(self, *words: str) -> None:
+        """Run a command of ours and show what it prints."""
+        out.print(f"[bold]$ gang-extender {' '.join(words)}[/bold]")
+        done = subprocess.run(
+            self.command(*words),
+            cwd=HERE.parents[1],
+            env=self.environ,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        print(done.stdout, end="")
+        if done.returncode:
+            raise SystemExit(
+                f"gang-extender {' '.join(words)} ended with {done.returncode}: {done.stderr}"
+            )
+
+
+def heading(text: str) -> None:
+    """Print a step."""
+    out.print(f"\n[bold cyan]{text}[/bold cyan]")
+
+
+async def wait_for(condition, what: str, within_s: float = 30.0) -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"waited {within_s:.0f} s in vain for: {what}")
+        await asyncio.sleep(0.05)
+
+
+def show_tree(player: Player, gang: dict) -> None:
+    """Print a gang as a tree of groups, each replica with its rack and nodes."""
+    groups = player.view.groups
+    namespace, _, name = gang["gang"].partition("/")
+    where = {m["pod"]: m["node"] for m in gang["members"]}
+
+    def label(group) -> str:
+        need = "any" if group.basic else f"at least {group.minimum}"
+        unit = "pods" if group.key.kind == "PodGroup" else "groups"
+        domain = gang["domains"].get(group.key.name, {})
+        place = ", ".join(f"{k.rpartition('/')[2]} [green]{v}[/green]" for k, v in domain.items())
+        return f"[bold]{group.key.name}[/bold] ({need} {unit})" + (f"  {place}" if place else "")
+
+    def add(branch: Tree, group) -> None:
+        if group.key.kind == "PodGroup":
+            pods = sorted(player.view.members.get(group.key, {}).values(), key=lambda p: p.path)
+            nodes = [where.get(pod.path) for pod in pods]
+            text = label(group)
+            if all(nodes):
+                branch.add(f"{text}: {' '.join(nodes)}")
+            elif any(nodes):
+                branch.add(f"{text}: {' '.join(n or '-' for n in nodes)}")
+            else:
+                branch.add(f"{text}: [yellow]waits, {len(pods)} pods[/yellow]")
+            return
+        here = branch.add(label(group)) if group.parent else branch
+        kids = [
+            g
+            for g in groups.values()
+            if g.parent == group.key.name and g.key.namespace == namespace
+        ]
+        for kid in sorted(kids, key=lambda g: (g.created_us, g.key.name)):
+            add(here, kid)
+
+    root = next(g for g in groups.values() if g.key.name == name and g.parent is None)
+    tree = Tree(label(root) if root.key.kind == "CompositePodGroup" else f"[bold]{name}[/bold]")
+    add(tree, root)
+    out.print(tree)
+    state = f"{gang['phase']}: {gang['bound']} bound, {gang['reserved']} reserved"
+    out.print(state + (f"; the rest waits: {gang['reasons'][0]}" if gang["reasons"] else ""))
+
+
+async def play(service: Service) -> None:
+    """Tell the story."""
+    shutil.copy(EXAMPLES / "cluster.yaml", service.manifests)
+    shutil.copy(EXAMPLES / "serve.yaml", service.manifests)
+    heading(
+        "1. The service starts on an empty PostgreSQL of its own and a cluster read from deploy/examples/"
+    )
+    out.print(f"ready after {service.start():.1f} s")
+    player = Player(service.url, service.manifests, service.data / "cluster.jsonl")
+    racks = {n.labels.get("topology.example.com/rack") for n in player.view.nodes.values()}
+    out.print(
+        f"{len(player.view.nodes)} nodes in {len(racks)} racks; {len(player.raw)} pods wait or run"
+    )
+
+    heading("2. A disaggregated service: 1 prefill + 1 decode replica as the minimum, 4 + 2 wanted")
+    await wait_for(lambda: player.watch() or player.lifted, "the admission of serve")
+    await player.run_until_idle()
+    gang = service.get("/v1/gangs/default/serve")
+    show_tree(player, gang)
+    if gang["phase"] != "satisfied" or gang["bound"] < 8:
+        raise SystemExit(f"serve should be satisfied with at least 8 pods bound, got {gang}")
+
+    heading(
+        "3. A second gang of 8; the service is killed with SIGKILL while half of it waits at bind"
+    )
+    shutil.copy(EXAMPLES / "train.yaml", service.manifests)
+    player.reload()
+    mine = [p for p in player.view.pods.values() if p.group is not None and p.group.name == "train"]
+    await wait_for(
+        lambda: player.watch() or all(p.uid in player.lifted for p in mine),
+        "the admission of train",
+    )
+    half = sorted(mine, key=lambda p: p.path)[:4]
+    held = []
+    for pod in half:
+        node = await player.place(pod)
+        held.append(asyncio.create_task(player.bind(pod, node)))
+    await asyncio.sleep(0.5)
+    before = service.get("/v1/gangs/default/train")
+    waiting = sum(not task.done() for task in held)
+    out.print(
+        f"{waiting} of {len(mine)} members wait at the barrier, {before['bound']} are bound; kill -9 {service.process.pid}"
+    )
+    service.kill()
+    results = await asyncio.gather(*held, return_exceptions=True)
+    if not all(isinstance(result, Exception) for result in results):
+        raise SystemExit("a bind call was answered by a dead service")
+    await player.close()
+    out.print(f"started again, ready after {service.start():.1f} s")
+    after = service.get("/v1/gangs/default/train")
+    same = before["members"] == after["members"]
+    out.print(f"reservations before and after the kill: {'the same' if same else 'DIFFERENT'}")
+    if not same:
+        raise SystemExit(f"before: {before['members']}\nafter: {after['members']}")
+    await player.run_until_idle()
+    gang = service.get("/v1/gangs/default/train")
+    show_tree(player, gang)
+    if gang["phase"] != "satisfied" or gang["bound"] != len(mine):
+        raise SystemExit(f"train should be bound as a whole, got {gang}")
+    await player.close()
+
+    heading("4. What the log says")
+    service.say("history", "default/serve")
+    service.say("history", "default/train")
+    service.say("verify")
+
+
+def main() -> None:
+    """Run the demo in a temporary folder."""
+    folder = Path(tempfile.mkdtemp(prefix="gang-extender-demo-"))
+    folder.chmod(0o755)  # as root the database runs as another user
+    service = Service(folder)
+    began = time.monotonic()
+    try:
+        asyncio.run(play(service))
+    finally:
+        service.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    out.print(f"\nDone in {time.monotonic() - began:.0f} s; nothing is left running.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,311 @@
+"""What is written, and what the adapter does when the API server refuses, hesitates or is silent."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from extender.cluster import client
+from extender.cluster.client import ApiServer
+from extender.cluster.kubernetes import KubernetesCluster
+from extender.core.errors import BadInput, BindRefused, ClusterUnavailable
+from extender.core.groups import leaf_key
+from extender.core.ids import NodeName, PlanId, PodUid
+from extender.service.ports import Binding, Condition, Notice, PodRef
+from tests.integration.cluster.fake_api import FakeApi, Fault, a_pod, a_pod_group, until
+
+POD = PodRef(namespace="default", name="p", uid=PodUid("uid-pods-p"))
+TO_N1 = Binding(pod=POD, node=NodeName("n1"), plan=PlanId("plan-1"))
+GROUP = leaf_key("default", "g")
+WAITS = Condition(
+    type="PodGroupInitiallyScheduled", status="False", reason="Unschedulable", message="waits"
+)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses of milliseconds."""
+    monkeypatch.setattr(client, "PAUSE_FIRST_S", 0.005)
+
+
+@pytest.fixture
+async def there(cluster: KubernetesCluster, fake: FakeApi) -> KubernetesCluster:
+    """A synced adapter, one pod and one group."""
+    fake.groups["gang-extender.dev/v1alpha1"] = ["podgroups"]
+    fake.put("pods", a_pod("p"))
+    fake.put("podgroups", a_pod_group("g"))
+    await cluster.start()
+    await asyncio.wait_for(cluster.synced(), 10)
+    return cluster
+
+
+def on(method: str, part: str):
+    return lambda request: request.method == method and part in request.path
+
+
+async def test_a_binding_carries_uid_and_plan(there: KubernetesCluster, fake: FakeApi) -> None:
+    """The UID is the precondition, the plan the crash-proof record."""
+    await there.bind(TO_N1)
+    (_, body) = fake.bodies[-1]
+    assert body["metadata"]["uid"] == POD.uid
+    assert body["metadata"]["annotations"] == {"gang-extender.dev/plan": "plan-1"}
+    await until(lambda: there.view().pods[POD.uid].node == "n1")
+
+
+async def test_binding_twice_to_the_same_node_succeeds(
+    there: KubernetesCluster, fake: FakeApi
+) -> None:
+    """A pod that is there already is a success."""
+    await there.bind(TO_N1)
+    await there.bind(TO_N1)
+
+
+async def test_a_binding_whose_answer_was_lost_is_found_out(
+    there: KubernetesCluster, fake: FakeApi
+) -> None:
+    """The second try gets 409, and the pod is on its node: success, bound once."""
+    fake.faults.append(Fault(on("POST", "/binding"), drop_after=True))
+    await there.bind(TO_N1)
+    assert fake.count("POST", "/binding") == 2
+    assert fake.objects["pods"]["default", "p"]["spec"]["nodeName"] == "n1"
+
+
+async def test_a_binding_is_refused_for_good(there: KubernetesCluster, fake: FakeApi) -> None:
+    """Bound elsewhere, made again, gone: no second try helps."""
+    await there.bind(TO_N1)
+    for wrong, why in (
+        (Binding(pod=POD, node=NodeName("n2")), "bound to n1"),
+        (
+            Binding(
+                pod=PodRef(namespace="default", name="p", uid=PodUid("old")), node=NodeName("n1")
+            ),
+            "made again",
+        ),
+        (
+            Binding(
+                pod=PodRef(namespace="default", name="x", uid=PodUid("x")), node=NodeName("n1")
+            ),
+            "404",
+        ),
+    ):
+        with pytest.raises(BindRefused, match=why):
+            await there.bind(wrong)
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, 504])
+async def test_a_passing_failure_is_tried_again(
+    there: KubernetesCluster, fake: FakeApi, status: int
+) -> None:
+    """429 and 5xx are not the last word."""
+    fake.faults.append(Fault(on("POST", "/binding"), status=status, times=2))
+    await there.bind(TO_N1)
+    assert fake.count("POST", "/binding") == 3
+
+
+async def test_a_lasting_failure_is_told(there: KubernetesCluster, fake: FakeApi) -> None:
+    """After five tries the caller knows that the outcome is unknown."""
+    fake.faults.append(Fault(on("POST", "/binding"), status=503, times=100))
+    with pytest.raises(ClusterUnavailable, match="503"):
+        await there.bind(TO_N1)
+    assert fake.count("POST", "/binding") == client.TRIES_MAX
+
+
+async def test_retry_after_is_honoured(there: KubernetesCluster, fake: FakeApi) -> None:
+    """A server that asks for a second gets it."""
+    fake.faults.append(Fault(on("PATCH", "/status"), status=429, headers={"Retry-After": "1"}))
+    began = time.monotonic()
+    await there.nominate(POD, NodeName("n1"))
+    assert time.monotonic() - began >= 1
+
+
+async def test_a_retry_after_beyond_the_budget_is_not_waited_for(
+    there: KubernetesCluster, fake: FakeApi
+) -> None:
+    """The caller can do something better than to wait for a minute."""
+    fake.faults.append(Fault(on("PATCH", "/status"), status=429, headers={"Retry-After": "60"}))
+    began = time.monotonic()
+    with pytest.raises(ClusterUnavailable, match="429"):
+        await there.nominate(POD, NodeName("n1"))
+    assert time.monotonic() - began < 1
+
+
+async def test_nothing_is_sent_or_tried_again_without_the_lease(
+    there: KubernetesCluster, fake: FakeApi, leading: list[bool]
+) -> None:
+    """Fencing reaches every single request."""
+    fake.faults.append(Fault(on("POST", "/binding"), status=503, times=100))
+    binding = asyncio.create_task(there.bind(TO_N1))
+    await until(lambda: fake.count("POST", "/binding") >= 1)
+    leading[0] = False
+    with pytest.raises(ClusterUnavailable):
+        await binding
+    sent = fake.count("POST", "/binding")
+    with pytest.raises(ClusterUnavailable, match="not the leader"):
+        await there.bind(TO_N1)
+    assert fake.count("POST", "/binding") == sent < client.TRIES_MAX
+
+
+async def test_calls_keep_to_their_connections(there: KubernetesCluster, fake: FakeApi) -> None:
+    """A thousand patches at once are never more than 24 in flight."""
+    most = 0
+
+    def matches(request) -> bool:
+        nonlocal most
+        if request.method == "PATCH":
+            most = max(most, len(fake._runner.server.connections))
+        return False
+
+    fake.faults.append(Fault(matches))
+    await asyncio.gather(*(there.nominate(POD, NodeName("n1")) for _ in range(200)))
+    assert most <= client.CONNECTIONS_MAX + 10  # and the watches
+
+
+async def test_missing_rights_are_not_a_verdict_on_the_pod(
+    there: KubernetesCluster, fake: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    """403 is for a person to repair; the pod may still be bound later."""
+    fake.faults.append(Fault(on("POST", "/binding"), status=403))
+    with pytest.raises(ClusterUnavailable, match="403"):
+        await there.bind(TO_N1)
+    assert "rbac.yaml" in caplog.text
+
+
+async def test_credentials_are_loaded_again_after_401(fake: FakeApi) -> None:
+    """Tokens of exec plugins and files end."""
+    renewals = 0
+
+    async def renew():
+        nonlocal renewals
+        renewals += 1
+        fresh = fake.configuration()
+        fresh.api_key["BearerToken"] = "Bearer new"
+        return fresh
+
+    fake.faults.append(
+        Fault(lambda r: r.headers.get("authorization") != "Bearer new", status=401, times=100)
+    )
+    configuration = fake.configuration()
+    configuration.api_key["BearerToken"] = "Bearer old"
+    async with ApiServer(configuration, renew=renew) as server:
+        await server.call(client.Request(method="GET", path="/readyz"))
+    assert renewals == 1
+
+
+async def test_no_configuration_is_bad_input(tmp_path) -> None:
+    """A path that is not there is named."""
+    with pytest.raises(BadInput, match="nowhere"):
+        await client.load_configuration(str(tmp_path / "nowhere"))
+
+
+# --- conditions
+
+
+async def test_conditions_are_merged(there: KubernetesCluster, fake: FakeApi) -> None:
+    """Conditions of others stay; lastTransitionTime moves with the status only."""
+    group = fake.objects["podgroups"]["default", "g"]
+    since = "2020-01-01T00:00:00Z"
+    other = {
+        "type": "Other",
+        "status": "True",
+        "lastTransitionTime": since,
+        "reason": "R",
+        "message": "",
+    }
+    mine = {**other, "type": WAITS.type, "status": "False"}
+    group["status"] = {"conditions": [other, mine]}
+    fake.put("podgroups", group)
+    await there.set_conditions(GROUP, "uid-podgroups-g", [WAITS])
+    stored = fake.objects["podgroups"]["default", "g"]["status"]["conditions"]
+    assert stored[0] == other
+    assert stored[1] == {
+        **mine, "reason": "Unschedulable", "message": "waits", "observedGeneration": 1
+    }  # fmt: skip
+
+
+async def test_equal_conditions_are_not_written_again(
+    there: KubernetesCluster, fake: FakeApi
+) -> None:
+    """Once the view shows what we wrote, the same again costs no request."""
+    await there.set_conditions(GROUP, "uid-podgroups-g", [WAITS])
+    await until(lambda: there.view().groups[GROUP].conditions)
+    calls = len(fake.calls)
+    await there.set_conditions(GROUP, "uid-podgroups-g", [WAITS])
+    assert not [c for c in fake.calls[calls:] if "podgroups" in c[1]]
+
+
+async def test_a_view_that_lags_behind_our_own_write_proves_nothing(
+    there: KubernetesCluster, fake: FakeApi
+) -> None:
+    """Back to what the view still shows: the object is read, and written."""
+    await there.set_conditions(GROUP, "uid-podgroups-g", [WAITS])
+    await until(lambda: there.view().groups[GROUP].conditions)
+    fake._tell = lambda *_: None  # the watch is late from here on
+    done = Condition(type=WAITS.type, status="True", reason="Scheduled", message="")
+    await there.set_conditions(GROUP, "uid-podgroups-g", [done])
+    await there.set_conditions(GROUP, "uid-podgroups-g", [WAITS])
+    (stored,) = fake.objects["podgroups"]["default", "g"]["status"]["conditions"]
+    assert stored["status"] == "False"
+
+
+async def test_a_conflict_of_writers_is_resolved(there: KubernetesCluster, fake: FakeApi) -> None:
+    """409: read again and merge again."""
+    fake.faults.append(Fault(on("PATCH", "podgroups/g/status"), status=409))
+    await there.set_conditions(GROUP, "uid-podgroups-g", [WAITS])
+    assert fake.count("PATCH", "podgroups/g/status") == 2
+
+
+async def test_a_group_made_again_gets_no_condition(there: KubernetesCluster) -> None:
+    """The UID is a precondition here too."""
+    with pytest.raises(BindRefused):
+        await there.set_conditions(GROUP, "another", [WAITS])
+
+
+# --- events
+
+
+def notice(message: str = "waits", uid: str = "uid-podgroups-g") -> Notice:
+    return Notice(
+        kind="PodGroup",
+        namespace="default",
+        name="g",
+        uid=uid,
+        reason="FailedScheduling",
+        message=message,
+        warning=True,
+    )
+
+
+async def test_an_event_says_what_it_is_about(there: KubernetesCluster, fake: FakeApi) -> None:
+    """With the version of the group, for `kubectl describe`."""
+    await there.notice(notice("é" * 1000))
+    (_, body) = fake.bodies[-1]
+    assert body["regarding"]["apiVersion"] == "gang-extender.dev/v1alpha1"
+    assert body["type"] == "Warning"
+    assert len(body["note"].encode()) <= 1024
+
+
+async def test_a_storm_of_events_stays_small(there: KubernetesCluster, fake: FakeApi) -> None:
+    """The same again is counted, one object gets ten, all together fifty at once."""
+    for _ in range(100):
+        await there.notice(notice())
+    assert fake.count("POST", "/events") == 1
+    for number in range(100):
+        await there.notice(notice(f"text {number}"))
+    assert fake.count("POST", "/events") == 10
+    for number in range(200):
+        await there.notice(notice(uid=f"uid-{number}"))
+    assert 50 <= fake.count("POST", "/events") <= 60
+    assert there.counts["events_dropped"] >= 230
+
+
+async def test_an_event_that_cannot_be_written_harms_nobody(
+    there: KubernetesCluster, fake: FakeApi
+) -> None:
+    """Best effort: counted, not raised."""
+    fake.faults.append(Fault(on("POST", "/events"), status=500))
+    await there.notice(notice())
+    assert there.counts["events_failed"] == 1
+    await there.notice(notice())
+    assert fake.count("POST", "/events") == 2
