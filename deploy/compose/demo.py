@@ -2,9 +2,10 @@
 
     KUBECONFIG=/etc/kubernetes/admin.conf python deploy/compose/demo.py [FILE...]
 
-Applies the manifests of deploy/kubernetes (all but the Deployment: the extender runs already), 16
-nodes in 2 blocks of 2 racks, and the files, by default deploy/examples/serve.yaml. Exit 0 when all
-pods of the files are bound. Server-side apply throughout, so it may run again.
+Applies the manifests of deploy/kubernetes (all but the Deployment: the extender runs already), the
+fleet of deploy/examples/cluster.yaml, and the files, by default deploy/examples/serve.yaml. Exit 0
+when the minimum of every root in the files was scheduled; what finds no room beyond it is printed
+as waiting. Server-side apply throughout, so it may run again.
 """
 
 from __future__ import annotations
@@ -82,10 +83,13 @@ class ApiServer:
             answer = response.read()
         return json.loads(answer) if answer.startswith(b"{") else {}
 
-    def apply(self, thing: Object, subresource: str = "") -> None:
-        """Apply an object, or its status, on the server's side; existing pods are left alone."""
-        path = f"{path_of(thing)}/{thing['metadata']['name']}{subresource}"
-        self.call("PATCH", path, thing, "fieldManager=gang-demo&force=true")
+    def apply(self, thing: Object) -> None:
+        """Apply an object, and its status where it has one (no kubelet here writes it)."""
+        path = f"{path_of(thing)}/{thing['metadata']['name']}"
+        query = "fieldManager=gang-demo&force=true"
+        self.call("PATCH", path, thing, query)
+        if thing.get("status"):
+            self.call("PATCH", f"{path}/status", thing, query)
 
 
 def path_of(thing: Object) -> str:
@@ -107,37 +111,14 @@ def read(file: Path) -> Iterator[Object]:
             yield document
 
 
-def nodes() -> Iterator[Object]:
-    """Give 16 nodes of 8 devices: 2 blocks of 2 racks of 4."""
-    room = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
-    for number in range(16):
-        name, rack, block = f"node-{number:02d}", f"rack-{number // 4}", f"block-{number // 8}"
-        labels = {
-            "kubernetes.io/hostname": name,
-            "topology.kubernetes.io/zone": block,
-            "topology.kubernetes.io/rack": rack,
-            "net/rack": rack,
-            "net/block": block,
-        }
-        yield {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": {"name": name, "labels": labels},
-            "status": {
-                "capacity": room,
-                "allocatable": room,
-                "conditions": [{"type": "Ready", "status": "True", "reason": "Demo"}],
-            },
-        }
-
-
 def until(what: str, look: Callable[[], bool]) -> None:
     """Wait until something is so.
 
     Raises:
         SystemExit: It never was.
     """
-    print(f"waiting: {what}", flush=True)
+    if what:
+        print(f"waiting: {what}", flush=True)
     deadline_s, why = time.monotonic() + TIMEOUT_S, "no"
     while time.monotonic() < deadline_s:
         try:
@@ -173,7 +154,35 @@ def apply_or_wait(server: ApiServer, thing: Object) -> None:
             raise SystemExit(f"{thing['kind']}: {refusal}: {refusal.read().decode()}") from refusal
         return True
 
-    until(f"{thing['kind']} {thing['metadata']['name']} is applied", applied)
+    until("", applied)
+
+
+def scheduled(server: ApiServer, group: Object) -> bool:
+    """Say whether the minimum of a group was scheduled."""
+    found = server.call("GET", f"{path_of(group)}/{group['metadata']['name']}")
+    conditions = found.get("status", {}).get("conditions", [])
+    wanted = f"{group['kind']}InitiallyScheduled"
+    return any(c["type"] == wanted and c["status"] == "True" for c in conditions)
+
+
+def node_of(server: ApiServer, pod: Object) -> str:
+    """Name the node of a pod; empty while it waits."""
+    found = server.call("GET", f"{path_of(pod)}/{pod['metadata']['name']}")
+    return str(found["spec"].get("nodeName", ""))
+
+
+def show(server: ApiServer, pods: list[Object]) -> None:
+    """Print where the pods are."""
+    print(f"{'POD':<24} {'GROUP':<16} {'NODE':<12} {'RACK':<10} BLOCK")
+    for pod in pods:
+        group = pod["metadata"].get("labels", {}).get("gang-extender.dev/pod-group", "")
+        node = node_of(server, pod)
+        labels = server.call("GET", f"/api/v1/nodes/{node}")["metadata"]["labels"] if node else {}
+        places = {key.rpartition("/")[2]: value for key, value in labels.items()}
+        print(
+            f"{pod['metadata']['name']:<24} {group:<16} {node or '(waits)':<12}"
+            f" {places.get('rack', ''):<10} {places.get('block', '')}"
+        )
 
 
 def main(files: list[Path]) -> None:
@@ -184,32 +193,30 @@ def main(files: list[Path]) -> None:
         for thing in read(DEPLOY / "kubernetes" / f"{name}.yaml"):
             apply_or_wait(server, thing)
     until("admission policy", lambda: policy_works(server))
-    for node in nodes():
-        server.apply(node)
-        server.apply(node, "/status")
+    for thing in read(DEPLOY / "examples" / "cluster.yaml"):
+        apply_or_wait(server, thing)
     until(
-        "extender is ready",
+        "extender",
         lambda: urllib.request.urlopen(f"{EXTENDER}/readyz", timeout=5).status == 200,
     )
     things = [thing for file in files for thing in read(file)]
     for thing in things:
         apply_or_wait(server, thing)
-    pods = [path_of(t) + "/" + t["metadata"]["name"] for t in things if t["kind"] == "Pod"]
-
-    def bound() -> bool:
-        return all(server.call("GET", path)["spec"].get("nodeName") for path in pods)
-
-    until(f"{len(pods)} pods are bound", bound)
-    print(f"{'POD':<40} {'GROUP':<24} {'NODE':<10} {'RACK':<8} BLOCK")
-    for path in pods:
-        pod = server.call("GET", path)
-        node = server.call("GET", f"/api/v1/nodes/{pod['spec']['nodeName']}")
-        labels = node["metadata"]["labels"]
-        group = pod["metadata"].get("labels", {}).get("gang-extender.dev/pod-group", "")
-        print(
-            f"{pod['metadata']['name']:<40} {group:<24} {node['metadata']['name']:<10}"
-            f" {labels['net/rack']:<8} {labels['net/block']}"
-        )
+    roots = [
+        thing
+        for thing in things
+        if thing["kind"] in {"PodGroup", "CompositePodGroup"}
+        and not thing["spec"].get("parentCompositePodGroupName")
+    ]
+    for root in roots:
+        name = f"{root['kind']} {root['metadata']['name']}"
+        until(f"{name} is scheduled", lambda root=root: scheduled(server, root))
+    pods = [thing for thing in things if thing["kind"] == "Pod"]
+    bound = -1
+    while (now := sum(1 for pod in pods if node_of(server, pod))) != bound:  # extras follow
+        bound = now
+        time.sleep(2)
+    show(server, pods)
 
 
 if __name__ == "__main__":

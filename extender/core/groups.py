@@ -87,8 +87,8 @@ class Forest(msgspec.Struct, frozen=True, kw_only=True):
     orphans: Mapping[GroupKey, Orphan]
 
 
-def _stored_order(group: Group) -> tuple[int, str]:
-    return (group.created_us, group.key.name)
+def _stored_order(group: Group) -> tuple[int, str, str]:
+    return (group.created_us, group.key.name, group.key.kind)
 
 
 def _member_order(pod: Pod) -> tuple[int, int, str]:

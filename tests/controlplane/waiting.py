@@ -7,8 +7,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tests.controlplane.api import Api, Object
-from tests.controlplane.objects import path_of
+from tests.controlplane.api import Api, ApiError, Object
+from tests.controlplane.objects import a_pod, a_priority_class, path_of
 
 
 async def eventually(
@@ -36,3 +36,23 @@ async def wait_until_bound(api: Api, pod: Object, *, timeout_s: float = 15) -> O
 
     found: Object = await eventually(look, timeout_s=timeout_s)
     return found
+
+
+async def create_priority_class(api: Api, name: str, value: int, **more: Any) -> None:
+    """Create a priority class and wait until pods and groups may name it.
+
+    Admission reads classes from a cache of its own, which is a moment late.
+    """
+    await api.create(a_priority_class(name, value, **more))
+
+    async def known() -> bool:
+        pod = a_pod("tries-priority-class", priorityClassName=name)
+        try:
+            await api.post(path_of(pod), pod, dryRun="All")
+        except ApiError as refused:
+            if "no PriorityClass" in str(refused):
+                return False
+            raise
+        return True
+
+    await eventually(known)

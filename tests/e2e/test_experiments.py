@@ -21,12 +21,11 @@ from tests.controlplane.objects import (
     MEMBER,
     a_node,
     a_pod,
-    a_priority_class,
     condition_of,
     path_of,
 )
 from tests.controlplane.plane import ControlPlane
-from tests.controlplane.waiting import eventually, wait_until_bound
+from tests.controlplane.waiting import create_priority_class, eventually, wait_until_bound
 from tests.e2e.recorder import Recorder, refuse, scheduler_config
 
 pytestmark = pytest.mark.e2e
@@ -168,7 +167,7 @@ async def test_a_nominated_gated_pod_holds_its_room_against_equal_priority_only(
 ) -> None:
     """EXTENDER 3.2 B: room of a nomination is closed to equal priority, open to higher."""
     await api.create(a_node("n0", cpu="8"))
-    await api.create(a_priority_class("high", 1000))
+    await create_priority_class(api, "high", 1000)
     plane.start_scheduler(scheduler_config(recorder.url))
     held = await api.create(
         a_member("held", requests={"cpu": "6"}, schedulingGates=[{"name": GATE}])
@@ -390,7 +389,7 @@ async def test_preempt_is_asked_with_candidate_nodes_and_its_answer_is_final(
     plane: ControlPlane, api: Api, recorder: Recorder, node_names: bool
 ) -> None:
     """EXTENDER part 4: victims by UID or in full; the answer picks the node, victims are deleted."""
-    await api.create(a_priority_class("high", 1000))
+    await create_priority_class(api, "high", 1000)
     plane.start_scheduler(scheduler_config(recorder.url, node_names=node_names))
     victims = {}
     for node in ("n0", "n1"):
@@ -430,7 +429,7 @@ async def test_a_null_victim_list_kills_kube_scheduler(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
     """EXTENDER 3.8: an answer of the wrong form ends the process, so ours is checked before."""
-    await api.create(a_priority_class("high", 1000))
+    await create_priority_class(api, "high", 1000)
     await api.create(a_node("n0", cpu="1"))
     await api.create(a_pod("victim", nodeName="n0"))
 

@@ -15,7 +15,7 @@ import pytest
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.objects import BIND, GATE, MEMBER, a_node, a_pod, path_of
 from tests.controlplane.plane import ControlPlane
-from tests.controlplane.waiting import eventually, wait_until_bound
+from tests.controlplane.waiting import create_priority_class, eventually, wait_until_bound
 from tests.e2e.recorder import Recorder, scheduler_config
 
 pytestmark = pytest.mark.e2e
@@ -228,14 +228,7 @@ async def test_a_dry_run_of_full_groups_tells_which_fields_survive(
     """DESIGN 9.9: what a gate takes away is seen by a dry run of a full object, on both versions."""
     gang = {"schedulingPolicy": {"gang": {"minCount": 2}}}
     rack = {"schedulingConstraints": {"topology": [{"key": "rack"}]}}
-    await api.create(
-        {
-            "apiVersion": "scheduling.k8s.io/v1",
-            "kind": "PriorityClass",
-            "metadata": {"name": "group"},
-            "value": 7,
-        }
-    )
+    await create_priority_class(api, "group", 7)
     priority = {"priorityClassName": "group"}
     specs: dict[str, Object]
     if plane.minor == "1.36":

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.controlplane.api import Api
-from tests.controlplane.objects import BIND, MEMBER, a_node, a_pod, a_priority_class, path_of
+from tests.controlplane.objects import BIND, MEMBER, a_node, a_pod, path_of
 from tests.controlplane.plane import NATIVE_GATES, ControlPlane
-from tests.controlplane.waiting import eventually, wait_until_bound
+from tests.controlplane.waiting import create_priority_class, eventually, wait_until_bound
 from tests.e2e.recorder import Recorder, refuse, scheduler_config
 
 pytestmark = pytest.mark.e2e
@@ -100,7 +100,7 @@ async def test_the_preempt_verb_is_never_asked_for_a_native_gang(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
     """EXTENDER part 5: on 1.37 the group preempts as a whole and no extender can save a victim."""
-    await api.create(a_priority_class("high", 1000))
+    await create_priority_class(api, "high", 1000)
     plane.start_scheduler(scheduler_config(recorder.url), gates=SCHEDULER_GATES[plane.minor])
     for name in ("n0", "n1"):
         await api.create(a_node(name))

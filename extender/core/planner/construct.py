@@ -26,9 +26,6 @@ Solution: TypeAlias = dict[int, dict[int, dict[int, int]]]
 """Leaf -> kind -> node -> new pods."""
 
 
-MOVES_MAX = 12  # domains looked at when an incomplete leaf is moved
-
-
 class BudgetEnded(Exception):
     """The budget of search nodes is used up; whoever catches it keeps the best plan found so far."""
 
@@ -66,15 +63,15 @@ class Draft:
         self.free = problem.free.copy()
         self.total = 0
         self.domains: dict[int, int] = {}  # active group -> its domain
-        self._trail: list[tuple[int, int, Ints, Ints]] = []  # leaf, kind, nodes, amounts
-        self._claimed: set[str] = set()
+        self.trail: list[tuple[int, int, Ints, Ints]] = []  # leaf, kind, nodes, amounts
+        self.claimed: set[str] = set(problem.in_use)
         self._rooms: dict[tuple[str, ...], Ints] = {}
-        self._liked = _liked(problem)
+        self.liked = _liked(problem)
 
     def solution(self) -> Solution:
         """Sum the steps up."""
         placed: Solution = {}
-        for leaf, kind, nodes, amounts in self._trail:
+        for leaf, kind, nodes, amounts in self.trail:
             there = placed.setdefault(leaf, {}).setdefault(kind, {})
             for node, amount in zip(nodes.tolist(), amounts.tolist(), strict=True):
                 there[node] = there.get(node, 0) + amount
@@ -86,23 +83,23 @@ class Draft:
         Raises:
             BudgetEnded: Nothing is known then.
         """
-        return self._place(self.problem.groups[0], 0)
+        return self.place(self.problem.groups[0], 0)
 
     # --- the minimum -------------------------------------------------------------------------------
 
-    def _place(self, group: Group, outer: int) -> bool:
+    def place(self, group: Group, outer: int) -> bool:
         """Place the minimum of a group inside a domain of its parent; undo all when it fails."""
-        for domain in self._candidates(group, outer):
+        for domain in self.candidates(group, outer):
             self.effort.spend()
-            mark, domains = len(self._trail), dict(self.domains)
+            mark, domains = len(self.trail), dict(self.domains)
             self.domains[group.index] = domain
             if self._fill(group, domain) if group.leaf else self._children(group, domain):
                 return True
-            self._undo(mark)
+            self.undo(mark)
             self.domains = domains
         return False
 
-    def _inside(self, group: Group, outer: int) -> Ints:
+    def inside(self, group: Group, outer: int) -> Ints:
         """List the domains of a group inside a domain of its parent that bounds do not rule out."""
         best = self.bounds.best[group.index]
         parent = self.problem.groups[group.parent] if group.parent >= 0 else None
@@ -112,8 +109,9 @@ class Draft:
         up = self.problem.fleet.up(group.level.keys, keys)
         return np.flatnonzero((up == outer) & (best >= 0))
 
-    def _candidates(self, group: Group, outer: int) -> list[int]:
-        inside = self._inside(group, outer)
+    def candidates(self, group: Group, outer: int) -> list[int]:
+        """List those domains in the order in which they are to be tried, full ones left out."""
+        inside = self.inside(group, outer)
         listed: list[int] = inside.tolist()
         if len(listed) <= 1:
             return listed
@@ -157,7 +155,7 @@ class Draft:
             need = sum(1 for c in alive if not c.holds)
         if need <= 0:
             return True
-        choices = {c.index: len(self._inside(c, domain)) for c in alive if not c.holds}
+        choices = {c.index: len(self.inside(c, domain)) for c in alive if not c.holds}
         able = [c for c in alive if choices.get(c.index)]
         if len(able) < need:
             return False
@@ -168,7 +166,7 @@ class Draft:
         for child in [*chosen, *able[need:]]:
             if _likeness(child) in failed:
                 continue
-            if self._place(child, domain):
+            if self.place(child, domain):
                 need -= 1
                 if not need:
                     return True
@@ -185,38 +183,39 @@ class Draft:
             return True
         nodes = leaf.level.members(domain)
         if len(leaf.members) == 1:
-            return self._put(leaf, next(iter(leaf.members)), nodes, need) == need
-        mark = len(self._trail)
+            return self.put(leaf, next(iter(leaf.members)), nodes, need) == need
+        mark = len(self.trail)
         for wanted in _choices(self.problem, leaf, need):
             kinds = sorted(wanted, key=lambda k: (-weight(self.problem, k), k))
-            if all(self._put(leaf, k, nodes, wanted[k]) == wanted[k] for k in kinds):
+            if all(self.put(leaf, k, nodes, wanted[k]) == wanted[k] for k in kinds):
                 return True
-            self._undo(mark)
+            self.undo(mark)
         return self._gather(leaf, nodes, need)
 
     def _gather(self, leaf: Group, nodes: Ints, need: int) -> bool:
         """Take the smallest members that fit, whatever their kind."""
         for kind in sorted(leaf.members, key=lambda k: (weight(self.problem, k), k)):
-            need -= self._put(leaf, kind, nodes, min(need, len(leaf.members[kind])))
+            need -= self.put(leaf, kind, nodes, min(need, len(leaf.members[kind])))
             if not need:
                 return True
         return False
 
-    def _fits(self, kind: int, nodes: Ints) -> Ints:
+    def fits(self, kind: int, nodes: Ints) -> Ints:
+        """Count the pods of a kind that still fit on each of some nodes."""
         claims = self.problem.claims[kind]
-        if claims & self._claimed:
+        if claims & self.claimed:
             return np.zeros(len(nodes), dtype=np.int64)
         fit = count_fitting(self.free[nodes], self.problem.requests[kind])
         return np.where(self.problem.allowed[kind][nodes], fit, 0)
 
-    def _put(self, leaf: Group, kind: int, nodes: Ints, want: int) -> int:
+    def put(self, leaf: Group, kind: int, nodes: Ints, want: int) -> int:
         """Place up to `want` pods of a kind on some nodes; give how many it were."""
         if want <= 0:
             return 0
         claims = self.problem.claims[kind]
         want = min(want, 1) if claims else want
-        fit = self._fits(kind, nodes)
-        liked = self._liked.get((leaf.index, kind), {})
+        fit = self.fits(kind, nodes)
+        liked = self.liked.get((leaf.index, kind), {})
         amounts = np.zeros(len(nodes), dtype=np.int64)
         if liked:
             amounts = np.minimum(fit, [liked.get(int(n), 0) for n in nodes])
@@ -227,200 +226,35 @@ class Draft:
             spare = (fit - amounts)[order]
             amounts[order] += np.diff(np.minimum(np.cumsum(spare), left), prepend=0)
         used = np.flatnonzero(amounts)
-        self._take(leaf.index, kind, nodes[used], amounts[used])
+        self.take(leaf.index, kind, nodes[used], amounts[used])
         return int(amounts.sum())
 
-    def _take(self, leaf: int, kind: int, nodes: Ints, amounts: Ints) -> None:
+    def take(self, leaf: int, kind: int, nodes: Ints, amounts: Ints) -> None:
+        """Take room for pods, which must fit; a step that `undo` can take back."""
         if not len(nodes):
             return
         self.free[nodes] -= amounts[:, None] * self.problem.requests[kind]
         self.total += int(amounts.sum())
-        self._claimed |= self.problem.claims[kind]
-        self._trail.append((leaf, kind, nodes, amounts))
+        self.claimed |= self.problem.claims[kind]
+        self.trail.append((leaf, kind, nodes, amounts))
 
-    def _undo(self, mark: int) -> None:
-        while len(self._trail) > mark:
-            _, kind, nodes, amounts = self._trail.pop()
+    def undo(self, mark: int) -> None:
+        """Take steps back until only `mark` are left."""
+        while len(self.trail) > mark:
+            _, kind, nodes, amounts = self.trail.pop()
             self.free[nodes] += amounts[:, None] * self.problem.requests[kind]
             self.total -= int(amounts.sum())
-            self._claimed -= self.problem.claims[kind]
-
-    # --- extras ------------------------------------------------------------------------------------
-
-    def extras(self) -> None:
-        """Add what still fits: members of satisfied leaves in turn, and whole further children.
-
-        Raises:
-            BudgetEnded: What was placed so far stands.
-        """
-        active, idle = self._front(self.problem.groups[0], 0)
-        if self.strategy == "tight":  # the other order, for the sake of variety
-            self._adopt(active, idle)
-            self._grow(active)
-        else:
-            self._grow(active)
-            grown: list[Group] = []
-            self._adopt(grown, idle)
-            self._grow(grown)
-            active += grown
-        self._move(active)
-
-    def _move(self, leaves: list[Group]) -> None:
-        """Move leaves that are not complete to domains that hold more of them, one leaf at a time."""
-        for leaf in leaves:
-            here = self._amount(leaf)
-            outer = self._outer(leaf)
-            if here == leaf.size or outer is None or leaf.pinned >= 0:
-                continue
-            inside = self._inside(leaf, outer)
-            if len(inside) < 2:  # noqa: PLR2004 -- nowhere else to go
-                continue
-            domain = self.domains[leaf.index]
-            steps = self._remove(leaf)
-            best, most = domain, here
-            for other in self._candidates(leaf, outer)[:MOVES_MAX]:
-                mark = len(self._trail)
-                count = self._pour(leaf, other)
-                self._undo(mark)
-                if count > most:
-                    best, most = other, count
-                if most == leaf.size:
-                    break
-            self.domains[leaf.index] = best
-            if best != domain:
-                self._pour(leaf, best)
-                continue
-            for step in steps:
-                self._take(*step)
-
-    def _pour(self, leaf: Group, domain: int) -> int:
-        """Place as many members of a leaf as go into a domain, the smallest kinds first; give the number."""
-        nodes = leaf.level.members(domain)
-        kinds = sorted(leaf.members, key=lambda k: (weight(self.problem, k), k))
-        return sum(self._put(leaf, k, nodes, len(leaf.members[k])) for k in kinds)
-
-    def _amount(self, leaf: Group) -> int:
-        return sum(int(step[3].sum()) for step in self._trail if step[0] == leaf.index)
-
-    def _outer(self, leaf: Group) -> int | None:
-        """Give the domain of the parent of an active leaf that chose a domain of its own."""
-        if leaf.parent < 0:
-            return 0 if leaf.level.keys else None
-        parent = self.problem.groups[leaf.parent]
-        return None if parent.level.keys == leaf.level.keys else self.domains.get(leaf.parent)
-
-    def _remove(self, leaf: Group) -> list[tuple[int, int, Ints, Ints]]:
-        """Take a leaf out, whenever it was placed; give its steps."""
-        steps = [step for step in self._trail if step[0] == leaf.index]
-        others = [step for step in self._trail if step[0] != leaf.index]
-        self._trail = list(steps)
-        self._undo(0)
-        self._trail = others
-        return steps
-
-    def _adopt(self, active: list[Group], idle: list[tuple[Group, int]]) -> None:
-        """Place the minimum of further children; those that work bring their leaves and children."""
-        while idle:
-            child, domain = idle.pop(0)
-            mark = len(self._trail)
-            try:
-                placed = self._place(child, domain)
-            except BudgetEnded:
-                self._undo(mark)  # no half children
-                raise
-            if placed:
-                leaves, more = self._front(child, domain)
-                active.extend(leaves)
-                idle.extend(more)
-
-    def _front(self, group: Group, outer: int) -> tuple[list[Group], list[tuple[Group, int]]]:
-        """List satisfied leaves below an active group, and its children that are not active yet."""
-        domain = self.domains.get(group.index)
-        if domain is None:  # satisfied by bound members alone: they say where it is
-            inside = self._inside(group, outer)
-            if not len(inside):
-                return [], []
-            domain = int(inside[0])
-            self.domains[group.index] = domain
-        if group.leaf:
-            return [group], []
-        active: list[Group] = []
-        idle: list[tuple[Group, int]] = []
-        for c in group.children:
-            child = self.problem.groups[c]
-            if child.alive and (child.holds or child.index in self.domains):
-                leaves, more = self._front(child, domain)
-                active.extend(leaves)
-                idle.extend(more)
-            elif child.alive and len(self._inside(child, domain)):
-                idle.append((child, domain))
-        return active, idle
-
-    def _grow(self, leaves: list[Group]) -> None:
-        """Give the leaves further members, one each in turn, as long as any can take one."""
-        turns = [t for t in (self._turn(leaf) for leaf in leaves) if t is not None]
-        if len(turns) == 1:
-            leaf, left = turns[0].leaf, turns[0].left
-            for kind in sorted(left, key=lambda k: (weight(self.problem, k), k)):
-                self._put(leaf, kind, turns[0].nodes, left[kind])
-            return
-        while turns:
-            turns = [t for t in turns if t.step(self)]
-
-    def _turn(self, leaf: Group) -> Turn | None:
-        placed = dict.fromkeys(leaf.members, 0)
-        for index, kind, _, amounts in self._trail:
-            if index == leaf.index:
-                placed[kind] += int(amounts.sum())
-        left = {k: len(m) - placed[k] for k, m in leaf.members.items() if len(m) > placed[k]}
-        if not left:
-            return None
-        return Turn(self, leaf, leaf.level.members(self.domains[leaf.index]), left)
+            self.claimed -= self.problem.claims[kind]
 
     def _liking(self, group: Group) -> Ints:
         """Count per domain of a group the members below it that an earlier plan had put there."""
         liked = np.zeros(group.level.count, dtype=np.int64)
-        for (leaf, _), nodes in self._liked.items():
+        for (leaf, _), nodes in self.liked.items():
             if _below(self.problem, leaf, group.index):
                 for node, amount in nodes.items():
                     if group.level.domain[node] >= 0:
                         liked[group.level.domain[node]] += amount
         return liked
-
-
-class Turn:
-    """A leaf that grows by one member whenever it is its turn."""
-
-    def __init__(self, draft: Draft, leaf: Group, nodes: Ints, left: dict[int, int]) -> None:
-        self.leaf = leaf
-        self.nodes = nodes
-        self.left = left
-        self._queue = sorted(left, key=lambda k: (weight(draft.problem, k), k))
-        self._holes: list[int] | None = None
-
-    def step(self, draft: Draft) -> bool:
-        """Place one more member; False when none fits any more."""
-        while self._queue:
-            kind = self._queue[0]
-            if self._holes is None:
-                fit = draft._fits(kind, self.nodes)  # noqa: SLF001 -- a Turn is a part of its Draft
-                liked = set(draft._liked.get((self.leaf.index, kind), {}))  # noqa: SLF001
-                order = order_nodes(fit, liked, self.nodes)
-                self._holes = self.nodes[order][fit[order] > 0].tolist()[::-1]
-            request = draft.problem.requests[kind]
-            while self._holes and self.left[kind]:
-                node = self._holes[-1]
-                if not draft.problem.claims[kind] & draft._claimed and bool(  # noqa: SLF001
-                    (draft.free[node] >= request).all()
-                ):
-                    self.left[kind] -= 1
-                    one = np.ones(1, dtype=np.int64)
-                    draft._take(self.leaf.index, kind, np.array([node]), one)  # noqa: SLF001
-                    return True
-                self._holes.pop()
-            self._queue.pop(0)
-            self._holes = None
-        return False
 
 
 def _liked(problem: Problem) -> dict[tuple[int, int], dict[int, int]]:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 VARIABLES_MAX = 300_000  # beyond this a model takes longer to build than anybody waits
-STEPS_PER_UNIT = 50_000  # search nodes that one unit of the solver's deterministic time stands for
-EXTRAS_PART = 4  # with the minimum in hand, this fraction of the budget is spent on extras
+STEPS_PER_UNIT = 20_000  # search nodes that one unit of the solver's deterministic time stands for
+EXTRAS_PART = 8  # with the minimum in hand, this fraction of the budget is spent on extras
 
 Users: TypeAlias = "list[tuple[int, cp_model.IntVar]]"  # kind and count of pods in a cell
 Ending = Literal["best", "found", "none", "unknown"]
@@ -302,6 +302,7 @@ class _Model:
         """Solve, and read the answer back."""
         pods = [v for leaves in self.leaves for v in leaves.pods.values()]
         if maximise and pods:
+            self.model.add(self.cp.LinearExpr.sum(pods) <= self.bounds.root)
             self.model.maximize(self.cp.LinearExpr.sum(pods))
         if hint is not None:
             self._hint(hint)

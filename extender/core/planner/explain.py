@@ -27,7 +27,8 @@ from extender.core.planner.placement import (
 from extender.core.planner.solve import Solved, solve
 
 SOLVES_MAX = 48  # some milliseconds each on 5,000 nodes
-PART_OF_BUDGET = 16  # one solve here may spend this fraction of the request's budget
+PART_OF_BUDGET = 32  # one solve here may spend this fraction of the request's budget
+TOTAL_PART = 4  # and all of the conflict, or all of the ways out, this one
 RELAXATIONS_MAX = 5
 NODES_ADDED_MAX = 64
 
@@ -57,11 +58,18 @@ class _Solver:
             request, budget=max(request.budget // PART_OF_BUDGET, 1)
         )
         self.fleet = fleet
+        self.left = 0
+        self.nodes = 0
+        self.refill()
+
+    def refill(self) -> None:
+        """Start a new question with a full allowance."""
         self.left = SOLVES_MAX
+        self.nodes = self.request.budget * PART_OF_BUDGET // TOTAL_PART
 
     def fits(self, request: PlanRequest, fleet: Fleet, options: Options) -> bool | None:
         """Say whether the minimum fits; None when that was not found out."""
-        if self.left <= 0:
+        if self.left <= 0 or self.nodes < 0:
             return None
         self.left -= 1
         if not admissible(request.root):
@@ -70,6 +78,7 @@ class _Solver:
         if problem.violations:
             return False
         end = solve(request, fleet, options=options, maximise=False, problem=problem)
+        self.nodes -= end.nodes
         return True if end.solution is not None else (False if end.proved else None)
 
     def without(self, dropped: set[Requirement]) -> bool | None:
@@ -175,7 +184,7 @@ def _conflict(solver: _Solver, requirements: list[Requirement]) -> list[Requirem
 
 def _relaxations(solver: _Solver, solved: Solved, conflict: list[Requirement]) -> tuple[str, ...]:
     """Try the cheapest ways out and keep those that work."""
-    solver.left = SOLVES_MAX
+    solver.refill()
     found: list[str] = []
     found.extend(_lower_minimum(solver, conflict))
     found.extend(_more_nodes(solver, solved))

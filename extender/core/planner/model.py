@@ -56,6 +56,7 @@ class Problem:
     free: Ints  # (nodes, axes)
     allowed: Bools  # (kinds, nodes): static filters and vetoes
     claims: list[frozenset[str]]  # per kind, claims of which one pod may exist in the whole cluster
+    in_use: frozenset[str]  # claims that no pod can have any more
     axes: list[str]
     counts: Ints  # (kinds, nodes): pods of one kind that fit when nothing else comes
     violations: list[str]  # bound members that no domain can hold together
@@ -80,7 +81,7 @@ def compile_request(request: PlanRequest, fleet: Fleet, options: Options | None 
     allowed = np.zeros((len(kinds), fleet.size), dtype=np.bool_)
     counts = np.zeros((len(kinds), fleet.size), dtype=np.int64)
     claims = [frozenset(s.exclusive_claims) for s in shapes]
-    in_use = set(request.claims_in_use)
+    in_use = frozenset(request.claims_in_use)
     for k, shape in enumerate(shapes):
         allowed[k] = _static(fleet, shape, options or Options())
         allowed[k][sorted(vetoed[k])] = False
@@ -88,7 +89,7 @@ def compile_request(request: PlanRequest, fleet: Fleet, options: Options | None 
         if claims[k]:
             counts[k] = 0 if claims[k] & in_use else np.minimum(counts[k], 1)
     problem = Problem(
-        fleet, groups, kinds, shapes, requests, free, allowed, claims, axes, counts, []
+        fleet, groups, kinds, shapes, requests, free, allowed, claims, in_use, axes, counts, []
     )
     _pin(problem)
     return problem

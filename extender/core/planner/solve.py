@@ -8,6 +8,7 @@ from extender.core.planner.bounds import Bounds, bound_all
 from extender.core.planner.capacity import Fleet
 from extender.core.planner.construct import BudgetEnded, Draft, Effort, Solution
 from extender.core.planner.exact import solve_exactly
+from extender.core.planner.extras import Extras
 from extender.core.planner.model import Options, Problem, compile_request
 from extender.core.planner.placement import PlanRequest
 from extender.core.planner.scoring import STRATEGIES
@@ -51,18 +52,26 @@ def solve(
     if best is not None and (not maximise or best.total >= bounds.root):
         return Solved(problem, bounds, best.solution(), proved=True, nodes=effort.nodes)
     hint = best.solution() if best is not None else None
-    outcome = solve_exactly(
-        problem, bounds, limit=effort.limit - effort.nodes, hint=hint, maximise=maximise
-    )
-    nodes = effort.nodes + outcome.steps
-    if outcome.ending == "none":
-        return Solved(problem, bounds, None, proved=True, nodes=nodes)
-    if outcome.ending == "unknown":
+    nodes = effort.nodes
+    if hint is None:  # first any placement of the minimum, or the proof that there is none
+        first = solve_exactly(
+            problem, bounds, limit=effort.limit - nodes, hint=None, maximise=False
+        )
+        nodes += first.steps
+        if first.ending in {"none", "unknown"} or not maximise:
+            found = first.solution if first.ending == "found" else None
+            return Solved(problem, bounds, found, proved=first.ending != "unknown", nodes=nodes)
+        hint = first.solution
+    if size(hint) >= bounds.root:
+        return Solved(problem, bounds, hint, proved=True, nodes=nodes)
+    more = solve_exactly(problem, bounds, limit=effort.limit - nodes, hint=hint, maximise=True)
+    nodes += more.steps
+    if more.ending == "unknown":
         return Solved(problem, bounds, hint, proved=False, nodes=nodes)
-    proved = outcome.ending == "best"
-    if hint is not None and best is not None and size(outcome.solution) <= best.total:
-        return Solved(problem, bounds, hint, proved=proved, nodes=nodes)  # the quick one is tidier
-    return Solved(problem, bounds, outcome.solution, proved=proved, nodes=nodes)
+    proved = more.ending == "best" or size(more.solution) >= bounds.root
+    # at an equal total the first placement stays: the quick way's is tidier
+    better = more.solution if size(more.solution) > size(hint) else hint
+    return Solved(problem, bounds, better, proved=proved, nodes=nodes)
 
 
 def _quickly(problem: Problem, bounds: Bounds, effort: Effort, *, maximise: bool) -> Draft | None:
@@ -77,7 +86,7 @@ def _quickly(problem: Problem, bounds: Bounds, effort: Effort, *, maximise: bool
         try:
             held = draft.minimum()
             if held and maximise:
-                draft.extras()
+                Extras(draft).add()
         except BudgetEnded:
             if not held:
                 return best

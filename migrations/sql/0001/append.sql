@@ -47,7 +47,7 @@ BEGIN
         RAISE EXCEPTION 'the log ends at position %, these events begin at %', head_position, p_first
             USING ERRCODE = 'XE002';
     END IF;
-    IF p_at_us[1] < head_at_us OR EXISTS (
+    IF p_at_us[1] < head_at_us OR last > p_first AND EXISTS (
         SELECT FROM (
             SELECT u.at_us, lag(u.at_us) OVER (ORDER BY u.n) AS before
             FROM unnest(p_at_us) WITH ORDINALITY AS u (at_us, n)

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from extender.core.planner import cells, solve
 from extender.core.planner.feasibility import admissible
 from extender.core.planner.placement import Plan, Refusal
 from extender.core.planner.search import Fleet, plan
@@ -105,6 +106,25 @@ def _agree(request):
 def test_agrees_with_brute_force(request_):
     """Placed exactly when brute force places, with the same total; impossible exactly when it finds none."""
     _agree(request_)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(requests())
+def test_complete_search_agrees_alone(request_):
+    """With the quick way taken out, the complete one gives the same answers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solve, "_quickly", lambda *args, **options: None)
+        _agree(request_)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(requests())
+def test_complete_search_without_patterns(request_):
+    """The same where nodes are kept one by one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solve, "_quickly", lambda *args, **options: None)
+        patch.setattr(cells, "PATTERNS_MAX", -1)
+        _agree(request_)
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,0 +1,10 @@
+// Package main runs etcd as its module ships it.
+package main
+
+import (
+	"os"
+
+	"go.etcd.io/etcd/server/v3/etcdmain"
+)
+
+func main() { etcdmain.Main(os.Args) }

@@ -1,0 +1,212 @@
+"""One control plane per version with everything of deploy/kubernetes applied, and a story's cast."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.controlplane.api import Api, ApiError
+from tests.controlplane.objects import path_of
+from tests.controlplane.plane import ControlPlane
+from tests.controlplane.waiting import eventually
+from tests.e2e.conftest import NEWEST, require_programs, sweep
+from tests.e2e.scenarios.proxy import Proxy
+from tests.e2e.scenarios.service import ROOT, Service
+
+DEPLOY = ROOT / "deploy" / "kubernetes"
+MANIFESTS = ("namespace", "crds", "rbac", "priorityclasses", "flowschema", "admission-policy")
+OURS = "gang-extender.dev/v1alpha1"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "site" in metafunc.fixturenames:
+        marker = metafunc.definition.get_closest_marker("kubernetes")
+        metafunc.parametrize("site", marker.args if marker else (NEWEST,), indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def site(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ControlPlane]:
+    """A control plane with our manifests applied; the built-in groups are served too."""
+    require_programs(request.param)
+    with ControlPlane(request.param, tmp_path_factory.mktemp(f"site-{request.param}")) as plane:
+        for name in MANIFESTS:
+            done = plane.kubectl("apply", "--server-side", "-f", str(DEPLOY / f"{name}.yaml"))
+            assert done.returncode == 0, done.stderr
+        asyncio.run(_policy_works(plane))
+        yield plane
+
+
+async def _policy_works(plane: ControlPlane) -> None:
+    async with plane.api() as api:
+
+        async def ready() -> bool:
+            probe = member("probe", "g")
+            try:
+                await api.get(f"/apis/{OURS}/podgroups")
+                made = await api.post(path_of(probe), probe, dryRun="All")
+            except ApiError:
+                return False
+            return bool(made["spec"].get("schedulingGates"))
+
+        await eventually(ready, timeout_s=30)
+
+
+def member(name: str, group: str, **spec: Any) -> dict[str, Any]:
+    """Make a pod that names a group by our label; policy and scheduler do the rest."""
+    from tests.builders import a_pod
+
+    return real(a_pod(name, group, **spec))
+
+
+def real(thing: Mapping[str, Any]) -> dict[str, Any]:
+    """Complete a built object for a real API server: limits of extended resources, no grace."""
+    made = {**thing}
+    if made["kind"] != "Pod":
+        return made
+    spec = {"terminationGracePeriodSeconds": 0, "automountServiceAccountToken": False, **made["spec"]}
+    containers = []
+    for container in spec["containers"]:
+        requests = {k: str(v) for k, v in container["resources"]["requests"].items()}
+        limits = {k: v for k, v in requests.items() if "/" in k}
+        resources = {"requests": requests, "limits": limits}
+        containers.append({"image": "registry.invalid/none", **container, "resources": resources})
+    made["spec"] = {**spec, "containers": containers}
+    made.pop("status", None)
+    return made
+
+
+class Story:
+    """The cast of one story."""
+
+    def __init__(self, plane: ControlPlane, api: Api, service: Service, verbs: Proxy, server: Proxy) -> None:
+        self.plane = plane
+        self.api = api
+        self.service = service
+        self.verbs = verbs  # between kube-scheduler and the service
+        self.server = server  # between the service and kube-apiserver
+
+    async def create(self, *things: Mapping[str, Any]) -> None:
+        """Create objects in order; a group's status comes later, from us."""
+        for thing in things:
+            await self.api.create(real(thing))
+
+    async def pods(self) -> dict[str, dict[str, Any]]:
+        """Read all pods by name."""
+        items = (await self.api.get("/api/v1/namespaces/default/pods"))["items"]
+        return {item["metadata"]["name"]: item for item in items}
+
+    async def bound(self, prefix: str = "") -> dict[str, str]:
+        """Give pod -> node of those that are bound."""
+        return {
+            name: pod["spec"]["nodeName"]
+            for name, pod in (await self.pods()).items()
+            if name.startswith(prefix) and pod["spec"].get("nodeName")
+        }
+
+    async def until_bound(self, count: int, prefix: str = "", timeout_s: float = 40) -> dict[str, str]:
+        """Wait until exactly so many pods are bound."""
+
+        async def look() -> dict[str, str] | None:
+            found = await self.bound(prefix)
+            return found if len(found) >= count else None
+
+        try:
+            found = await eventually(look, timeout_s=timeout_s, every_s=0.1)
+        except TimeoutError as error:
+            raise AssertionError(await self.report()) from error
+        assert len(found) == count, found
+        return found
+
+    async def until_fact(self, kind: str, gang: str = "", timeout_s: float = 20) -> dict[str, Any]:
+        """Wait for a fact and give the newest of its kind."""
+
+        async def look() -> dict[str, Any] | None:
+            found = [f for f in await self.service.facts(kind) if gang in ("", f["gang"])]
+            return found[-1] if found else None
+
+        return await eventually(look, timeout_s=timeout_s, every_s=0.1)
+
+    async def report(self) -> str:
+        """Tell what there is, for a failed assertion."""
+        lines = [f"{n}: {p['spec'].get('nodeName')} {p['status']}" for n, p in (await self.pods()).items()]
+        with contextlib.suppress(Exception):
+            lines += [f"{f['position']} {f['gang']} {f['type']}: {f['summary']}" for f in await self.service.facts()]
+        return "\n".join([*lines, self.service.log.read_text()[-4000:]])
+
+    async def events_of(self, pod: str) -> list[str]:
+        """Give what `kubectl describe pod` prints below Events."""
+        done = self.plane.kubectl("describe", "pod", pod)
+        assert done.returncode == 0, done.stderr
+        _, _, events = done.stdout.partition("\nEvents:")
+        return events.splitlines()
+
+    async def check_facts(self) -> list[dict[str, Any]]:
+        """Check what must hold of every log: positions without a gap, every binding once, all inside an admission."""
+        facts = await self.service.facts()
+        assert [f["position"] for f in facts] == list(range(1, len(facts) + 1))
+        bound = [f["data"]["uid"] for f in facts if f["type"] == "PodBound"]
+        assert len(bound) == len(set(bound)), "a binding is recorded twice"
+        drift = [f["summary"] for f in facts if f["type"] == "DriftFound"]
+        assert not drift, drift
+        return facts
+
+    async def check_room(self) -> None:
+        """Check that no node holds more than it has."""
+        nodes = {n["metadata"]["name"]: n for n in (await self.api.get("/api/v1/nodes"))["items"]}
+        used: dict[tuple[str, str], int] = {}
+        for pod in (await self.pods()).values():
+            node = pod["spec"].get("nodeName")
+            for container in pod["spec"]["containers"]:
+                for name, amount in container["resources"].get("requests", {}).items():
+                    if "/" in name and "gang-extender" not in name and node:
+                        used[node, name] = used.get((node, name), 0) + int(amount)
+        for (node, name), amount in used.items():
+            assert amount <= int(nodes[node]["status"]["allocatable"][name]), (node, name, amount)
+
+
+def scheduler_config(extender_url: str) -> dict[str, Any]:
+    """Give the configuration of deploy/, pointed at a test's server."""
+    data = yaml.safe_load((DEPLOY / "scheduler-config.yaml").read_text())
+    for entry in data["extenders"]:
+        entry["urlPrefix"] = f"{extender_url}/scheduler"
+    data["leaderElection"] = {"leaderElect": False}
+    return data
+
+
+@pytest.fixture
+async def story(
+    site: ControlPlane, database_url: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[Story]:
+    """Service, proxies and kube-scheduler running; an empty cluster before and after."""
+    settings: dict[str, str] = {}
+    for marker in request.node.iter_markers("settings"):
+        settings |= marker.kwargs
+    async with site.api() as api, Proxy(site.url, site.ca_file) as server:
+        service = Service(site, tmp_path, database_url, api_url=server.url, **settings)
+        async with Proxy(service.url) as verbs:
+            await service.start()
+            await asyncio.to_thread(site.start_scheduler, scheduler_config(verbs.url))
+            try:
+                yield Story(site, api, service, verbs, server)
+            finally:
+                await asyncio.to_thread(site.stop_scheduler)
+                server.before = server.after = verbs.before = verbs.after = None
+                await sweep_groups(api)
+                await sweep(api)
+                service.stop()
+
+
+async def sweep_groups(api: Api) -> None:
+    """Delete all groups of both kinds."""
+    for version, kinds in ((OURS, ("podgroups", "compositepodgroups")),):
+        for kind in kinds:
+            await api.delete(f"/apis/{version}/namespaces/default/{kind}")
+

@@ -1,0 +1,87 @@
+"""A proxy that counts, delays, refuses, or pulls the plug at a chosen request.
+
+Two stand in every story: one between kube-scheduler and our service, one between our service and
+kube-apiserver. What a test wants to happen at the third Binding happens exactly there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Self
+
+import aiohttp
+from aiohttp import web
+
+Hook = Callable[[str, str], Awaitable[web.Response | None]]
+DROPPED = ("Host", "Content-Length", "Transfer-Encoding", "Connection", "Accept-Encoding")
+
+
+class Proxy:
+    """Forwards everything to one server; `before` may answer instead, `after` sees the status."""
+
+    def __init__(self, target: str, ca_file: Path | None = None) -> None:
+        self.target = target.rstrip("/")
+        self.url = ""
+        self.seen: list[tuple[str, str]] = []
+        self.before: Hook | None = None
+        self.after: Callable[[str, str, int], Awaitable[None]] | None = None
+        self._tls = ssl.create_default_context(cafile=str(ca_file)) if ca_file else None
+        self._runner: web.AppRunner | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        connector = aiohttp.TCPConnector(ssl=self._tls or True, limit=0, force_close=False)
+        self._session = aiohttp.ClientSession(
+            connector=connector, auto_decompress=False, timeout=aiohttp.ClientTimeout(total=None)
+        )
+        app = web.Application(client_max_size=2**26)
+        app.router.add_route("*", "/{path:.*}", self._forward)
+        # A caller that hangs up must be seen to hang up by the server behind.
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        port = site._server.sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def count(self, method: str, ending: str) -> int:
+        """Count the requests seen so far."""
+        return sum(m == method and p.endswith(ending) for m, p in self.seen)
+
+    async def _forward(self, request: web.Request) -> web.StreamResponse:
+        method, path = request.method, request.path
+        self.seen.append((method, path))
+        if self.before is not None:
+            instead = await self.before(method, path)
+            if instead is not None:
+                return instead
+        body = await request.read()
+        headers = {k: v for k, v in request.headers.items() if k not in DROPPED}
+        assert self._session is not None
+        try:
+            async with self._session.request(
+                method, self.target + request.path_qs, data=body or None, headers=headers, allow_redirects=False
+            ) as answer:
+                kept = {k: v for k, v in answer.headers.items() if k not in DROPPED}
+                reply = web.StreamResponse(status=answer.status, headers=kept)
+                await reply.prepare(request)
+                async for chunk in answer.content.iter_any():
+                    await reply.write(chunk)
+                if self.after is not None:
+                    await self.after(method, path, answer.status)
+                await reply.write_eof()
+                return reply
+        except (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError):
+            if request.transport is not None:
+                request.transport.abort()
+            return web.Response(status=502)

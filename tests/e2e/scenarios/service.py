@@ -1,0 +1,121 @@
+"""Our service as a child process, as the Deployment runs it: RBAC of deploy/, a real Postgres."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+
+from tests.controlplane.plane import ControlPlane, token_of
+from tests.controlplane.processes import free_port
+
+ROOT = Path(__file__).resolve().parents[3]
+READY_WITHIN_S = 40
+
+
+class Service:
+    """One `gang-extender serve`."""
+
+    def __init__(
+        self, plane: ControlPlane, folder: Path, database_url: str, *, api_url: str = "", **settings: str
+    ) -> None:
+        self.folder = folder
+        self.url = f"http://127.0.0.1:{free_port()}"
+        self.log = folder / "service.log"
+        self._kubeconfig = folder / "service.kubeconfig"
+        document = yaml.safe_load(plane.kubeconfig("extender").read_text())
+        if api_url:
+            document["clusters"][0]["cluster"] = {"server": api_url}
+            document["users"][0]["user"] = {"token": token_of("extender")}
+        self._kubeconfig.write_text(yaml.safe_dump(document))
+        self._environ = {k: v for k, v in os.environ.items() if not k.startswith("GANG_EXTENDER_")}
+        self._environ |= {
+            "GANG_EXTENDER_DATABASE_URL": database_url,
+            "GANG_EXTENDER_LISTEN": self.url[7:],
+            "GANG_EXTENDER_HOLDER": "e2e",
+            "KUBECONFIG": str(self._kubeconfig),
+        }
+        self._environ |= {f"GANG_EXTENDER_{k.upper()}": v for k, v in settings.items()}
+        self._process: subprocess.Popen[bytes] | None = None
+        self.starts = 0
+
+    async def start(self) -> None:
+        """Start it and wait until /readyz says yes."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "extender", "serve"], cwd=ROOT, env=self._environ, stdout=log, stderr=log
+            )
+        self.starts += 1
+        deadline = time.monotonic() + READY_WITHIN_S
+        while not await self.ready():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"service not ready: {self.log.read_text()[-3000:]}")
+            await asyncio.sleep(0.05)
+
+    async def ready(self) -> bool:
+        """Ask /readyz."""
+        try:
+            async with aiohttp.ClientSession() as session, session.get(f"{self.url}/readyz") as reply:
+                return reply.status == 200
+        except aiohttp.ClientError:
+            return False
+
+    @property
+    def running(self) -> bool:
+        """Say whether the process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, then wait."""
+        if self.running:
+            assert self._process is not None
+            self._process.terminate()
+            try:
+                self._process.wait(15)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+                raise
+
+    async def get(self, path: str) -> Any:
+        """Ask the read API."""
+        async with aiohttp.ClientSession() as session, session.get(self.url + path) as reply:
+            body = await reply.read()
+            assert reply.status == 200, (path, reply.status, body)
+            return json.loads(body)
+
+    async def facts(self, *types: str) -> list[dict[str, Any]]:
+        """Read the whole log, or only some types."""
+        found: list[dict[str, Any]] = []
+        query = "".join(f"&type={t}" for t in types)
+        while True:
+            after = found[-1]["position"] if found else 0
+            page = await self.get(f"/v1/events?limit=1000&after={after}{query}")
+            if not page:
+                return found
+            found += page
+
+    def calls(self, verb: str) -> list[dict[str, Any]]:
+        """Read the canonical lines of one verb from the log file."""
+        lines = []
+        for line in self.log.read_text().splitlines():
+            if line.startswith("{"):
+                entry = json.loads(line)
+                if entry.get("message") == "call" and entry.get("verb") == verb:
+                    lines.append(entry)
+        return lines

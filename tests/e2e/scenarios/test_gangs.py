@@ -1,0 +1,261 @@
+"""The five stories of the first slice: all or nothing, what vectors want, kill -9, two gangs, any order."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tests.builders import a_gang, a_group, a_node, vector_objects
+from tests.controlplane.waiting import eventually
+from tests.e2e.scenarios.conftest import Story, member
+from tests.vectors import by_id
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+GPU = {"nvidia.com/gpu": 8}
+
+
+def nodes(count: int) -> list[dict[str, Any]]:
+    return [a_node(f"n{i}", gpu=8) for i in range(count)]
+
+
+def gang(name: str, pods: int, **spec: Any) -> list[dict[str, Any]]:
+    return a_gang(name, pods=pods, requests=GPU, **spec)
+
+
+@pytest.mark.kubernetes("1.37", "1.36")
+async def test_a_gang_binds_whole_or_not_at_all(story: Story) -> None:
+    """One node short binds nothing, ever; when the node comes all bind without anybody touching a pod."""
+    await story.create(*nodes(7), *gang("train", 8))
+    refused = await story.until_fact("GangRefused", "default/train")
+    for _ in range(30):
+        assert not await story.bound()
+        await asyncio.sleep(0.1)
+    refused = await story.until_fact("GangRefused", "default/train")
+    assert refused["data"]["outcome"] == "impossible"
+
+    async def told() -> bool:
+        return any("no room for its minimum" in line for line in await story.events_of("train-3"))
+
+    await eventually(told, timeout_s=20)
+    assert not story.verbs.count("POST", "/bind")
+    await story.create(a_node("n7", gpu=8))
+    bound = await story.until_bound(8)
+    assert len(set(bound.values())) == 8
+    await story.until_fact("GangSatisfied", "default/train")
+    await story.check_facts()
+    admitted = await story.until_fact("GangAdmitted")
+    assert {a["pod"]: a["node"] for a in admitted["data"]["assignments"]} == {
+        f"default/{pod}": node for pod, node in bound.items()
+    }
+    pods = await story.pods()
+    assert {p["metadata"]["annotations"]["gang-extender.dev/plan"] for p in pods.values()} == {
+        admitted["data"]["plan"]
+    }
+    assert story.verbs.count("POST", "/filter") <= 2 * 8
+
+
+async def test_members_without_the_gate_bind_too(story: Story) -> None:
+    """Where the policy is not installed, refused members are woken by their nomination."""
+    deleted = story.plane.kubectl("delete", "mutatingadmissionpolicybinding", "--all")
+    assert deleted.returncode == 0, deleted.stderr
+    try:
+
+        async def off() -> bool:
+            made = await story.api.post(
+                "/api/v1/namespaces/default/pods", member("probe", "g"), dryRun="All"
+            )
+            return not made["spec"].get("schedulingGates")
+
+        await eventually(off, timeout_s=20)
+        pods = [p for p in gang("bare", 4) if p["kind"] == "Pod"]
+        for pod in pods:
+            pod["spec"]["schedulerName"] = "gang-scheduler"
+            markers = {"gang-extender.dev/member": 1, "gang-extender.dev/bind": 1}
+            pod["spec"]["containers"][0]["resources"]["requests"] = {**GPU, **markers}
+        await story.create(*nodes(3), gang("bare", 4)[0], *pods)
+
+        async def refused() -> bool:
+            pod = (await story.pods())["bare-0"]
+            messages = [c.get("message", "") for c in pod["status"].get("conditions", [])]
+            return any("no room for its minimum" in text for text in messages)
+
+        await eventually(refused, timeout_s=30)
+        assert not await story.bound()
+        await story.create(a_node("n3", gpu=8))
+        await story.until_bound(4)
+        await story.check_facts()
+    finally:
+        from tests.e2e.scenarios.conftest import DEPLOY, _policy_works
+
+        story.plane.kubectl("apply", "--server-side", "-f", str(DEPLOY / "admission-policy.yaml"))
+        await asyncio.to_thread(lambda: asyncio.run(_policy_works(story.plane)))
+
+
+@pytest.mark.parametrize("vector", ["V01", "V05", "V07", "V10", "V14"])
+async def test_vectors_are_bound_as_they_want(story: Story, vector: str) -> None:
+    """Trees that a greedy order would fail are bound exactly as the vector says."""
+    entry = by_id(vector)
+    await story.create(*vector_objects(entry))
+    want = entry["want"]
+    bound = await story.until_bound(sum(want.values()))
+    await asyncio.sleep(1.0)
+    assert await story.bound() == bound, "more was bound than the vector wants"
+    counts: dict[str, int] = {}
+    for pod in bound:
+        leaf = pod.rpartition("-")[0]
+        counts[leaf] = counts.get(leaf, 0) + 1
+    assert entry.get("any") or counts == {leaf.lower(): n for leaf, n in want.items()}
+    await story.check_facts()
+    await story.check_room()
+
+
+async def restart_when_dead(story: Story) -> None:
+    await eventually(lambda: _is(not story.service.running), timeout_s=30)
+    await story.service.start()
+
+
+async def _is(value: bool) -> bool:
+    return value
+
+
+async def finish(story: Story, count: int) -> None:
+    """After the restart the gang is whole, in the room of its admission, and every fact is there once."""
+    bound = await story.until_bound(count, timeout_s=90)
+    await story.until_fact("GangSatisfied", timeout_s=30)
+    facts = await story.check_facts()
+    await story.check_room()
+    planned = {
+        (a["uid"], a["node"])
+        for f in facts
+        if f["type"] in ("GangAdmitted", "GangExtended")
+        for a in f["data"]["assignments"]
+    }
+    pods = await story.pods()
+    for name, node in bound.items():
+        assert (pods[name]["metadata"]["uid"], node) in planned, "bound outside an admission"
+    assert len([f for f in facts if f["type"] == "GangAdmitted"]) == 1
+    assert len([f for f in facts if f["type"] == "PodBound"]) == count
+
+
+async def test_killed_after_the_admission_and_before_the_first_bind(story: Story) -> None:
+    """The reservations are in the log; the restarted service carries them out."""
+
+    async def kill_at_first_nomination(method: str, path: str) -> web.Response | None:
+        if method == "PATCH" and story.service.running and story.service.starts == 1:
+            story.service.kill()
+        return None
+
+    story.server.before = kill_at_first_nomination
+    await story.create(*nodes(8), *gang("train", 8))
+    await restart_when_dead(story)
+    await finish(story, 8)
+
+
+async def test_killed_in_the_middle_of_the_barrier(story: Story) -> None:
+    """Five of eight wait at bind; none is bound by the dead, all by the living."""
+    arrived = 0
+
+    async def kill_at_sixth_bind(method: str, path: str) -> web.Response | None:
+        nonlocal arrived
+        if path.endswith("/bind") and story.service.starts == 1:
+            arrived += 1
+            if arrived == 6:
+                story.service.kill()
+        return None
+
+    story.verbs.before = kill_at_sixth_bind
+    await story.create(*nodes(8), *gang("train", 8))
+    await eventually(lambda: _is(not story.service.running), timeout_s=30)
+    assert not await story.bound()
+    await story.service.start()
+    await finish(story, 8)
+
+
+async def test_killed_between_two_binds(story: Story) -> None:
+    """Three are bound when the service dies; the started gang is completed, nobody is bound twice."""
+    posted = 0
+    lock = asyncio.Lock()
+
+    async def let_three_pass(method: str, path: str) -> web.Response | None:
+        nonlocal posted
+        if path.endswith("/binding") and story.service.starts == 1:
+            async with lock:
+                posted += 1
+                if posted == 4 and story.service.running:
+                    story.service.kill()
+                if posted >= 4:
+                    return web.Response(status=503)
+        return None
+
+    story.server.before = let_three_pass
+    await story.create(*nodes(8), *gang("train", 8))
+    await eventually(lambda: _is(not story.service.running), timeout_s=30)
+
+    async def some_bound() -> bool:
+        return len(await story.bound()) == 3
+
+    await eventually(some_bound, timeout_s=10)
+    await story.service.start()
+    await finish(story, 8)
+
+
+@pytest.mark.timeout(600)
+async def test_two_gangs_that_fit_one_at_a_time(story: Story) -> None:
+    """Created interleaved, one completes, the other waits with its reason, then takes over; 20 times."""
+    await story.create(*nodes(4))
+    for round_ in range(20):
+        one, two = gang(f"a{round_}", 4), gang(f"b{round_}", 4)
+        for first, second in zip(one, two, strict=True):
+            await story.create(first, second)
+        bound = await story.until_bound(4, timeout_s=30)
+        owners = {pod.rpartition("-")[0] for pod in bound}
+        assert len(owners) == 1, f"round {round_}: half placed gangs {bound}"
+        winner = owners.pop()
+        loser = ({f"a{round_}", f"b{round_}"} - {winner}).pop()
+        refused = await story.until_fact("GangRefused", f"default/{loser}")
+        assert refused["data"]["outcome"] in ("impossible", "waiting")
+        if round_ == 0:
+
+            async def told() -> bool:
+                lines = await story.events_of(f"{loser}-0")
+                return any("no room for its minimum" in line for line in lines)
+
+            await eventually(told, timeout_s=20)
+        for pod in bound:
+            await story.api.delete(f"/api/v1/namespaces/default/pods/{pod}")
+        await story.until_bound(4, prefix=loser, timeout_s=30)
+        for name in (winner, loser):
+            for i in range(4):
+                if name == loser:
+                    await story.api.delete(f"/api/v1/namespaces/default/pods/{name}-{i}")
+            await story.api.delete(
+                f"/apis/gang-extender.dev/v1alpha1/namespaces/default/podgroups/{name}"
+            )
+    await story.check_facts()
+
+
+async def test_any_order_of_creation_converges(story: Story) -> None:
+    """Pods before groups, groups before their root: held with the reason on the pod, then scheduled."""
+    tree = [
+        a_group("serve", gang=2, composite=True),
+        a_group("prefill", gang=2, parent="serve"),
+        a_group("decode", gang=2, parent="serve"),
+    ]
+    pods = [member(f"{leaf}-{i}", leaf, requests=GPU) for leaf in ("prefill", "decode") for i in range(2)]
+    await story.create(*nodes(4), *pods)
+
+    async def says(pod: str, text: str) -> bool:
+        return any(text in line for line in await story.events_of(pod))
+
+    await eventually(lambda: says("prefill-0", "which does not exist"), timeout_s=20)
+    await story.create(tree[1], tree[2])
+    await eventually(lambda: says("decode-1", "waits for its parent"), timeout_s=20)
+    await asyncio.sleep(1)
+    assert not await story.bound()
+    await story.create(tree[0])
+    await story.until_bound(4)
+    await story.until_fact("GangSatisfied", "default/serve")
+    await story.check_facts()

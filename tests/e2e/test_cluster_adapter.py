@@ -1,0 +1,250 @@
+"""The adapter on a real API server, with the rights of deploy/kubernetes/rbac.yaml and no others.
+
+What an API server does when it misbehaves is played in tests/integration/cluster; here it is what
+it really says to preconditions, gates, bindings and conditions, and that a restart is survived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extender.cluster.kubernetes import KubernetesCluster
+from extender.core.errors import BindRefused
+from extender.core.groups import composite_key, leaf_key
+from extender.core.ids import GroupKey, NodeName, PlanId, PodUid
+from extender.core.pods import Pod
+from extender.service.clock import SystemClock
+from extender.service.ports import Binding, Condition, Notice, PodRef
+from tests.controlplane.api import Api
+from tests.controlplane.objects import a_node, a_pod
+from tests.controlplane.plane import ControlPlane
+from tests.controlplane.waiting import eventually
+
+KUBERNETES = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
+GATE = {"name": "gang-extender.dev/admission"}
+OTHER = {"name": "example.com/quota"}
+WAITS = Condition(
+    type="PodGroupInitiallyScheduled", status="False", reason="Unschedulable", message=""
+)
+Object = dict[str, Any]
+
+pytestmark = [pytest.mark.e2e, pytest.mark.kubernetes("1.37", "1.36")]
+
+
+@pytest.fixture
+async def cluster(plane: ControlPlane, api: Api) -> AsyncIterator[KubernetesCluster]:
+    """The adapter as the ServiceAccount of our Deployment, synced."""
+    for name in ("namespace", "crds", "rbac"):
+        applied = plane.kubectl("apply", "--server-side", "-f", str(KUBERNETES / f"{name}.yaml"))
+        assert applied.returncode == 0, applied.stderr
+
+    async def served() -> bool:
+        found = await api.get("/apis")
+        return any(group["name"] == "gang-extender.dev" for group in found["groups"])
+
+    await eventually(served)
+    kubeconfig = str(plane.kubeconfig("extender"))
+    adapter = await KubernetesCluster.connect(kubeconfig, clock=SystemClock())
+    await adapter.start()
+    await asyncio.wait_for(adapter.synced(), 30)
+    yield adapter
+    await adapter.stop()
+
+
+async def seen(cluster: KubernetesCluster, name: str, **wanted: object) -> Pod:
+    """Wait until the view shows a pod like that."""
+
+    async def look() -> Pod | None:
+        for pod in cluster.view().pods.values():
+            if pod.name == name and all(getattr(pod, k) == v for k, v in wanted.items()):
+                return pod
+        return None
+
+    found: Pod = await eventually(look)
+    return found
+
+
+def ref(pod: Pod, **other: Any) -> PodRef:
+    return PodRef(**{"namespace": pod.namespace, "name": pod.name, "uid": pod.uid, **other})
+
+
+async def test_a_member_goes_the_whole_way(cluster: KubernetesCluster, api: Api) -> None:
+    """Nominated, its gate lifted, bound with the id of the plan; everything comes back in the view."""
+    await api.create(a_node("n1"))
+    await api.create(a_pod("p", schedulingGates=[OTHER, GATE]))
+    pod = await seen(cluster, "p")
+    assert pod.gates == ("example.com/quota", "gang-extender.dev/admission")
+    await cluster.nominate(ref(pod), NodeName("n1"))
+    await seen(cluster, "p", nominated="n1")
+    await cluster.lift_gate(ref(pod))
+    await cluster.lift_gate(ref(pod))
+    await seen(cluster, "p", gates=("example.com/quota",))
+    binding = Binding(pod=ref(pod), node=NodeName("n1"), plan=PlanId("plan-1"))
+    with pytest.raises(BindRefused, match=r"gated by example\.com/quota"):
+        await cluster.bind(binding)
+    await api.patch("/api/v1/namespaces/default/pods/p", {"spec": {"schedulingGates": None}})
+    await cluster.bind(binding)
+    await cluster.bind(binding)
+    await seen(cluster, "p", node="n1", plan="plan-1", nominated=None)
+    with pytest.raises(BindRefused, match="bound to n1"):
+        await cluster.bind(Binding(pod=ref(pod), node=NodeName("n2")))
+    with pytest.raises(BindRefused, match="already bound"):
+        await cluster.nominate(ref(pod), NodeName("n2"))
+
+
+async def test_another_pod_of_that_name_is_never_touched(
+    cluster: KubernetesCluster, api: Api
+) -> None:
+    """UID preconditions hold for every effect, and what is gone is refused."""
+    await api.create(a_pod("p", schedulingGates=[GATE]))
+    pod = await seen(cluster, "p")
+    for wrong in (ref(pod, uid=PodUid("another")), ref(pod, name="gone")):
+        with pytest.raises(BindRefused):
+            await cluster.nominate(wrong, NodeName("n1"))
+        with pytest.raises(BindRefused):
+            await cluster.lift_gate(wrong)
+        with pytest.raises(BindRefused):
+            await cluster.bind(Binding(pod=wrong, node=NodeName("n1")))
+    stored = await api.get("/api/v1/namespaces/default/pods/p")
+    assert stored["spec"]["schedulingGates"] == [GATE]
+    assert "nominatedNodeName" not in stored["status"]
+
+
+async def test_a_pod_that_ends_is_forgotten(cluster: KubernetesCluster, api: Api) -> None:
+    """It leaves the selection of the watch, which tells it as a deletion."""
+    await api.create(a_pod("p"))
+    pod = await seen(cluster, "p")
+    await api.patch("/api/v1/namespaces/default/pods/p/status", {"status": {"phase": "Failed"}})
+
+    async def gone() -> bool:
+        return pod.uid not in cluster.view().pods
+
+    await eventually(gone)
+
+
+def group_of(version: str, kind: str, name: str) -> Object:
+    gang = {"minCount": 1} if kind == "PodGroup" else {"minGroupCount": 1}
+    spec: Object = {"schedulingPolicy": {"gang": gang}}
+    if kind == "CompositePodGroup":
+        spec["workloadRef"] = {"workloadName": "w", "templateName": "t"}
+    return {
+        "apiVersion": version,
+        "kind": kind,
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": spec,
+    }
+
+
+async def test_conditions_stand_on_groups_of_every_source(
+    plane: ControlPlane, cluster: KubernetesCluster, api: Api
+) -> None:
+    """Built in and ours: written once, the time moves with the status only, others stay."""
+    builtin = {"1.36": "v1alpha2", "1.37": "v1beta1"}[plane.minor]
+    things = [
+        group_of(f"scheduling.k8s.io/{builtin}", "PodGroup", "native"),
+        group_of("gang-extender.dev/v1alpha1", "PodGroup", "ours"),
+        group_of("gang-extender.dev/v1alpha1", "CompositePodGroup", "tree"),
+    ]
+    if plane.minor == "1.37":
+        things.append(group_of("scheduling.k8s.io/v1alpha3", "CompositePodGroup", "native-tree"))
+    for thing in things:
+        await api.create(thing)
+        name, kind = thing["metadata"]["name"], thing["kind"]
+        key: GroupKey = (leaf_key if kind == "PodGroup" else composite_key)("default", name)
+
+        async def known(key: GroupKey = key) -> Any:
+            return cluster.view().groups.get(key)
+
+        group = await eventually(known)
+        assert group.api_version == thing["apiVersion"]
+        path = f"/apis/{group.api_version}/namespaces/default/{kind.lower()}s/{name}"
+        await api.patch(
+            f"{path}/status", {"status": {"conditions": [a_condition("Other", "True")]}}
+        )
+        await cluster.set_conditions(key, group.uid, [WAITS])
+        first = (await api.get(path))["status"]["conditions"]
+        assert [c["type"] for c in first] == ["Other", WAITS.type]
+        await asyncio.sleep(1.1)  # the times are in whole seconds
+        told = Condition(type=WAITS.type, status="False", reason="Unschedulable", message="told")
+        await cluster.set_conditions(key, group.uid, [told])
+        second = (await api.get(path))["status"]["conditions"]
+        assert second[1]["message"] == "told"
+        assert second[1]["lastTransitionTime"] == first[1]["lastTransitionTime"]
+        await cluster.notice(
+            Notice(
+                kind=kind, namespace="default", name=name, uid=group.uid, reason="R", message="m"
+            )
+        )
+        await api.delete(path)
+    events = (await api.get("/apis/events.k8s.io/v1/namespaces/default/events"))["items"]
+    about = {event["regarding"]["name"] for event in events if event["reason"] == "R"}
+    assert about == {thing["metadata"]["name"] for thing in things}
+
+
+def a_condition(kind: str, status: str) -> Object:
+    since = "2026-01-01T00:00:00Z"
+    return {
+        "type": kind,
+        "status": status,
+        "lastTransitionTime": since,
+        "reason": "R",
+        "message": "",
+    }
+
+
+async def test_a_repeated_event_becomes_a_series(
+    cluster: KubernetesCluster, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real API server takes the count."""
+    monkeypatch.setattr("extender.cluster.notices.WRITE_SERIES_EVERY_MS", 0)
+    await api.create(a_pod("p"))
+    pod = await seen(cluster, "p")
+    notice = Notice(
+        kind="Pod", namespace="default", name="p", uid=pod.uid, reason="Repeats", message="m"
+    )
+    for _ in range(3):
+        await cluster.notice(notice)
+    events = (await api.get("/apis/events.k8s.io/v1/namespaces/default/events"))["items"]
+    (event,) = [event for event in events if event["reason"] == "Repeats"]
+    assert event["series"]["count"] == 3
+    assert cluster.counts["events_failed"] == 0
+
+
+async def test_a_restart_of_the_api_server_is_survived(
+    plane: ControlPlane, cluster: KubernetesCluster, api: Api
+) -> None:
+    """What changed around it is in the view afterwards, and the view is trusted again."""
+    await api.create(a_node("before"))
+    await eventually(lambda: _has(cluster, "before"))
+    plane.apiserver.stop()
+    plane.start_apiserver()
+    async with plane.api() as fresh:  # the connections of the other one ended meanwhile
+        await fresh.create(a_node("after"))
+    await eventually(lambda: _has(cluster, "after"), timeout_s=40)
+    await asyncio.wait_for(cluster.synced(), 40)
+
+
+async def test_a_frozen_api_server_is_doubted(
+    plane: ControlPlane, cluster: KubernetesCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections stay open and nobody answers: the view is not trusted for long."""
+    monkeypatch.setattr("extender.cluster.kubernetes.SILENT_MS", 3000)
+
+    async def doubted() -> str:
+        return cluster.doubt()
+
+    plane.apiserver.pause()
+    try:
+        assert "has not answered" in await eventually(doubted, timeout_s=20)
+    finally:
+        plane.apiserver.resume()
+    await asyncio.wait_for(cluster.synced(), 30)
+
+
+async def _has(cluster: KubernetesCluster, node: str) -> bool:
+    return NodeName(node) in cluster.view().nodes

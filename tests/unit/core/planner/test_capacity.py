@@ -1,0 +1,63 @@
+"""Columns, domains and counts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.core.ids import NodeName
+from extender.core.planner.capacity import FIT_MAX, Fleet, count_fitting
+from extender.core.planner.cells import _patterns
+from extender.core.planner.placement import PlanNode
+
+
+def fleet(*labels: dict[str, str]) -> Fleet:
+    return Fleet(
+        tuple(PlanNode(name=NodeName(f"n{i}"), labels=each) for i, each in enumerate(labels))
+    )
+
+
+def test_domains_are_values_within_the_outer_key():
+    """D4: the same rack name in two zones is two domains below zone, one domain by itself."""
+    f = fleet(
+        {"z": "2", "r": "a"}, {"z": "1", "r": "a"}, {"r": "a"}, {"z": "1"}, {"z": "1", "r": "a"}
+    )
+    flat, nested = f.level(("r",)), f.level(("z", "r"))
+    assert flat.values == [("a",)]
+    assert flat.members(0).tolist() == [0, 1, 2, 4]
+    assert nested.values == [("1", "a"), ("2", "a")]
+    assert nested.domain.tolist() == [1, 0, -1, -1, 0]
+    assert f.up(("z", "r"), ("z",)).tolist() == [0, 1]
+    assert nested.total(np.arange(5)).tolist() == [5, 0]
+    assert f.level(()).members(0).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_no_nodes_no_domains():
+    """An empty fleet has no domain by a key."""
+    assert fleet().level(("r",)).count == 0
+
+
+def test_counts_are_cut_and_need_a_request():
+    """Counts never overflow; a pod that asks for nothing is a fault of the caller."""
+    assert count_fitting(np.array([[1 << 60]]), np.array([1])).tolist() == [FIT_MAX]
+    with pytest.raises(ValueError, match="nothing"):
+        count_fitting(np.array([[1]]), np.array([0]))
+
+
+@given(
+    st.lists(st.integers(0, 9), min_size=2, max_size=2),
+    st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4)), min_size=1, max_size=3),
+    st.data(),
+)
+def test_patterns_cover_exactly_what_fits(room, asks, data):
+    """A mix of pods fits a node exactly when some pattern holds at least as many of each kind."""
+    most = data.draw(st.lists(st.integers(1, 4), min_size=len(asks), max_size=len(asks)))
+    patterns = _patterns(room, [list(a) for a in asks], most)
+    mix = [data.draw(st.integers(0, m)) for m in most]
+    fits = all(
+        sum(n * a[axis] for n, a in zip(mix, asks, strict=True)) <= room[axis] for axis in (0, 1)
+    )
+    if patterns:
+        assert fits == any(all(n <= p for n, p in zip(mix, pat, strict=True)) for pat in patterns)

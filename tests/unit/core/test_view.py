@@ -1,0 +1,144 @@
+"""The view stays what a fresh count of its pods would give, whatever happens."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+from immutables import Map
+
+from extender.core.groups import Group, leaf_key
+from extender.core.ids import NodeName, PodUid, RootUid
+from extender.core.nodes import Node
+from extender.core.pods import HostPort, Pod, PodShape
+from extender.core.view import (
+    ClusterView,
+    with_group,
+    with_node,
+    with_pod,
+    without_group,
+    without_node,
+    without_pod,
+)
+
+NODES = [NodeName(f"n{i}") for i in range(3)]
+shapes = st.builds(
+    PodShape,
+    requests=st.dictionaries(
+        st.sampled_from(["cpu", "memory", "gpu"]), st.integers(1, 9), max_size=3
+    ).map(lambda wanted: tuple(sorted({**wanted, "pods": 1}.items()))),
+    host_ports=st.lists(
+        st.builds(HostPort, st.just("TCP"), st.integers(80, 82)), max_size=2, unique=True
+    ).map(tuple),
+    exclusive_claims=st.lists(st.sampled_from(["a/x", "a/y"]), max_size=2, unique=True).map(tuple),
+)
+pods = st.builds(
+    Pod,
+    uid=st.sampled_from([PodUid(f"u{i}") for i in range(6)]),
+    namespace=st.just("a"),
+    name=st.just("p"),
+    shape=shapes,
+    group=st.none() | st.sampled_from([leaf_key("a", "g"), leaf_key("a", "h")]),
+    node=st.none() | st.sampled_from(NODES),
+    nominated=st.none() | st.sampled_from(NODES),
+    deleting=st.booleans(),
+)
+changes = st.lists(
+    st.one_of(
+        pods,
+        st.sampled_from([PodUid(f"u{i}") for i in range(6)]),
+        st.builds(
+            Node,
+            name=st.sampled_from(NODES),
+            allocatable=st.just({"cpu": 1}),
+            uid=st.text(max_size=1),
+        ),
+    ),
+    max_size=30,
+)
+
+
+def recounted(view: ClusterView) -> ClusterView:
+    """Build the counted parts anew from the pods."""
+    usage, members, nominated, on_node = {}, {}, {}, {}
+    for pod in view.pods.values():
+        if pod.group:
+            members.setdefault(pod.group, {})[pod.uid] = pod
+        if pod.node:
+            on_node.setdefault(pod.node, {})[pod.uid] = pod
+            used = usage.setdefault(pod.node, (Counter(), Counter(), Counter()))
+            used[0].update(dict(pod.shape.requests))
+            used[1].update(pod.shape.host_ports)
+            used[2].update(pod.shape.exclusive_claims)
+        elif pod.nominated:
+            nominated[pod.uid] = pod
+    have = {
+        node: (Counter(u.requests), Counter(u.host_ports), Counter(u.claims))
+        for node, u in view.usage.items()
+    }
+    assert have == usage
+    return msgspec.structs.replace(
+        view,
+        members=Map({key: Map(value) for key, value in members.items()}),
+        nominated=Map(nominated),
+        on_node=Map({key: Map(value) for key, value in on_node.items()}),
+    )
+
+
+@given(changes)
+def test_what_is_counted_as_it_goes_equals_a_recount(steps) -> None:
+    """After any sequence of changes the indexes and the usage are those of the pods that are there."""
+    view = ClusterView()
+    for step in steps:
+        before = view
+        match step:
+            case Pod():
+                view = with_pod(view, step)
+                assert view.pods[step.uid] == step
+            case Node():
+                view = with_node(view, step)
+            case uid:
+                view = without_pod(view, uid)
+        assert (view is before) == (view.revision == before.revision)
+        assert (view.nodes == before.nodes) == (view.generation == before.generation)
+        assert recounted(view) == view
+
+
+@given(st.lists(pods, max_size=8))
+def test_taking_everything_away_leaves_nothing(some) -> None:
+    view = ClusterView()
+    for pod in some:
+        view = with_pod(view, pod)
+    for pod in some:
+        view = without_pod(view, pod.uid)
+    assert (view.usage, view.members, view.on_node, view.nominated, view.pods) == (Map(),) * 5
+
+
+def test_an_older_view_is_not_touched_by_later_changes() -> None:
+    old = with_node(ClusterView(), Node(name=NODES[0]))
+    pod = Pod(uid=PodUid("u"), namespace="a", name="p", shape=PodShape(), node=NODES[0])
+    with_pod(without_node(old, NODES[0]), pod)
+    assert list(old.nodes) == [NODES[0]]
+    assert not old.pods
+    assert not old.usage
+
+
+def test_telling_the_same_twice_changes_nothing() -> None:
+    """Equal objects give the same view, so nobody is woken for them."""
+    group = Group(key=leaf_key("a", "g"), uid=RootUid("g"))
+    view = with_group(with_node(ClusterView(), Node(name=NODES[0])), group)
+    assert with_group(view, group) is view
+    assert with_node(view, Node(name=NODES[0])) is view
+    assert without_group(view, leaf_key("a", "other")) is view
+    assert without_node(view, NODES[1]) is view
+    assert without_pod(view, PodUid("u")) is view
+    assert not without_group(view, group.key).groups
+
+
+def test_a_node_may_go_before_its_pods() -> None:
+    pod = Pod(uid=PodUid("u"), namespace="a", name="p", shape=PodShape(), node=NODES[0])
+    view = without_node(with_pod(with_node(ClusterView(), Node(name=NODES[0])), pod), NODES[0])
+    assert list(view.on_node) == [NODES[0]]
+    assert not without_pod(view, pod.uid).on_node

@@ -1,0 +1,153 @@
+"""What stands in deploy/ agrees with itself, with the code, and with the schemas of others."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from extender.cluster import bindings, crds
+
+ROOT = Path(__file__).resolve().parents[2]
+KUBERNETES = ROOT / "deploy" / "kubernetes"
+COMPOSE_SCHEMA = Path(__file__).parent / "compose_spec" / "compose-spec.json"
+
+
+def load(path: str) -> ModuleType:
+    """Import a script of deploy/, which is no package."""
+    file = ROOT / path
+    spec = importlib.util.spec_from_file_location(file.stem + "_script", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def documents(name: str) -> list[Any]:
+    text = (KUBERNETES / f"{name}.yaml").read_text(encoding="utf-8")
+    return [one for one in yaml.safe_load_all(text) if one]
+
+
+def test_the_crds_are_what_the_types_say() -> None:
+    """python -m extender.cluster.crds > deploy/kubernetes/crds.yaml"""
+    assert (KUBERNETES / "crds.yaml").read_text(encoding="utf-8") == crds.render()
+
+
+def test_the_schemas_are_structural() -> None:
+    """No references, no titles, a bound on every list and text that a rule may look at."""
+    for kind in crds.KINDS:
+        seen = json.dumps(crds.definition(kind))
+        assert "$ref" not in seen
+        assert '"title"' not in seen
+    spec = crds.structural_schema(crds.KINDS[0].spec)
+    below = spec["properties"]["compositePodGroupTemplates"]
+    for _ in range(3):
+        assert below["maxItems"] == 8
+        below = below["items"]["properties"]["compositePodGroupTemplates"]
+    assert below["maxItems"] == 0
+
+
+def test_compose_is_what_the_table_of_flags_says() -> None:
+    """python deploy/compose/generate.py > docker-compose.yml"""
+    text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    assert text == load("deploy/compose/generate.py").render()
+
+
+def test_compose_is_valid() -> None:
+    """The schema of the Compose specification takes it."""
+    schema = json.loads(COMPOSE_SCHEMA.read_text(encoding="utf-8"))
+    jsonschema.validate(yaml.safe_load((ROOT / "docker-compose.yml").read_text()), schema)
+
+
+def test_compose_reaches_nobody_but_loopback_and_pins_its_images() -> None:
+    """A demo with fixed tokens must not be found by others."""
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+    for name, service in compose["services"].items():
+        assert re.search(r":v?\d", service["image"]), name
+        for port in service.get("ports", []):
+            assert port.startswith("127.0.0.1:")
+        if name != "network":
+            assert service["network_mode"] == "service:network"
+        for other in service.get("depends_on", {}):
+            assert other in compose["services"]
+
+
+def test_compose_setup_writes_what_the_programs_are_told_to_read(tmp_path: Path) -> None:
+    """Every file named on a command line is made by setup.py or by kube-apiserver itself."""
+    setup, generate = load("deploy/compose/setup.py"), load("deploy/compose/generate.py")
+    setup.main(tmp_path)
+    setup.main(tmp_path)
+    for key in ("tokens", "service_account_key", "service_account_public_key", "certificates"):
+        assert (tmp_path / generate.VALUES[key].removeprefix("/etc/kubernetes/")).exists()
+    for line in (tmp_path / "tokens.csv").read_text(encoding="utf-8").splitlines():
+        assert re.fullmatch(r'[^,]+,[^,]+,[^,]+(,"[^"]+")?', line)
+    config = yaml.safe_load((tmp_path / "scheduler.conf").read_text(encoding="utf-8"))
+    assert config["clusters"][0]["cluster"]["server"] == "https://127.0.0.1:6443"
+
+
+def test_the_table_of_flags_has_no_word_that_nobody_fills_in() -> None:
+    """A missing value fails here and not in a container."""
+    generate = load("deploy/compose/generate.py")
+    for program in ("etcd", "kube-apiserver", "kube-scheduler"):
+        for flag in generate.flags_of(program, generate.VALUES, native="1.37"):
+            assert "{" not in flag
+
+
+@pytest.mark.parametrize("file", sorted(KUBERNETES.glob("*.yaml")), ids=lambda f: f.name)
+def test_every_manifest_says_what_it_is_for(file: Path) -> None:
+    """A comment stands in front, and no name is used twice."""
+    assert file.read_text(encoding="utf-8").startswith("# ")
+    names = [(d["kind"], d.get("metadata", {}).get("name")) for d in documents(file.stem)]
+    assert len(names) == len(set(names))
+
+
+def test_names_in_manifests_are_those_of_the_code() -> None:
+    """Gate, markers, profile, port, group: written in several places, meant once."""
+    (config,) = documents("scheduler-config")
+    policy = (KUBERNETES / "admission-policy.yaml").read_text(encoding="utf-8")
+    assert bindings.GATE in policy
+    profiles = [profile["schedulerName"] for profile in config["profiles"]]
+    assert profiles == ["default-scheduler", "gang-scheduler"]
+    assert '"gang-scheduler"' in policy
+    for entry in config["extenders"]:
+        (managed,) = entry["managedResources"]
+        assert managed["ignoredByScheduler"] is True
+        assert managed["name"] in policy
+        assert entry["urlPrefix"] == "http://127.0.0.1:8888/scheduler"
+        assert entry["nodeCacheCapable"] is True
+        assert entry["ignorable"] is False
+    verbs, binder = config["extenders"]
+    assert (verbs["httpTimeout"], binder["httpTimeout"]) == ("2s", "60s")
+    assert "bindVerb" not in verbs
+    assert set(binder) & {"filterVerb", "prioritizeVerb", "preemptVerb"} == set()
+
+
+def test_the_barrier_fits_between_back_off_and_timeout() -> None:
+    """DESIGN 9.3: longer than podMaxBackoffSeconds + 10 s, shorter than the bind timeout."""
+    (config,) = documents("scheduler-config")
+    (container,) = documents("deployment")[0]["spec"]["template"]["spec"]["containers"]
+    environment = {one["name"]: one.get("value") for one in container["env"]}
+    barrier_s = float(environment["GANG_EXTENDER_BARRIER_TIMEOUT_S"])
+    bind_s = float(config["extenders"][1]["httpTimeout"].removesuffix("s"))
+    assert config["podMaxBackoffSeconds"] + 10 < barrier_s < bind_s - 10
+
+
+def test_the_role_asks_for_no_star() -> None:
+    """Least privilege: named groups, resources and verbs; nothing is created or deleted but these."""
+    role = next(
+        d for d in documents("rbac") if d["metadata"]["name"] == "gang-extender" and "rules" in d
+    )
+    creates = set()
+    for rule in role["rules"]:
+        assert "*" not in rule["apiGroups"] + rule["resources"] + rule["verbs"]
+        if "create" in rule["verbs"]:
+            creates |= set(rule["resources"])
+    assert creates == {"pods/binding", "events"}
