@@ -1,4 +1,4 @@
-"""Render the CustomResourceDefinitions of `gang-extender.dev` from `crd_types.py`.
+"""Render the CustomResourceDefinitions of `gang-extender.dev` from their types.
 
     python -m extender.cluster.crds > deploy/kubernetes/crds.yaml
 
@@ -15,12 +15,12 @@ from typing import Any
 import msgspec
 import yaml
 
-from extender.cluster import crd_types
+from extender.cluster import crd_types, crd_workloads
 
 GROUP = "gang-extender.dev"
 VERSION = "v1alpha1"
 HEADER = """\
-# Generated from extender/cluster/crd_types.py; do not edit:
+# Generated from extender/cluster/crd_types.py and crd_workloads.py; do not edit:
 #   python -m extender.cluster.crds > deploy/kubernetes/crds.yaml
 """
 
@@ -61,7 +61,7 @@ KINDS = (
         plural="workloads",
         short="gwl",
         doc="Workload holds the templates from which a controller makes the groups of a tree.",
-        spec=crd_types.WorkloadSpec,
+        spec=crd_workloads.WorkloadSpec,
         columns=(
             Column("Controller", "string", ".spec.controllerRef.kind"),
             Column("Name of controller", "string", ".spec.controllerRef.name"),
@@ -108,7 +108,7 @@ def structural_schema(of: type) -> Schema:
 def _written_out(schema: Schema, named: dict[str, Schema]) -> Schema:
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        rules = getattr(getattr(crd_types, name), "RULES", ())
+        rules = _rules_of(name)
         found = {**named[name], **{k: v for k, v in schema.items() if k != "$ref"}}
         if rules:
             found["x-kubernetes-validations"] = [msgspec.to_builtins(rule) for rule in rules]
@@ -124,6 +124,15 @@ def _written_out(schema: Schema, named: dict[str, Schema]) -> Schema:
         if not out.get(key, True):
             del out[key]
     return out
+
+
+def _rules_of(name: str) -> tuple[crd_types.Rule, ...]:
+    """Find the rules of a type by its name, which is all that a schema says of it."""
+    for module in (crd_types, crd_workloads):
+        if hasattr(module, name):
+            rules: tuple[crd_types.Rule, ...] = getattr(getattr(module, name), "RULES", ())
+            return rules
+    raise LookupError(name)
 
 
 def definition(kind: Kind) -> Schema:

@@ -73,7 +73,7 @@ class Sink(Protocol):
         ...
 
     def delete(self, found: api.Readable) -> None:
-        """Forget an object, given as it was last seen."""
+        """Forget an object; only its kind, group, name and UID are sure to be given."""
         ...
 
 
@@ -121,7 +121,8 @@ class Informer:
         self._applied = applied
         self._chance = chance or random.Random()  # noqa: S311 -- jitter, not a secret
         self._idle_s = idle_s
-        self._known: dict[tuple[str, str], api.Readable] = {}
+        # Name -> UID and version: whole objects would cost 50,000 pods a few hundred MiB.
+        self._known: dict[tuple[str, str], tuple[str, str]] = {}
         self._version = ""
         self._heard_ms = 0
         self._failures = 0
@@ -167,9 +168,8 @@ class Informer:
 
     def purge(self) -> None:
         """Delete all that is known: the resource is gone."""
-        for found in self._known.values():
-            self._sink.delete(found)
-        self._known.clear()
+        for key in list(self._known):
+            self._forget(key)
         self.synced = False
         self._applied()
 
@@ -236,7 +236,7 @@ class Informer:
     async def _replace(self, found: dict[tuple[str, str], api.Readable]) -> None:
         """Apply a whole list; `synced` is false meanwhile, so nobody decides from the middle."""
         for key in [key for key in self._known if key not in found]:
-            self._sink.delete(self._known.pop(key))
+            self._forget(key)
         for count, item in enumerate(found.values(), start=1):
             self._take(item)
             if count % APPLY_SLICE == 0:
@@ -244,17 +244,26 @@ class Informer:
 
     def _take(self, item: api.Readable) -> None:
         """Pass an object on unless this version of it is known."""
+        identity = (item.metadata.uid, item.metadata.resource_version)
         before = self._known.get(item.key)
-        if before is not None:
-            if before.metadata.uid != item.metadata.uid:
-                self._sink.delete(before)  # deleted and made again while nobody watched
-            elif before.metadata.resource_version == item.metadata.resource_version:
-                return
-        self._known[item.key] = item
+        if before == identity:
+            return
+        if before is not None and before[0] != identity[0]:
+            self._forget(item.key)  # deleted and made again while nobody watched
+        self._known[item.key] = identity
         try:
             self._sink.upsert(item)
         except BadInput as problem:
             self._left_out(problem)
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        """Delete what was known under a name, given by no more than its identity."""
+        uid, version = self._known.pop(key)
+        namespace, name = key
+        metadata = api.ObjectMeta(namespace=namespace, name=name, uid=uid, resource_version=version)
+        self._sink.delete(
+            self.resource.kind(api_version=self.resource.api_version, metadata=metadata)
+        )
 
     # --- watch
 
@@ -305,7 +314,8 @@ class Informer:
         if not found.api_version:
             found = msgspec.structs.replace(found, api_version=self.resource.api_version)
         if change.type == "DELETED":
-            self._sink.delete(self._known.pop(found.key, found))
+            self._known.pop(found.key, None)
+            self._sink.delete(found)
         else:
             self._take(found)
 

@@ -31,6 +31,8 @@ class Bounds:
 
 def pods_per_node(problem: Problem, kinds: list[int], counts: Ints) -> Ints:
     """Bound how many pods, of any mix of kinds, one node can take; exact for equal requests."""
+    if not kinds:
+        return np.zeros(problem.fleet.size, dtype=np.int64)
     if len(kinds) == 1:
         only: Ints = counts[kinds[0]]
         return only

@@ -309,6 +309,9 @@ class _Model:
         solver = self.cp.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 0
+        solver.parameters.linearization_level = (
+            2  # proofs rest on the relaxation: 10 s became 0.02 s
+        )
         if hint is not None:
             limit = max(limit // EXTRAS_PART, 1)
         solver.parameters.max_number_of_conflicts = limit

@@ -27,7 +27,9 @@ OURS = "gang-extender.dev/v1alpha1"
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "site" in metafunc.fixturenames:
         marker = metafunc.definition.get_closest_marker("kubernetes")
-        metafunc.parametrize("site", marker.args if marker else (NEWEST,), indirect=True, scope="session")
+        metafunc.parametrize(
+            "site", marker.args if marker else (NEWEST,), indirect=True, scope="session"
+        )
 
 
 @pytest.fixture(scope="session")
@@ -71,7 +73,11 @@ def real(thing: Mapping[str, Any]) -> dict[str, Any]:
     made = {**thing}
     if made["kind"] != "Pod":
         return made
-    spec = {"terminationGracePeriodSeconds": 0, "automountServiceAccountToken": False, **made["spec"]}
+    spec = {
+        "terminationGracePeriodSeconds": 0,
+        "automountServiceAccountToken": False,
+        **made["spec"],
+    }
     containers = []
     for container in spec["containers"]:
         requests = {k: str(v) for k, v in container["resources"]["requests"].items()}
@@ -86,7 +92,9 @@ def real(thing: Mapping[str, Any]) -> dict[str, Any]:
 class Story:
     """The cast of one story."""
 
-    def __init__(self, plane: ControlPlane, api: Api, service: Service, verbs: Proxy, server: Proxy) -> None:
+    def __init__(
+        self, plane: ControlPlane, api: Api, service: Service, verbs: Proxy, server: Proxy
+    ) -> None:
         self.plane = plane
         self.api = api
         self.service = service
@@ -111,7 +119,9 @@ class Story:
             if name.startswith(prefix) and pod["spec"].get("nodeName")
         }
 
-    async def until_bound(self, count: int, prefix: str = "", timeout_s: float = 40) -> dict[str, str]:
+    async def until_bound(
+        self, count: int, prefix: str = "", timeout_s: float = 40
+    ) -> dict[str, str]:
         """Wait until exactly so many pods are bound."""
 
         async def look() -> dict[str, str] | None:
@@ -136,9 +146,15 @@ class Story:
 
     async def report(self) -> str:
         """Tell what there is, for a failed assertion."""
-        lines = [f"{n}: {p['spec'].get('nodeName')} {p['status']}" for n, p in (await self.pods()).items()]
+        lines = [
+            f"{n}: {p['spec'].get('nodeName')} {p['status']}"
+            for n, p in (await self.pods()).items()
+        ]
         with contextlib.suppress(Exception):
-            lines += [f"{f['position']} {f['gang']} {f['type']}: {f['summary']}" for f in await self.service.facts()]
+            lines += [
+                f"{f['position']} {f['gang']} {f['type']}: {f['summary']}"
+                for f in await self.service.facts()
+            ]
         return "\n".join([*lines, self.service.log.read_text()[-4000:]])
 
     async def events_of(self, pod: str) -> list[str]:
@@ -192,12 +208,13 @@ async def story(
     async with site.api() as api, Proxy(site.url, site.ca_file) as server:
         service = Service(site, tmp_path, database_url, api_url=server.url, **settings)
         async with Proxy(service.url) as verbs:
-            await service.start()
-            await asyncio.to_thread(site.start_scheduler, scheduler_config(verbs.url))
             try:
+                await service.start()
+                site.start_scheduler(scheduler_config(verbs.url), wait=False)
+                await asyncio.to_thread(site.wait_for_scheduler)
                 yield Story(site, api, service, verbs, server)
             finally:
-                await asyncio.to_thread(site.stop_scheduler)
+                site.stop_scheduler()
                 server.before = server.after = verbs.before = verbs.after = None
                 await sweep_groups(api)
                 await sweep(api)
@@ -209,4 +226,3 @@ async def sweep_groups(api: Api) -> None:
     for version, kinds in ((OURS, ("podgroups", "compositepodgroups")),):
         for kind in kinds:
             await api.delete(f"/apis/{version}/namespaces/default/{kind}")
-

@@ -40,7 +40,9 @@ class Proxy:
         app = web.Application(client_max_size=2**26)
         app.router.add_route("*", "/{path:.*}", self._forward)
         # A caller that hangs up must be seen to hang up by the server behind.
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
+        )
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
@@ -70,7 +72,11 @@ class Proxy:
         assert self._session is not None
         try:
             async with self._session.request(
-                method, self.target + request.path_qs, data=body or None, headers=headers, allow_redirects=False
+                method,
+                self.target + request.path_qs,
+                data=body or None,
+                headers=headers,
+                allow_redirects=False,
             ) as answer:
                 kept = {k: v for k, v in answer.headers.items() if k not in DROPPED}
                 reply = web.StreamResponse(status=answer.status, headers=kept)

@@ -26,7 +26,13 @@ class Service:
     """One `gang-extender serve`."""
 
     def __init__(
-        self, plane: ControlPlane, folder: Path, database_url: str, *, api_url: str = "", **settings: str
+        self,
+        plane: ControlPlane,
+        folder: Path,
+        database_url: str,
+        *,
+        api_url: str = "",
+        **settings: str,
     ) -> None:
         self.folder = folder
         self.url = f"http://127.0.0.1:{free_port()}"
@@ -52,7 +58,11 @@ class Service:
         """Start it and wait until /readyz says yes."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "extender", "serve"], cwd=ROOT, env=self._environ, stdout=log, stderr=log
+                [sys.executable, "-m", "extender", "serve"],
+                cwd=ROOT,
+                env=self._environ,
+                stdout=log,
+                stderr=log,
             )
         self.starts += 1
         deadline = time.monotonic() + READY_WITHIN_S
@@ -64,7 +74,10 @@ class Service:
     async def ready(self) -> bool:
         """Ask /readyz."""
         try:
-            async with aiohttp.ClientSession() as session, session.get(f"{self.url}/readyz") as reply:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"{self.url}/readyz") as reply,
+            ):
                 return reply.status == 200
         except aiohttp.ClientError:
             return False

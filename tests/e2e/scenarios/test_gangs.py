@@ -144,7 +144,8 @@ async def test_killed_after_the_admission_and_before_the_first_bind(story: Story
     """The reservations are in the log; the restarted service carries them out."""
 
     async def kill_at_first_nomination(method: str, path: str) -> web.Response | None:
-        if method == "PATCH" and story.service.running and story.service.starts == 1:
+        first_life = story.service.running and story.service.starts == 1
+        if method == "PATCH" and "/pods/" in path and first_life:
             story.service.kill()
         return None
 
@@ -219,8 +220,8 @@ async def test_two_gangs_that_fit_one_at_a_time(story: Story) -> None:
         assert refused["data"]["outcome"] in ("impossible", "waiting")
         if round_ == 0:
 
-            async def told() -> bool:
-                lines = await story.events_of(f"{loser}-0")
+            async def told(pod: str = f"{loser}-0") -> bool:
+                lines = await story.events_of(pod)
                 return any("no room for its minimum" in line for line in lines)
 
             await eventually(told, timeout_s=20)
@@ -244,7 +245,11 @@ async def test_any_order_of_creation_converges(story: Story) -> None:
         a_group("prefill", gang=2, parent="serve"),
         a_group("decode", gang=2, parent="serve"),
     ]
-    pods = [member(f"{leaf}-{i}", leaf, requests=GPU) for leaf in ("prefill", "decode") for i in range(2)]
+    pods = [
+        member(f"{leaf}-{i}", leaf, requests=GPU)
+        for leaf in ("prefill", "decode")
+        for i in range(2)
+    ]
     await story.create(*nodes(4), *pods)
 
     async def says(pod: str, text: str) -> bool:
@@ -259,3 +264,75 @@ async def test_any_order_of_creation_converges(story: Story) -> None:
     await story.until_bound(4)
     await story.until_fact("GangSatisfied", "default/serve")
     await story.check_facts()
+
+
+@pytest.mark.kubernetes("1.37", "1.36")
+async def test_built_in_groups_are_read_where_they_are_served(story: Story) -> None:
+    """PodGroups of scheduling.k8s.io (and on 1.37 a composite above them), pods by spec.schedulingGroup."""
+    newest = story.plane.minor == "1.37"
+    things: list[dict[str, Any]] = []
+    if newest:
+        reference = {"workloadRef": {"workloadName": "w", "templateName": "t"}}
+        root = {
+            "apiVersion": "scheduling.k8s.io/v1alpha3",
+            "kind": "CompositePodGroup",
+            "metadata": {"name": "pair", "namespace": "default"},
+            "spec": {"schedulingPolicy": {"gang": {"minGroupCount": 2}}, **reference},
+        }
+        things.append(root)
+    for leaf in ("left", "right"):
+        spec: dict[str, Any] = {"schedulingPolicy": {"gang": {"minCount": 2}}}
+        version = "v1alpha2"
+        if newest:
+            version = "v1alpha3"
+            spec |= {"parentCompositePodGroupName": "pair", **reference}
+        meta = {"name": leaf, "namespace": "default"}
+        things.append(
+            {
+                "apiVersion": f"scheduling.k8s.io/{version}",
+                "kind": "PodGroup",
+                "metadata": meta,
+                "spec": spec,
+            }
+        )
+    pods = [
+        member(f"{leaf}-{i}", "", requests=GPU, schedulingGroup={"podGroupName": leaf})
+        for leaf in ("left", "right")
+        for i in range(2)
+    ]
+    try:
+        for thing in things:
+            plural = "compositepodgroups" if thing["kind"] == "CompositePodGroup" else "podgroups"
+            path = f"/apis/{thing['apiVersion']}/namespaces/default/{plural}"
+            await story.api.post(path, thing)
+        await story.create(*nodes(3), *pods)
+        if newest:
+            await story.until_fact("GangRefused", "default/pair")
+            assert not await story.bound()
+        else:  # two gangs of their own: one of them fits
+            await story.until_bound(2)
+        await story.create(a_node("n3", gpu=8))
+        await story.until_bound(4)
+        await story.check_facts()
+        version = "v1alpha3" if newest else "v1alpha2"
+
+        async def told() -> bool:
+            path = f"/apis/scheduling.k8s.io/{version}/namespaces/default/podgroups/left"
+            status = (await story.api.get(path)).get("status", {})
+            found = {c["type"]: c["status"] for c in status.get("conditions", [])}
+            return found.get("PodGroupInitiallyScheduled") == "True"
+
+        await eventually(told, timeout_s=20)
+    finally:
+        await drop_built_in(story, things)
+
+
+async def drop_built_in(story: Story, things: list[dict[str, Any]]) -> None:
+    """Delete built-in groups; no controller here takes their finalizers away."""
+    for thing in reversed(things):
+        plural = "compositepodgroups" if thing["kind"] == "CompositePodGroup" else "podgroups"
+        path = (
+            f"/apis/{thing['apiVersion']}/namespaces/default/{plural}/{thing['metadata']['name']}"
+        )
+        await story.api.patch(path, {"metadata": {"finalizers": None}})
+        await story.api.delete(path)

@@ -1,0 +1,67 @@
+"""Small pure parts of what is written to the cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from extender.cluster.bindings import fault_of
+from extender.cluster.client import Answered
+from extender.cluster.notices import _Bucket, _cut
+from extender.cluster.statuses import differing, rfc3339
+from extender.core.errors import BindRefused, ClusterUnavailable
+from extender.service.ports import Condition
+
+WAITS = Condition(type="T", status="False", reason="R", message="m")
+
+
+@pytest.mark.parametrize(
+    ("stored", "written"),
+    [
+        ((), 1),
+        ((("T", "False", "R", "m"),), 0),
+        ((("T", "True", "R", "m"),), 1),
+        ((("T", "False", "R", "other"),), 1),
+        ((("Other", "False", "R", "m"), ("T", "False", "R", "m")), 0),
+    ],
+)
+def test_only_differing_conditions_are_written(stored, written) -> None:
+    """Status, reason and message count; types of others do not."""
+    assert len(differing(stored, [WAITS])) == written
+
+
+def test_instants_are_written_as_the_api_does() -> None:
+    """Whole seconds for conditions, microseconds for Events."""
+    assert rfc3339(1_700_000_000_123_456) == "2023-11-14T22:13:20Z"
+    assert rfc3339(1_700_000_000_123_456, micro=True) == "2023-11-14T22:13:20.123456Z"
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "fault"),
+    [
+        (404, "pods p not found", BindRefused),
+        (422, "metadata.uid: field is immutable", BindRefused),
+        (409, "Precondition failed: UID in precondition", BindRefused),
+        (409, "the object has been modified", ClusterUnavailable),
+        (401, "", ClusterUnavailable),
+        (403, "", ClusterUnavailable),
+    ],
+)
+def test_refusals_are_for_good_or_for_now(status: int, message: str, fault: type) -> None:
+    """What another try cannot change is refused; rights and races are repaired elsewhere."""
+    assert type(fault_of("it", Answered(status, "R", message))) is fault
+
+
+def test_tokens_come_back_one_by_one() -> None:
+    """A burst, then the rate."""
+    bucket = _Bucket(2, 0)
+    assert [bucket.take(0, 2, 100) for _ in range(3)] == [True, True, False]
+    assert bucket.take(100, 2, 100) is True
+    assert bucket.take(100, 2, 100) is False
+    assert [bucket.take(100_000, 2, 100) for _ in range(3)] == [True, True, False]
+
+
+def test_a_long_note_is_cut_between_characters() -> None:
+    """1,024 bytes, not characters."""
+    assert _cut("short") == "short"
+    assert len(_cut("é" * 2000).encode()) <= 1024
+    assert _cut("é" * 2000).endswith("é...")
