@@ -30,7 +30,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         20.0  # kube-scheduler's longest back-off (10 s) and 10 s more (DESIGN 9.3)
     )
     bind_timeout_s: float = 60.0  # httpTimeout of the bind entry in the scheduler's configuration
-    filter_deadline_ms: int = 1500
     plan_budget: int = 200_000  # search nodes
     reservation_ttl_s: int = 300
     lease_ttl_s: float = 10.0
@@ -74,7 +73,7 @@ def load(environ: Mapping[str, str] | None = None, **flags: object) -> Settings:
         flags: Values given on the command line; None means not given.
 
     Raises:
-        BadInput: A variable does not exist or a value does not fit, named with what it should be.
+        BadInput: A value does not fit; the message names variable, value and what it should be.
     """
     variables = dict(os.environ if environ is None else environ)
     fields = {field.name: field for field in msgspec.structs.fields(Settings)}

@@ -115,6 +115,10 @@ class Runnable(Cluster, Protocol):
         """Begin to observe; does not wait for the first sync."""
         ...
 
+    async def broken(self) -> None:
+        """Wait for ever, or raise what ended the observation: a defect, which must end the process."""
+        ...
+
     async def stop(self) -> None:
         """Stop observing."""
         ...
@@ -153,7 +157,7 @@ class Service:
         self.cluster = seen
         self.leader = writer
         self.barriers = Barriers(cluster=seen, leader=self.leader, clock=clock, settings=settings)
-        self.reporter = Reporter(seen, self.leader)
+        self.reporter = Reporter(seen, self.leader, clock)
         self.admission = Admission(
             cluster=seen,
             leader=self.leader,
@@ -186,6 +190,7 @@ class Service:
             asyncio.create_task(self.admission.run(), name="admission"),
             asyncio.create_task(self.admission.effects.run(), name="effects"),
             asyncio.create_task(self.reporter.run(), name="reporter"),
+            asyncio.create_task(self.cluster.broken(), name="cluster"),
         }
         waiting = asyncio.create_task(stopping.wait(), name="stopping")
         try:

@@ -23,7 +23,7 @@ IMAGES = {
     "etcd": "registry.k8s.io/etcd:3.7.0-0",
     "kube-apiserver": f"registry.k8s.io/kube-apiserver:{KUBERNETES}",
     "kube-scheduler": f"registry.k8s.io/kube-scheduler:{KUBERNETES}",
-    "postgres": "docker.io/library/postgres:18",
+    "postgres": "docker.io/library/postgres:18.6",
     "extender": "gang-extender:0.1.0",
 }
 ETC = "/etc/kubernetes"  # where a control plane node has such files; a volume that `setup` fills

@@ -9,7 +9,7 @@ import typer
 from extender import settings as settings_module
 from extender.cli.output import Output, complain, console, print_table, print_value
 from extender.cluster import manifest
-from extender.service.whatif import PlanAnswer, Question, RootVerdict, answer
+from extender.service.whatif import PlanAnswer, Question, RootVerdict, answer, questionable
 
 
 def plan(
@@ -37,8 +37,6 @@ def plan(
 ) -> None:
     """Say whether trees of pod groups fit on a cluster, and where. Exit 0 only when all are placed."""
     found = manifest.load(cluster, wanted or ())
-    for warning in found.warnings:
-        complain(f"warning: {warning}")
     question = Question(
         groups=frozenset(found.groups),
         pods=frozenset(found.pods),
@@ -46,6 +44,9 @@ def plan(
         budget=budget or settings_module.load().plan_budget,
         order=found.order,
     )
+    odd = questionable(found.world.view, question)
+    for warning in dict.fromkeys((*found.warnings, *odd)):
+        complain(f"warning: {warning}")
     result = answer(found.world.view, question)
     if output is Output.table:
         _print(result)

@@ -32,6 +32,7 @@ CONNECTIONS_MAX = 24
 WATCHES_MAX = 64  # one per resource, ten or so; the limit is there against a leak
 CONNECT_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 10.0  # one try; an API server answers in milliseconds or is in trouble
+EFFECT_TIMEOUT_S = 5.0  # half a lease: what was sent inside one must not land long after it
 CALL_BUDGET_S = 15.0  # all tries and pauses of one call
 TRIES_MAX = 5
 PAUSE_FIRST_S = 0.1
@@ -161,11 +162,12 @@ class ApiServer:
         """
         clock = asyncio.get_running_loop().time
         deadline_s = clock() + request.budget_s
+        try_s = min(request.timeout_s, EFFECT_TIMEOUT_S) if request.effect else request.timeout_s
         for attempt in range(1, request.tries_max + 1):
             if request.effect and not self._fence():
                 raise ClusterUnavailable(f"{_name(request)}: not the leader any more, not sent")
             left_s = deadline_s - clock()
-            answer, problem, wait_s = await self._try(request, min(request.timeout_s, left_s))
+            answer, problem, wait_s = await self._try(request, min(try_s, left_s))
             if answer is not None:
                 return answer
             pause_s = self._pause(attempt, wait_s)

@@ -123,6 +123,11 @@ class FileCluster:
         await self._look()
         self._polling = asyncio.create_task(self._poll_for_ever(), name="cluster-files")
 
+    async def broken(self) -> None:
+        """Wait for as long as the files are watched, and raise what ended the watch: a defect."""
+        if self._polling is not None:
+            await asyncio.shield(self._polling)
+
     async def stop(self) -> None:
         """End everything; nothing of it runs when this returns."""
         if self._polling is not None:

@@ -10,7 +10,7 @@ fault looked for, so that a list of 5,000 nodes costs milliseconds and an error 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -19,8 +19,8 @@ import msgspec
 from extender.cluster import api
 from extender.cluster.priorities import Priorities
 from extender.core.errors import BadInput, BadQuantity
-from extender.core.groups import Group, Mode, Source, composite_key, leaf_key
-from extender.core.ids import GroupKey, NodeName, RootUid
+from extender.core.groups import Blueprint, Group, Mode, Source, composite_key, leaf_key
+from extender.core.ids import GroupKey, GroupKind, NodeName, RootUid
 from extender.core.nodes import Node, Taint
 from extender.core.pods import NodeSelector, Operator, Requirement, SelectorTerm
 from extender.core.quantities import amounts
@@ -337,6 +337,21 @@ def parent_of(found: api.Group) -> str:
         return found.spec.parent_composite_pod_group_name
     annotations = found.metadata.annotations
     return next((annotations[name] for name in PARENT_ANNOTATIONS if annotations.get(name)), "")
+
+
+def blueprints_of(found: api.Workload) -> tuple[Blueprint, ...]:
+    """List the templates of a Workload, each with the one above it."""
+    lines: list[Blueprint] = []
+
+    def add(templates: Iterable[api.Template], kind: GroupKind, parent: str) -> None:
+        for template in templates:
+            lines.append(Blueprint(template.name, kind, parent))
+            add(template.pod_group_templates, "PodGroup", template.name)
+            add(template.composite_pod_group_templates, "CompositePodGroup", template.name)
+
+    add(found.spec.pod_group_templates, "PodGroup", "")
+    add(found.spec.composite_pod_group_templates, "CompositePodGroup", "")
+    return tuple(lines)
 
 
 def group_warnings(found: api.Group) -> tuple[str, ...]:

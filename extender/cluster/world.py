@@ -18,6 +18,7 @@ import msgspec
 from extender.cluster import api
 from extender.cluster.parse import (
     bad,
+    blueprints_of,
     group_of,
     group_warnings,
     key_of,
@@ -33,6 +34,7 @@ from extender.core.ids import GroupKey, NodeName, PodUid
 from extender.core.pods import NodeSelector, Pod, PodShape, Requirement, SelectorTerm
 from extender.core.view import (
     ClusterView,
+    with_blueprints,
     with_group,
     with_node,
     with_pod,
@@ -105,6 +107,7 @@ class World:
                     self._derive_priorities()
             case api.Workload():
                 self.workloads[thing.key] = thing
+                self.view = with_blueprints(self.view, thing.key, blueprints_of(thing))
             case _:
                 assert_never(thing)
 
@@ -180,6 +183,7 @@ class World:
                 self._derive_priorities()
         elif kind is api.Workload:
             self.workloads.pop(name, None)
+            self.view = with_blueprints(self.view, name, None)
         else:
             key = leaf_key(*name) if kind is api.PodGroup else composite_key(*name)
             self._groups.pop((key, source), None)
@@ -209,7 +213,8 @@ class World:
             self._warnings[str(key)] = said
         else:
             self._warnings.pop(str(key), None)
-        self.view = with_group(self.view, group_of(chosen, self.priorities))
+        group = msgspec.structs.replace(group_of(chosen, self.priorities), warnings=said)
+        self.view = with_group(self.view, group)
 
     def _derive_priorities(self) -> None:
         for (key, _), found in list(self._groups.items()):

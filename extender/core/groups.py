@@ -45,6 +45,15 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     conditions: tuple[
         tuple[str, str, str, str], ...
     ] = ()  # (type, status, reason, message) as stored
+    warnings: tuple[str, ...] = ()  # what is odd about the object itself, accepted all the same
+
+
+class Blueprint(msgspec.Struct, frozen=True):
+    """One template of a Workload, with the name of the template above it (empty at the top)."""
+
+    name: str
+    kind: GroupKind
+    parent: str = ""
 
 
 class Problem(msgspec.Struct, frozen=True, order=True):

@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 from immutables import Map
 
-from extender.core.groups import Group
+from extender.core.groups import Blueprint, Group
 from extender.core.ids import GroupKey, NodeName, PodUid
 from extender.core.nodes import Node
 from extender.core.pods import HostPort, Pod
@@ -42,6 +42,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     members: Map[GroupKey, Map[PodUid, Pod]] = Map()  # pods by the leaf they name
     nominated: Map[PodUid, Pod] = Map()  # unassigned pods with a nominated node
     on_node: Map[NodeName, Map[PodUid, Pod]] = Map()  # assigned pods
+    blueprints: Map[tuple[str, str], tuple[Blueprint, ...]] = Map()  # Workload (namespace, name)
     generation: int = 0  # changes with the set of nodes, their labels, taints or allocatable
     revision: int = 0  # changes with anything
 
@@ -110,6 +111,17 @@ def without_group(view: ClusterView, key: GroupKey) -> ClusterView:
     if key not in view.groups:
         return view
     return msgspec.structs.replace(view, groups=view.groups.delete(key), revision=view.revision + 1)
+
+
+def with_blueprints(
+    view: ClusterView, workload: tuple[str, str], templates: tuple[Blueprint, ...] | None
+) -> ClusterView:
+    """Set the templates of a Workload; None forgets it."""
+    if view.blueprints.get(workload) == templates:
+        return view
+    known = view.blueprints
+    changed = known.delete(workload) if templates is None else known.set(workload, templates)
+    return msgspec.structs.replace(view, blueprints=changed, revision=view.revision + 1)
 
 
 def with_pod(view: ClusterView, pod: Pod) -> ClusterView:

@@ -12,6 +12,7 @@ import logging
 
 import msgspec
 
+from extender.core.decisions.oddities import oddities, template_mismatches
 from extender.core.decisions.requests import GATE, foreign_gates
 from extender.core.decisions.verbs import pending_reason
 from extender.core.errors import BindRefused, ClusterUnavailable
@@ -21,11 +22,13 @@ from extender.core.pods import Pod
 from extender.core.state import ReservationState, RootState
 from extender.core.view import ClusterView
 from extender.service.leading import Leader
-from extender.service.ports import Cluster, Condition, Notice
+from extender.service.ports import Clock, Cluster, Condition, Notice
 
 log = logging.getLogger(__name__)
 
+MISMATCH = "TemplateMismatch"
 NOTICES_PER_TREE_MAX = 100  # pods of one tree that get an Event of their own per change of reason
+SETTLED_MS = 1_000  # a reason that stands shorter is not told: objects of a tree come one by one
 
 
 class _ConditionJob(msgspec.Struct, frozen=True):
@@ -37,12 +40,18 @@ class _ConditionJob(msgspec.Struct, frozen=True):
 class Reporter:
     """Brings conditions and Events up to what the state says."""
 
-    def __init__(self, cluster: Cluster, leader: Leader) -> None:
+    def __init__(self, cluster: Cluster, leader: Leader, clock: Clock) -> None:
         self._cluster = cluster
         self._leader = leader
+        self._clock = clock
         self._jobs: asyncio.Queue[_ConditionJob | Notice] = asyncio.Queue()
         self._said: dict[PodUid, str] = {}
-        self._wrote: dict[tuple[GroupKey, str], Condition] = {}
+        self._since: dict[GroupKey, tuple[str, int]] = {}  # leaf -> its reason, and since when
+        self._wrote: dict[tuple[GroupKey, str, str], Condition] = {}
+        self._warned: dict[GroupKey, tuple[str, ...]] = {}
+        self._looked: tuple[object, int] | None = (
+            None  # forest and node generation of the last warnings
+        )
 
     def sync(self, view: ClusterView, state: ReservationState, forest: Forest) -> None:
         """Queue what differs from what was said before."""
@@ -50,6 +59,8 @@ class Reporter:
             root = state.roots.get(tree.root.uid)
             for group in tree.groups:
                 self._condition(group, _condition_of(tree, group, root))
+            self._templates(view, tree)
+        self._warnings(view, forest)
         for orphan in forest.orphans.values():
             condition = Condition(
                 type=_type(orphan.group),
@@ -65,16 +76,46 @@ class Reporter:
         if wanted is None or group.source == "pod":
             return
         stored = {c[0]: c for c in group.conditions}.get(wanted.type)
-        if stored is not None and stored[1] == "True":
+        if stored is not None and stored[1] == "True" and wanted.type == _type(group):
             return  # True is terminal (SPEC F)
         same = (wanted.type, wanted.status, wanted.reason, wanted.message)
-        if stored == same or self._wrote.get((group.key, group.uid)) == wanted:
+        if stored == same or self._wrote.get((group.key, group.uid, wanted.type)) == wanted:
             return
-        self._wrote[group.key, group.uid] = wanted
+        self._wrote[group.key, group.uid, wanted.type] = wanted
         self._jobs.put_nowait(_ConditionJob(group.key, group.uid, wanted))
+
+    def _templates(self, view: ClusterView, tree: Tree) -> None:
+        """Say where a tree is not as its Workload has it (B11); it is scheduled all the same."""
+        mismatches = template_mismatches(view, tree)
+        for group in tree.groups:
+            text = mismatches.get(group.key)
+            if text is not None:
+                self._condition(
+                    group, _mismatch(status="True", reason="TemplateMismatch", text=text)
+                )
+            elif any(c[0] == MISMATCH and c[1] == "True" for c in group.conditions):
+                fixed = "the group is as its Workload has it"
+                self._condition(
+                    group, _mismatch(status="False", reason="TemplateMatches", text=fixed)
+                )
+
+    def _warnings(self, view: ClusterView, forest: Forest) -> None:
+        if self._looked == (id(forest), view.generation):
+            return
+        self._looked = (id(forest), view.generation)
+        warned: dict[GroupKey, tuple[str, ...]] = {}
+        for tree in forest.trees.values():
+            for key, texts in oddities(view, tree).items():
+                warned[key] = texts
+                for text in texts:
+                    if text not in self._warned.get(key, ()):
+                        self._jobs.put_nowait(_group_notice(view.groups[key], text))
+        self._warned = warned
 
     def _pods(self, view: ClusterView, state: ReservationState, forest: Forest) -> None:
         said: dict[PodUid, str] = {}
+        since: dict[GroupKey, tuple[str, int]] = {}
+        now_ms = self._clock.monotonic_ms()
         for leaf, members in view.members.items():
             waiting = [
                 pod
@@ -87,13 +128,18 @@ class Reporter:
             if not waiting:
                 continue
             reason = pending_reason(state, forest, view, leaf)
+            before = self._since.get(leaf)
+            since[leaf] = before if before is not None and before[0] == reason else (reason, now_ms)
+            if now_ms - since[leaf][1] < SETTLED_MS:
+                said |= {pod.uid: self._said[pod.uid] for pod in waiting if pod.uid in self._said}
+                continue
             fresh = 0
             for pod in sorted(waiting, key=lambda p: p.path):
                 said[pod.uid] = reason
                 if self._said.get(pod.uid) != reason and fresh < NOTICES_PER_TREE_MAX:
                     fresh += 1
                     self._jobs.put_nowait(_pod_notice(pod, reason))
-        self._said = said
+        self._said, self._since = said, since
 
     async def run(self) -> None:
         """Write for ever; what fails is said again when it next differs."""
@@ -123,6 +169,22 @@ def _pod_notice(pod: Pod, reason: str) -> Notice:
         message=reason,
         warning=True,
     )
+
+
+def _group_notice(group: Group, text: str) -> Notice:
+    return Notice(
+        kind=group.key.kind,
+        namespace=group.key.namespace,
+        name=group.key.name,
+        uid=group.uid,
+        reason="Questionable",
+        message=text,
+        warning=True,
+    )
+
+
+def _mismatch(*, status: str, reason: str, text: str) -> Condition:
+    return Condition(type=MISMATCH, status=status, reason=reason, message=text)
 
 
 def _type(group: Group) -> str:

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from extender.core.decisions.oddities import oddities, template_mismatches
 from extender.core.decisions.requests import NodeRows, foreign_gates, is_candidate, plan_request
 from extender.core.groups import Forest, Group, Orphan, Tree, build_forest
 from extender.core.ids import GroupKey, PodUid, RootUid
@@ -112,6 +113,18 @@ def answer(view: ClusterView, question: Question) -> PlanAnswer:
     verdicts: list[VerdictWord] = [v.verdict for v in found]
     worst: VerdictWord = max(verdicts, key=BEST_TO_WORST.index) if verdicts else "placed"
     return PlanAnswer(verdict=worst, roots=tuple(found))
+
+
+def questionable(view: ClusterView, question: Question) -> tuple[str, ...]:
+    """Say what is odd about the trees that are asked about, and accepted all the same."""
+    members = {leaf: tuple(pods.values()) for leaf, pods in view.members.items()}
+    forest = build_forest(dict(view.groups.items()), members)
+    said: list[str] = []
+    for tree in forest.trees.values():
+        if _asked(tree, question):
+            said += template_mismatches(view, tree).values()
+            said += (text for texts in oddities(view, tree).values() for text in texts)
+    return tuple(dict.fromkeys(said))
 
 
 def _order(group: Group, question: Question) -> tuple[int, int, int, str]:

@@ -92,12 +92,7 @@ def to_row(event: Event) -> Row:
 
 
 def chain(previous: bytes, row: Row) -> bytes:
-    """Hash a row together with the hash in front of it.
-
-    SHA-256 over: the previous hash; position, epoch, ver, version, at_us and cause_position (0 for none)
-    as 8-byte big-endian integers; the 16 bytes of event_id; type, root_uid, root, actor, cause and the
-    payload, each behind its length as a 4-byte big-endian integer. In SQL that is `int8send`, `uuid_send`,
-    `int4send(octet_length(…))` and `convert_to(…, 'UTF8')`.
+    """Hash a row together with the hash in front of it: SHA-256 over both, see `image`.
 
     Args:
         previous: 32 bytes; `EMPTY_CHAIN` in front of the first event.
@@ -106,20 +101,37 @@ def chain(previous: bytes, row: Row) -> bytes:
     Returns:
         32 bytes.
     """
-    parts = [
-        previous,
-        _NUMBERS.pack(
-            row.position, row.epoch, row.ver, row.version, row.at_us, row.cause_position or 0
-        ),
-        row.event_id.bytes,
-    ]
+    return link(previous, image(row))
+
+
+def link(previous: bytes, row_image: bytes) -> bytes:
+    """Do what `chain` does, with the image of the row at hand."""
+    return hashlib.sha256(previous + row_image).digest()
+
+
+def image(row: Row) -> bytes:
+    """Give the bytes of a row that are hashed behind the previous hash.
+
+    Position, epoch, ver, version, at_us and cause_position (0 for none) as 8-byte big-endian integers;
+    the 16 bytes of event_id; type, root_uid, root, actor, cause and the payload, each behind its length
+    as a 4-byte big-endian integer. In SQL that is `int8send`, `uuid_send`, `int4send(octet_length(...))`
+    and `convert_to(..., 'UTF8')`.
+
+    Raises:
+        struct.error: A number does not fit.
+        UnicodeError: A text is no Unicode.
+    """
+    numbers = _NUMBERS.pack(
+        row.position, row.epoch, row.ver, row.version, row.at_us, row.cause_position or 0
+    )
+    parts = [numbers, row.event_id.bytes]
     for text in (row.type, row.root_uid, row.root, row.actor, row.cause):
         data = text.encode()
         parts.append(_LENGTH.pack(len(data)))
         parts.append(data)
     parts.append(_LENGTH.pack(len(row.payload)))
     parts.append(row.payload)
-    return hashlib.sha256(b"".join(parts)).digest()
+    return b"".join(parts)
 
 
 def decode_fact(

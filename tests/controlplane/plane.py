@@ -12,6 +12,7 @@ where other tasks of the loop must go on meanwhile (`wait=False`, then `wait_for
 
 from __future__ import annotations
 
+import json
 import ssl
 import subprocess
 import urllib.request
@@ -23,10 +24,13 @@ from typing import Any, Self
 
 import yaml
 
+from deploy.compose.generate import HERE as COMPOSE
+from deploy.compose.generate import flags_of
 from tests.controlplane.api import Api
 from tests.controlplane.build import ensure_binaries, ensure_etcd
 from tests.controlplane.processes import Process, free_port
 
+FLAGS = COMPOSE / "flags.json"
 READY_TIMEOUT_S = 60.0
 # kube-scheduler stops the test long before this when its configuration is wrong.
 SCHEDULER_READY_TIMEOUT_S = 20.0
@@ -49,15 +53,17 @@ USERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "developer": ("developer", ("system:authenticated",)),
 }
 
-# Feature gates and API versions that make kube-apiserver serve the built-in groups in full.
-NATIVE_GATES = {
-    "1.36": ("GenericWorkload",),
-    "1.37": ("GenericWorkload", "TopologyAwareWorkloadScheduling", "CompositePodGroup"),
-}
-NATIVE_APIS = {
-    "1.36": ("scheduling.k8s.io/v1alpha2",),
-    "1.37": ("scheduling.k8s.io/v1beta1", "scheduling.k8s.io/v1alpha3"),
-}
+
+def native_switches(minor: str) -> dict[str, dict[str, bool]]:
+    """Read which gates and API versions make kube-apiserver serve the built-in groups in full."""
+    table = json.loads(FLAGS.read_text(encoding="utf-8"))["native"][minor]
+    return {
+        flag.partition("=")[0]: {
+            name: value == "true"
+            for name, _, value in (p.rpartition("=") for p in flag.partition("=")[2].split(","))
+        }
+        for flag in table
+    }
 
 
 class ControlPlane:
@@ -78,7 +84,7 @@ class ControlPlane:
         Args:
             minor: Pinned Kubernetes version, such as "1.37".
             folder: For data, certificates, kubeconfigs and logs; short-lived.
-            native: Whether kube-apiserver serves the built-in groups (`NATIVE_*`).
+            native: Whether kube-apiserver serves the built-in groups (deploy/compose/flags.json).
             gates: Feature gates of kube-apiserver; they win over `native`.
             apis: `--runtime-config` of kube-apiserver; they win over `native`.
             flags: More flags of kube-apiserver.
@@ -87,8 +93,9 @@ class ControlPlane:
         self.folder = folder
         self.binaries = ensure_binaries(minor)
         folder.mkdir(parents=True, exist_ok=True)
-        self._gates = dict.fromkeys(NATIVE_GATES[minor] if native else (), True) | dict(gates or {})
-        self._apis = dict.fromkeys(NATIVE_APIS[minor] if native else (), True) | dict(apis or {})
+        table = native_switches(minor) if native else {}
+        self._gates = table.get("--feature-gates", {}) | dict(gates or {})
+        self._apis = table.get("--runtime-config", {}) | dict(apis or {})
         self._write_identities()
         etcd_port, peer_port, self.port = free_port(), free_port(), free_port()
         self.url = f"https://127.0.0.1:{self.port}"
@@ -182,13 +189,11 @@ class ControlPlane:
         port = free_port()
         command = [
             str(self.binaries / "kube-scheduler"),
-            f"--config={file}",
-            *("--bind-address=127.0.0.1", f"--secure-port={port}"),
             # Nobody's metrics need protection here, and DESIGN 9.9 reads them.
-            "--authentication-skip-lookup",
-            "--authorization-always-allow-paths=/healthz,/livez,/readyz,/metrics",
+            *flags_of(
+                "kube-scheduler", {"scheduler_config": str(file), "scheduler_port": str(port)}
+            ),
             *_gate_flags(gates or {}),
-            "-v=2",
             *flags,
         ]
         scheduler = Process(name, command, self.folder / f"{name}.log")
@@ -311,33 +316,30 @@ class ControlPlane:
             ):
                 subprocess.run(command, check=True, capture_output=True)
 
+    def _values(self, peer_url: str = "") -> dict[str, str]:
+        """Fill in the words of deploy/compose/flags.json, the one source of all flags."""
+        return {
+            "data": str(self.folder / "etcd"),
+            "etcd_url": self._etcd_url,
+            "etcd_peer_url": peer_url,
+            "bind_address": "127.0.0.1",
+            "apiserver_port": str(self.port),
+            "certificates": str(self.ca_file.parent),
+            "tokens": str(self.folder / "tokens.csv"),
+            "service_account_key": str(self.folder / "sa.key"),
+            "service_account_public_key": str(self.folder / "sa.pub"),
+        }
+
     def _etcd(self, peer_url: str) -> Process:
-        command = [
-            ensure_etcd(),
-            *("--name", "test", "--data-dir", str(self.folder / "etcd")),
-            *("--listen-client-urls", self._etcd_url, "--advertise-client-urls", self._etcd_url),
-            *("--listen-peer-urls", peer_url, "--initial-advertise-peer-urls", peer_url),
-            *("--initial-cluster", f"test={peer_url}"),
-            "--unsafe-no-fsync",  # a crash of the machine ends the test as well
-        ]
+        # --unsafe-no-fsync: a crash of the machine ends the test as well.
+        command = [ensure_etcd(), *flags_of("etcd", self._values(peer_url))]
         return Process("etcd", command, self.folder / "etcd.log")
 
     def _apiserver(self, flags: Sequence[str]) -> Process:
         command = [
             str(self.binaries / "kube-apiserver"),
-            f"--etcd-servers={self._etcd_url}",
-            *("--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"),
-            f"--secure-port={self.port}",
-            f"--cert-dir={self.ca_file.parent}",
-            f"--token-auth-file={self.folder / 'tokens.csv'}",
-            f"--service-account-key-file={self.folder / 'sa.pub'}",
-            f"--service-account-signing-key-file={self.folder / 'sa.key'}",
-            "--service-account-issuer=https://kubernetes.local",
-            "--authorization-mode=RBAC",
-            "--service-cluster-ip-range=10.0.0.0/24",
-            "--endpoint-reconciler-type=none",
             # No ServiceAccount controller makes accounts, and no node controller lifts the taint.
-            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            *flags_of("kube-apiserver", self._values()),
             *_gate_flags(self._gates),
             *_map_flag("runtime-config", self._apis),
             *flags,

@@ -14,7 +14,7 @@ import pytest
 
 from tests.controlplane.api import Api
 from tests.controlplane.objects import BIND, MEMBER, a_node, a_pod, path_of
-from tests.controlplane.plane import NATIVE_GATES, ControlPlane
+from tests.controlplane.plane import ControlPlane, native_switches
 from tests.controlplane.waiting import create_priority_class, eventually, wait_until_bound
 from tests.e2e.recorder import Recorder, refuse, scheduler_config
 
@@ -25,7 +25,7 @@ Object = dict[str, Any]
 # In 1.37 GenericWorkload contains GangScheduling; in 1.36 it is a gate of kube-scheduler's own.
 SCHEDULER_GATES = {
     "1.36": {"GenericWorkload": True, "GangScheduling": True},
-    "1.37": dict.fromkeys(NATIVE_GATES["1.37"], True),
+    "1.37": native_switches("1.37")["--feature-gates"],
 }
 VERSIONS = {"1.36": "scheduling.k8s.io/v1alpha2", "1.37": "scheduling.k8s.io/v1alpha3"}
 # Length of the window in which repeated calls are counted.

@@ -51,10 +51,11 @@ class Proxy:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._session is not None:
-            await self._session.close()
         if self._runner is not None:
             await self._runner.cleanup()
+        if self._session is not None:
+            await self._session.close()
+        await asyncio.sleep(0.1)  # transports close in the loop's own time, before it ends
 
     def count(self, method: str, ending: str) -> int:
         """Count the requests seen so far."""

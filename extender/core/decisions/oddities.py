@@ -1,0 +1,109 @@
+"""What is odd about a sound tree: accepted, scheduled, and said (SPEC A.7 W1 to W4, B11).
+
+None of this keeps a tree from being scheduled; each is a mistake that somebody once spent a day on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from extender.core.groups import Blueprint, Group, Tree, composite_key
+from extender.core.ids import GroupKey
+from extender.core.nodes import Node
+from extender.core.view import ClusterView
+
+
+def template_mismatches(view: ClusterView, tree: Tree) -> Mapping[GroupKey, str]:
+    """Say which groups are not as the templates of their Workload have them (B11).
+
+    A Workload that does not exist says nothing: groups are self-contained (SPEC A.4).
+    """
+    by_key = {group.key: group for group in tree.groups}
+    found: dict[GroupKey, str] = {}
+    for group in tree.groups:
+        if group.workload is None:
+            continue
+        templates = view.blueprints.get((group.key.namespace, group.workload))
+        if templates is None:
+            continue
+        above = (
+            by_key.get(composite_key(group.key.namespace, group.parent)) if group.parent else None
+        )
+        text = _mismatch(group, above, {t.name: t for t in templates})
+        if text:
+            found[group.key] = text
+    return found
+
+
+def _mismatch(group: Group, above: Group | None, templates: Mapping[str, Blueprint]) -> str:
+    name = group.template or ""
+    template = templates.get(name)
+    where = f'Workload "{group.workload}"'
+    if template is None:
+        return f'{group.key} names template "{name}", which {where} does not have'
+    if template.kind != group.key.kind:
+        return f'{group.key} names template "{name}", which is for a {template.kind} in {where}'
+    parent = above.template or "" if above is not None else ""
+    if template.parent != parent:
+        return (
+            f'{group.key} of template "{name}" stands below template "{parent or "none"}", '
+            f'in {where} it stands below "{template.parent or "none"}"'
+        )
+    return ""
+
+
+def oddities(view: ClusterView, tree: Tree) -> Mapping[GroupKey, tuple[str, ...]]:
+    """Give warnings per group of a tree."""
+    found: dict[GroupKey, tuple[str, ...]] = {}
+    nodes = tuple(view.nodes.values())
+    above: dict[GroupKey, tuple[str, ...]] = {}
+    for group in tree.groups:  # parents come before their children
+        wider = above.get(group.key, ())
+        said = [*group.warnings, *_lonely(tree, group), *_keys(group, wider, nodes)]
+        for child in tree.children.get(group.key, ()):
+            above[child.key] = (*wider, *group.topology)
+        if said:
+            found[group.key] = tuple(said)
+    return found
+
+
+def _lonely(tree: Tree, group: Group) -> Iterable[str]:
+    if len(tree.children.get(group.key, ())) == 1:
+        yield f"{group.key} has one child group; it could be left out (W1)"
+
+
+def _keys(group: Group, above: tuple[str, ...], nodes: tuple[Node, ...]) -> Iterable[str]:
+    for key in group.topology:
+        if not any(key in node.labels for node in nodes):
+            yield f"{group.key}: topology key {key} is on no node (W3)"
+            continue
+        for outer in above:
+            if outer == key:
+                continue
+            yield from _nesting(group, outer, key, nodes)
+
+
+def _nesting(group: Group, outer: str, inner: str, nodes: tuple[Node, ...]) -> Iterable[str]:
+    inside: dict[str, set[str]] = {}
+    around: dict[str, set[str]] = {}
+    for node in nodes:
+        wide, narrow = node.labels.get(outer), node.labels.get(inner)
+        if wide is not None and narrow is not None:
+            inside.setdefault(wide, set()).add(narrow)
+            around.setdefault(narrow, set()).add(wide)
+    if not inside:
+        return
+    if all(len(values) == 1 for values in inside.values()) and any(
+        len(values) > 1 for values in around.values()
+    ):
+        yield (
+            f"{group.key}: topology key {inner} is wider than {outer} above it, "
+            "so it asks for nothing more; put the wider key higher (W2)"
+        )
+        return
+    twice = sorted(narrow for narrow, values in around.items() if len(values) > 1)
+    if twice:
+        yield (
+            f"{group.key}: value {twice[0]} of {inner} stands under several values of {outer}; "
+            "each counts as a domain of its own there (W4)"
+        )

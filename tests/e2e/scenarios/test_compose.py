@@ -1,0 +1,37 @@
+"""What `docker compose up` runs, run natively: same flags, same one-shot, the example tree bound."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+import pytest
+
+from tests.e2e.scenarios.conftest import Story
+from tests.e2e.scenarios.service import ROOT
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+
+async def test_the_one_shot_prints_the_example_tree_bound(story: Story) -> None:
+    """deploy/compose/demo.py creates nodes and tree; exit 0 means that the minimum was scheduled."""
+    environ = os.environ | {
+        "KUBECONFIG": str(story.plane.kubeconfig("admin")),
+        "GANG_EXTENDER_SERVER": story.service.url,
+    }
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(ROOT / "deploy" / "compose" / "demo.py"),
+        env=environ,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    out, _ = await asyncio.wait_for(process.communicate(), 200)
+    assert process.returncode == 0, out.decode()
+    text = out.decode()
+    bound = await story.bound("serve-")
+    assert len(bound) >= 8
+    for pod, node in bound.items():
+        assert any(pod in line and node in line for line in text.splitlines()), text
+    await story.check_facts()
