@@ -105,7 +105,9 @@ class FakeCluster:
     def add(self, *objects: Object) -> None:
         """Create objects; creation times follow the order over all calls."""
         self.objects += objects
-        new = {(o["kind"], o["metadata"].get("namespace", ""), o["metadata"]["name"]) for o in objects}
+        new = {
+            (o["kind"], o["metadata"].get("namespace", ""), o["metadata"]["name"]) for o in objects
+        }
         view = a_manifest(self.objects).world.view
         for node in view.nodes.values():
             if ("Node", "", node.name) in new:
@@ -229,9 +231,7 @@ class FakeCluster:
         new = [(c.type, c.status, c.reason, c.message) for c in conditions]
         for condition in conditions:
             self.calls.append(("set_conditions", group.path, condition.message))
-        self.seen = with_group(
-            self.seen, msgspec.structs.replace(found, conditions=(*kept, *new))
-        )
+        self.seen = with_group(self.seen, msgspec.structs.replace(found, conditions=(*kept, *new)))
         self._tell()
 
     async def notice(self, notice: Notice) -> None:

@@ -175,7 +175,9 @@ def _apply(state: ReservationState, event: Event) -> ReservationState:  # noqa: 
                 at_us=event.at_us,
             )
             root = _root(state, event)
-            return _put(state, msgspec.structs.replace(root, phase="invalid", answer=answer))
+            beyond = root.phase in ("admitted", "satisfied")  # what holds room keeps its phase
+            phase: Phase = root.phase if beyond else "invalid"
+            return _put(state, msgspec.structs.replace(root, phase=phase, answer=answer))
         case PodBound() as fact:
             return _bound(state, event, fact)
         case ReservationReleased() as fact:
@@ -189,7 +191,7 @@ def _apply(state: ReservationState, event: Event) -> ReservationState:  # noqa: 
                 return state
             root = msgspec.structs.replace(root, bound=root.bound.delete(fact.uid))
             state = msgspec.structs.replace(state, root_of=state.root_of.delete(fact.uid))
-            return _put(state, root)
+            return _put(state, _emptied(root))
         case NodeVetoed() as fact:
             key = VetoKey(event.root_uid, fact.uid, fact.node)
             veto = VetoState(fact.by_shape, fact.until_ms)
@@ -297,9 +299,14 @@ def _released(state: ReservationState, event: Event, fact: ReservationReleased) 
         if pod.uid in root.held:
             state, root = _drop_held(state, root, pod.uid)
             state = msgspec.structs.replace(state, root_of=state.root_of.delete(pod.uid))
-    if not root.held and not root.bound and root.phase == "admitted":
-        root = msgspec.structs.replace(root, phase="observed", plan=None, groups=())
-    return _put(state, root)
+    return _put(state, _emptied(root))
+
+
+def _emptied(root: RootState) -> RootState:
+    """Undo the admission of a root that was not satisfied yet and has nothing left of it."""
+    if root.held or root.bound or root.phase != "admitted":
+        return root
+    return msgspec.structs.replace(root, phase="observed", plan=None, groups=())
 
 
 def _completed(state: ReservationState, event: Event) -> ReservationState:

@@ -1,7 +1,8 @@
-"""Say on the objects why they are pending: conditions on groups, Kubernetes Events on held pods.
+"""Say on the objects why they are pending: conditions on groups, Kubernetes Events on members.
 
-A member held by our gate never reaches kube-scheduler, so a refusal cannot reach its user that way;
-an Event on the pod does (`kubectl describe pod`). Pod conditions are never written (DESIGN 7).
+A member held by our gate never reaches kube-scheduler, so a refusal cannot reach its user that way,
+and one without the gate is not asked about again when its reason changes while it sleeps; an Event on
+the pod reaches both (`kubectl describe pod`). Pod conditions are never written (DESIGN 7).
 Everything is written on change only, from one worker, so that a storm of changes costs one write each.
 """
 
@@ -13,7 +14,7 @@ import logging
 import msgspec
 
 from extender.core.decisions.oddities import oddities, template_mismatches
-from extender.core.decisions.requests import GATE, foreign_gates
+from extender.core.decisions.requests import foreign_gates
 from extender.core.decisions.verbs import pending_reason
 from extender.core.errors import BindRefused, ClusterUnavailable
 from extender.core.groups import Forest, Group, Tree
@@ -122,7 +123,6 @@ class Reporter:
                 for pod in members.values()
                 if pod.node is None
                 and not pod.deleting
-                and GATE in pod.gates
                 and pod.uid not in state.root_of
             ]
             if not waiting:

@@ -22,7 +22,7 @@ from extender.core.errors import ExtenderError, InvariantBroken, StoreUnavailabl
 from extender.core.events import Event
 from extender.core.ids import Position
 from extender.service.ports import Grant
-from extender.store.codec import EMPTY_CHAIN, Row, chain, to_row
+from extender.store.codec import EMPTY_CHAIN, Row, encode_event, link
 from extender.store.engine import ENSURE_DURABLE, connect, fault_of
 
 logger = logging.getLogger(__name__)
@@ -44,12 +44,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class _Call:
     """One call of `append`, waiting for its turn."""
 
-    __slots__ = ("done", "grant", "rows", "size")
+    __slots__ = ("done", "grant", "images", "rows", "size")
 
-    def __init__(self, grant: Grant, rows: Sequence[Row], done: asyncio.Future[None]) -> None:
+    def __init__(self, grant: Grant, events: Sequence[Event], done: asyncio.Future[None]) -> None:
         self.grant = grant
-        self.rows = rows
-        self.size = sum(len(row.payload) for row in rows)
+        encoded = [encode_event(event) for event in events]
+        self.rows = [row for row, _ in encoded]
+        self.images = [row_image for _, row_image in encoded]
+        self.size = sum(map(len, self.images))
         self.done = done
 
     def settle(self, fault: ExtenderError | None) -> None:
@@ -92,9 +94,7 @@ class Appender:
         if not events:
             return
         _check(grant, events)
-        call = _Call(
-            grant, [to_row(event) for event in events], asyncio.get_running_loop().create_future()
-        )
+        call = _Call(grant, events, asyncio.get_running_loop().create_future())
         try:
             async with asyncio.timeout(self._limits.call_timeout_s):
                 if self._gate.locked() or self._queued_events >= self._limits.queue_events_max:
@@ -247,8 +247,8 @@ class Appender:
         rows = [row for call in batch for row in call.rows]
         previous = head = self._tail_chain
         hashes = []
-        for row in rows:
-            previous = chain(previous, row)
+        for row_image in (row_image for call in batch for row_image in call.images):
+            previous = link(previous, row_image)
             hashes.append(previous)
         try:
             async with self.connection("appending") as connection:

@@ -55,7 +55,15 @@ def encode_fact(fact: AnyFact) -> bytes:
 
 
 def to_row(event: Event) -> Row:
+    """Encode an event; see `encode_event`."""
+    return encode_event(event)[0]
+
+
+def encode_event(event: Event) -> tuple[Row, bytes]:
     """Encode an event.
+
+    Returns:
+        Its row, and the `image` of the row.
 
     Raises:
         InvariantBroken: PostgreSQL cannot hold it as it is; names the event and the field.
@@ -81,14 +89,14 @@ def to_row(event: Event) -> Row:
             cause_position=event.cause_position,
             payload=encode_fact(event.fact),
         )
-        chain(EMPTY_CHAIN, row)
+        row_image = image(row)
     except (ValueError, KeyError, struct.error, UnicodeError) as error:
         raise InvariantBroken(
             f"event {event.event_id} ({tag}) cannot be stored: {error}"
         ) from error
     if str(event_id) != event.event_id:
         raise InvariantBroken(f"event {event.event_id} ({tag}): the id is not a UUID in lower case")
-    return row
+    return row, row_image
 
 
 def chain(previous: bytes, row: Row) -> bytes:

@@ -53,9 +53,11 @@ def decide_reconcile(
     overtaken = overtaken_pods(view, state)
     drafts: list[Draft] = []
     for root in state.roots.values():
-        drafts += _root_drafts(view, root, overtaken, now)
+        tree = forest.trees.get(group_key_of(root))
+        broken = tree is not None and bool(tree.problems)
+        drafts += _root_drafts(view, root, overtaken, now, broken=broken)
     for tree in forest.trees.values():
-        drafts += _bound_outside(state, tree, now)
+        drafts += _bound_outside(view, state, tree, now)
     return drafts
 
 
@@ -64,7 +66,12 @@ def _draft(root: RootState, fact: AnyFact, now: Circumstances) -> Draft:
 
 
 def _root_drafts(
-    view: ClusterView, root: RootState, overtaken: Collection[PodUid], now: Circumstances
+    view: ClusterView,
+    root: RootState,
+    overtaken: Collection[PodUid],
+    now: Circumstances,
+    *,
+    broken: bool,
 ) -> list[Draft]:
     group = view.groups.get(group_key_of(root))
     if group is None or group.uid != root.uid:
@@ -76,11 +83,11 @@ def _root_drafts(
         facts.append(RootCompleted(why="the root group was deleted"))
         return [_draft(root, fact, now) for fact in facts]
     facts = _settled(view, root)
-    bound_uids = {f.uid for f in facts if isinstance(f, PodBound)}
-    lost = [_lost(view, member) for member in root.bound.values() if _is_lost(view, member)]
+    bound_here = {f.uid: f.node for f in facts if isinstance(f, PodBound)}
+    lost = [_lost(view, m) for m in root.bound.values() if _is_lost(view, m.uid, m.node)]
     facts += lost
-    facts += _given_back(view, root, overtaken, bound_uids, now)
-    counts = _counts(root, facts)
+    facts += _given_back(view, root, overtaken, bound_here, now, broken=broken)
+    counts = _counts(view, root, facts)
     if root.phase == "admitted" and satisfied(root.groups, counts):
         facts.append(GangSatisfied(plan=root.plan or NO_PLAN, bound=sum(counts.values())))
     return [_draft(root, fact, now) for fact in facts]
@@ -107,9 +114,9 @@ def _settled(view: ClusterView, root: RootState) -> list[AnyFact]:
     return facts
 
 
-def _is_lost(view: ClusterView, member: BoundMember) -> bool:
-    pod = view.pods.get(member.uid)
-    return pod is None or pod.deleting or member.node not in view.nodes
+def _is_lost(view: ClusterView, uid: PodUid, node: NodeName) -> bool:
+    pod = view.pods.get(uid)
+    return pod is None or pod.deleting or node not in view.nodes
 
 
 def _lost(view: ClusterView, member: BoundMember) -> MemberLost:
@@ -120,12 +127,13 @@ def _lost(view: ClusterView, member: BoundMember) -> MemberLost:
     return MemberLost(pod=member.pod, uid=member.uid, node=member.node, cause=cause)
 
 
-def _counts(root: RootState, facts: Iterable[AnyFact]) -> Mapping[str, int]:
+def _counts(view: ClusterView, root: RootState, facts: Iterable[AnyFact]) -> Mapping[str, int]:
+    """Count bound members per leaf as they will be after `facts`; who is bound and lost already does not count."""
     counts: dict[str, int] = {}
     for member in root.bound.values():
         counts[member.group] = counts.get(member.group, 0) + 1
     for fact in facts:
-        if isinstance(fact, PodBound):
+        if isinstance(fact, PodBound) and not _is_lost(view, fact.uid, fact.node):
             counts[fact.group] = counts.get(fact.group, 0) + 1
         elif isinstance(fact, MemberLost):
             group = root.bound[fact.uid].group
@@ -149,16 +157,21 @@ def _given_back(
     view: ClusterView,
     root: RootState,
     overtaken: Collection[PodUid],
-    bound_uids: Collection[PodUid],
+    bound_here: Mapping[PodUid, NodeName],
     now: Circumstances,
+    *,
+    broken: bool,
 ) -> list[AnyFact]:
-    """Release what cannot be redeemed any more."""
-    open_ones = {uid: r for uid, r in root.held.items() if uid not in bound_uids}
+    """Release what cannot be redeemed any more; a whole tree in one fact, so that no crash can halve it."""
+    open_ones = {uid: r for uid, r in root.held.items() if uid not in bound_here}
     if not open_ones:
         return []
-    started = root.uid in now.started or bool(root.bound) or bool(bound_uids)
+    running = [*((u, m.node) for u, m in root.bound.items()), *bound_here.items()]
+    started = root.uid in now.started or any(not _is_lost(view, u, n) for u, n in running)
     if root.uid in now.expired and not started:
         return [_release(open_ones.values(), "expired", "nobody redeemed the reservation in time")]
+    if broken and not started:
+        return [_release(open_ones.values(), "invalid", "the tree breaks a rule now")]
     gone: dict[ReleaseReason, list[Reservation]] = {}
     for reservation in open_ones.values():
         why = _why_gone(view, reservation, overtaken)
@@ -167,21 +180,16 @@ def _given_back(
     if not gone:
         return []
     names = {r.uid for found in gone.values() for r in found}
-    facts: list[AnyFact] = [
-        _release(found, why, _release_text(why, found)) for why, found in sorted(gone.items())
-    ]
-    rest = {uid: r for uid, r in open_ones.items() if uid not in names}
-    if started or not rest:
-        return facts
+    rest = [r for uid, r in open_ones.items() if uid not in names]
     counts: dict[str, int] = {}
-    for reservation in rest.values():
+    for reservation in rest:
         counts[reservation.group] = counts.get(reservation.group, 0) + 1
-    if satisfied(root.groups, counts):
-        return facts
-    text = "the minimum of the tree no longer holds without: " + _release_text(
-        *next(iter(gone.items()))
-    )
-    return [*facts, _release(rest.values(), next(iter(gone)), text)]
+    if started or not rest or satisfied(root.groups, counts):
+        return [_release(found, why, _release_text(why, found)) for why, found in sorted(gone.items())]
+    whys = sorted(gone)
+    words = "; ".join(_release_text(why, gone[why]) for why in whys)
+    text = f"the minimum of the tree no longer holds: {words}"
+    return [_release(open_ones.values(), whys[0], text)]
 
 
 def _why_gone(
@@ -236,13 +244,15 @@ def _assigned(view: ClusterView, uid: PodUid) -> bool:
     return pod is not None and pod.node is not None
 
 
-def _bound_outside(state: ReservationState, tree: Tree, now: Circumstances) -> list[Draft]:
-    """Record members that run without a reservation of ours."""
+def _bound_outside(
+    view: ClusterView, state: ReservationState, tree: Tree, now: Circumstances
+) -> list[Draft]:
+    """Record members that run without a reservation of ours; one whose node is gone runs no more."""
     root = state.roots.get(tree.root.uid)
     drafts: list[Draft] = []
     for leaf, pods in tree.members.items():
         for pod in pods:
-            if not is_running(pod) or _known(root, pod):
+            if not is_running(pod) or pod.node not in view.nodes or _known(root, pod):
                 continue
             drafts += [_tree_draft(tree, fact, now) for fact in _outside_facts(leaf.name, pod)]
     if drafts and root is None:

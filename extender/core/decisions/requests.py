@@ -7,7 +7,7 @@ assigned yet. Reservations of the tree itself are passed as bound members: they 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -106,13 +106,19 @@ def _add(extra: dict[NodeName, _Extra], node: NodeName, requests: Mapping[str, i
 
 
 def unassigned_room(
-    view: ClusterView, state: ReservationState, *, priority: int, root_uid: str = ""
+    view: ClusterView,
+    state: ReservationState,
+    *,
+    priority: int,
+    root_uid: str = "",
+    own: Collection[PodUid] = (),
 ) -> dict[NodeName, _Extra]:
     """Collect per node what reservations and nominations take beside the assigned pods.
 
     Args:
         priority: Nominations below it are not counted (kube-scheduler ignores them as well).
         root_uid: Reservations of this tree are counted as room but not flagged as somebody else's.
+        own: Pods of this tree: where an earlier plan nominated them is a preference, not room that is taken.
     """
     extra: dict[NodeName, _Extra] = {}
     for node, held in state.held_on.items():
@@ -126,6 +132,8 @@ def unassigned_room(
                 row.ports += pod.shape.host_ports
     for pod in view.nominated.values():
         if pod.uid in state.root_of or pod.priority < priority or pod.nominated is None:
+            continue
+        if pod.uid in own:
             continue
         row = _add(extra, pod.nominated, dict(pod.shape.requests))
         row.ports += pod.shape.host_ports
@@ -157,7 +165,13 @@ def plan_request(
     held: Mapping[PodUid, Reservation] = root_state.held if root_state is not None else {}
     shapes = _Shapes()
     root = _plan_group(tree, tree.root, held, shapes)
-    extra = unassigned_room(view, state, priority=tree.root.priority, root_uid=tree.root.uid)
+    extra = unassigned_room(
+        view,
+        state,
+        priority=tree.root.priority,
+        root_uid=tree.root.uid,
+        own={pod.uid for pod in tree.pods},
+    )
     return PlanRequest(
         root=root,
         nodes=rows.rows(view, extra),

@@ -112,6 +112,8 @@ def _answer_words(root: RootState) -> str:
     assert root.answer is not None
     if root.answer.outcome == "waiting":
         return "waiting for members"
+    if root.answer.outcome == "invalid":
+        return "not planned yet"  # it was invalid, is mended, and the next pass plans it
     beyond = root.phase in ("admitted", "satisfied")
     if root.answer.outcome == "unknown":
         what = "more members" if beyond else "its minimum"

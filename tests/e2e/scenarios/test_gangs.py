@@ -78,9 +78,8 @@ async def test_members_without_the_gate_bind_too(story: Story) -> None:
         await story.create(*nodes(3), gang("bare", 4)[0], *pods)
 
         async def refused() -> bool:
-            pod = (await story.pods())["bare-0"]
-            messages = [c.get("message", "") for c in pod["status"].get("conditions", [])]
-            return any("no room for its minimum" in text for text in messages)
+            lines = await story.events_of("bare-0")
+            return any("no room for its minimum" in line for line in lines)
 
         await eventually(refused, timeout_s=30)
         assert not await story.bound()
@@ -177,21 +176,27 @@ async def test_killed_in_the_middle_of_the_barrier(story: Story) -> None:
 
 async def test_killed_between_two_binds(story: Story) -> None:
     """Three are bound when the service dies; the started gang is completed, nobody is bound twice."""
-    posted = 0
-    lock = asyncio.Lock()
+    begun = done = 0
+    dead = asyncio.Event()
 
     async def let_three_pass(method: str, path: str) -> web.Response | None:
-        nonlocal posted
-        if path.endswith("/binding") and story.service.starts == 1:
-            async with lock:
-                posted += 1
-                if posted == 4 and story.service.running:
-                    story.service.kill()
-                if posted >= 4:
-                    return web.Response(status=503)
+        nonlocal begun
+        if path.endswith("/binding") and not dead.is_set():
+            begun += 1
+            if begun > 3:
+                await dead.wait()
+                return web.Response(status=503)
         return None
 
-    story.server.before = let_three_pass
+    async def kill_after_three(method: str, path: str, status: int) -> None:
+        nonlocal done
+        if path.endswith("/binding") and status == 201:
+            done += 1
+            if done == 3:
+                story.service.kill()
+                dead.set()
+
+    story.server.before, story.server.after = let_three_pass, kill_after_three
     await story.create(*nodes(8), *gang("train", 8))
     await eventually(lambda: _is(not story.service.running), timeout_s=30)
 

@@ -102,7 +102,9 @@ def _facts(draw, uid, root, fresh):
             "shapes": ({"cpu": 1000, "pods": 1},), "assignments": assignments,
         }  # fmt: skip
         return (
-            GangExtended(**given_) if root.plan is not None else GangAdmitted(kind="PodGroup", **given_)
+            GangExtended(**given_)
+            if root.plan is not None
+            else GangAdmitted(kind="PodGroup", **given_)
         )
     if kind == "bound":
         r = draw(st.sampled_from(held))
@@ -110,7 +112,9 @@ def _facts(draw, uid, root, fresh):
         return PodBound(plan=r.plan, pod=r.pod, uid=r.uid, node=node, group=r.group)
     if kind == "outside":
         name = f"out{next(fresh)}"
-        return PodBound(plan=PlanId(""), pod=f"ns/{name}", uid=PodUid(name), node=NODES[0], group="leaf")
+        return PodBound(
+            plan=PlanId(""), pod=f"ns/{name}", uid=PodUid(name), node=NODES[0], group="leaf"
+        )
     if kind == "released":
         some = draw(st.lists(st.sampled_from(held), min_size=1, unique_by=lambda r: r.uid))
         pods = tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in some)
@@ -120,7 +124,11 @@ def _facts(draw, uid, root, fresh):
         return MemberLost(pod=m.pod, uid=m.uid, node=m.node, cause="gone")
     if kind == "veto":
         return NodeVetoed(
-            pod="ns/v", uid=PodUid("v"), node=draw(st.sampled_from(NODES)), by_shape=True, until_ms=5
+            pod="ns/v",
+            uid=PodUid("v"),
+            node=draw(st.sampled_from(NODES)),
+            by_shape=True,
+            until_ms=5,
         )
     if kind == "noise":
         return draw(
@@ -134,7 +142,9 @@ def _facts(draw, uid, root, fresh):
         )  # fmt: skip
     return {
         "lease": LeaseTaken(holder="me", address=""),
-        "refused": GangRefused(outcome=draw(st.sampled_from(["waiting", "impossible"])), reasons=("r",)),
+        "refused": GangRefused(
+            outcome=draw(st.sampled_from(["waiting", "impossible"])), reasons=("r",)
+        ),
         "invalid": RootInvalid(problems=("B9: x",)),
         "satisfied": GangSatisfied(plan=plan, bound=1),
         "completed": RootCompleted(why="gone"),
@@ -221,7 +231,9 @@ def test_a_tree_that_lost_all_its_reservations_is_admitted_anew():
 def test_a_refusal_of_extras_does_not_undo_an_admission():
     """A refusal after an admission changes the answer, not the phase."""
     state = _history(
-        RootObserved(kind="PodGroup"), _admitted("a"), GangRefused(outcome="impossible", reasons=("r",))
+        RootObserved(kind="PodGroup"),
+        _admitted("a"),
+        GangRefused(outcome="impossible", reasons=("r",)),
     )
     root = state.roots[ROOTS[0]]
     assert root.phase == "admitted"
@@ -230,7 +242,9 @@ def test_a_refusal_of_extras_does_not_undo_an_admission():
 
 def test_an_admitted_tree_that_breaks_a_rule_can_still_be_satisfied():
     """A tree that became invalid while its members were on their way keeps its phase: it still holds room."""
-    state = _history(RootObserved(kind="PodGroup"), _admitted("a"), RootInvalid(problems=("B9: x",)))
+    state = _history(
+        RootObserved(kind="PodGroup"), _admitted("a"), RootInvalid(problems=("B9: x",))
+    )
     root = state.roots[ROOTS[0]]
     assert (root.phase, root.answer.outcome) == ("admitted", "invalid")
 
@@ -240,7 +254,11 @@ def test_a_completed_root_leaves_nothing_but_its_versions():
     veto = NodeVetoed(pod="ns/a", uid=PodUid("a"), node=NODES[0], by_shape=False, until_ms=1)
     bound = PodBound(plan=PlanId("plan"), pod="ns/a", uid=PodUid("a"), node=NODES[0], group="leaf")
     state = _history(
-        RootObserved(kind="PodGroup"), _admitted("a", "b"), bound, veto, RootCompleted(why="deleted")
+        RootObserved(kind="PodGroup"),
+        _admitted("a", "b"),
+        bound,
+        veto,
+        RootCompleted(why="deleted"),
     )
     left = (len(state.roots), len(state.held_on), len(state.root_of), len(state.vetoes))
     assert left == (0, 0, 0, 0)

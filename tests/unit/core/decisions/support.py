@@ -1,0 +1,71 @@
+"""What the tests of decisions share: to fold drafts, and to decide until nothing is left to say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from extender.core.decisions.reconcile import Circumstances
+from extender.core.events import AnyFact, Draft, Event
+from extender.core.ids import Epoch, Position, RootUid
+from extender.core.state import ReservationState, evolve
+from tests.fakes import check_state
+
+ME = Circumstances(actor="test", cause="test")
+
+
+def folded(
+    state: ReservationState, *facts: tuple[RootUid, str, AnyFact], at_us: int = 0
+) -> ReservationState:
+    """Fold facts, each given with its root."""
+    drafts = [Draft(root_uid=uid, root=root, fact=fact, actor="test") for uid, root, fact in facts]
+    return fold_drafts(state, drafts, at_us=at_us)
+
+
+def fold_drafts(
+    state: ReservationState, drafts: Iterable[Draft], *, at_us: int = 0
+) -> ReservationState:
+    """Fold what was decided, checking the invariants after every fact."""
+    for draft in drafts:
+        event = Event(
+            position=Position(state.position + 1),
+            event_id=f"id-{state.position + 1}",
+            epoch=Epoch(1),
+            at_us=max(state.at_us, at_us),
+            root_uid=draft.root_uid,
+            version=state.versions.get(draft.root_uid, 0) + 1,
+            root=draft.root,
+            actor=draft.actor,
+            cause=draft.cause,
+            fact=draft.fact,
+        )
+        state = evolve(state, event)
+        check_state(state)
+    return state
+
+
+def converge(
+    state: ReservationState, decide: Callable[[ReservationState], Sequence[Draft]], rounds: int = 4
+) -> ReservationState:
+    """Decide and fold until there is nothing to say; a decision that goes on for ever fails."""
+    for _ in range(rounds):
+        drafts = decide(state)
+        if not drafts:
+            return state
+        state = fold_drafts(state, drafts)
+    raise AssertionError(f"does not converge: {[type(d.fact).__name__ for d in decide(state)]}")
+
+
+def check_prefixes(
+    state: ReservationState, decide: Callable[[ReservationState], Sequence[Draft]]
+) -> ReservationState:
+    """Cut a decision after every fact (a crash, a batch): deciding again must lead to the same roots."""
+    whole = converge(state, decide)
+    drafts = decide(state)
+    for cut in range(len(drafts) + 1):
+        again = converge(fold_drafts(state, drafts[:cut]), decide)
+        assert again.held_on == whole.held_on, cut
+        assert again.root_of == whole.root_of, cut
+        assert {u: r.phase for u, r in again.roots.items()} == {
+            u: r.phase for u, r in whole.roots.items()
+        }, cut
+    return whole
