@@ -8,7 +8,6 @@ wait: on a condition, with a deadline.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -265,7 +264,7 @@ class Stage:
         self.barriers = Barriers(
             cluster=self.cluster, leader=self.leader, clock=self.clock, settings=self.settings
         )
-        self.reporter = Reporter(self.cluster, self.leader)
+        self.reporter = Reporter(self.cluster, self.leader, self.clock)
         self.inputs = FakeDecisionInputs(self.database)
         self.admission = Admission(
             cluster=self.cluster, leader=self.leader, inputs=self.inputs, barriers=self.barriers,
@@ -281,18 +280,26 @@ class Stage:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.killed()
+        await self.barriers.stop()
+        self.admission.planner.stop()
+
+    async def killed(self) -> None:
+        """End all that runs, without a chance to clean up: what is left is the database and the cluster."""
+        leader = self.leader
+        tasks = [*self.tasks, *self.barriers._tasks, leader._settling, leader._announcing]
+        ours = [task for task in tasks if task is not None]
+        for task in ours:
+            task.cancel()
+        await asyncio.gather(*ours, return_exceptions=True)
+        self.tasks = []
+
+    async def stop_leading(self) -> None:
+        """Stop as the service does: its loops end, then the leader gives the lease back."""
         for task in self.tasks:
             task.cancel()
-        for task in self.tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-        await self.barriers.stop()
-        for task in [*self.barriers._tasks, self.leader._settling]:
-            if task is not None:
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
-        self.admission.planner.stop()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.leader.stop()
 
     def start(self, work: Any) -> asyncio.Task[Any]:
         """Run something beside the test until its end."""

@@ -144,7 +144,8 @@ def show_tree(player: Player, gang: dict) -> None:
 
     def label(group) -> str:
         need = "any" if group.basic else f"at least {group.minimum}"
-        unit = "pods" if group.key.kind == "PodGroup" else "groups"
+        unit = "pod" if group.key.kind == "PodGroup" else "group"
+        unit += "" if group.minimum == 1 else "s"
         domain = gang["domains"].get(group.key.name, {})
         place = ", ".join(f"{k.rpartition('/')[2]} [green]{v}[/green]" for k, v in domain.items())
         return f"[bold]{group.key.name}[/bold] ({need} {unit})" + (f"  {place}" if place else "")

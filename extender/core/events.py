@@ -35,6 +35,7 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     domain: dict[str, str] = {}  # topology key -> value it was placed in
     members: int = 0  # members seen (leaf) at the admission
     mode: str = "single"  # disruption mode: single or all
+    uid: str = ""  # of the group object: a recreated group of the same name restarts the tree (B5)
 
 
 class AssignmentRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -20,8 +20,8 @@ from typing import Literal
 import msgspec
 
 from extender.core.errors import (
+    ExtenderError,
     Fenced,
-    HeadMoved,
     LeaseHeld,
     NotLeading,
     StoreUnavailable,
@@ -67,7 +67,9 @@ class Leader:
         self._grant: Grant | None = None
         self._lease_until_ms = 0
         self._flights: list[_Flight] = []
+        self._appends: set[asyncio.Task[None]] = set()
         self._settling: asyncio.Task[None] | None = None
+        self._announcing: asyncio.Task[None] | None = None
         self._saved = START
         self._saved_ms = 0
         self._changed: asyncio.Event = asyncio.Event()
@@ -133,14 +135,20 @@ class Leader:
         self.speculative = fold(self.speculative, events)
         flight = _Flight(events, asyncio.get_running_loop().create_future())
         self._flights.append(flight)
+        # A task of its own: a caller that is cancelled must not leave its append unsettled.
+        task = asyncio.create_task(self._append(self._grant, flight), name="append")
+        self._appends.add(task)
+        task.add_done_callback(self._appends.discard)
+        await asyncio.shield(flight.done)
+        return events
+
+    async def _append(self, grant: Grant, flight: _Flight) -> None:
         try:
-            await self._log.append(self._grant, events)
-        except (StoreUnavailable, HeadMoved, Fenced) as error:
+            await self._log.append(grant, flight.events)
+        except ExtenderError as error:  # known not written or unknown: settling finds out which
             self._settle(error)
         else:
             self._acknowledge(flight)
-        await asyncio.shield(flight.done)
-        return events
 
     def _stamped(self, drafts: Sequence[Draft]) -> tuple[Event, ...]:
         assert self._grant is not None
@@ -209,9 +217,9 @@ class Leader:
                 self.why_not = str(error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, 1.0)
-        await self._resume(grant, set(found))
+        self._resume(grant, set(found))
 
-    async def _resume(self, grant: Grant, found: set[str]) -> None:
+    def _resume(self, grant: Grant, found: set[str]) -> None:
         """Fold what is in the log, fail the rest, and go on under the new epoch."""
         for flight in list(self._flights):
             if all(e.event_id in found for e in flight.events):
@@ -229,7 +237,8 @@ class Leader:
             )
             return
         self.role, self.why_not = "leading", ""
-        await self._record_lease(grant)
+        # in a task of its own: when this append fails too, it must find no settlement under way
+        self._announcing = asyncio.create_task(self._record_lease(grant), name="record lease")
 
     def _lost(self, why: str) -> None:
         log.warning("lease lost", extra={"reason": why, "epoch": self.epoch})
@@ -343,8 +352,9 @@ class Leader:
         """Save a checkpoint and give the lease back."""
         grant, self._grant = self._grant, None
         self.role, self.why_not = "stopped", "stopping"
-        if self._settling is not None:
-            self._settling.cancel()
+        for task in (self._settling, self._announcing):
+            if task is not None:
+                task.cancel()
         if grant is None:
             return
         try:

@@ -121,9 +121,7 @@ class Reporter:
             waiting = [
                 pod
                 for pod in members.values()
-                if pod.node is None
-                and not pod.deleting
-                and pod.uid not in state.root_of
+                if pod.node is None and not pod.deleting and pod.uid not in state.root_of
             ]
             if not waiting:
                 continue

@@ -180,6 +180,7 @@ def group_records(tree: Tree, plan: Plan | None) -> tuple[GroupRecord, ...]:
             domain=domains.get(group.key, {}),
             members=len(tree.members.get(group.key, ())),
             mode=group.mode,
+            uid=group.uid,
         )
         for group in tree.groups
     )

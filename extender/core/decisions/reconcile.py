@@ -26,8 +26,8 @@ from extender.core.events import (
     RootCompleted,
     RootObserved,
 )
-from extender.core.groups import Forest, Tree
-from extender.core.ids import NodeName, PlanId, PodUid, RootUid
+from extender.core.groups import Forest, Tree, kind_of
+from extender.core.ids import GroupKey, NodeName, PlanId, PodUid, RootUid
 from extender.core.pods import Pod
 from extender.core.state import BoundMember, Reservation, ReservationState, RootState, satisfied
 from extender.core.view import NOTHING, ClusterView
@@ -90,6 +90,28 @@ def _root_drafts(
     counts = _counts(view, root, facts)
     if root.phase == "admitted" and satisfied(root.groups, counts):
         facts.append(GangSatisfied(plan=root.plan or NO_PLAN, bound=sum(counts.values())))
+    return [_draft(root, fact, now) for fact in facts]
+
+
+def _recreated(view: ClusterView, root: RootState) -> str:
+    """Say which group below the root was deleted or recreated since the admission (B5)."""
+    namespace = group_key_of(root).namespace
+    for record in root.groups[1:]:
+        group = view.groups.get(GroupKey(namespace, record.name, kind_of(record.kind)))
+        if record.uid and (group is None or group.uid != record.uid):
+            return f"{record.kind} {namespace}/{record.name} is not the one that was admitted"
+    return ""
+
+
+def _withdrawn(
+    view: ClusterView, root: RootState, why: ReleaseReason, text: str, now: Circumstances
+) -> list[Draft]:
+    """Give back what is not bound yet; what has started runs on and is planned anew."""
+    facts = _settled(view, root)
+    seen = {f.uid for f in facts if isinstance(f, PodBound)}
+    rest = [r for uid, r in root.held.items() if uid not in seen]
+    if rest and root.uid not in now.started:
+        facts.append(_release(rest, why, text))
     return [_draft(root, fact, now) for fact in facts]
 
 
@@ -185,7 +207,9 @@ def _given_back(
     for reservation in rest:
         counts[reservation.group] = counts.get(reservation.group, 0) + 1
     if started or not rest or satisfied(root.groups, counts):
-        return [_release(found, why, _release_text(why, found)) for why, found in sorted(gone.items())]
+        return [
+            _release(found, why, _release_text(why, found)) for why, found in sorted(gone.items())
+        ]
     whys = sorted(gone)
     words = "; ".join(_release_text(why, gone[why]) for why in whys)
     text = f"the minimum of the tree no longer holds: {words}"
@@ -229,7 +253,7 @@ def overtaken_pods(view: ClusterView, state: ReservationState) -> frozenset[PodU
         free = dict(node.allocatable)
         for resource, amount in view.usage.get(name, NOTHING).requests.items():
             free[resource] = free.get(resource, 0) - amount
-        waiting = [r for r in held.values() if not _assigned(view, r.uid)]
+        waiting = [r for r in held.values() if _waits(view, r.uid)]
         for reservation in sorted(waiting, key=lambda r: (-r.priority, r.at_us, r.pod)):
             if all(free.get(k, 0) >= v for k, v in reservation.requests.items()):
                 for resource, amount in reservation.requests.items():
@@ -239,9 +263,10 @@ def overtaken_pods(view: ClusterView, state: ReservationState) -> frozenset[PodU
     return frozenset(overtaken)
 
 
-def _assigned(view: ClusterView, uid: PodUid) -> bool:
+def _waits(view: ClusterView, uid: PodUid) -> bool:
+    """Say whether a pod still needs its reservation: not assigned, and not on its way out."""
     pod = view.pods.get(uid)
-    return pod is not None and pod.node is not None
+    return pod is not None and pod.node is None and not pod.deleting
 
 
 def _bound_outside(

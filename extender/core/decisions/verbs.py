@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from extender.core.decisions.requests import foreign_gates
 from extender.core.groups import Forest, Tree
 from extender.core.ids import GroupKey, NodeName, PodUid
 from extender.core.pods import Pod
@@ -105,6 +106,9 @@ def tree_reason(state: ReservationState, tree: Tree) -> str:
     root = state.roots.get(tree.root.uid)
     if root is None or root.answer is None:
         return f"gang {name}: not planned yet"
+    gates = foreign_gates(tree)
+    if root.answer.outcome == "waiting" and gates:
+        return f"gang {name}: waiting for members that scheduling gates hold: {', '.join(gates)}"
     return f"gang {name}: {_answer_words(root)}"
 
 

@@ -78,8 +78,10 @@ async def test_a_wedged_leader_is_put_out_when_its_lease_is_over(database_url, r
         async with asyncio.timeout(5):
             taken = await take(new, "b")
         assert taken.head.position == 0
-        with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
-            await raw.fetchval("SELECT 1")
+        other = await asyncpg.connect(database_url)
+        left = "SELECT count(*) FROM pg_stat_activity WHERE pid = $1"
+        assert await other.fetchval(left, raw.get_server_pid()) == 0
+        await other.close()
         await new.append(taken, Script(taken).some(1))
 
 
