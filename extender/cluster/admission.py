@@ -52,17 +52,39 @@ def check(thing: api.Readable) -> None:
         raise BadInput(msg)
 
 
-def _group(thing: api.Group) -> Iterator[str]:
-    spec = thing.spec
+def questions(thing: api.Readable) -> Iterator[str]:
+    """Say what an API server would refuse of a group, and a planner can answer for all the same.
+
+    Files come without admission: a name or a missing reference does not change where a tree goes.
+
+    Source:
+        SPEC A.7, E12 and E14.
+    """
+    if not isinstance(thing, api.PodGroup | api.CompositePodGroup):
+        return
+    spec, refused = thing.spec, "an API server would refuse it"
     if not _SUBDOMAIN.fullmatch(thing.metadata.name):
-        yield f'metadata.name: "{thing.metadata.name}" is not a valid name'
-    yield from _common("spec", spec, composite=isinstance(thing, api.CompositePodGroup))
+        yield f'{thing.label}: metadata.name: "{thing.metadata.name}" is not a valid name; {refused}'
+    for key in _keys(spec):
+        if not _LABEL_KEY.fullmatch(key):
+            field = "spec.schedulingConstraints.topology"
+            yield f'{thing.label}: {field}: "{key}" is not a valid label key; {refused}'
     old = spec.pod_group_template_ref
     if spec.parent_composite_pod_group_name and spec.workload_ref is None and old is None:
         yield (
-            "spec.workloadRef: is required with parentCompositePodGroupName "
-            f'"{spec.parent_composite_pod_group_name}"'
+            f"{thing.label}: spec.workloadRef: is required with parentCompositePodGroupName "
+            f'"{spec.parent_composite_pod_group_name}"; {refused}'
         )
+
+
+def _group(thing: api.Group) -> Iterator[str]:
+    yield from _common("spec", thing.spec, composite=isinstance(thing, api.CompositePodGroup))
+
+
+def _keys(spec: Templated) -> Iterator[str]:
+    constraints = spec.scheduling_constraints
+    for entry in (*constraints.topology, *constraints.topology_constraints):
+        yield entry.key or entry.level or entry.topology_key
 
 
 def _common(path: str, spec: Templated, *, composite: bool) -> Iterator[str]:
@@ -73,10 +95,6 @@ def _common(path: str, spec: Templated, *, composite: bool) -> Iterator[str]:
     yield from _too_many(f"{path}.resourceClaims", spec.resource_claims, CLAIMS_MAX)
     if composite and spec.resource_claims:
         yield f"{path}.resourceClaims: a composite cannot have claims"
-    for entry in topology:
-        key = entry.key or entry.level or entry.topology_key
-        if not _LABEL_KEY.fullmatch(key):
-            yield f'{path}.schedulingConstraints.topology: "{key}" is not a valid label key'
     if spec.priority is not None and spec.priority > PRIORITY_MAX:
         yield f"{path}.priority: {spec.priority} is more than {PRIORITY_MAX}"
     if spec.preemption_policy not in _POLICIES:
@@ -104,6 +122,9 @@ def _workload(thing: api.Workload) -> Iterator[str]:
     first: api.Template | None = None
     for path, template, composite, level in _templates(thing):
         yield from _template(path, template, seen, composite=composite)
+        for key in _keys(template):
+            if not _LABEL_KEY.fullmatch(key):
+                yield f'{path}.schedulingConstraints.topology: "{key}" is not a valid label key'
         if level > LEVELS_MAX:
             yield f"{path}: the template tree has {level} levels, at most {LEVELS_MAX} are allowed"
         first = first or template

@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from extender.cluster import api
-from extender.cluster.admission import check
+from extender.cluster.admission import check, questions
 from extender.cluster.documents import Document, files_of, read_file
 from extender.cluster.parse import BUILTIN_GROUP, OUR_GROUP, convert, key_of, named, source_of
 from extender.cluster.priorities import Priorities
@@ -231,6 +231,7 @@ def complete(entries: Iterable[Entry], memory: Memory | None = None) -> Complete
             f"{len(limited)} nodes say nothing of how many pods they take, such as {limited[0].thing.label}; "
             f"{KUBELET_PODS_MAX} is assumed, the kubelet's default"
         )
+    warnings += [text for entry in roomy for text in questions(entry.thing)]
     _check_priorities(roomy)
     return Complete(entries=tuple(roomy), warnings=tuple(warnings))
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from typing import TypeAlias
 
 import msgspec
 
@@ -44,6 +45,7 @@ from extender.settings import Settings
 log = logging.getLogger(__name__)
 
 RETRY_S_MAX = 1.0
+UnitKey: TypeAlias = tuple[str, str]  # kind and name: a leaf may be called like its root
 
 
 class BindCall(msgspec.Struct, eq=False):
@@ -75,9 +77,10 @@ class _Arrival(msgspec.Struct, eq=False):
 class _Barrier:
     """The members of one unit that have arrived and not been answered."""
 
-    def __init__(self, root_uid: RootUid, unit: str) -> None:
+    def __init__(self, root_uid: RootUid, key: UnitKey) -> None:
         self.root_uid = root_uid
-        self.unit = unit
+        self.key = key
+        self.unit = key[1]  # name, for people
         self.arrivals: dict[PodUid, _Arrival] = {}
         self.posted: dict[PodUid, str] = {}  # bound by us, maybe not seen yet: uid -> leaf
         self.opened = False
@@ -95,7 +98,7 @@ class Barriers:
         self._leader = leader
         self._clock = clock
         self._settings = settings
-        self._barriers: dict[tuple[RootUid, str], _Barrier] = {}
+        self._barriers: dict[tuple[RootUid, UnitKey], _Barrier] = {}
         self._progress_us: dict[RootUid, int] = {}
         self._slots = asyncio.Semaphore(WORKERS)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -152,8 +155,10 @@ class Barriers:
                 f"not on {call.node}; nothing was bound"
             )
         root = self._leader.acknowledged.roots[reservation.root_uid]
-        unit = barrier_unit(root.groups, reservation.group)
-        barrier = self._barriers.setdefault((root.uid, unit.name), _Barrier(root.uid, unit.name))
+        unit = _unit_of(root, reservation.group)
+        if unit is None:
+            return f"group {reservation.group} of pod {reservation.pod} left its gang; it will be planned again"
+        barrier = self._barriers.setdefault((root.uid, unit), _Barrier(root.uid, unit))
         self._arrive(barrier, reservation, call)
         self._evaluate(barrier)
         return await call.answer
@@ -198,8 +203,8 @@ class Barriers:
                     and arrival.alive()
                 ):
                     counts[current.group] = counts.get(current.group, 0) + 1
-            unit = next(g for g in root.groups if g.name == barrier.unit)
-            if not satisfied(root.groups, counts, unit):
+            unit = next((g for g in root.groups if (g.kind, g.name) == barrier.key), None)
+            if unit is None or not satisfied(root.groups, counts, unit):
                 return
             barrier.opened = True
             self._stop_timer(barrier)
@@ -285,7 +290,8 @@ class Barriers:
             error=error,
         )
         try:
-            await self._leader.record([self._draft(reservation, fact, "bind verb")])
+            if reservation.root_uid in self._leader.speculative.roots:  # else nobody waits for it
+                await self._leader.record([self._draft(reservation, fact, "bind verb")])
         except (NotLeading, StoreUnavailable) as fault:
             log.warning(
                 "bind failure not recorded", extra={"pod": reservation.pod, "error": str(fault)}
@@ -321,7 +327,7 @@ class Barriers:
         root = self._leader.speculative.roots.get(barrier.root_uid)
         if root is None or not root.held:
             return "the gang was released while its members waited"
-        unit = {uid: r for uid, r in root.held.items() if _unit_of(root, r.group) == barrier.unit}
+        unit = {uid: r for uid, r in root.held.items() if _unit_of(root, r.group) == barrier.key}
         if not unit:
             return "the gang was released while its members waited"
         any_held = next(iter(unit.values()))
@@ -335,7 +341,7 @@ class Barriers:
             )
         ]
         started = barrier.posted or any(
-            _unit_of(root, m.group) == barrier.unit for m in root.bound.values()
+            _unit_of(root, m.group) == barrier.key for m in root.bound.values()
         )
         if not started:
             released = tuple(
@@ -364,5 +370,10 @@ class Barriers:
             await asyncio.wait(tasks, timeout=self._settings.grace_s)
 
 
-def _unit_of(root: RootState, leaf: str) -> str:
-    return barrier_unit(root.groups, leaf).name
+def _unit_of(root: RootState, leaf: str) -> UnitKey | None:
+    """Give the unit of a leaf; None for a leaf that the newest admission did not see."""
+    try:
+        unit = barrier_unit(root.groups, leaf)
+    except KeyError:
+        return None
+    return unit.kind, unit.name

@@ -78,16 +78,20 @@ class Effects:
         return self._known.get(reservation.uid) == reservation.plan
 
     async def _carry_out(self, reservation: Reservation) -> None:
-        await self._leader.until_may_act()
-        if not self._wanted(reservation):
-            return
         namespace, _, name = reservation.pod.partition("/")
         pod = PodRef(namespace=namespace, name=name, uid=reservation.uid)
         known = self._cluster.view().pods.get(reservation.uid)
         if known is None or known.nominated != reservation.node:
+            if not await self._may(reservation):
+                return
             await self._cluster.nominate(pod, reservation.node)
-        if known is None or GATE in known.gates:
+        if (known is None or GATE in known.gates) and await self._may(reservation):
             await self._cluster.lift_gate(pod)
+
+    async def _may(self, reservation: Reservation) -> bool:
+        """Wait for the lease, immediately before each request, and say whether it is still wanted then."""
+        await self._leader.until_may_act()
+        return self._wanted(reservation)
 
 
 def _done(view: ClusterView, reservation: Reservation) -> bool:

@@ -50,7 +50,7 @@ class Reporter:
         self._since: dict[GroupKey, tuple[str, int]] = {}  # leaf -> its reason, and since when
         self._wrote: dict[tuple[GroupKey, str, str], Condition] = {}
         self._warned: dict[GroupKey, tuple[str, ...]] = {}
-        self._looked: tuple[object, int] | None = (
+        self._looked: tuple[Forest, int] | None = (
             None  # forest and node generation of the last warnings
         )
 
@@ -101,9 +101,10 @@ class Reporter:
                 )
 
     def _warnings(self, view: ClusterView, forest: Forest) -> None:
-        if self._looked == (id(forest), view.generation):
+        before = self._looked
+        if before is not None and before[0] is forest and before[1] == view.generation:
             return
-        self._looked = (id(forest), view.generation)
+        self._looked = (forest, view.generation)
         warned: dict[GroupKey, tuple[str, ...]] = {}
         for tree in forest.trees.values():
             for key, texts in oddities(view, tree).items():
@@ -144,6 +145,8 @@ class Reporter:
         while True:
             job = await self._jobs.get()
             await self._leader.until_may_act()
+            if isinstance(job, _ConditionJob) and self._outdated(job):
+                continue  # a retry must not write over a newer reason
             try:
                 if isinstance(job, Notice):
                     await self._cluster.notice(job)
@@ -155,6 +158,9 @@ class Reporter:
                 log.warning("not reported yet", extra={"error": str(error)})
                 self._jobs.put_nowait(job)
                 await asyncio.sleep(0.5)
+
+    def _outdated(self, job: _ConditionJob) -> bool:
+        return self._wrote.get((job.group, job.uid, job.condition.type)) != job.condition
 
 
 def _pod_notice(pod: Pod, reason: str) -> Notice:

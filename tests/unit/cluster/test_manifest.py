@@ -256,18 +256,36 @@ def test_what_came_from_f_is_given_in_order() -> None:
          'priority and class: "a" has 5 and class "x", "b" has 5 and class "y"'),
         (a_workload(podGroupTemplates=[{"name": "a"}]), "choose exactly one of basic, gang"),
         (a_workload(podGroupTemplates=[a_template("A")]), 'name: "A" is not a valid name'),
-        (a_group("g", gang=1, parentCompositePodGroupName="c"),
-         'PodGroup/default/g: spec.workloadRef: is required with parentCompositePodGroupName "c"'),
-        (a_group("g", gang=1, topo="not a key"), '"not a key" is not a valid label key'),
+        (a_workload(podGroupTemplates=[a_template("a", schedulingConstraints={"topology": [{"key": "not a key"}]})]),
+         '"not a key" is not a valid label key'),
         (a_group("g", gang=1, priority=1_000_000_001), "spec.priority: 1000000001 is more than 1000000000"),
         (a_group("g", gang=1, preemptionPolicy="Maybe"), 'spec.preemptionPolicy: "Maybe"'),
         (a_group("g", gang=1, schedulingConstraints={"topology": [{"key": "a"}, {"key": "b"}]}), "too many entries: 2, at most 1"),
     ],
-    ids=range(16),
+    ids=range(15),
 )  # fmt: skip
 def test_refused(thing, words) -> None:
     with pytest.raises(BadInput, match=words):
         a_manifest([thing])
+
+
+@pytest.mark.parametrize(
+    ("thing", "words"),
+    [
+        (
+            a_group("g", gang=1, parentCompositePodGroupName="c"),
+            'PodGroup/default/g: spec.workloadRef: is required with parentCompositePodGroupName "c"',
+        ),
+        (a_group("g", gang=1, topo="not a key"), '"not a key" is not a valid label key'),
+        (a_group("PG-1", gang=1), 'metadata.name: "PG-1" is not a valid name'),
+    ],
+    ids=["reference", "key", "name"],
+)
+def test_questioned(thing, words) -> None:
+    """Files come without admission: what does not change where a tree goes is a warning."""
+    (warning,) = a_manifest([thing]).warnings
+    assert words in warning
+    assert warning.endswith("an API server would refuse it")
 
 
 def test_accepted() -> None:

@@ -39,7 +39,9 @@ async def test_it_opens_exactly_when_the_minimum_is_there():
         assert not any(call.done() for call in calls)
         calls.append(stage.bind("g-3"))
         assert await asyncio.gather(*calls) == ["", "", "", ""]
-        assert sorted(name for name, _ in stage.cluster.did("bind")) == [f"default/g-{n}" for n in range(4)]
+        assert sorted(name for name, _ in stage.cluster.did("bind")) == [
+            f"default/g-{n}" for n in range(4)
+        ]
         await stage.settled()
         assert stage.names().count("PodBound") == 4
         assert stage.names().count("GangSatisfied") == 1
@@ -164,11 +166,16 @@ async def test_extras_pass_once_the_minimum_is_through():
 
 async def test_only_the_reserved_node_is_bound():
     """Another node is an error that names both; a pod without a reservation is told to wait."""
-    async with await admitted(*a_gang("g", pods=1), *a_gang("big", pods=1, requests={GPU: 99})) as stage:
+    async with await admitted(
+        *a_gang("g", pods=1), *a_gang("big", pods=1, requests={GPU: 99})
+    ) as stage:
         node = stage.reserved_node("g-0")
         other = "n1" if node == "n0" else "n0"
         error = await stage.bind("g-0", other)
-        assert error == f"pod default/g-0 has its room on node {node}, not on {other}; nothing was bound"
+        assert (
+            error
+            == f"pod default/g-0 has its room on node {node}, not on {other}; nothing was bound"
+        )
         assert "holds no reservation" in await stage.bind("big-0", "n0")
         assert stage.cluster.did("bind") == []
 
@@ -204,7 +211,9 @@ async def test_a_refused_binding_is_recorded():
             BindRefused("409 conflict") if (verb, name) == ("bind", "default/g-0") else None
         )
         assert await asyncio.gather(stage.bind("g-0"), stage.bind("g-1")) == ["409 conflict", ""]
-        assert [(f.pod, f.error) for f in stage.facts(BindFailed)] == [("default/g-0", "409 conflict")]
+        assert [(f.pod, f.error) for f in stage.facts(BindFailed)] == [
+            ("default/g-0", "409 conflict")
+        ]
 
 
 async def test_a_refused_binding_of_a_root_that_is_gone_is_answered_with_the_refusal():
@@ -216,7 +225,9 @@ async def test_a_refused_binding_of_a_root_that_is_gone_is_answered_with_the_ref
         stage.cluster.delete_group("g")
         await stage.one_pass()
         assert stage.root("g") is None
-        stage.cluster.fault = lambda verb, name: BindRefused("404 not found") if verb == "bind" else None
+        stage.cluster.fault = lambda verb, name: (
+            BindRefused("404 not found") if verb == "bind" else None
+        )
         stage.cluster.go.set()
         assert await call == "404 not found"
 
@@ -224,6 +235,7 @@ async def test_a_refused_binding_of_a_root_that_is_gone_is_answered_with_the_ref
 async def test_a_lost_lease_stops_the_posting():
     """Half of the gang is posted when the lease runs out: the rest is not, and says why."""
     async with await admitted(*a_gang("g", pods=2)) as stage:
+
         def fault(verb, name):
             if (verb, name) == ("bind", "default/g-1"):
                 stage.clock.advance(60)
@@ -320,7 +332,9 @@ async def test_pods_outside_all_groups_are_bound_at_once():
     """The bind verb may be asked for everybody; refusals and faults are answered, not raised."""
     async with await admitted(a_pod("alone"), a_pod("unlucky")) as stage:
         assert await stage.bind("alone", "n0") == ""
-        stage.cluster.fault = lambda verb, name: ClusterUnavailable("503") if verb == "bind" else None
+        stage.cluster.fault = lambda verb, name: (
+            ClusterUnavailable("503") if verb == "bind" else None
+        )
         assert await stage.bind("unlucky", "n0") == "503"
 
 

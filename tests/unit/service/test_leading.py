@@ -179,7 +179,9 @@ async def test_take_over_replays_the_same_state(stage):
         with pytest.raises(NotLeading):
             await other.leader.record(drafts(1, "x"))
         await stage.stop_leading()
-        await until(lambda: other.leader.role == "leading" and not other.leader._flights, "take-over")
+        await until(
+            lambda: other.leader.role == "leading" and not other.leader._flights, "take-over"
+        )
         assert other.leader.epoch == 2
         assert other.facts()[-1].previous == "me"
         assert other.leader.acknowledged.roots == stage.leader.acknowledged.roots

@@ -1,0 +1,272 @@
+"""Admissions are carried out once, inside the lease; reasons are told on change only."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from extender.core.decisions.requests import GATE
+from extender.core.errors import BindRefused, ClusterUnavailable
+from tests.builders import GPU, a_gang, a_node, a_pod
+from tests.fakes import GATED, Stage, until
+
+LAPSE_S = 60
+
+
+def gated(name="g", pods=2, **rest):
+    return a_gang(name, pods=pods, schedulingGates=GATED, **rest)
+
+
+async def leading(*objects, **rest):
+    stage = Stage(a_node("n0", gpu=8), a_node("n1", gpu=8), *objects, **rest)
+    await stage.lead()
+    return stage
+
+
+async def carried_out(stage, *names):
+    await until(lambda: all(not stage.cluster.pod(n).gates for n in names), "gates lifted")
+
+
+async def rest(stage):
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+async def test_nominate_first_then_lift_the_gate_once():
+    """A member is nominated on its reserved node before its gate is lifted; neither is done twice."""
+    async with await leading(*gated()) as stage:
+        stage.start(stage.admission.effects.run())
+        await stage.one_pass()
+        await carried_out(stage, "g-0", "g-1")
+        await stage.settled()
+        where = stage.where("g")
+        for name in ("g-0", "g-1"):
+            mine = [
+                (verb, detail)
+                for verb, pod, detail in stage.cluster.calls
+                if pod == f"default/{name}"
+            ]
+            assert mine[:2] == [("nominate", where[name]), ("lift_gate", "")]
+        assert len(stage.cluster.did("nominate")) == len(stage.cluster.did("lift_gate")) == 2
+
+
+async def test_a_nomination_that_vanished_is_not_written_again():
+    """kube-scheduler cleared it: evidence, not a cue (DESIGN 2.7)."""
+    async with await leading(*gated()) as stage:
+        stage.start(stage.admission.effects.run())
+        await stage.one_pass()
+        await carried_out(stage, "g-0", "g-1")
+        stage.cluster.change_pod("g-0", nominated=None)
+        await stage.settled()
+        await rest(stage)
+        assert len(stage.cluster.did("nominate")) == 2
+        assert stage.cluster.pod("g-0").nominated is None
+
+
+async def test_a_restart_does_not_repeat_what_the_view_shows():
+    """After kill -9 only what is missing is done: here one nomination and one gate."""
+    async with await leading(*gated(pods=3)) as stage:
+        await stage.one_pass()
+        where = stage.where("g")
+        stage.cluster.change_pod("g-0", nominated=where["g-0"], gates=())
+        stage.cluster.change_pod("g-1", nominated=where["g-1"])
+        await stage.killed()
+        async with Stage(
+            database=stage.database, cluster=stage.cluster, clock=stage.clock
+        ) as again:
+            await again.lead()
+            again.start(again.admission.effects.run())
+            await again.one_pass()
+            await carried_out(again, "g-1", "g-2")
+            assert again.cluster.did("nominate") == [("default/g-2", where["g-2"])]
+            assert sorted(n for n, _ in again.cluster.did("lift_gate")) == [
+                "default/g-1",
+                "default/g-2",
+            ]
+            assert again.names().count("GangAdmitted") == 1
+
+
+async def test_a_busy_api_server_is_asked_again():
+    """ClusterUnavailable is retried until it works."""
+    async with await leading(*gated(pods=1)) as stage:
+        faults = [ClusterUnavailable("429"), ClusterUnavailable("503")]
+        stage.cluster.fault = lambda verb, _: (
+            faults.pop() if faults and verb in ("nominate", "lift_gate") else None
+        )
+        stage.start(stage.admission.effects.run())
+        await stage.one_pass()
+        await carried_out(stage, "g-0")
+        assert len(stage.cluster.did("nominate")) == 1
+        assert faults == []
+
+
+async def test_a_pod_that_is_gone_stops_nobody():
+    """BindRefused ends the work on that pod; the others get theirs."""
+    async with await leading(*gated(pods=2)) as stage:
+        stage.cluster.fault = lambda verb, name: (
+            BindRefused("gone") if (verb, name) == ("nominate", "default/g-0") else None
+        )
+        stage.start(stage.admission.effects.run())
+        await stage.one_pass()
+        await carried_out(stage, "g-1")
+        assert stage.cluster.pod("g-0").gates == (GATE,)
+
+
+async def test_nothing_happens_outside_the_lease():
+    """No nomination and no gate while the lease has run out, and all of it when it is ours again."""
+    async with await leading(*gated(pods=2)) as stage:
+        await stage.one_pass()
+        stage.clock.advance(LAPSE_S)
+        stage.start(stage.admission.effects.run())
+        await asyncio.sleep(0.15)
+        assert stage.cluster.calls == []
+        stage.leader._prolong(stage.clock.monotonic_ms())
+        await carried_out(stage, "g-0", "g-1")
+
+
+async def test_the_lease_is_checked_before_each_request():
+    """When it runs out during the nomination, the gate is not lifted."""
+    async with await leading(*gated(pods=1)) as stage:
+        stage.cluster.go.clear()
+        stage.start(stage.admission.effects.run())
+        await stage.one_pass()
+        await rest(stage)
+        stage.clock.advance(LAPSE_S)
+        stage.cluster.go.set()
+        await until(lambda: stage.cluster.did("nominate"), "the nomination that was under way")
+        await asyncio.sleep(0.15)
+        assert stage.cluster.did("lift_gate") == []
+
+
+async def test_a_reservation_given_back_meanwhile_is_not_carried_out():
+    """Between nomination and gate the tree may be released: its member stays held."""
+    async with await leading(*gated(pods=2)) as stage:
+        stage.cluster.go.clear()
+        stage.start(stage.admission.effects.run())
+        await stage.one_pass()
+        await rest(stage)
+        stage.cluster.delete_pod("g-1")
+        await stage.one_pass()
+        stage.cluster.go.set()
+        await until(lambda: stage.cluster.did("nominate"), "the nomination that was under way")
+        await rest(stage)
+        assert stage.cluster.did("lift_gate") == []
+
+
+# --- the reporter
+
+
+async def reported(stage):
+    await until(lambda: stage.reporter._jobs.empty(), "the reporter")
+    await rest(stage)
+
+
+async def test_a_pending_gang_has_one_condition_until_it_changes():
+    """The reason stands on the group, written once; passes that see nothing new write nothing."""
+    async with await leading(*gated(pods=17)) as stage:
+        stage.start(stage.reporter.run())
+        await stage.settled()
+        await reported(stage)
+        await stage.settled()
+        await reported(stage)
+        ((_, message),) = stage.cluster.did("set_conditions")
+        (condition,) = stage.cluster.group("g").conditions
+        assert condition[:3] == ("PodGroupInitiallyScheduled", "False", "Unschedulable")
+        assert condition[3] == message
+        assert message.startswith(stage.root("g").answer.reasons[0])
+
+
+async def test_satisfied_is_terminal():
+    """True once the minimum is bound, and never taken back, whatever happens to the members."""
+    async with await leading(*a_gang("g", pods=2)) as stage:
+        stage.start(stage.reporter.run())
+        await stage.one_pass()
+        await asyncio.gather(stage.bind("g-0"), stage.bind("g-1"))
+        await stage.settled()
+        await reported(stage)
+        assert stage.cluster.group("g").conditions[0][:3] == (
+            "PodGroupInitiallyScheduled",
+            "True",
+            "Scheduled",
+        )
+        written = len(stage.cluster.did("set_conditions"))
+        stage.cluster.delete_pod("g-0")
+        stage.cluster.add(a_pod("g-2", "g", requests={GPU: 99}))
+        await stage.settled()
+        await reported(stage)
+        assert stage.cluster.group("g").conditions[0][1] == "True"
+        assert len(stage.cluster.did("set_conditions")) == written
+
+
+@pytest.mark.parametrize("how", [gated, a_gang], ids=["gated", "not gated"])
+async def test_waiting_pods_are_told_why(how):
+    """A member without room gets an Event with the reason of its tree, once the reason has stood for a moment."""
+    async with await leading(*how("g", pods=17)) as stage:
+        stage.start(stage.reporter.run())
+        await stage.settled()
+        stage.clock.advance(2)
+        await stage.settled()
+        await stage.settled()
+        await reported(stage)
+        told = [n for n in stage.cluster.notices if n.kind == "Pod"]
+        assert sorted(n.name for n in told) == sorted(f"g-{n}" for n in range(17))
+        assert {(n.reason, n.message) for n in told} == {
+            ("FailedScheduling", "gang default/g: no room for its minimum")
+        }
+
+
+async def test_the_newest_reason_wins_over_a_late_retry():
+    """A condition that could not be written is not written over a newer one afterwards."""
+    async with await leading(*gated(pods=17)) as stage:
+        faults = [ClusterUnavailable("503")]
+        stage.cluster.fault = lambda verb, _: (
+            faults.pop() if verb == "set_conditions" and faults else None
+        )
+        stage.cluster.go.clear()
+        stage.start(stage.reporter.run())
+        await stage.settled()
+        await rest(stage)
+        for number in range(16):
+            stage.cluster.delete_pod(f"g-{number}")
+        stage.clock.advance(1)
+        stage.leader._prolong(stage.clock.monotonic_ms())
+        await stage.settled()
+        wanted = "; ".join(stage.root("g").answer.reasons)
+        stage.cluster.go.set()
+        await until(lambda: stage.cluster.did("set_conditions") and not faults, "a write")
+        await asyncio.sleep(0.6)
+        await reported(stage)
+        assert stage.cluster.group("g").conditions[0][3] == wanted
+
+
+async def test_an_invalid_tree_says_so_on_its_groups():
+    """Reason Invalid, with the rule broken named in words."""
+    async with await leading(*gated(pods=2)) as stage:
+        stage.cluster.change_pod("g-0", priority=7)
+        stage.start(stage.reporter.run())
+        await stage.settled()
+        await reported(stage)
+        (condition,) = stage.cluster.group("g").conditions
+        assert condition[1:3] == ("False", "Invalid")
+        assert "Pod/default/g-0 has priority 7" in condition[3]
+
+
+async def test_nothing_is_reported_outside_the_lease():
+    """Conditions and Events wait for the lease like every other write."""
+    async with await leading(*gated(pods=17)) as stage:
+        await stage.settled()
+        stage.clock.advance(LAPSE_S)
+        stage.start(stage.reporter.run())
+        await asyncio.sleep(0.15)
+        assert stage.cluster.calls == []
+
+
+async def test_gates_of_others_are_named():
+    """A tree that waits because somebody else holds its pods says whose gate it is."""
+    async with await leading(*a_gang("g", pods=2, schedulingGates=[{"name": "kueue/x"}])) as stage:
+        stage.start(stage.reporter.run())
+        await stage.settled()
+        await reported(stage)
+        for group in [stage.cluster.group("g")]:
+            assert all("kueue/x" in c[3] for c in group.conditions)
