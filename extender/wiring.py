@@ -19,7 +19,7 @@ from extender.cluster.kubernetes import KubernetesCluster
 from extender.cluster.parse import decode
 from extender.cluster.priorities import Priorities
 from extender.cluster.shapes import pod_of
-from extender.core.errors import SchemaOutdated
+from extender.core.errors import BadInput, SchemaOutdated
 from extender.core.events import Event
 from extender.core.pods import Pod
 from extender.http.audit import ReadApi
@@ -42,6 +42,7 @@ from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.embedded import EmbeddedPostgres
 from extender.store.engine import create_engine
 from extender.store.event_log import PostgresEventLog
+from extender.store.lodging import is_lodged
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
@@ -59,11 +60,24 @@ class Store(msgspec.Struct):
 
 
 @contextlib.asynccontextmanager
-async def database(settings: Settings) -> AsyncIterator[str]:
-    """Give the URL of the database: the one that is set, or the embedded server's, started if need be."""
+async def database(settings: Settings, *, creates: bool = True) -> AsyncIterator[str]:
+    """Give the URL of the database: the one that is set, or the embedded server's, started if need be.
+
+    Args:
+        creates: Whether an embedded database may be made where there is none.
+
+    Raises:
+        BadInput: There is none, and none may be made: a question does not leave a database behind.
+    """
     if settings.database_url:
         yield settings.database_url
         return
+    if not creates and not is_lodged(Path(settings.data_dir)):
+        msg = (
+            f"no event log in {settings.data_dir}; name the folder of the service with --data-dir, "
+            "or its database with --database-url"
+        )
+        raise BadInput(msg)
     embedded = EmbeddedPostgres(
         Path(settings.data_dir), pg_bin=Path(settings.pg_bin) if settings.pg_bin else None
     )
@@ -84,7 +98,7 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
     Raises:
         SchemaOutdated: With the command to run.
     """
-    async with database(settings) as url:
+    async with database(settings, creates=migrates) as url:
         if await migrate.needs_migration(url):
             if settings.database_url or not migrates:
                 msg = "the database has not the schema of this version; run: gang-extender migrate"

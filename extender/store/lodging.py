@@ -64,6 +64,12 @@ class Lodging(msgspec.Struct, frozen=True):
         return self.home / "server.log"
 
 
+def is_lodged(data_dir: Path) -> bool:
+    """Say whether a data directory has, or points to, a cluster; looks only."""
+    data_dir = data_dir.expanduser().absolute()
+    return (data_dir / "postgres" / "pg").exists() or (data_dir / POINTER).exists()
+
+
 def lodge(data_dir: Path) -> Lodging:
     """Prepare the directories for a data directory.
 

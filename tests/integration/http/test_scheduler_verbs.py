@@ -1,0 +1,410 @@
+"""What goes over the wire to kube-scheduler: recorded calls of a real one, and what nobody should send."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from extender.core.errors import ClusterUnavailable
+from extender.http import wire
+from extender.http.audit import ReadApi
+from extender.http.health import Probes
+from extender.http.scheduler import SchedulerVerbs
+from extender.http.server import Parts, application
+from extender.service.audit import Audit
+from extender.wiring import read_wire_pod
+from tests.builders import GPU, a_gang, a_node, a_pod
+from tests.fakes import Stage
+from tests.fakes_store import FakeAuditReader
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "wire"
+MODES = ("node-names", "full-nodes")
+
+
+def recorded(mode):
+    return [json.loads(line) for line in (GOLDEN / f"{mode}.jsonl").read_text().splitlines()]
+
+
+def _nodes_of(mode):
+    """Give every node name the recording mentions."""
+    names = set()
+    for call in recorded(mode):
+        request = call["request"]
+        names |= set(request.get("NodeNames") or ())
+        names |= {n["metadata"]["name"] for n in (request.get("Nodes") or {}).get("items") or ()}
+        names |= {request["Node"]} if "Node" in request else set()
+    return sorted(names)
+
+
+STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
+FILTER = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["NodeNames", "Nodes", "FailedNodes", "FailedAndUnresolvableNodes", "Error"],
+    "properties": {
+        "NodeNames": {"type": ["array", "null"], "items": {"type": "string"}},
+        "Nodes": {"type": ["object", "null"], "required": ["items"],
+                  "properties": {"items": {"type": "array"}}},
+        "FailedNodes": {"type": "object", "maxProperties": 0},
+        "FailedAndUnresolvableNodes": STRINGS,
+        "Error": {"type": "string"},
+    },
+}  # fmt: skip
+PRIORITIZE = {
+    "type": "array",
+    "items": {
+        "type": "object", "additionalProperties": False, "required": ["Host", "Score"],
+        "properties": {"Host": {"type": "string"},
+                       "Score": {"type": "integer", "minimum": 0, "maximum": 10}},
+    },
+}  # fmt: skip
+BIND = {
+    "type": "object", "additionalProperties": False, "required": ["Error"],
+    "properties": {"Error": {"type": "string"}},
+}  # fmt: skip
+VICTIMS = {
+    "type": "object", "additionalProperties": False, "required": ["Pods", "NumPDBViolations"],
+    "properties": {
+        "Pods": {"type": "array", "minItems": 1, "items": {
+            "type": "object", "additionalProperties": False, "required": ["UID"],
+            "properties": {"UID": {"type": "string", "minLength": 1}}}},
+        "NumPDBViolations": {"type": "integer"},
+    },
+}  # fmt: skip
+PREEMPT = {
+    "type": "object", "additionalProperties": False, "required": ["NodeNameToMetaVictims"],
+    "properties": {"NodeNameToMetaVictims": {"type": "object", "additionalProperties": VICTIMS}},
+}  # fmt: skip
+SCHEMAS = {"filter": FILTER, "prioritize": PRIORITIZE, "bind": BIND, "preempt": PREEMPT}
+
+
+class Served:
+    """A stage behind the real aiohttp application."""
+
+    def __init__(self, *objects, **rest):
+        self.stage = Stage(*objects, **rest)
+        stage = self.stage
+        app = application(
+            Parts(
+                SchedulerVerbs(stage.scheduling, stage.leader, read_wire_pod),
+                Probes(stage.scheduling, stage.leader),
+                ReadApi(Audit(FakeAuditReader(stage.database)), stage.leader),
+            ),
+            stage.settings,
+        )
+        self.client = TestClient(TestServer(app))
+
+    async def __aenter__(self):
+        await self.client.start_server()
+        return self
+
+    async def __aexit__(self, *_):
+        await self.client.close()
+        await self.stage.__aexit__()
+
+    async def ready(self):
+        await self.stage.lead()
+        await self.stage.one_pass()
+        return self
+
+    async def post(self, verb, body):
+        async with self.client.post(f"/scheduler/{verb}", json=body) as reply:
+            return reply.status, await reply.read()
+
+    async def ask(self, verb, body):
+        status, raw = await self.post(verb, body)
+        assert status == 200, raw
+        answer = json.loads(raw)
+        jsonschema.validate(answer, SCHEMAS[verb])
+        return answer
+
+
+@pytest.fixture
+async def served():
+    async with Served(
+        a_node("n0", gpu=4), a_node("n1", gpu=4), *a_gang("g", pods=2), a_pod("alien", requests={GPU: 4})
+    ) as made:
+        yield await made.ready()
+
+
+def wire_pod(stage, name):
+    """Make the pod of a call as kube-scheduler sends it."""
+    pod = stage.cluster.pod(name)
+    body = next(o for o in stage.cluster.objects if o["metadata"]["name"] == name and o["kind"] == "Pod")
+    return {
+        "metadata": {**body["metadata"], "uid": pod.uid, "namespace": pod.namespace},
+        "spec": body["spec"],
+        "status": {"phase": "Pending"},
+    }
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_every_recorded_call_is_answered_by_the_schema(mode):
+    """Go field names exactly, in the mode of the request; what is offered passes or is refused with a word."""
+    async with Served(*(a_node(name, gpu=8) for name in _nodes_of(mode))) as served:
+        await served.ready()
+        verbs = set()
+        for call in recorded(mode):
+            verb, request = call["verb"], call["request"]
+            verbs.add(verb)
+            answer = await served.ask(verb, request)
+            if verb == "filter":
+                names_mode = request["Nodes"] is None
+                offered = request["NodeNames"] if names_mode else [
+                    n["metadata"]["name"] for n in request["Nodes"]["items"]]  # fmt: skip
+                passed = answer["NodeNames"] if names_mode else [
+                    n["metadata"]["name"] for n in answer["Nodes"]["items"]]  # fmt: skip
+                assert (answer["Nodes"] is None) is names_mode
+                assert (answer["NodeNames"] is not None) is names_mode
+                assert sorted([*passed, *answer["FailedAndUnresolvableNodes"]]) == sorted(offered)
+            elif verb == "prioritize":
+                offered = request["NodeNames"] or [n["metadata"]["name"] for n in request["Nodes"]["items"]]
+                assert [entry["Host"] for entry in answer] == offered
+        assert {"filter", "prioritize", "bind"} <= verbs
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_whole_nodes_come_back_byte_for_byte(mode):
+    """A node that passes is given back as it came, every field of it."""
+    call = next(c for c in recorded(mode) if c["verb"] == "filter")
+    async with Served() as served:
+        await served.ready()
+        answer = await served.ask("filter", call["request"])
+        if mode == "full-nodes":
+            assert answer["Nodes"]["items"] == call["request"]["Nodes"]["items"]
+        else:
+            assert answer["NodeNames"] == call["request"]["NodeNames"]
+
+
+async def test_a_member_is_refused_where_preemption_cannot_help(served):
+    """Refusals stand in FailedAndUnresolvableNodes; FailedNodes would start a preemption in vain."""
+    node = served.stage.reserved_node("g-0")
+    body = {"Pod": wire_pod(served.stage, "g-0"), "Nodes": None, "NodeNames": ["n0", "n1"]}
+    answer = await served.ask("filter", body)
+    assert answer["NodeNames"] == [node]
+    assert list(answer["FailedAndUnresolvableNodes"]) == [n for n in ("n0", "n1") if n != node]
+    assert await served.ask("filter", body) == answer
+
+
+async def test_no_node_is_an_empty_list_not_null(served):
+    """kube-scheduler reads null as it reads a lost answer: names mode always has a list."""
+    node = served.stage.reserved_node("g-0")
+    other = "n1" if node == "n0" else "n0"
+    for offered in ([other], []):
+        answer = await served.ask(
+            "filter", {"Pod": wire_pod(served.stage, "g-0"), "Nodes": None, "NodeNames": offered}
+        )
+        assert answer["NodeNames"] == []
+
+
+async def test_scores_of_a_member(served):
+    """The planned node has the maximum."""
+    node = served.stage.reserved_node("g-1")
+    body = {"Pod": wire_pod(served.stage, "g-1"), "Nodes": None, "NodeNames": ["n0", "n1"]}
+    scores = {e["Host"]: e["Score"] for e in await served.ask("prioritize", body)}
+    assert scores[node] == 10
+    assert sum(scores.values()) == 10
+
+
+META = {"n0": {"Pods": [{"UID": "v1"}, {"UID": "v2"}], "NumPDBViolations": 1}}
+
+
+async def test_preempt_gives_candidates_back_by_uid(served):
+    """For a pod outside all groups the candidates stand, whatever form they came in."""
+    pod = wire_pod(served.stage, "alien")
+    body = {"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": META}
+    assert (await served.ask("preempt", body))["NodeNameToMetaVictims"] == META
+    full = {"n0": {"Pods": [{"metadata": {"uid": "v1"}}, {"metadata": {"uid": "v2"}}], "NumPDBViolations": 1}}
+    body = {"Pod": pod, "NodeNameToVictims": full, "NodeNameToMetaVictims": None}
+    assert (await served.ask("preempt", body))["NodeNameToMetaVictims"] == META
+
+
+async def test_preempt_for_a_member_names_nobody(served):
+    """Members are never helped pod by pod."""
+    body = {"Pod": wire_pod(served.stage, "g-0"), "NodeNameToMetaVictims": META}
+    assert (await served.ask("preempt", body))["NodeNameToMetaVictims"] == {}
+
+
+@pytest.mark.parametrize("victims", [{"Pods": None, "NumPDBViolations": 0}, {"Pods": []}, {}])
+@pytest.mark.parametrize("field", ["NodeNameToVictims", "NodeNameToMetaVictims"])
+async def test_preempt_never_says_null_or_nobody(served, field, victims):
+    """A node without victims makes kube-scheduler panic: it is left out of the answer."""
+    body = {"Pod": wire_pod(served.stage, "alien"), field: {"n0": victims}}
+    assert (await served.ask("preempt", body))["NodeNameToMetaVictims"] == {}
+
+
+async def test_bind_answers_the_barrier(served):
+    """An empty Error means bound; a refusal is a text in a 200."""
+    args = [
+        {"PodName": p.name, "PodNamespace": p.namespace, "PodUID": p.uid,
+         "Node": served.stage.reserved_node(p.name)}
+        for p in (served.stage.cluster.pod("g-0"), served.stage.cluster.pod("g-1"))
+    ]  # fmt: skip
+    wrong = await served.ask("bind", args[0] | {"Node": "nowhere"})
+    assert "nothing was bound" in wrong["Error"]
+    first = served.stage.start(served.ask("bind", args[0]))
+    assert (await served.ask("bind", args[1]))["Error"] == ""
+    assert (await first)["Error"] == ""
+    assert len(served.stage.cluster.did("bind")) == 2
+
+
+async def test_a_fault_of_the_api_server_is_an_error_text(served):
+    """What goes wrong behind bind is told in words, never as a 500."""
+    served.stage.cluster.fault = lambda verb, _: ClusterUnavailable("503 of the API server")
+    alien = served.stage.cluster.pod("alien")
+    args = {"PodName": "alien", "PodNamespace": "default", "PodUID": alien.uid, "Node": "n0"}
+    assert (await served.ask("bind", args))["Error"] == "503 of the API server"
+
+
+BROKEN = {
+    "empty": b"", "text": b"hello", "list": b"[]", "null": b"null", "number": b"1", "cut": b'{"Pod":{',
+    "no pod": b"{}", "null pod": b'{"Pod":null,"NodeNames":["n0"]}', "pod is text": b'{"Pod":"x"}',
+    "names are numbers": b'{"Pod":{"metadata":{"name":"a","namespace":"b","uid":"c"}},"NodeNames":[1]}',
+    "nodes without metadata": b'{"Pod":{"metadata":{"name":"a","namespace":"b","uid":"c"}},"Nodes":{"items":[{}]}}',
+    "not utf-8": b'{"Pod":"\xff\xfe"}', "deep": b'{"Pod":' + b"[" * 200_000,
+    "deep elsewhere": b'{"Other":' + b'{"a":' * 200_000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("verb", SCHEMAS)
+async def test_an_undecodable_body_is_a_400(served, verb, name):
+    """Whatever comes, the caller is told that it is the caller's fault, and the service lives on."""
+    if verb in ("preempt", "bind") and name.startswith("nodes without"):
+        pytest.skip("the verb has no such field")
+    if verb == "preempt" and name == "names are numbers":
+        pytest.skip("the verb has no such field")
+    async with served.client.post(f"/scheduler/{verb}", data=BROKEN[name]) as reply:
+        assert reply.status == 400, await reply.text()
+        assert (await reply.text()).startswith(f"{verb}: ")
+    assert (await served.client.get("/livez")).status == 200
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=60), st.sampled_from(sorted(SCHEMAS)))
+def test_no_bytes_break_the_decoders(body, verb):
+    """Decoders give a value or a named fault, never anything else."""
+    decode = {"bind": wire.decode_binding, "preempt": wire.decode_preemption}.get(verb, wire.decode_args)
+    try:
+        decode(body)
+    except wire.msgspec.MsgspecError:
+        pass
+
+
+async def test_not_ready_is_said_in_each_verbs_own_way():
+    """Error for filter and bind, no opinion for prioritize, 503 for preempt."""
+    async with Served(a_node("n0", gpu=4), *a_gang("g", pods=1)) as served:
+        pod = wire_pod(served.stage, "g-0")
+        args = {"Pod": pod, "Nodes": None, "NodeNames": ["n0"]}
+        answer = await served.ask("filter", args)
+        assert answer["Error"].startswith("cannot answer now: lease: ")
+        assert answer["NodeNames"] == []
+        assert await served.ask("prioritize", args) == []
+        bind = {"PodName": "g-0", "PodNamespace": "default", "PodUID": "u", "Node": "n0"}
+        assert (await served.ask("bind", bind))["Error"].startswith("cannot answer now: lease: ")
+        status, _ = await served.post("preempt", {"Pod": pod, "NodeNameToMetaVictims": META})
+        assert status == 503
+
+
+async def test_wrong_doors(served):
+    """Unknown verb 404, wrong method 405."""
+    assert (await served.post("evict", {}))[0] == 404
+    for verb in SCHEMAS:
+        assert (await served.client.get(f"/scheduler/{verb}")).status == 405
+    assert (await served.client.post("/readyz")).status == 405
+
+
+async def test_a_body_over_the_limit_is_a_413():
+    """The limit is a setting; what is over it is not read to its end."""
+    async with Served(body_max_bytes=1000) as served:
+        await served.ready()
+        for verb in SCHEMAS:
+            async with served.client.post(f"/scheduler/{verb}", data=b" " * 1001) as reply:
+                assert reply.status == 413
+        async with served.client.post("/scheduler/filter", data=b" " * 1000) as reply:
+            assert reply.status == 400
+
+
+async def test_probes(served):
+    """/readyz and /livez: 200 or 503 with ready and checks that name, judge and explain."""
+    async with served.client.get("/readyz") as reply:
+        assert reply.status == 200
+        body = await reply.json()
+    assert body["ready"] is True
+    assert [c["name"] for c in body["checks"]] == ["lease", "cluster", "reconciled"]
+    assert all(set(c) == {"name", "ok", "reason"} and c["ok"] for c in body["checks"])
+    served.stage.cluster.doubted = "no news for 40 s"
+    async with served.client.get("/readyz") as reply:
+        assert reply.status == 503
+        body = await reply.json()
+    assert body["ready"] is False
+    assert {"name": "cluster", "ok": False, "reason": "no news for 40 s"} in body["checks"]
+    async with served.client.get("/livez") as reply:
+        assert (reply.status, await reply.json()) == (200, {"ready": True, "checks": []})
+
+
+async def test_metrics_are_what_prometheus_reads(served):
+    """The text parses, every name has the prefix, and the calls just made are counted."""
+    await served.ask("filter", {"Pod": wire_pod(served.stage, "g-0"), "NodeNames": ["n0", "n1"]})
+    async with served.client.get("/metrics") as reply:
+        assert reply.status == 200
+        families = {f.name: f for f in text_string_to_metric_families(await reply.text())}
+    assert families
+    assert all(name.startswith("gang_extender_") for name in families)
+    samples = {tuple(s.labels.items()): s.value for s in families["gang_extender_calls"].samples}
+    assert samples[("verb", "filter"), ("outcome", "redeemed")] >= 1
+    (held,) = families["gang_extender_reservations_held"].samples
+    assert held.value == 2
+
+
+async def test_gangs_and_their_history(served):
+    """The read API tells what the state and the log hold, with the position it speaks for."""
+    async with served.client.get("/v1/gangs") as reply:
+        assert reply.headers["X-Log-Position"] == str(served.stage.leader.acknowledged.position)
+        (line,) = await reply.json()
+    assert (line["gang"], line["phase"], line["reserved"], line["bound"]) == ("default/g", "admitted", 2, 0)
+    async with served.client.get("/v1/gangs/default/g") as reply:
+        assert [m["pod"] for m in (await reply.json())["members"]] == ["default/g-0", "default/g-1"]
+    async with served.client.get("/v1/gangs/default/g/history") as reply:
+        facts = await reply.json()
+    assert [f["type"] for f in facts] == ["RootObserved", "GangAdmitted"]
+    keys = {"position", "time", "type", "version", "gang", "gang_uid", "epoch", "actor", "cause", "summary", "data"}
+    assert all(set(f) == keys for f in facts)
+    async with served.client.get("/v1/events?type=GangAdmitted&limit=1") as reply:
+        assert [f["type"] for f in await reply.json()] == ["GangAdmitted"]
+    async with served.client.get("/v1/gangs?namespace=elsewhere") as reply:
+        assert await reply.json() == []
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/v1/events?limit=x", 400, ["limit", "'x'"]),
+        ("/v1/events?limit=1001", 400, ["limit", "1001"]),
+        ("/v1/events?after=-1", 400, ["after", "'-1'"]),
+        ("/v1/events?after=" + "9" * 5000, 400, ["after"]),
+        ("/v1/events?since=yesterday", 400, ["since", "'yesterday'"]),
+        ("/v1/events?until=2026-11-21T03:00:00", 400, ["until", "offset"]),
+        ("/v1/events?colour=red", 400, ["colour", "not known"]),
+        ("/v1/gangs/default/nobody", 404, ["default/nobody", "history"]),
+        ("/v1/gangs/default/nobody/history", 404, ["default/nobody"]),
+        ("/v1/nothing", 404, ["/v1/nothing"]),
+    ],
+    ids=lambda value: value[:24] if isinstance(value, str) else None,
+)
+async def test_errors_of_the_read_api_name_the_field(served, path, status, words):
+    """application/problem+json with the object, the field and the value that is wrong."""
+    async with served.client.get(path) as reply:
+        assert (reply.status, reply.content_type) == (status, "application/problem+json"), await reply.text()
+        body = await reply.json()
+    assert body["status"] == status
+    assert body["title"]
+    for word in words:
+        assert word in body["detail"]
