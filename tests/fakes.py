@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 import msgspec
@@ -276,7 +276,7 @@ class Stage:
         )  # fmt: skip
         self.tasks: list[asyncio.Task[Any]] = []
 
-    async def __aenter__(self) -> Stage:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

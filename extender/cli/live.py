@@ -48,7 +48,13 @@ def _get(server: str | None, path: str, kind: type[T]) -> T:
             detail = body[:200].decode(errors="replace")
         complain(detail or f"{base}{path} answered {status}")
         raise typer.Exit(1 if status == 404 else 2)  # noqa: PLR2004 -- not found is a "no"
-    return msgspec.json.decode(body, type=kind)
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.MsgspecError as error:
+        msg = (
+            f"{base}{path} did not answer as gang-extender does: {error}; is it the right --server?"
+        )
+        raise BadInput(msg) from error
 
 
 def root_path(name: str, namespace: str) -> str:

@@ -51,8 +51,8 @@ class Bindings:
     def __init__(self, server: ApiServer) -> None:
         self._server = server
 
-    async def nominate(self, pod: PodRef, node: NodeName) -> None:
-        """Write `status.nominatedNodeName`; faults as the port says."""
+    async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
+        """Write `status.nominatedNodeName`, None clears it; faults as the port says."""
         await self._patch(
             pod,
             "/status",

@@ -228,8 +228,8 @@ class FileCluster:
             await self._news.wait()
         return self._world.view.revision
 
-    async def nominate(self, pod: PodRef, node: NodeName) -> None:
-        """Note a nominated node.
+    async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
+        """Note a nominated node; None clears it.
 
         Raises:
             BindRefused: The pod is gone, was recreated or is bound.
@@ -243,7 +243,11 @@ class FileCluster:
                 at = self._clock.now_us()
                 await self._write(
                     Nominated(
-                        at_us=at, namespace=pod.namespace, name=pod.name, uid=pod.uid, node=node
+                        at_us=at,
+                        namespace=pod.namespace,
+                        name=pod.name,
+                        uid=pod.uid,
+                        node=node or "",
                     )
                 )
 

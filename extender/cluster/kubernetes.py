@@ -174,7 +174,7 @@ class KubernetesCluster:
 
     # --- writing
 
-    async def nominate(self, pod: PodRef, node: NodeName) -> None:
+    async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
         """Write `status.nominatedNodeName`; see the port."""
         await self._bindings.nominate(pod, node)
 

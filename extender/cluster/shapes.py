@@ -84,6 +84,14 @@ def pod_of(found: api.Pod, priorities: Priorities, volumes: VolumeFacts = NO_VOL
         gates=tuple(gate.name for gate in spec.scheduling_gates),
         deleting=metadata.deletion_timestamp is not None,
         phase=found.status.phase or "Pending",
+        unschedulable=next(
+            (
+                c.message
+                for c in found.status.conditions
+                if (c.type, c.status, c.reason) == ("PodScheduled", "False", "Unschedulable")
+            ),
+            "",
+        ),
         resource_version=metadata.resource_version,
         plan=metadata.annotations.get(PLAN_ANNOTATION, ""),
         pinned=pinned_to(found),

@@ -93,6 +93,9 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     gates: tuple[str, ...] = ()  # names of scheduling gates
     deleting: bool = False  # has a deletionTimestamp: not a member any more, still occupying room
     phase: str = "Pending"
+    unschedulable: str = (
+        ""  # message of PodScheduled=False, reason Unschedulable: kube-scheduler's words
+    )
     resource_version: str = ""
     plan: str = ""  # annotation gang-extender.dev/plan: the admission under which it was bound
     pinned: NodeName | None = None  # required affinity on metadata.name (DaemonSets): always passes

@@ -108,6 +108,8 @@ class VetoState(msgspec.Struct, frozen=True):
 
     by_shape: bool
     until_ms: int
+    at_ms: int = 0
+    times: int = 1  # how often it was learned; a repeated one is not forgotten at the first change
 
 
 class ReservationState(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,7 +196,9 @@ def _apply(state: ReservationState, event: Event) -> ReservationState:  # noqa: 
             return _put(state, _emptied(root))
         case NodeVetoed() as fact:
             key = VetoKey(event.root_uid, fact.uid, fact.node)
-            veto = VetoState(fact.by_shape, fact.until_ms)
+            before = state.vetoes.get(key)
+            times = before.times + 1 if before is not None else 1
+            veto = VetoState(fact.by_shape, fact.until_ms, event.at_us // 1000, times)
             return msgspec.structs.replace(state, vetoes=state.vetoes.set(key, veto))
         case RootCompleted():
             return _completed(state, event)

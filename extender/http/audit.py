@@ -98,7 +98,7 @@ class ReadApi:
 
     async def gang(self, request: web.Request) -> web.Response:
         """Give one root with its members."""
-        name = f"{request.match_info['namespace']}/{request.match_info['name']}"
+        name = _gang_named(request)
         for root in self._leader.acknowledged.roots.values():
             if root.root == name:
                 return self._json(gang_line(root, whole=True))
@@ -109,7 +109,7 @@ class ReadApi:
 
     async def history(self, request: web.Request) -> web.Response:
         """Give all facts of a root, also of one long gone."""
-        name = f"{request.match_info['namespace']}/{request.match_info['name']}"
+        name = _gang_named(request)
         try:
             return self._json(await self._audit.history(name))
         except BadInput as error:
@@ -125,6 +125,19 @@ class ReadApi:
         return web.Response(body=body, content_type="application/json", headers=headers)
 
 
+def _gang_named(request: web.Request) -> str:
+    name = f"{request.match_info['namespace']}/{request.match_info['name']}"
+    _without_nul(name, "gang")
+    return name
+
+
+def _without_nul(text: str, field: str) -> None:
+    """Refuse what PostgreSQL cannot hold in a text; it would look like a store that does not answer."""
+    if "\0" in text:
+        msg = f"{field}: {text!r} contains a NUL character"
+        raise BadInput(msg)
+
+
 def _wanted(request: web.Request) -> EventFilter:
     query = request.query
     known = {"after", "limit", "type", "namespace", "gang", "since", "until"}
@@ -132,6 +145,8 @@ def _wanted(request: web.Request) -> EventFilter:
         if name not in known:
             msg = f"query parameter {name}: not known; there are {', '.join(sorted(known))}"
             raise BadInput(msg)
+    for name, text in query.items():
+        _without_nul(text, f"query parameter {name}")
     return EventFilter(
         root=query.get("gang", ""),
         namespace=query.get("namespace", ""),
@@ -144,7 +159,8 @@ def _wanted(request: web.Request) -> EventFilter:
 
 
 def _number(text: str, field: str, largest: int) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) > largest:
-        msg = f"query parameter {field}: {text!r} is not a whole number from 0 to {largest}"
+    digits = text.isascii() and text.isdigit() and len(text) <= len(str(largest))
+    if not digits or int(text) > largest:
+        msg = f"query parameter {field}: {text[:40]!r} is not a whole number from 0 to {largest}"
         raise BadInput(msg)
     return int(text)

@@ -26,6 +26,8 @@ from extender.telemetry import METRICS
 log = logging.getLogger(__name__)
 
 PodReader = Callable[[bytes], Pod]
+# msgspec gives up on deep nesting with Python's own error, and on broken UTF-8 in kept bytes likewise
+UNDECODABLE = (msgspec.MsgspecError, BadInput, RecursionError, UnicodeDecodeError)
 
 
 class SchedulerVerbs:
@@ -52,7 +54,7 @@ class SchedulerVerbs:
         try:
             args = wire.decode_args(body)
             pod, offered = self._read_pod(bytes(args.pod)), wire.offered_names(args)
-        except (msgspec.MsgspecError, BadInput) as error:
+        except UNDECODABLE as error:
             return _bad("filter", error)
         try:
             decision = self._scheduling.filter(pod, offered)
@@ -72,7 +74,7 @@ class SchedulerVerbs:
         try:
             args = wire.decode_args(body)
             pod, offered = self._read_pod(bytes(args.pod)), wire.offered_names(args)
-        except (msgspec.MsgspecError, BadInput) as error:
+        except UNDECODABLE as error:
             return _bad("prioritize", error)
         scores = self._scheduling.prioritize(pod, offered)
         answer = [wire.HostPriority(host=name, score=score) for name, score in scores]
@@ -87,7 +89,7 @@ class SchedulerVerbs:
         try:
             args = wire.decode_preemption(body)
             pod = self._read_pod(bytes(args.pod))
-        except (msgspec.MsgspecError, BadInput) as error:
+        except UNDECODABLE as error:
             return _bad("preempt", error)
         reason = next((c.reason for c in self._scheduling.checks() if not c.ok), "")
         if reason:
@@ -106,7 +108,7 @@ class SchedulerVerbs:
         body = await request.read()
         try:
             args = wire.decode_binding(body)
-        except msgspec.MsgspecError as error:
+        except UNDECODABLE as error:
             return _bad("bind", error)
         transport = request.transport
 

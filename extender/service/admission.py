@@ -18,12 +18,14 @@ from extender.core.decisions.admission import (
 )
 from extender.core.decisions.reconcile import Circumstances, decide_reconcile
 from extender.core.decisions.requests import NodeRows, members_wanting, plan_request
+from extender.core.decisions.vetoes import Suspicions, VetoBook, decide_vetoes
 from extender.core.errors import ClusterUnavailable, NotLeading, StoreUnavailable
 from extender.core.events import GangAdmitted, GangExtended, GangRefused
 from extender.core.groups import Forest, Tree, build_forest
-from extender.core.ids import GroupKey, PlanId, RootUid
+from extender.core.ids import GroupKey, PlanId, PodUid, RootUid
 from extender.core.planner.placement import Plan, PlanRequest
-from extender.core.state import ReservationState
+from extender.core.pods import Pod
+from extender.core.state import Reservation, ReservationState
 from extender.core.view import ClusterView
 from extender.service.barriers import Barriers
 from extender.service.effects import Effects
@@ -72,6 +74,8 @@ class Admission:
         )
         self._forest_of: tuple[object, object] | None = None
         self._rows = NodeRows()
+        self._suspicions = Suspicions()
+        self._vetoes = VetoBook()
         self._refused: dict[RootUid, str] = {}  # digest of the input that was refused last
         self._not_before: dict[RootUid, int] = {}  # a costly refusal is not repeated at once
 
@@ -138,6 +142,37 @@ class Admission:
             expired=self._expired(state),
         )
         await self._leader.record(decide_reconcile(view, state, self.forest, now))
+        await self._learn()
+
+    def not_offered(self, reservation: Reservation) -> None:
+        """Hear from a filter call that kube-scheduler did not offer a member its node."""
+        self._suspicions.suspect(self._cluster.view(), reservation, self._clock.now_us() // 1000)
+
+    def redeemed(self, uid: PodUid) -> None:
+        """Hear from a filter call that a member got its node."""
+        self._suspicions.clear(uid)
+
+    async def _learn(self) -> None:
+        """Believe refusals that have stood, and record them (DESIGN 2.7)."""
+        view, state = self._look()
+        now_ms = self._clock.now_us() // 1000
+        for held in state.held_on.values():
+            for reservation in held.values():
+                pod = view.pods.get(reservation.uid)
+                if pod is not None and _refused_everywhere(
+                    pod, waits=self._barriers.waits(pod.uid)
+                ):
+                    self._suspicions.suspect(view, reservation, now_ms)
+        refused = self._suspicions.confirmed(view, state, now_ms)
+        drafts = decide_vetoes(
+            view,
+            state,
+            [r for r in refused if not self._barriers.waits(r.uid)],
+            self._barriers.started(),
+            actor=self._settings.holder,
+            now_ms=now_ms,
+        )
+        await self._leader.record(drafts)
 
     def _expired(self, state: ReservationState) -> frozenset[RootUid]:
         oldest_us = self._clock.now_us() - self._settings.reservation_ttl_s * 1_000_000
@@ -223,6 +258,15 @@ class Admission:
             current,
             rows=self._rows,
             budget=self._settings.plan_budget,
-            now_ms=self._clock.now_us() // 1000,
+            vetoes=self._vetoes.holding(view, state, self._clock.now_us() // 1000),
         )
         return current, request
+
+
+def _refused_everywhere(pod: Pod, *, waits: bool) -> bool:
+    """Say whether kube-scheduler found no node for a nominated member, before any extender was asked.
+
+    Its message then has no word of ours in it; a message from before the nomination always has.
+    """
+    nominated = pod.nominated is not None and not pod.gates
+    return nominated and not waits and bool(pod.unschedulable) and "gang " not in pod.unschedulable

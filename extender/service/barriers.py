@@ -110,6 +110,10 @@ class Barriers:
         """Give the roots of which a barrier has opened: nothing of them is given back as a whole."""
         return frozenset(b.root_uid for b in self._barriers.values() if b.opened)
 
+    def waits(self, uid: PodUid) -> bool:
+        """Say whether a member is at bind now."""
+        return any(uid in barrier.arrivals for barrier in self._barriers.values())
+
     def progress_us(self, root_uid: RootUid) -> int:
         """Say when a member of this root last arrived (wall clock), 0 for never."""
         return self._progress_us.get(root_uid, 0)

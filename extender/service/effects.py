@@ -32,6 +32,8 @@ class Effects:
         self._leader = leader
         self._queue: asyncio.Queue[Reservation] = asyncio.Queue()
         self._known: dict[PodUid, PlanId] = {}
+        self._stale: asyncio.Queue[PodRef] = asyncio.Queue()
+        self._clearing: set[PodUid] = set()
 
     def sync(self, view: ClusterView, state: ReservationState) -> None:
         """Take on every held reservation that has not been carried out yet."""
@@ -44,12 +46,42 @@ class Effects:
                 ):
                     self._queue.put_nowait(reservation)
         self._known = current
+        self._clear_stale(view)
+
+    def _clear_stale(self, view: ClusterView) -> None:
+        """Take nominations off members that hold no room any more: kube-scheduler still counts them."""
+        stale = {
+            pod.uid
+            for pod in view.nominated.values()
+            if pod.group is not None and not pod.deleting and pod.uid not in self._known
+        }
+        for uid in stale - self._clearing:
+            pod = view.pods[uid]
+            self._stale.put_nowait(PodRef(namespace=pod.namespace, name=pod.name, uid=uid))
+        self._clearing = stale
 
     async def run(self) -> None:
         """Work for ever."""
         async with asyncio.TaskGroup() as group:
             for number in range(WORKERS):
                 group.create_task(self._work(), name=f"effects {number}")
+            group.create_task(self._clear(), name="effects, stale nominations")
+
+    async def _clear(self) -> None:
+        while True:
+            pod = await self._stale.get()
+            await self._leader.until_may_act()
+            if pod.uid in self._known:
+                continue  # planned again meanwhile
+            try:
+                await self._cluster.nominate(pod, None)
+            except BindRefused as error:
+                log.info("nomination not cleared", extra={"pod": pod.name, "error": str(error)})
+            except ClusterUnavailable as error:
+                log.warning(
+                    "nomination not cleared yet", extra={"pod": pod.name, "error": str(error)}
+                )
+                self._clearing.discard(pod.uid)  # the next pass asks again
 
     async def _work(self) -> None:
         while True:

@@ -255,8 +255,8 @@ class Cluster(Protocol):
         """Wait until the view's revision differs from `revision`; give the new one."""
         ...
 
-    async def nominate(self, pod: PodRef, node: NodeName) -> None:
-        """Write `status.nominatedNodeName`.
+    async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
+        """Write `status.nominatedNodeName`; None clears it.
 
         Raises:
             BindRefused: The pod is gone, was recreated or is bound.

@@ -33,7 +33,7 @@ from extender.service.ports import Checkpoint, Checkpoints, EventLog, Head
 
 log = logging.getLogger(__name__)
 
-CODEC = "state-1"  # changes with the meaning or shape of the state; older checkpoints are then passed over
+CODEC = "state-2"  # changes with the meaning or shape of the state; older checkpoints are then passed over
 
 
 class _SavedRoot(msgspec.Struct, frozen=True):

@@ -13,7 +13,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from extender.core.decisions.verbs import FilterDecision, decide_filter, decide_prioritize
+from extender.core.decisions.verbs import (
+    FilterDecision,
+    decide_filter,
+    decide_prioritize,
+    reservation_of,
+)
 from extender.core.errors import BindRefused, ClusterUnavailable
 from extender.core.ids import NodeName
 from extender.core.pods import Pod
@@ -81,11 +86,15 @@ class Scheduling:
             CannotAnswer: Not leading, not synced, or not reconciled.
         """
         self._require_ready()
-        view = self._cluster.view()
+        view, state = self._cluster.view(), self._leader.acknowledged
         known = view.pods.get(pod.uid, pod)
-        return decide_filter(
-            view, self._leader.acknowledged, self._admission.forest, known, offered
-        )
+        decision = decide_filter(view, state, self._admission.forest, known, offered)
+        reservation = reservation_of(state, pod.uid)
+        if reservation is not None and decision.outcome == "not-offered":
+            self._admission.not_offered(reservation)
+        elif reservation is not None:
+            self._admission.redeemed(pod.uid)
+        return decision
 
     def prioritize(self, pod: Pod, offered: Sequence[NodeName]) -> Sequence[tuple[NodeName, int]]:
         """Answer /prioritize; an empty list means no opinion (not ready)."""

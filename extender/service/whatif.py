@@ -211,7 +211,7 @@ def _planned(
     if tree.problems:
         texts = tuple(problem.text for problem in tree.problems)
         return RootVerdict(root=name, kind=kind, verdict="invalid", reasons=texts), view
-    request = plan_request(view, EMPTY, tree, rows=rows, budget=budget, now_ms=0)
+    request = plan_request(view, EMPTY, tree, rows=rows, budget=budget)
     verdict = plan(request)
     search = SearchLine(verdict.search.nodes, verdict.search.exhausted)
     gates = foreign_gates(tree)

@@ -23,7 +23,7 @@ from extender.core.planner.placement import (
     Veto,
 )
 from extender.core.pods import HostPort, Pod, PodShape
-from extender.core.state import Reservation, ReservationState, RootState
+from extender.core.state import Reservation, ReservationState, RootState, VetoKey
 from extender.core.view import NOTHING, ClusterView, Usage
 
 GATE = "gang-extender.dev/admission"
@@ -111,14 +111,12 @@ def unassigned_room(
     *,
     priority: int,
     root_uid: str = "",
-    own: Collection[PodUid] = (),
 ) -> dict[NodeName, _Extra]:
     """Collect per node what reservations and nominations take beside the assigned pods.
 
     Args:
         priority: Nominations below it are not counted (kube-scheduler ignores them as well).
         root_uid: Reservations of this tree are counted as room but not flagged as somebody else's.
-        own: Pods of this tree: where an earlier plan nominated them is a preference, not room that is taken.
     """
     extra: dict[NodeName, _Extra] = {}
     for node, held in state.held_on.items():
@@ -131,10 +129,8 @@ def unassigned_room(
             if pod is not None:
                 row.ports += pod.shape.host_ports
     for pod in view.nominated.values():
-        if pod.uid in state.root_of or pod.priority < priority or pod.nominated is None:
-            continue
-        if pod.uid in own:
-            continue
+        if pod.group is not None or pod.priority < priority or pod.nominated is None:
+            continue  # nominations of members are ours: their reservations count, nothing else
         row = _add(extra, pod.nominated, dict(pod.shape.requests))
         row.ports += pod.shape.host_ports
     return extra
@@ -158,25 +154,23 @@ def plan_request(
     *,
     rows: NodeRows,
     budget: int,
-    now_ms: int,
+    vetoes: Collection[VetoKey] = (),
 ) -> PlanRequest:
-    """Ask the planner about one tree."""
+    """Ask the planner about one tree.
+
+    Args:
+        vetoes: Those that hold now.
+    """
     root_state = state.roots.get(tree.root.uid)
     held: Mapping[PodUid, Reservation] = root_state.held if root_state is not None else {}
     shapes = _Shapes()
     root = _plan_group(tree, tree.root, held, shapes)
-    extra = unassigned_room(
-        view,
-        state,
-        priority=tree.root.priority,
-        root_uid=tree.root.uid,
-        own={pod.uid for pod in tree.pods},
-    )
+    extra = unassigned_room(view, state, priority=tree.root.priority, root_uid=tree.root.uid)
     return PlanRequest(
         root=root,
         nodes=rows.rows(view, extra),
         shapes=tuple(shapes.index),
-        vetoes=_vetoes(view, state, tree, shapes, now_ms),
+        vetoes=_vetoes(view, state, tree, shapes, vetoes),
         claims_in_use=_claims_in_use(view, state, tree),
         budget=budget,
     )
@@ -215,11 +209,16 @@ def _plan_group(
 
 
 def _vetoes(
-    view: ClusterView, state: ReservationState, tree: Tree, shapes: _Shapes, now_ms: int
+    view: ClusterView,
+    state: ReservationState,
+    tree: Tree,
+    shapes: _Shapes,
+    holding: Collection[VetoKey],
 ) -> tuple[Veto, ...]:
     found = []
-    for key, veto in state.vetoes.items():
-        if key.root_uid != tree.root.uid or veto.until_ms <= now_ms or key.node not in view.nodes:
+    for key in holding:
+        veto = state.vetoes.get(key)
+        if veto is None or key.root_uid != tree.root.uid or key.node not in view.nodes:
             continue
         pod = view.pods.get(key.uid)
         if pod is None:

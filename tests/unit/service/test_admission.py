@@ -68,7 +68,7 @@ async def test_two_gangs_that_fit_one_at_a_time(order):
         loser = stage.root(second)
         assert (loser.phase, len(loser.held)) == ("refused", 0)
         assert "4 pods" in loser.answer.reasons[0]
-        assert len([f for f in stage.facts(GangAdmitted)]) == 1
+        assert len(list(stage.facts(GangAdmitted))) == 1
         for number in range(4):
             stage.cluster.delete_pod(f"{first}-{number}")
         stage.cluster.delete_group(first)
@@ -88,19 +88,28 @@ async def test_priority_goes_before_age():
         asked = count_plans(stage)
         await stage.one_pass()
         assert asked == ["urgent", "old", "young"]
-        assert [bool(stage.root(name).held) for name in ("urgent", "old", "young")] == [True, True, False]
+        assert [bool(stage.root(name).held) for name in ("urgent", "old", "young")] == [
+            True,
+            True,
+            False,
+        ]
 
 
 async def test_a_reservation_nobody_redeems_expires():
     """After its time to live the whole tree is released and planned anew; an arrival at bind counts as progress."""
-    async with await leading(a_node("n0", gpu=2), *a_gang("g", pods=2), reservation_ttl_s=300) as stage:
+    async with await leading(
+        a_node("n0", gpu=2), *a_gang("g", pods=2), reservation_ttl_s=300
+    ) as stage:
         await stage.one_pass()
         held = stage.bind("g-0")
         stage.clock.advance(200)
         stage.leader._prolong(stage.clock.monotonic_ms())
         await asyncio.sleep(0)
         second = stage.bind("g-0")
-        await until(lambda: stage.barriers.progress_us(stage.cluster.group("g").uid) == stage.clock.us, "an arrival")
+        await until(
+            lambda: stage.barriers.progress_us(stage.cluster.group("g").uid) == stage.clock.us,
+            "an arrival",
+        )
         stage.clock.advance(299)
         stage.leader._prolong(stage.clock.monotonic_ms())
         await stage.one_pass()
@@ -116,11 +125,15 @@ async def test_a_reservation_nobody_redeems_expires():
 
 async def test_a_crash_between_two_facts_loses_nothing():
     """Kill after any pass and go on with another replica: one admission per tree, the same reservations."""
-    async with await leading(a_node("n0", gpu=4), *a_gang("a", pods=2), *a_gang("b", pods=2)) as stage:
+    async with await leading(
+        a_node("n0", gpu=4), *a_gang("a", pods=2), *a_gang("b", pods=2)
+    ) as stage:
         await stage.one_pass()
         before = {name: stage.where(name) for name in ("a", "b")}
         await stage.killed()
-        async with Stage(database=stage.database, cluster=stage.cluster, clock=stage.clock) as again:
+        async with Stage(
+            database=stage.database, cluster=stage.cluster, clock=stage.clock
+        ) as again:
             await again.lead()
             await again.settled()
             assert {name: again.where(name) for name in ("a", "b")} == before
@@ -142,7 +155,9 @@ async def test_a_lost_append_is_decided_anew():
 
 async def test_every_decision_can_be_replayed():
     """The input of an admission and of a refusal is stored before the fact, and gives the same answer."""
-    async with await leading(a_node("n0", gpu=4), *a_gang("a", pods=3), *a_gang("b", pods=3)) as stage:
+    async with await leading(
+        a_node("n0", gpu=4), *a_gang("a", pods=3), *a_gang("b", pods=3)
+    ) as stage:
         await stage.settled()
         events = [e for e in stage.events() if isinstance(e.fact, GangAdmitted | GangRefused)]
         assert {type(e.fact) for e in events} == {GangAdmitted, GangRefused}

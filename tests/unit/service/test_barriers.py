@@ -11,7 +11,7 @@ from extender.core.errors import BindRefused, ClusterUnavailable
 from extender.core.events import BarrierExpired, BindFailed, PodBound, ReservationReleased
 from extender.core.groups import composite_key
 from tests.builders import GPU, a_gang, a_group, a_node, a_pod
-from tests.fakes import Stage, until
+from tests.fakes import Stage
 
 SOON_S = 0.15  # a barrier's timer runs on the loop's clock
 

@@ -158,7 +158,7 @@ async def test_a_reservation_given_back_meanwhile_is_not_carried_out():
 
 
 async def reported(stage):
-    await until(lambda: stage.reporter._jobs.empty(), "the reporter")
+    await until(stage.reporter._jobs.empty, "the reporter")
     await rest(stage)
 
 

@@ -22,9 +22,13 @@ def drafts(number=1, root="root"):
     ]  # fmt: skip
 
 
-def agree(stage):
-    """Memory is the fold of the log, and nothing is on its way."""
+async def agree(stage):
+    """Once nothing is on its way, memory is the fold of the log."""
     leader = stage.leader
+    await until(
+        lambda: not leader._flights and leader.acknowledged.position == len(stage.events()),
+        "appends on their way",
+    )
     assert leader.acknowledged == fold(EMPTY, stage.events())
     assert leader.speculative == leader.acknowledged
     assert not leader._flights
@@ -49,7 +53,7 @@ async def test_recorded_is_acknowledged(stage):
     assert [e.position for e in events] == [2, 3, 4]
     assert len(stage.leader.acknowledged.roots) == 3
     assert await stage.leader.record([]) == ()
-    agree(stage)
+    await agree(stage)
 
 
 async def test_unrecorded_is_not_acknowledged(stage):
@@ -74,7 +78,7 @@ async def test_records_at_once_keep_their_order(stage):
     """Twenty at once are stamped in call order, without gap."""
     found = await asyncio.gather(*(stage.leader.record(drafts(2, f"r{n}")) for n in range(20)))
     assert [e.position for events in found for e in events] == list(range(2, 42))
-    agree(stage)
+    await agree(stage)
 
 
 @pytest.mark.parametrize("written", [True, False], ids=["written", "lost"])
@@ -90,7 +94,7 @@ async def test_an_unknown_outcome_is_settled(stage, written):
     assert len(stage.leader.acknowledged.roots) == int(written)
     assert stage.leader.epoch == 2
     await stage.leader.record(drafts(1, "after"))
-    agree(stage)
+    await agree(stage)
 
 
 @pytest.mark.parametrize("written", [True, False], ids=["written", "lost"])
@@ -104,7 +108,7 @@ async def test_all_appends_on_their_way_are_settled(stage, written):
     assert told == {r.root for r in stage.leader.acknowledged.roots.values()}
     assert ("ns/r0-0" in told) is written
     assert all(isinstance(r, StoreUnavailable | tuple) for r in results)
-    agree(stage)
+    await agree(stage)
 
 
 async def test_a_second_fault_right_after_settling_is_settled_too(stage):
@@ -115,7 +119,7 @@ async def test_a_second_fault_right_after_settling_is_settled_too(stage):
         await stage.leader.record(drafts())
     await until(lambda: stage.leader.role == "leading" and stage.leader.epoch == 3, "settled again")
     await asyncio.wait_for(stage.leader.record(drafts(1, "after")), 5)
-    agree(stage)
+    await agree(stage)
 
 
 async def test_an_outage_ends_by_itself(stage):
@@ -131,7 +135,8 @@ async def test_an_outage_ends_by_itself(stage):
     with pytest.raises(StoreUnavailable):
         await task
     await until(stage.leader.may_record, "leading again")
-    agree(stage)
+    await until(lambda: not stage.leader._flights, "the fact of the new lease")
+    await agree(stage)
 
 
 async def test_the_lease_lapses_by_our_own_clock(stage):
@@ -185,7 +190,7 @@ async def test_take_over_replays_the_same_state(stage):
         assert other.leader.epoch == 2
         assert other.facts()[-1].previous == "me"
         assert other.leader.acknowledged.roots == stage.leader.acknowledged.roots
-        agree(other)
+        await agree(other)
 
 
 async def test_the_same_holder_need_not_wait(stage):
@@ -196,7 +201,7 @@ async def test_the_same_holder_need_not_wait(stage):
         await again.lead()
         assert again.leader.acknowledged.roots == stage.leader.acknowledged.roots
         assert again.leader.epoch == 2
-        agree(again)
+        await agree(again)
 
 
 async def test_a_checkpoint_saves_the_way(stage):
@@ -215,7 +220,7 @@ async def test_a_checkpoint_saves_the_way(stage):
         again.log.read = counting
         await again.lead()
         assert read == [6]
-        agree(again)
+        await agree(again)
 
 
 async def test_time_never_falls_in_the_log(stage):

@@ -39,7 +39,12 @@ class Case:
 
     def request(self):
         return plan_request(
-            self.cluster.seen, self.state, self.tree, rows=NodeRows(), budget=10_000, now_ms=0
+            self.cluster.seen,
+            self.state,
+            self.tree,
+            rows=NodeRows(),
+            budget=10_000,
+            vetoes=tuple(self.state.vetoes),
         )
 
     def decide(self, recipe=RECIPE):

@@ -17,6 +17,7 @@ from extender.core.decisions.requests import (
     plan_request,
     unassigned_room,
 )
+from extender.core.decisions.vetoes import VetoBook
 from extender.core.events import (
     AssignmentRecord,
     Draft,
@@ -37,7 +38,8 @@ from tests.unit.core.decisions.support import folded
 
 def _request(view, state, name, now_ms=0, rows=None):
     tree = next(t for t in forest_of(view).trees.values() if t.root.key.name == name)
-    return plan_request(view, state, tree, rows=rows or NodeRows(), budget=1000, now_ms=now_ms)
+    holding = VetoBook().holding(view, state, now_ms)
+    return plan_request(view, state, tree, rows=rows or NodeRows(), budget=1000, vetoes=holding)
 
 
 def _free(request, node="n0"):

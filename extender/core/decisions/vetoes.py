@@ -1,0 +1,204 @@
+"""Learn from kube-scheduler: a node that it refuses although our own model says that the member fits.
+
+Its filters are the authority, ours only predict them. It shows a refusal in two ways: a filter call
+that offers nodes but not the planned one, or (when no node passes) the pod's PodScheduled message.
+One sight proves little, because kube-scheduler knows of pods that we have not seen yet; so a refusal
+is suspected first, and believed when after `SETTLED_MS` nothing on that node has changed and the
+member has still not got through. A veto ends with its time, or with any change of pod or node;
+one that is learned again holds longer, so that no change can make a loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from extender.core.decisions.requests import unassigned_room
+from extender.core.events import AnyFact, Draft, NodeVetoed, ReleasedPod, ReservationReleased
+from extender.core.ids import NodeName, PlanId, PodUid
+from extender.core.nodes import Node
+from extender.core.planner.capacity import Fleet
+from extender.core.planner.filters import may_run
+from extender.core.planner.placement import PlanNode
+from extender.core.pods import Pod, PodShape
+from extender.core.state import Reservation, ReservationState, VetoKey
+from extender.core.view import NOTHING, ClusterView, Usage
+
+SETTLED_MS = 1_500
+TTL_MS = 300_000
+REPEATED_MS = (
+    30_000  # a veto learned for the second time is not forgotten before; doubled each time
+)
+
+
+class _Suspicion(msgspec.Struct, frozen=True):
+    """What the cluster looked like when a refusal was first seen."""
+
+    plan: PlanId
+    node: Node | None
+    usage: Usage
+    since_ms: int
+
+
+class Suspicions:
+    """Refusals that may turn out to be vetoes; memory only, a restart begins anew."""
+
+    def __init__(self) -> None:
+        self._found: dict[PodUid, _Suspicion] = {}
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def suspect(self, view: ClusterView, reservation: Reservation, now_ms: int) -> None:
+        """Note that kube-scheduler did not let a member onto its node."""
+        known = self._found.get(reservation.uid)
+        node = view.nodes.get(reservation.node)
+        usage = view.usage.get(reservation.node, NOTHING)
+        if known is not None and _same(known, reservation, node, usage):
+            return
+        self._found[reservation.uid] = _Suspicion(reservation.plan, node, usage, now_ms)
+
+    def clear(self, uid: PodUid) -> None:
+        """Forget a suspicion: the member got through."""
+        self._found.pop(uid, None)
+
+    def confirmed(
+        self, view: ClusterView, state: ReservationState, now_ms: int
+    ) -> tuple[Reservation, ...]:
+        """Give the reservations whose refusal has stood long enough, and forget the settled ones."""
+        found: list[Reservation] = []
+        for uid, suspicion in list(self._found.items()):
+            root_uid = state.root_of.get(uid)
+            root = state.roots.get(root_uid) if root_uid is not None else None
+            reservation = root.held.get(uid) if root is not None else None
+            pod = view.pods.get(uid)
+            if reservation is None or pod is None or pod.node is not None:
+                del self._found[uid]
+                continue
+            node = view.nodes.get(reservation.node)
+            usage = view.usage.get(reservation.node, NOTHING)
+            if not _same(suspicion, reservation, node, usage):
+                del self._found[uid]
+            elif now_ms - suspicion.since_ms >= SETTLED_MS:
+                del self._found[uid]
+                if fits(view, state, reservation, pod.shape):
+                    found.append(reservation)
+        return tuple(found)
+
+
+def _same(known: _Suspicion, reservation: Reservation, node: Node | None, usage: Usage) -> bool:
+    return known.plan == reservation.plan and known.node is node and known.usage is usage
+
+
+def fits(
+    view: ClusterView, state: ReservationState, reservation: Reservation, shape: PodShape
+) -> bool:
+    """Say whether by our own model a member could be on its node now, with everything counted.
+
+    Where it could not, kube-scheduler's refusal teaches nothing: reconciliation deals with it.
+    """
+    node = view.nodes.get(reservation.node)
+    if node is None:
+        return False
+    usage = view.usage.get(reservation.node, NOTHING)
+    extra = unassigned_room(view, state, priority=reservation.priority).get(reservation.node)
+    taken = dict(usage.requests)
+    if extra is not None:  # holds the reservation itself, so the node must not be overdrawn with it
+        for name, amount in extra.requests.items():
+            taken[name] = taken.get(name, 0) + amount
+    if any(taken.get(name, 0) > node.allocatable.get(name, 0) for name in reservation.requests):
+        return False
+    row = PlanNode(
+        name=node.name,
+        labels=node.labels,
+        taints=node.taints,
+        unschedulable=node.unschedulable or node.deleting,
+        allocatable=node.allocatable,
+    )
+    return bool(may_run(Fleet((row,)), shape)[0])
+
+
+def decide_vetoes(
+    view: ClusterView,
+    state: ReservationState,
+    refused: Collection[Reservation],
+    started: Collection[str],
+    *,
+    actor: str,
+    now_ms: int,
+) -> list[Draft]:
+    """Record refusals that are believed, and give back what must be planned again without them.
+
+    A tree of which nothing is bound gives all its reservations back, a started one only the refused.
+    """
+    drafts: list[Draft] = []
+    for root_uid in sorted({r.root_uid for r in refused}):
+        root = state.roots[root_uid]
+        mine = sorted((r for r in refused if r.root_uid == root_uid), key=lambda r: r.pod)
+        facts: list[AnyFact] = [_vetoed(view.pods[r.uid], r.node, now_ms) for r in mine]
+        whole = not root.bound and root_uid not in started
+        released = sorted(root.held.values(), key=lambda r: r.pod) if whole else mine
+        names = ", ".join(f"{r.node} for {r.pod}" for r in mine[:5])
+        facts.append(
+            ReservationReleased(
+                plan=mine[0].plan,
+                why="vetoed",
+                pods=tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in released),
+                text=f"kube-scheduler refused {names}",
+            )
+        )
+        drafts += [
+            Draft(root_uid=root.uid, root=root.root, fact=f, actor=actor, cause="filter verb")
+            for f in facts
+        ]
+    return drafts
+
+
+def _vetoed(pod: Pod, node: NodeName, now_ms: int) -> NodeVetoed:
+    return NodeVetoed(
+        pod=pod.path,
+        uid=pod.uid,
+        node=node,
+        # Volumes and claims are a pod's own; everything else is the same for all pods of its shape.
+        by_shape=not any("claim" in t or "volume" in t for t in pod.shape.unmodelled),
+        until_ms=now_ms + TTL_MS,
+    )
+
+
+class VetoBook:
+    """Which vetoes of the state hold now: remembers what pod and node were like when they were learned."""
+
+    def __init__(self) -> None:
+        self._seen: dict[VetoKey, tuple[int, Node | None, Usage]] = {}
+        self._forgotten: set[tuple[VetoKey, int]] = set()
+
+    def holding(
+        self, view: ClusterView, state: ReservationState, now_ms: int
+    ) -> frozenset[VetoKey]:
+        """Give the vetoes that hold, and forget those whose node has changed since."""
+        held = set()
+        for key, veto in state.vetoes.items():
+            pod, node = view.pods.get(key.uid), view.nodes.get(key.node)
+            usage = view.usage.get(key.node, NOTHING)
+            if veto.until_ms <= now_ms or pod is None or (key, veto.at_ms) in self._forgotten:
+                continue
+            seen = self._seen.get(key)
+            if seen is None or seen[0] != veto.at_ms:
+                self._seen[key] = (veto.at_ms, node, usage)
+            elif (seen[1] is not node or seen[2] is not usage) and now_ms >= _firm_until(
+                veto.at_ms, veto.times
+            ):
+                self._forgotten.add((key, veto.at_ms))
+                continue
+            held.add(key)
+        known = set(state.vetoes)
+        self._seen = {k: v for k, v in self._seen.items() if k in known}
+        self._forgotten = {entry for entry in self._forgotten if entry[0] in known}
+        return frozenset(held)
+
+
+def _firm_until(at_ms: int, times: int) -> int:
+    if times < 2:  # noqa: PLR2004 -- the first time any change may end it
+        return at_ms
+    return at_ms + int(REPEATED_MS * 2 ** min(times - 2, 6))

@@ -1,0 +1,255 @@
+"""The barrier on the real control plane: its deadline, a scheduler that dies, Bindings that are refused."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from tests.builders import a_gang, a_node
+from tests.controlplane.waiting import eventually
+from tests.e2e.scenarios.conftest import Story
+from tests.e2e.scenarios.intercept import Intercept, cannot, intercept, pod_of
+
+__all__ = ["intercept"]
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+GPU = {"nvidia.com/gpu": 8}
+
+
+def nodes(count: int) -> list[dict[str, Any]]:
+    return [a_node(f"n{i}", gpu=8) for i in range(count)]
+
+
+def gang(name: str, pods: int, **spec: Any) -> list[dict[str, Any]]:
+    return a_gang(name, pods=pods, requests=GPU, **spec)
+
+
+async def until_waiting(story: Story, count: int) -> None:
+    """Wait until so many bind calls have come to the proxy."""
+
+    async def look() -> bool:
+        return story.verbs.count("POST", "/bind") >= count
+
+    await eventually(look, timeout_s=30)
+
+
+async def nobody_bound(story: Story, seconds: float) -> None:
+    """Look for a while; nobody may be bound."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while asyncio.get_running_loop().time() < deadline:
+        assert not await story.bound(), await story.report()
+        await asyncio.sleep(0.1)
+
+
+async def whole(story: Story, count: int) -> list[dict[str, Any]]:
+    """Wait for the whole gang and check that every Binding is inside an admission, in room of its own."""
+    bound = await story.until_bound(count, timeout_s=90)
+    await story.until_fact("GangSatisfied", timeout_s=30)
+
+    async def all_recorded() -> bool:
+        return len(await story.service.facts("PodBound")) == count
+
+    await eventually(all_recorded, timeout_s=20)
+    facts = await story.check_facts()
+    await story.check_room()
+    planned = {
+        (a["uid"], a["node"])
+        for f in facts
+        if f["type"] in ("GangAdmitted", "GangExtended")
+        for a in f["data"]["assignments"]
+    }
+    pods = await story.pods()
+    for name, node in bound.items():
+        assert (pods[name]["metadata"]["uid"], node) in planned, "bound outside an admission"
+    return facts
+
+
+def of(facts: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [f for f in facts if f["type"] == kind]
+
+
+@pytest.mark.settings(barrier_timeout_s="4")
+@pytest.mark.parametrize("verb", ["bind", "filter"])
+async def test_the_deadline_passes(intercept: Intercept, story: Story, verb: str) -> None:
+    """One of eight is kept from bind: nobody is bound, all is given back and said, then done again."""
+    obstacle = True
+
+    async def keep_the_last(request: web.Request, body: dict[str, Any]) -> web.Response | None:
+        mine = request.path.endswith(verb) and pod_of(request.path, body) == "train-7"
+        return cannot("kept back by the test") if mine and obstacle else None
+
+    intercept.call = keep_the_last
+    await story.create(*nodes(8), *gang("train", 8))
+    expired = await story.until_fact("BarrierExpired", "default/train")
+    assert not await story.bound()
+    obstacle = False
+    assert expired["data"]["missing"] == ["default/train-7"]
+    assert expired["data"]["arrived"] == [f"default/train-{i}" for i in range(7)]
+    assert expired["data"]["waited_ms"] >= 4000
+    released = await story.until_fact("ReservationReleased", "default/train")
+    assert released["position"] == expired["position"] + 1
+    assert released["data"]["why"] == "expired"
+    assert len(released["data"]["pods"]) == 8
+
+    async def told() -> bool:
+        refused = [c for c in story.service.calls("bind") if c["outcome"] == "refused"]
+        return len([c for c in refused if "nobody was bound" in c["error"]]) >= 7
+
+    await eventually(told, timeout_s=10)
+    facts = await whole(story, 8)
+    assert len(of(facts, "GangAdmitted")) >= 2, "it was not planned again"
+    first_bound = min(f["position"] for f in of(facts, "PodBound"))
+    assert first_bound > of(facts, "ReservationReleased")[-1]["position"]
+
+
+async def test_calls_of_a_dead_scheduler_do_not_count(intercept: Intercept, story: Story) -> None:
+    """Seven wait when kube-scheduler is killed; an eighth that comes alone opens nothing."""
+    alone = True
+    arrived: dict[str, dict[str, Any]] = {}
+
+    async def keep_the_last(request: web.Request, body: dict[str, Any]) -> web.Response | None:
+        if request.path.endswith("/bind"):
+            arrived[pod_of(request.path, body)] = body
+            if body["PodName"] == "train-7" and alone:
+                await asyncio.Event().wait()  # until its caller hangs up
+        return None
+
+    intercept.call = keep_the_last
+    await story.create(*nodes(8), *gang("train", 8))
+    await eventually(lambda: _is(len(arrived) == 8), timeout_s=30)
+    await asyncio.sleep(0.5)  # the seven are forwarded
+    assert not await story.bound()
+    story.plane.schedulers["scheduler"].kill()
+    await asyncio.sleep(0.5)
+    async with aiohttp.ClientSession() as session:
+        url = f"{story.service.url}/scheduler/bind"
+        eighth = asyncio.create_task(session.post(url, json=arrived["train-7"]))
+        await nobody_bound(story, 2.0)
+        assert not eighth.done()
+        eighth.cancel()
+        await asyncio.gather(eighth, return_exceptions=True)
+    alone = False
+    await asyncio.to_thread(lambda: None)
+    story.plane.schedulers["scheduler"].start()
+    await asyncio.to_thread(story.plane.wait_for_scheduler)
+    facts = await whole(story, 8)
+    assert len(of(facts, "GangAdmitted")) == 1
+    assert not of(facts, "BarrierExpired"), "the dead held the deadline of the living"
+
+
+@pytest.mark.parametrize("before_death", [0, 3])
+async def test_zombies_bind_nobody(intercept: Intercept, story: Story, before_death: int) -> None:
+    """kube-scheduler dies when the barrier is open and some are bound: the dead bind nobody more.
+
+    When it dies before the first is bound, the gang has not started: the next scheduler's members
+    wait for one another again.
+    """
+    begun = done = 0
+    dead = asyncio.Event()
+    alone = False
+    again: set[str] = set()
+
+    async def hold(method: str, path: str) -> web.Response | None:
+        nonlocal begun
+        if path.endswith("/binding") and not dead.is_set():
+            begun += 1
+            if begun > before_death:
+                await dead.wait()
+                return web.Response(status=503)
+        return None
+
+    async def count(method: str, path: str, status: int) -> None:
+        nonlocal done
+        done += path.endswith("/binding") and status == 201
+
+    async def keep_the_last(request: web.Request, body: dict[str, Any]) -> web.Response | None:
+        if alone and request.path.endswith("/bind"):
+            again.add(body["PodName"])
+            if len(again) == 8 - before_death and not before_death:
+                again.discard(body["PodName"])
+                return cannot("kept back by the test")
+        return None
+
+    story.server.before, story.server.after = hold, count
+    intercept.call = keep_the_last
+    await story.create(*nodes(8), *gang("train", 8))
+    await eventually(lambda: _is(begun == 8 and done == before_death), timeout_s=40)
+    story.plane.schedulers["scheduler"].kill()
+    await asyncio.sleep(0.5)  # the hang-up travels through the proxy
+    dead.set()
+    alone = True
+    deadline = asyncio.get_running_loop().time() + 1.5
+    while asyncio.get_running_loop().time() < deadline:
+        assert len(await story.bound()) == before_death
+        await asyncio.sleep(0.1)
+    story.plane.schedulers["scheduler"].start()
+    await asyncio.to_thread(story.plane.wait_for_scheduler)
+    if not before_death:
+        await eventually(lambda: _is(len(again) == 7), timeout_s=30)
+        await nobody_bound(story, 1.5)
+    alone = False
+    facts = await whole(story, 8)
+    assert len(of(facts, "GangAdmitted")) == 1
+    assert not of(facts, "BindFailed")
+
+
+async def _is(value: bool) -> bool:
+    return value
+
+
+@pytest.mark.parametrize("status", [429, 500])
+async def test_bindings_refused_for_the_moment_are_posted_again(story: Story, status: int) -> None:
+    """Three of ten get 429 or 500, more often than one call of the client tries; nobody notices."""
+    tries: dict[str, int] = {}
+
+    async def refuse(method: str, path: str) -> web.Response | None:
+        if not path.endswith("/binding"):
+            return None
+        pod = path.split("/")[-2]
+        tries[pod] = tries.get(pod, 0) + 1
+        wanted = {"train-1": 1, "train-4": 3, "train-8": 7}.get(pod, 0)
+        return web.Response(status=status) if tries[pod] <= wanted else None
+
+    story.server.before = refuse
+    await story.create(*nodes(10), *gang("train", 10))
+    facts = await whole(story, 10)
+    assert not of(facts, "BindFailed")
+    assert len(of(facts, "GangAdmitted")) == 1
+    assert tries["train-1"] >= 2
+    assert tries["train-8"] >= 8
+    assert sum(c["outcome"] == "bound" for c in story.service.calls("bind")) == 10
+    assert not [c for c in story.service.calls("bind") if c["outcome"] == "refused"]
+
+
+STATUS = {"kind": "Status", "apiVersion": "v1", "status": "Failure"}
+
+
+@pytest.mark.settings(bind_timeout_s="8", barrier_timeout_s="5")
+@pytest.mark.parametrize(("status", "reason"), [(404, "NotFound"), (409, "Conflict")])
+async def test_a_refused_binding_stops_nobody_else(story: Story, status: int, reason: str) -> None:
+    """One of ten is refused for good: that is recorded, nine are bound, the tenth follows when it can."""
+    obstacle = True
+
+    async def refuse(method: str, path: str) -> web.Response | None:
+        if path.endswith("/train-3/binding") and obstacle:
+            body = {**STATUS, "reason": reason, "message": "refused by the test", "code": status}
+            return web.json_response(body, status=status)
+        return None
+
+    story.server.before = refuse
+    await story.create(*nodes(10), *gang("train", 10))
+    bound = await story.until_bound(9)
+    assert "train-3" not in bound
+    failed = await story.until_fact("BindFailed", "default/train", timeout_s=30)
+    assert failed["data"]["pod"] == "default/train-3"
+    assert "refused by the test" in failed["data"]["error"]
+    assert await story.bound() == bound
+    obstacle = False
+    facts = await whole(story, 10)
+    assert {f["data"]["pod"] for f in of(facts, "BindFailed")} == {"default/train-3"}
+    assert not of(facts, "BarrierExpired")
+    assert len(of(facts, "GangAdmitted")) == 1

@@ -1,0 +1,271 @@
+"""The command line: 0 yes, 1 no, 2 bad input; what goes to stdout is the answer and nothing else."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+import yaml
+
+from extender.cli import main as cli
+from tests.builders import GPU, RACK, a_fleet, a_gang, a_node, a_pod
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """Run the program in this process; gives (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GANG_EXTENDER_DATA_DIR", str(tmp_path / "data"))
+
+    def call(*words, stdin=""):
+        monkeypatch.setattr(sys, "argv", ["gang-extender", *words])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        try:
+            cli.main()
+        except SystemExit as ended:
+            code = ended.code or 0
+        else:
+            code = 0
+        out = capsys.readouterr()
+        return code, out.out, out.err
+
+    return call
+
+
+@pytest.fixture
+def write(tmp_path):
+    def to_file(name, *objects, text=None):
+        path = tmp_path / name
+        path.write_text(text if text is not None else yaml.safe_dump_all(objects))
+        return str(path)
+
+    return to_file
+
+
+TOP = {"verdict", "roots"}
+FIELDS = {
+    "root",
+    "kind",
+    "verdict",
+    "domains",
+    "assignments",
+    "unplaced",
+    "victims",
+    "reasons",
+    "conflict",
+    "search",
+}
+
+
+def test_plan_prints_exactly_the_stated_fields(run, write):
+    """DESIGN 7: the fields of the answer, of a root, of an assignment and of the search, and no others."""
+    cluster = write("c.yaml", *a_fleet("2 racks x 2 nodes", gpu=2))
+    code, out, err = run(
+        "plan",
+        "--cluster",
+        cluster,
+        "-f",
+        write("g.yaml", *a_gang("g", pods=4, topo=RACK)),
+        "-o",
+        "json",
+    )
+    assert (code, err) == (0, "")
+    answer = json.loads(out)
+    assert set(answer) == TOP
+    (root,) = answer["roots"]
+    assert set(root) == FIELDS
+    assert (answer["verdict"], root["verdict"], root["root"], root["kind"]) == (
+        "placed",
+        "placed",
+        "default/g",
+        "PodGroup",
+    )
+    assert set(root["search"]) == {"nodes", "exhausted"}
+    assert all(set(a) == {"pod", "group", "node"} for a in root["assignments"])
+    assert [a["pod"] for a in root["assignments"]] == [f"default/g-{n}" for n in range(4)]
+    assert root["domains"] in ({"g": {RACK: "r0"}}, {"g": {RACK: "r1"}})
+
+
+def test_a_gang_that_does_not_fit_is_a_no(run, write):
+    """Exit 1 with the verdict, the conflict and its fields; still on stdout, and nothing on stderr."""
+    cluster = write("c.yaml", a_node("n0", gpu=1))
+    gang = write("g.yaml", *a_gang("g", pods=2))
+    code, out, err = run("plan", "--cluster", cluster, "-f", gang, "-o", "json")
+    assert (code, err) == (1, "")
+    (root,) = json.loads(out)["roots"]
+    assert root["verdict"] == "impossible"
+    assert root["search"]["exhausted"]
+    assert root["unplaced"] == ["default/g-0", "default/g-1"]
+    assert all(set(c) == {"kind", "object", "text"} for c in root["conflict"])
+    assert root["reasons"]
+    code, out, _ = run("plan", "--cluster", cluster, "-f", gang)
+    assert code == 1
+    assert "PodGroup default/g: impossible" in out
+
+
+def test_plan_reads_stdin(run, write):
+    """`-` is the standard input, for either kind of file."""
+    cluster, gang = a_fleet("1 nodes", gpu=2), a_gang("g", pods=2)
+    code, out, _ = run(
+        "plan",
+        "--cluster",
+        write("c.yaml", *cluster),
+        "-f",
+        "-",
+        "-o",
+        "json",
+        stdin=yaml.safe_dump_all(gang),
+    )
+    assert (code, json.loads(out)["verdict"]) == (0, "placed")
+    code, out, _ = run(
+        "plan",
+        "--cluster",
+        "-",
+        "-f",
+        write("g.yaml", *gang),
+        "-o",
+        "yaml",
+        stdin=yaml.safe_dump_all(cluster),
+    )
+    assert (code, yaml.safe_load(out)["verdict"]) == (0, "placed")
+
+
+def test_the_worst_verdict_stands_on_top(run, write):
+    """One gang placed and one waiting is waiting, exit 1."""
+    waiting = a_gang("late", pods=1, minimum=3)
+    code, out, _ = run(
+        "plan",
+        "--cluster",
+        write("c.yaml", *a_fleet("1 nodes")),
+        "-f",
+        write("g.yaml", *a_gang("g", pods=2), *waiting),
+        "-o",
+        "json",
+    )
+    answer = json.loads(out)
+    assert (code, answer["verdict"]) == (1, "waiting")
+    assert [r["verdict"] for r in answer["roots"]] == ["placed", "waiting"]
+
+
+BAD = [
+    ("missing file", {"text": None}, ["absent.yaml"]),
+    ("broken yaml", {"text": "a: [1"}, ["g.yaml"]),
+    (
+        "unknown kind",
+        {"text": "apiVersion: v1\nkind: Gadget\nmetadata: {name: x}\n"},
+        ["g.yaml", "Gadget"],
+    ),
+    ("bad quantity", {"objects": [a_pod("p", requests={GPU: "lots"})]}, ["default/p", "lots"]),
+    ("missing class", {"objects": [a_pod("p", priorityClassName="vip")]}, ["default/p", "vip"]),
+    ("bad minimum", {"objects": a_gang("g", pods=1, minimum=-3)}, ["default/g", "-3"]),
+]
+
+
+@pytest.mark.parametrize(("given_", "words"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
+def test_bad_input_names_file_object_and_value(run, write, given_, words):
+    """Exit 2, a message that says which file or object and which value, and nothing on stdout."""
+    cluster = write("c.yaml", *a_fleet("1 nodes"))
+    if "objects" in given_:
+        gang = write("g.yaml", *given_["objects"])
+    else:
+        gang = "absent.yaml" if given_["text"] is None else write("g.yaml", text=given_["text"])
+    code, out, err = run("plan", "--cluster", cluster, "-f", gang, "-o", "json")
+    assert (code, out) == (2, ""), err
+    assert err.startswith("gang-extender: ")
+    assert "Traceback" not in err
+    for word in words:
+        assert word in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan",), ("plan", "--cluster"), ("plan", "--nonsense"), ("nonsense",), ("replay",),
+        ("replay", "0"), ("events", "--limit", "0"), ("plan", "--cluster", "c", "-o", "xml"),
+        ("history", "a/b/c"), ("explain", "/x"), ("events", "--since", "yesterday"),
+        ("serve", "--listen", "8888", "--cluster", "."), ("serve", "--lease-ttl-s", "0", "--cluster", "."),
+        ("verify", "--database-url", "mysql://x"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_bad_usage_is_exit_2(run, words):
+    """A message on stderr, nothing on stdout, no traceback."""
+    code, out, err = run(*words)
+    assert (code, out) == (2, ""), err
+    assert err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("words", [("gangs",), ("explain", "g")], ids=" ".join)
+def test_no_service_is_exit_2(run, words):
+    """The message names the address and what to do."""
+    code, out, err = run(*words, "--server", "http://127.0.0.1:9")
+    assert (code, out) == (2, "")
+    assert "http://127.0.0.1:9" in err
+    assert "serve" in err
+
+
+@pytest.fixture
+def some_server():
+    """A server that is not ours: it answers 200 with a page."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>hello</html>")
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Page)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_another_program_on_the_port_is_exit_2(run, some_server):
+    """A 200 that is not ours is a wrong --server, not a traceback."""
+    code, out, err = run("gangs", "--server", some_server)
+    assert (code, out) == (2, "")
+    assert some_server in err
+
+
+def test_a_folder_that_cannot_be_used_is_not_a_port(run, write):
+    """A data directory that cannot be made is named; the port has nothing to do with it."""
+    manifests = write("c.yaml", *a_fleet("1 nodes"))
+    code, out, err = run(
+        "serve", "--cluster", manifests, "--data-dir", "/dev/null/x", "--listen", "127.0.0.1:0"
+    )
+    assert code == 2
+    assert out == ""
+    assert "/dev/null" in err
+    assert "cannot listen" not in err
+
+
+def test_version_and_help(run):
+    """--version and --help are answers: exit 0 on stdout."""
+    code, out, err = run("--version")
+    assert (code, err) == (0, "")
+    assert out.startswith("gang-extender ")
+    code, out, _ = run("--help")
+    assert code == 0
+    for command in (
+        "serve",
+        "migrate",
+        "plan",
+        "gangs",
+        "explain",
+        "history",
+        "events",
+        "replay",
+        "verify",
+    ):
+        assert command in out

@@ -1,0 +1,78 @@
+"""Log lines are JSON, one per record; metrics count what the planner said."""
+
+from __future__ import annotations
+
+import io
+import logging
+
+import msgspec
+import pytest
+
+from extender.core.planner.placement import Plan, Refusal, Search
+from extender.telemetry import JsonLines, Metrics, set_up_logging
+
+
+def _record(**extra):
+    made = logging.makeLogRecord(
+        {"name": "x", "levelname": "INFO", "msg": "hello", "created": 0.5, "msecs": 500.0}
+    )
+    made.__dict__ |= extra
+    return made
+
+
+def test_a_record_is_one_json_object():
+    """time, level, logger, message, then the extra fields; values without a JSON form become text."""
+    line = JsonLines().format(_record(pod="a/b", odd=ValueError("boom"), many={1, 2}))
+    assert "\n" not in line
+    assert msgspec.json.decode(line) == {
+        "time": "1970-01-01T00:00:00.500Z", "level": "INFO", "logger": "x", "message": "hello",
+        "pod": "a/b", "odd": "boom", "many": [1, 2],
+    }  # fmt: skip
+
+
+def test_an_exception_stays_in_its_line():
+    """A traceback is a field, not twenty lines."""
+    try:
+        raise ValueError("boom")
+    except ValueError as error:
+        line = JsonLines().format(_record(exc_info=(type(error), error, error.__traceback__)))
+    assert "\n" not in line
+    assert "ValueError: boom" in msgspec.json.decode(line)["exception"]
+
+
+@pytest.fixture
+def root_logger():
+    root = logging.getLogger()
+    before = (root.handlers[:], root.level)
+    yield root
+    root.handlers[:], root.level = before
+
+
+def test_logging_goes_to_one_stream_from_its_level_on(root_logger):
+    """Below the level nothing is written; lower-case levels are understood."""
+    stream = io.StringIO()
+    set_up_logging("warning", stream)
+    logging.getLogger("t").info("no")
+    logging.getLogger("t").warning("yes", extra={"n": 1})
+    lines = [msgspec.json.decode(line) for line in stream.getvalue().splitlines()]
+    assert [(line["message"], line["n"]) for line in lines] == [("yes", 1)]
+
+
+def test_plans_are_counted_by_result():
+    """Scheduled or unschedulable, search nodes, and how often the budget ended the search."""
+    metrics = Metrics()
+    metrics.planned(
+        Plan(placements=(), assignments=(), unplaced=(), search=Search(nodes=3, exhausted=True)), 5
+    )
+    refused = Refusal(
+        outcome="unknown",
+        status="Unschedulable",
+        reasons=(),
+        search=Search(nodes=7, exhausted=False),
+    )
+    metrics.planned(refused, 5)
+    value = metrics.registry.get_sample_value
+    name = "gang_extender_podgroup_schedule_attempts_total"
+    assert value(name, {"result": "scheduled"}) == value(name, {"result": "unschedulable"}) == 1
+    assert value("gang_extender_tree_search_nodes_total") == 10
+    assert value("gang_extender_tree_search_budget_exhausted_total") == 1
