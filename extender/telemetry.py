@@ -98,6 +98,12 @@ class Metrics:
         self.leading = Gauge(
             f"{prefix}_leading", "1 while this replica may write.", registry=self.registry
         )
+        self.drift = Counter(
+            f"{prefix}_drift",
+            "Differences found between log, memory and cluster.",
+            ["kind"],
+            registry=self.registry,
+        )
         self.notices_failed = Counter(
             f"{prefix}_notices_failed",
             "Kubernetes Events that could not be written.",

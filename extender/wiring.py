@@ -20,7 +20,7 @@ from extender.cluster.parse import decode
 from extender.cluster.priorities import Priorities
 from extender.cluster.shapes import pod_of
 from extender.core.errors import BadInput, SchemaOutdated
-from extender.core.events import Event
+from extender.core.events import DriftFound, Event
 from extender.core.pods import Pod
 from extender.http.audit import ReadApi
 from extender.http.health import Probes
@@ -30,6 +30,7 @@ from extender.service.admission import Admission
 from extender.service.audit import Audit
 from extender.service.barriers import Barriers
 from extender.service.clock import SystemClock
+from extender.service.drift import DriftWatch
 from extender.service.leading import Identity, Leader
 from extender.service.ports import Clock, Cluster
 from extender.service.reporting import Reporter
@@ -171,6 +172,7 @@ class Service:
         self.cluster = seen
         self.leader = writer
         self.barriers = Barriers(cluster=seen, leader=self.leader, clock=clock, settings=settings)
+        self.drift = DriftWatch(writer, opened.log, opened.checkpoints, settings.holder)
         self.reporter = Reporter(seen, self.leader, clock)
         self.admission = Admission(
             cluster=seen,
@@ -205,6 +207,7 @@ class Service:
             asyncio.create_task(self.admission.effects.run(), name="effects"),
             asyncio.create_task(self.reporter.run(), name="reporter"),
             asyncio.create_task(self.cluster.broken(), name="cluster"),
+            asyncio.create_task(self.drift.run(), name="drift"),
         }
         waiting = asyncio.create_task(stopping.wait(), name="stopping")
         try:
@@ -230,6 +233,16 @@ def read_wire_pod(body: bytes) -> Pod:
 
 def _count(events: Sequence[Event]) -> None:
     for event in events:
+        if isinstance(event.fact, DriftFound):
+            METRICS.drift.labels(event.fact.kind).inc()
+            log.error(
+                "drift",
+                extra={
+                    "kind": event.fact.kind,
+                    "object": event.fact.object,
+                    "text": event.fact.text,
+                },
+            )
         METRICS.facts.labels(type(event.fact).__name__).inc()
 
 

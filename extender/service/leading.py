@@ -20,6 +20,7 @@ from typing import Literal
 import msgspec
 
 from extender.core.errors import (
+    CorruptLog,
     ExtenderError,
     Fenced,
     LeaseHeld,
@@ -148,7 +149,21 @@ class Leader:
         except ExtenderError as error:  # known not written or unknown: settling finds out which
             self._settle(error)
         else:
-            self._acknowledge(flight)
+            try:
+                self._acknowledge(flight)
+            except CorruptLog as error:  # memory is not what the log says: fold it anew
+                log.exception("memory does not continue the log")
+                self._flights.append(flight)  # it was taken off; its caller must hear as well
+                self._lost(str(error))
+
+    def remember(self, state: ReservationState) -> None:
+        """Replace memory by a fold of the log; refused silently while appends are on their way.
+
+        The next look finds the difference again, so nothing is lost by waiting.
+        """
+        if not self._flights and state.position == self.acknowledged.position:
+            self.acknowledged = self.speculative = state
+            self._notify()
 
     def _stamped(self, drafts: Sequence[Draft]) -> tuple[Event, ...]:
         assert self._grant is not None

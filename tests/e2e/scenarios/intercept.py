@@ -6,9 +6,8 @@ watches only, is said here, without another pair of proxies.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -25,11 +24,11 @@ class Intercept:
     def __init__(self) -> None:
         self.call: Look | None = None  # verbs of kube-scheduler, with their body
         self.watch: Callable[[web.Request], Awaitable[web.StreamResponse | None]] | None = None
-        self._watches: set[web.Request] = set()
+        self._watches: dict[int, web.Request] = {}
 
     def cut_watches(self) -> int:
         """Drop the connections of all watches that are open now."""
-        open_now = [w for w in self._watches if w.transport is not None]
+        open_now = [w for w in self._watches.values() if w.transport is not None]
         for request in open_now:
             assert request.transport is not None
             request.transport.abort()
@@ -45,7 +44,7 @@ class Intercept:
 
 
 @pytest.fixture
-def intercept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Intercept]:
+def intercept(monkeypatch: pytest.MonkeyPatch) -> Intercept:
     """Look into the proxies of a story; name this fixture before `story`."""
     seen = Intercept()
     forward = Proxy._forward
@@ -56,14 +55,14 @@ def intercept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Intercept]:
             return instead
         if "watch" not in request.query:
             return await forward(proxy, request)
-        seen._watches.add(request)
+        seen._watches[id(request)] = request
         try:
             return await forward(proxy, request)
         finally:
-            seen._watches.discard(request)
+            del seen._watches[id(request)]
 
     monkeypatch.setattr(Proxy, "_forward", look_and_forward)
-    yield seen
+    return seen
 
 
 def pod_of(path: str, body: dict[str, Any]) -> str:
@@ -75,8 +74,3 @@ def pod_of(path: str, body: dict[str, Any]) -> str:
 def cannot(text: str) -> web.Response:
     """Answer a verb with an error, as a service that cannot answer now."""
     return web.json_response({"Error": text, "NodeNames": []})
-
-
-async def held_until(event: asyncio.Event) -> None:
-    """Hold a request until a test lets go."""
-    await event.wait()
