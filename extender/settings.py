@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from collections.abc import Mapping
@@ -51,7 +52,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             BadInput: It is not HOST:PORT.
         """
         host, _, port = self.listen.rpartition(":")
-        if not host or not port.isdigit() or int(port) > 65535:  # noqa: PLR2004 -- the last port
+        if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:  # noqa: PLR2004 -- the last port
             msg = f"{PREFIX}LISTEN: {self.listen!r} is not HOST:PORT, for example 127.0.0.1:8888"
             raise BadInput(msg)
         return host.strip("[]"), int(port)
@@ -112,9 +113,12 @@ def _check(settings: Settings) -> None:
         "lease_ttl_s",
         "plan_budget",
         "reservation_ttl_s",
+        "grace_s",
+        "body_max_bytes",
     ):
-        if getattr(settings, name) <= 0:
-            msg = f"{PREFIX}{name.upper()}: {getattr(settings, name)} must be above 0"
+        value = getattr(settings, name)
+        if not (math.isfinite(value) and value > 0):
+            msg = f"{PREFIX}{name.upper()}: {value} must be a number above 0"
             raise BadInput(msg)
     if settings.barrier_timeout_s * 1000 >= settings.bind_post_within_ms:
         msg = (

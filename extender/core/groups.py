@@ -18,6 +18,8 @@ from extender.core.pods import Pod
 DEPTH_MAX = 4  # levels counting the leaf (KEP-6012; L22 makes it configurable)
 CHILDREN_MAX = 512  # groups under one parent (B16)
 
+PODS_DIFFER = "B9 pods"  # the groups are sound, some pod of theirs is not like the others
+
 Source = Literal["builtin", "crd", "pod"]  # where a group is stored; "pod": a lone pod of `plan`
 Mode = Literal["single", "all"]
 
@@ -290,7 +292,7 @@ def _unequal_pods(
                 f"Pod/{pod.path} has priority {pod.priority}, its tree {root.key} has {root.priority}; "
                 "give both the same priorityClassName"
             )
-            return [Problem("B9", text)]
+            return [Problem(PODS_DIFFER, text)]
     fields: tuple[tuple[str, Callable[[Pod], str]], ...] = (
         ("schedulerName", lambda p: p.scheduler_name),
         ("preemptionPolicy", lambda p: p.preemption_policy),
@@ -302,7 +304,7 @@ def _unequal_pods(
                     f'all pods of one tree share one {field}: Pod/{pods[0].path} has "{value_of(pods[0])}", '
                     f'Pod/{pod.path} has "{value_of(pod)}"'
                 )
-                return [Problem("B9", text)]
+                return [Problem(PODS_DIFFER, text)]
     return []
 
 

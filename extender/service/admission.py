@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from concurrent.futures.process import BrokenProcessPool
 
 from extender.core.decisions.admission import (
     Recipe,
@@ -41,6 +42,7 @@ log = logging.getLogger(__name__)
 SETTLE_S = 0.01  # changes come in bursts; one pass serves a burst
 TICK_S = 1.0  # at the latest: reservations expire by time, vetoes too
 PAUSE_PER_MS = 5  # a refused tree waits this many times as long as its plan took
+CRASHED_MS = 60_000  # a root whose plan ended the planner's process twice waits so long
 FOREST_EMPTY = Forest(trees={}, root_of={}, orphans={})
 
 
@@ -224,7 +226,12 @@ class Admission:
         if self._refused.get(tree.root.uid) == encoded.digest:
             return
         started_ms = self._clock.monotonic_ms()
-        verdict = await self.planner.plan(request, encoded)
+        try:
+            verdict = await self.planner.plan(request, encoded)
+        except BrokenProcessPool:  # twice over the same input: not this root's turn again soon
+            log.exception("planner process died", extra={"root": tree.root.key.path})
+            self._not_before[tree.root.uid] = self._clock.monotonic_ms() + CRASHED_MS
+            return
         took_ms = self._clock.monotonic_ms() - started_ms
         METRICS.planned(verdict, took_ms)
         recipe = self._recipe(encoded.digest, f"cluster revision {self._cluster.view().revision}")

@@ -29,7 +29,9 @@ from extender.core.events import (
     RootObserved,
 )
 from extender.core.ids import Position, RootUid
-from extender.service.ports import AuditReader, EventFilter
+from extender.service.ports import START, AuditReader, EventFilter
+
+PAGE = 5_000  # facts per question of a long history
 
 
 class FactLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,8 +173,16 @@ class Audit:
         Raises:
             BadInput: The log has never heard of it.
         """
-        wanted = EventFilter(root=root if uid is None else "", root_uid=uid, limit=1_000_000)
-        lines = await self.events(wanted)
+        lines: list[FactLine] = []
+        while True:
+            after = lines[-1].position if lines else START
+            wanted = EventFilter(
+                root=root if uid is None else "", root_uid=uid, after=after, limit=PAGE
+            )
+            page = await self.events(wanted)
+            lines += page
+            if len(page) < PAGE:
+                break
         if not lines:
             msg = (
                 f"gang {root or uid}: the log knows no such root group; "

@@ -45,6 +45,8 @@ from extender.settings import Settings
 log = logging.getLogger(__name__)
 
 RETRY_S_MAX = 1.0
+UNSURE_MS = 15_000  # after a Binding without an answer: by then the informers show whether it was
+TOO_LATE = "too late: kube-scheduler is about to give this call up"
 UnitKey: TypeAlias = tuple[str, str]  # kind and name: a leaf may be called like its root
 
 
@@ -84,6 +86,7 @@ class _Barrier:
         self.arrivals: dict[PodUid, _Arrival] = {}
         self.posted: dict[PodUid, str] = {}  # bound by us, maybe not seen yet: uid -> leaf
         self.opened = False
+        self.unsure_until_ms = 0  # a Binding was sent and not answered; it may show until then
         self.first_ms = 0
         self.timer: asyncio.Task[None] | None = None
 
@@ -107,12 +110,16 @@ class Barriers:
     # -- what the admission loop asks -----------------------------------------------------------
 
     def started(self) -> frozenset[RootUid]:
-        """Give the roots of which a barrier has opened: nothing of them is given back as a whole."""
-        return frozenset(b.root_uid for b in self._barriers.values() if b.opened)
+        """Give the roots of which members are, or may be, bound: nothing of them is given back as a whole."""
+        now_ms = self._clock.monotonic_ms()
+        return frozenset(
+            b.root_uid for b in self._barriers.values() if b.opened or now_ms < b.unsure_until_ms
+        )
 
     def waits(self, uid: PodUid) -> bool:
         """Say whether a member is at bind now."""
-        return any(uid in barrier.arrivals for barrier in self._barriers.values())
+        found = (barrier.arrivals.get(uid) for barrier in self._barriers.values())
+        return any(arrival is not None and arrival.alive() for arrival in found)
 
     def progress_us(self, root_uid: RootUid) -> int:
         """Say when a member of this root last arrived (wall clock), 0 for never."""
@@ -169,6 +176,7 @@ class Barriers:
 
     def _arrive(self, barrier: _Barrier, reservation: Reservation, call: BindCall) -> None:
         self._progress_us[barrier.root_uid] = self._clock.now_us()
+        self._forget_dead(barrier)
         arrival = barrier.arrivals.get(call.pod.uid)
         if arrival is None or (
             arrival.reservation.plan != reservation.plan and not arrival.posting
@@ -180,6 +188,15 @@ class Barriers:
         if not barrier.opened and barrier.timer is None:
             barrier.first_ms = self._clock.monotonic_ms()
             barrier.timer = self._spawn(self._expire(barrier), f"barrier {barrier.unit}")
+
+    def _forget_dead(self, barrier: _Barrier) -> None:
+        """Drop members whose callers have hung up; when none is left the deadline counts anew."""
+        for uid, arrival in list(barrier.arrivals.items()):
+            if not arrival.posting and not arrival.alive():
+                del barrier.arrivals[uid]
+                arrival.finish("the caller has gone")
+        if not barrier.arrivals:
+            self._stop_timer(barrier)
 
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(work, name=name)
@@ -242,13 +259,28 @@ class Barriers:
             error = "internal error, see the log of gang-extender"
         barrier.arrivals.pop(arrival.reservation.uid, None)
         arrival.finish(error)
+        self._close_unless_started(barrier)
+
+    def _close_unless_started(self, barrier: _Barrier) -> None:
+        """Hold again when nobody got through: callers died, or the lease ran out, as it opened."""
+        root = self._leader.acknowledged.roots.get(barrier.root_uid)
+        bound = root is not None and any(
+            _unit_of(root, member.group) == barrier.key for member in root.bound.values()
+        )
+        posting = any(arrival.posting for arrival in barrier.arrivals.values())
+        if not (bound or posting or barrier.posted):
+            barrier.opened = False
 
     async def _bound(self, barrier: _Barrier, arrival: _Arrival) -> str:
         """Post the Binding; 429 and 5xx are retried for as long as a caller may still be told."""
         reservation = arrival.reservation
         pause_s = 0.05
+        trouble = ""
         while True:
             refusal = self._may_post(arrival)
+            if trouble and refusal == TOO_LATE:
+                await self._record_failure(reservation, trouble)
+                return f"{refusal}; {trouble}"
             if refusal:
                 return refusal
             try:
@@ -256,7 +288,9 @@ class Barriers:
                     Binding(pod=arrival.calls[-1].pod, node=reservation.node, plan=reservation.plan)
                 )
             except ClusterUnavailable as error:
-                log.warning("bind retried", extra={"pod": reservation.pod, "error": str(error)})
+                trouble = str(error)
+                barrier.unsure_until_ms = self._clock.monotonic_ms() + UNSURE_MS
+                log.warning("bind retried", extra={"pod": reservation.pod, "error": trouble})
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, RETRY_S_MAX)
             except BindRefused as error:
@@ -282,7 +316,7 @@ class Barriers:
         newest_ms = max(call.arrived_ms for call in live)
         age_ms = self._clock.monotonic_ms() - newest_ms
         if age_ms > self._settings.bind_post_within_ms:
-            return "too late: kube-scheduler is about to give this call up"
+            return TOO_LATE
         return ""
 
     async def _record_failure(self, reservation: Reservation, error: str) -> None:
@@ -317,6 +351,7 @@ class Barriers:
     async def _expire(self, barrier: _Barrier) -> None:
         await asyncio.sleep(self._settings.barrier_timeout_s)
         barrier.timer = None
+        self._forget_dead(barrier)
         self._evaluate(barrier)
         if barrier.opened or not barrier.arrivals:
             return

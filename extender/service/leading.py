@@ -306,6 +306,7 @@ class Leader:
                 await self._lead(grant)
             except StoreUnavailable as error:
                 self._lost(str(error))
+                await asyncio.sleep(min(pause_s, 0.5))
 
     async def _lead(self, grant: Grant) -> None:
         started_ms = self._clock.monotonic_ms()

@@ -17,7 +17,7 @@ from extender.core.decisions.oddities import oddities, template_mismatches
 from extender.core.decisions.requests import foreign_gates
 from extender.core.decisions.verbs import pending_reason
 from extender.core.errors import BindRefused, ClusterUnavailable
-from extender.core.groups import Forest, Group, Tree
+from extender.core.groups import PODS_DIFFER, Forest, Group, Tree
 from extender.core.ids import GroupKey, PodUid
 from extender.core.pods import Pod
 from extender.core.state import ReservationState, RootState
@@ -199,7 +199,9 @@ def _condition_of(tree: Tree, group: Group, root: RootState | None) -> Condition
     """Say what stands on a group of a tree (SPEC F, X7)."""
     if tree.problems:
         text = "; ".join(problem.text for problem in tree.problems)
-        return Condition(type=_type(group), status="False", reason="Invalid", message=text)
+        only_pods = all(problem.rule == PODS_DIFFER for problem in tree.problems)
+        reason = "SchedulerError" if only_pods else "Invalid"  # SPEC B9 and X7
+        return Condition(type=_type(group), status="False", reason=reason, message=text)
     if root is None:
         return None
     if root.phase == "satisfied":

@@ -142,7 +142,7 @@ def test_b9_groups_share_priority_and_class(change) -> None:
     ((rule, text),) = problems(
         composite("r", priority=5), leaf("x", "r", **{"priority": 5, **change})
     )
-    assert rule == "B9"
+    assert rule == "B9 pods"
     for word in (
         "CompositePodGroup/a/r has 5",
         "PodGroup/a/x has",
@@ -167,7 +167,7 @@ def test_b9_one_pod_of_a_hundred_that_differs_spoils_the_tree(change, words) -> 
     good = [pod(f"p{n}", "x", priority=5) for n in range(99)]
     odd = pod("p99", "x", **{"priority": 5, **change})
     ((rule, text),) = problems(leaf("x", priority=5, priority_class="prod"), *good, odd)
-    assert rule == "B9"
+    assert rule == "B9 pods"
     for word in words:
         assert word in text
     going = pod("p99", "x", deleting=True, **{"priority": 5, **change})

@@ -1,0 +1,149 @@
+"""Trees that break a rule of SPEC B: held or refused, said on every group and on the pods, healed when mended."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.builders import a_gang, a_group, a_node
+from tests.controlplane.waiting import create_priority_class, eventually
+from tests.e2e.scenarios.conftest import OURS, Story, member
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+GPU = {"nvidia.com/gpu": 8}
+
+
+def nodes(count: int) -> list[dict[str, Any]]:
+    return [a_node(f"n{i}", gpu=8) for i in range(count)]
+
+
+async def condition(story: Story, kind: str, name: str) -> dict[str, Any]:
+    """Read a group's own condition; empty when it has none."""
+    path = f"/apis/{OURS}/namespaces/default/{kind.lower()}s/{name}"
+    found = (await story.api.get(path)).get("status", {}).get("conditions", [])
+    return next((c for c in found if c["type"] == f"{kind}InitiallyScheduled"), {})
+
+
+async def until_condition(story: Story, kind: str, name: str, reason: str, text: str) -> None:
+    """Wait until a group says why."""
+
+    async def look() -> bool:
+        found = await condition(story, kind, name)
+        return found.get("reason") == reason and text in found.get("message", "")
+
+    try:
+        await eventually(look, timeout_s=30, every_s=0.2)
+    except TimeoutError as error:
+        raise AssertionError(f"{kind} {name}: {await condition(story, kind, name)}") from error
+
+
+async def says(story: Story, pod: str, text: str) -> None:
+    """Wait until `kubectl describe pod` says why."""
+
+    async def look() -> bool:
+        return any(text in line for line in await story.events_of(pod))
+
+    await eventually(look, timeout_s=30, every_s=0.3)
+
+
+async def test_a_cycle_is_named_and_heals(story: Story) -> None:
+    """H01: nothing of it is scheduled, every group is marked, the pod names the cycle; mended, it runs."""
+    await story.create(
+        *nodes(1),
+        a_group("a", gang=1, composite=True, parent="b"),
+        a_group("b", gang=1, composite=True, parent="a"),
+        a_group("leaf", gang=1, parent="a"),
+        member("p", "leaf", requests=GPU),
+    )
+    for kind, name in (
+        ("CompositePodGroup", "a"),
+        ("CompositePodGroup", "b"),
+        ("PodGroup", "leaf"),
+    ):
+        await until_condition(story, kind, name, "Invalid", "cycle")
+    await says(story, "p", "cycle")
+    assert not await story.bound()
+    await story.api.delete(f"/apis/{OURS}/namespaces/default/compositepodgroups/b")
+    await story.create(a_group("b", gang=1, composite=True))
+    await story.until_bound(1)
+    await story.check_facts()
+
+
+async def test_five_levels_are_too_many(story: Story) -> None:
+    """H03: the whole tree is invalid, branches of legal depth too."""
+    chain = ["root", "c1", "c2", "c3"]
+    await story.create(*nodes(2))
+    for name, parent in zip(chain, ["", *chain], strict=False):
+        await story.create(a_group(name, gang=1, composite=True, parent=parent))
+    await story.create(
+        a_group("deep", gang=1, parent="c3"),
+        a_group("flat", gang=1, parent="root"),
+        member("d", "deep", requests=GPU),
+        member("f", "flat", requests=GPU),
+    )
+    for kind, name in (("CompositePodGroup", "root"), ("PodGroup", "flat"), ("PodGroup", "deep")):
+        await until_condition(story, kind, name, "Invalid", "5 levels")
+    await says(story, "f", "5 levels")
+    assert not await story.bound()
+    assert (await story.until_fact("RootInvalid", "default/root"))["data"]["problems"]
+
+
+async def test_two_workloads_in_one_tree(story: Story) -> None:
+    """H04."""
+    await story.create(
+        *nodes(2),
+        a_group("root", gang=2, composite=True),
+        a_group("one", gang=1, parent="root"),
+        a_group("two", gang=1, parent="root", workload="other"),
+        member("x", "one", requests=GPU),
+        member("y", "two", requests=GPU),
+    )
+    await until_condition(story, "PodGroup", "one", "Invalid", '"other"')
+    await says(story, "x", "more than one Workload")
+    assert not await story.bound()
+
+
+async def test_one_pod_of_another_priority_holds_the_tree(story: Story) -> None:
+    """H05: held with both values; the pod replaced, the gang runs."""
+    await create_priority_class(story.api, "odd", 7)
+    pods = [p for p in a_gang("train", pods=3, requests=GPU) if p["kind"] == "Pod"]
+    odd = member("train-odd", "train", requests=GPU, priorityClassName="odd")
+    await story.create(*nodes(4), a_group("train", gang=4), *pods, odd)
+    await until_condition(story, "PodGroup", "train", "SchedulerError", "has priority 7")
+    await says(story, "train-0", "has priority 7")
+    assert not await story.bound()
+    await story.api.delete("/api/v1/namespaces/default/pods/train-odd")
+    await story.create(member("train-even", "train", requests=GPU))
+    await story.until_bound(4)
+    await story.check_facts()
+
+
+async def test_min_count_may_change_while_it_waits(story: Story) -> None:
+    """minCount above the members waits and says so; lowered, the gang is bound; nothing is rewritten meanwhile."""
+    await story.create(*nodes(3), *a_gang("train", pods=3, minimum=5, requests=GPU))
+    await until_condition(story, "PodGroup", "train", "Unschedulable", "5 required")
+    await says(story, "train-0", "waiting for members")
+    path = f"/apis/{OURS}/namespaces/default/podgroups/train"
+    before = (await story.api.get(path))["metadata"]["resourceVersion"]
+    await asyncio.sleep(4)
+    assert (await story.api.get(path))["metadata"]["resourceVersion"] == before
+    spec = {"spec": {"schedulingPolicy": {"gang": {"minCount": 3}}}}
+    await story.api.patch(path, spec)
+    await story.until_bound(3)
+    await until_condition(story, "PodGroup", "train", "Scheduled", "minimum")
+    await story.check_facts()
+
+
+async def test_a_recreated_group_is_another_group(story: Story) -> None:
+    """B5: the plan ends with the old UID; the new group's policy counts."""
+    await story.create(*nodes(1), *a_gang("train", pods=2, requests=GPU))
+    await story.until_fact("GangRefused", "default/train")
+    path = f"/apis/{OURS}/namespaces/default/podgroups/train"
+    await story.api.delete(path)
+    await story.create(a_group("train", gang=1))
+    await story.until_bound(1)
+    facts = await story.check_facts()
+    assert len({f["gang_uid"] for f in facts if f["gang"] == "default/train"}) == 2
+    assert [f["type"] for f in facts].count("RootCompleted") == 1
