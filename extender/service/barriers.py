@@ -176,7 +176,8 @@ class Barriers:
 
     def _arrive(self, barrier: _Barrier, reservation: Reservation, call: BindCall) -> None:
         self._progress_us[barrier.root_uid] = self._clock.now_us()
-        self._forget_dead(barrier)
+        if not any(other.alive() for other in barrier.arrivals.values()):
+            self._stop_timer(barrier)  # the deadline of the dead is not that of the living
         arrival = barrier.arrivals.get(call.pod.uid)
         if arrival is None or (
             arrival.reservation.plan != reservation.plan and not arrival.posting
@@ -190,13 +191,11 @@ class Barriers:
             barrier.timer = self._spawn(self._expire(barrier), f"barrier {barrier.unit}")
 
     def _forget_dead(self, barrier: _Barrier) -> None:
-        """Drop members whose callers have hung up; when none is left the deadline counts anew."""
+        """Drop members whose callers have hung up: they have not arrived."""
         for uid, arrival in list(barrier.arrivals.items()):
             if not arrival.posting and not arrival.alive():
                 del barrier.arrivals[uid]
                 arrival.finish("the caller has gone")
-        if not barrier.arrivals:
-            self._stop_timer(barrier)
 
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(work, name=name)

@@ -142,7 +142,7 @@ def test_b9_groups_share_priority_and_class(change) -> None:
     ((rule, text),) = problems(
         composite("r", priority=5), leaf("x", "r", **{"priority": 5, **change})
     )
-    assert rule == "B9 pods"
+    assert rule == "B9"
     for word in (
         "CompositePodGroup/a/r has 5",
         "PodGroup/a/x has",

@@ -248,7 +248,7 @@ async def test_an_invalid_tree_says_so_on_its_groups():
         await stage.settled()
         await reported(stage)
         (condition,) = stage.cluster.group("g").conditions
-        assert condition[1:3] == ("False", "Invalid")
+        assert condition[1:3] == ("False", "SchedulerError")
         assert "Pod/default/g-0 has priority 7" in condition[3]
 
 

@@ -110,7 +110,7 @@ def test_an_invalid_tree_is_recorded_once_per_set_of_problems():
     case.cluster.change_pod("g-0", priority=5)
     drafts = decide_invalid(EMPTY, case.tree, RECIPE)
     assert [type(d.fact).__name__ for d in drafts] == ["RootObserved", "RootInvalid"]
-    assert drafts[1].fact.problems[0].startswith("B9: Pod/default/g-0 has priority 5")
+    assert drafts[1].fact.problems[0].startswith("B9 pods: Pod/default/g-0 has priority 5")
     state = fold_drafts(EMPTY, drafts)
     assert decide_invalid(state, case.tree, RECIPE) == []
     case.cluster.change_pod("g-0", priority=6)
