@@ -90,6 +90,7 @@ class RootState(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[GroupRecord, ...] = ()
     held: Map[PodUid, Reservation] = Map()
     bound: Map[PodUid, BoundMember] = Map()
+    topology: Map[NodeName, dict[str, str]] = Map()  # labels of used nodes; "" where it has none
     answer: Answer | None = None
     observed_us: int = 0
     admitted_us: int = 0
@@ -158,7 +159,7 @@ def evolve(state: ReservationState, event: Event) -> ReservationState:
     return _apply(state, event)
 
 
-def _apply(state: ReservationState, event: Event) -> ReservationState:  # noqa: C901, PLR0911 -- one arm per fact
+def _apply(state: ReservationState, event: Event) -> ReservationState:  # noqa: C901, PLR0911, PLR0912 -- one arm per fact
     match event.fact:
         case RootObserved() as fact:
             root = _root(state, event)
@@ -202,7 +203,13 @@ def _apply(state: ReservationState, event: Event) -> ReservationState:  # noqa: 
             return msgspec.structs.replace(state, vetoes=state.vetoes.set(key, veto))
         case RootCompleted():
             return _completed(state, event)
-        case BarrierExpired() | BindFailed() | NodeTopologyChanged() | DriftFound() | LeaseTaken():
+        case NodeTopologyChanged() as fact:
+            root = _root(state, event)
+            labels = {key: fact.after.get(key, "") for key in (*fact.before, *fact.after)}
+            labels = dict.fromkeys(root.topology.get(fact.node, {}), "") | labels
+            root = msgspec.structs.replace(root, topology=root.topology.set(fact.node, labels))
+            return _put(state, root)
+        case BarrierExpired() | BindFailed() | DriftFound() | LeaseTaken():
             return state
 
 
@@ -228,10 +235,17 @@ def _reserve(
         here = held_on.get(record.node, Map())
         held_on = held_on.set(record.node, here.set(record.uid, reservation))
         root_of = root_of.set(record.uid, root.uid)
+    topology = root.topology
+    for node, labels in fact.topology.items():
+        if labels:
+            topology = topology.set(
+                NodeName(node), dict.fromkeys(topology.get(NodeName(node), {}), "") | labels
+            )
     admitted = isinstance(fact, GangAdmitted)
     root = msgspec.structs.replace(
         root,
         held=held,
+        topology=topology,
         plan=fact.plan,
         priority=fact.priority,
         groups=fact.groups,
@@ -310,7 +324,7 @@ def _emptied(root: RootState) -> RootState:
     """Undo the admission of a root that was not satisfied yet and has nothing left of it."""
     if root.held or root.bound or root.phase != "admitted":
         return root
-    return msgspec.structs.replace(root, phase="observed", plan=None, groups=())
+    return msgspec.structs.replace(root, phase="observed", plan=None, groups=(), topology=Map())
 
 
 def _completed(state: ReservationState, event: Event) -> ReservationState:

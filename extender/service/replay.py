@@ -33,7 +33,7 @@ from extender.service.ports import Checkpoint, Checkpoints, EventLog, Head
 
 log = logging.getLogger(__name__)
 
-CODEC = "state-2"  # changes with the meaning or shape of the state; older checkpoints are then passed over
+CODEC = "state-3"  # changes with the meaning or shape of the state; older checkpoints are then passed over
 
 
 class _SavedRoot(msgspec.Struct, frozen=True):
@@ -49,6 +49,7 @@ class _SavedRoot(msgspec.Struct, frozen=True):
     admitted_us: int
     held: tuple[Reservation, ...]
     bound: tuple[BoundMember, ...]
+    topology: dict[NodeName, dict[str, str]]
 
 
 class _Saved(msgspec.Struct, frozen=True):
@@ -65,7 +66,11 @@ def encode_state(state: ReservationState) -> bytes:
     roots = []
     for root in state.roots.values():
         fields = {name: getattr(root, name) for name in _SavedRoot.__struct_fields__}
-        fields |= {"held": tuple(root.held.values()), "bound": tuple(root.bound.values())}
+        fields |= {
+            "held": tuple(root.held.values()),
+            "bound": tuple(root.bound.values()),
+            "topology": dict(root.topology),
+        }
         roots.append(_SavedRoot(**fields))
     saved = _Saved(
         state.position,
@@ -101,6 +106,7 @@ def _rebuilt(saved: _Saved) -> ReservationState:
         fields |= {
             "held": Map({r.uid: r for r in entry.held}),
             "bound": Map({m.uid: m for m in entry.bound}),
+            "topology": Map(entry.topology),
         }
         root = RootState(**fields)
         roots[root.uid] = root

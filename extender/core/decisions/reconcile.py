@@ -2,7 +2,8 @@
 
 Observations only: nothing here plans. A tree of which nothing is bound yet loses all its
 reservations when one of its minimum goes (it is planned again as a whole); a tree that has started
-loses only what is gone (DESIGN 9.6: a started gang is completed, not stopped).
+loses only what is gone (DESIGN 9.6: a started gang is completed, not stopped). Gone is also what
+kube-scheduler will not let onto its node any more: cordoned, tainted, relabelled, smaller.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from extender.core.events import (
     Draft,
     DriftFound,
     GangSatisfied,
+    GroupRecord,
     LossCause,
     MemberLost,
+    NodeTopologyChanged,
     PodBound,
     ReleasedPod,
     ReleaseReason,
@@ -28,11 +31,16 @@ from extender.core.events import (
 )
 from extender.core.groups import Forest, Tree, kind_of
 from extender.core.ids import GroupKey, NodeName, PlanId, PodUid, RootUid
-from extender.core.pods import Pod
+from extender.core.nodes import Node
+from extender.core.planner.capacity import Fleet
+from extender.core.planner.filters import may_run, selected
+from extender.core.planner.placement import PlanNode
+from extender.core.pods import Pod, PodShape
 from extender.core.state import BoundMember, Reservation, ReservationState, RootState, satisfied
 from extender.core.view import NOTHING, ClusterView
 
 NO_PLAN = PlanId("")
+NAMED_MAX = 5  # pods named in a text; the fact lists all of them
 
 
 class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +90,7 @@ def _root_drafts(
             )
         facts.append(RootCompleted(why="the root group was deleted"))
         return [_draft(root, fact, now) for fact in facts]
-    facts = _settled(view, root)
+    facts = [*_relabelled(view, root), *_settled(view, root)]
     bound_here = {f.uid: f.node for f in facts if isinstance(f, PodBound)}
     lost = [_lost(view, m) for m in root.bound.values() if _is_lost(view, m.uid, m.node)]
     facts += lost
@@ -93,26 +101,56 @@ def _root_drafts(
     return [_draft(root, fact, now) for fact in facts]
 
 
-def _recreated(view: ClusterView, root: RootState) -> str:
-    """Say which group below the root was deleted or recreated since the admission (B5)."""
+def _relabelled(view: ClusterView, root: RootState) -> list[AnyFact]:
+    """Record nodes of this tree whose topology labels are not those of the admission (D11, D14)."""
+    facts: list[AnyFact] = []
+    used = {r.node for r in root.held.values()} | {m.node for m in root.bound.values()}
+    for name in sorted(used & set(root.topology)) if root.topology else ():
+        node, before = view.nodes.get(name), root.topology[name]
+        if node is None:
+            continue
+        after = {key: node.labels.get(key, "") for key in before}
+        if after != before:
+            facts.append(
+                NodeTopologyChanged(
+                    node=name,
+                    before={key: value for key, value in before.items() if value},
+                    after={key: value for key, value in after.items() if value},
+                )
+            )
+    return facts
+
+
+def _changed_groups(view: ClusterView, root: RootState) -> Mapping[str, str]:
+    """Say by leaf what happened to a group below the root since the admission: deleted or recreated (B5)."""
     namespace = group_key_of(root).namespace
+    changed: dict[tuple[str, str], str] = {}
     for record in root.groups[1:]:
         group = view.groups.get(GroupKey(namespace, record.name, kind_of(record.kind)))
         if record.uid and (group is None or group.uid != record.uid):
-            return f"{record.kind} {namespace}/{record.name} is not the one that was admitted"
-    return ""
+            how = "was deleted" if group is None else "was deleted and made again"
+            changed[record.kind, record.name] = f"{record.kind} {namespace}/{record.name} {how}"
+    if not changed:
+        return {}
+    texts = {}
+    for leaf, way in _ways(root.groups).items():
+        found = [changed[g.kind, g.name] for g in way if (g.kind, g.name) in changed]
+        if found:
+            texts[leaf] = found[0]
+    return texts
 
 
-def _withdrawn(
-    view: ClusterView, root: RootState, why: ReleaseReason, text: str, now: Circumstances
-) -> list[Draft]:
-    """Give back what is not bound yet; what has started runs on and is planned anew."""
-    facts = _settled(view, root)
-    seen = {f.uid for f in facts if isinstance(f, PodBound)}
-    rest = [r for uid, r in root.held.items() if uid not in seen]
-    if rest and root.uid not in now.started:
-        facts.append(_release(rest, why, text))
-    return [_draft(root, fact, now) for fact in facts]
+def _ways(groups: tuple[GroupRecord, ...]) -> Mapping[str, tuple[GroupRecord, ...]]:
+    """Give the groups from the root down to each leaf, by the name of the leaf."""
+    composites = {g.name: g for g in groups if g.kind == "CompositePodGroup"}
+    ways = {}
+    for leaf in groups:
+        if leaf.kind == "PodGroup":
+            way = [leaf]
+            while way[0].parent in composites:
+                way.insert(0, composites[way[0].parent])
+            ways[leaf.name] = tuple(way)
+    return ways
 
 
 def _settled(view: ClusterView, root: RootState) -> list[AnyFact]:
@@ -194,50 +232,123 @@ def _given_back(
         return [_release(open_ones.values(), "expired", "nobody redeemed the reservation in time")]
     if broken and not started:
         return [_release(open_ones.values(), "invalid", "the tree breaks a rule now")]
-    gone: dict[ReleaseReason, list[Reservation]] = {}
-    for reservation in open_ones.values():
-        why = _why_gone(view, reservation, overtaken)
-        if why is not None:
-            gone.setdefault(why, []).append(reservation)
+    changed = _changed_groups(view, root)
+    if changed and not started:
+        text = "; ".join(sorted(set(changed.values())))
+        return [_release(open_ones.values(), "deleted", f"{text}: the tree begins anew")]
+    gone = _gone(view, root, open_ones, overtaken, changed)
     if not gone:
         return []
-    names = {r.uid for found in gone.values() for r in found}
+    names = {r.uid for found in gone.values() for r, _ in found}
     rest = [r for uid, r in open_ones.items() if uid not in names]
     counts: dict[str, int] = {}
     for reservation in rest:
         counts[reservation.group] = counts.get(reservation.group, 0) + 1
     if started or not rest or satisfied(root.groups, counts):
         return [
-            _release(found, why, _release_text(why, found)) for why, found in sorted(gone.items())
+            _release([r for r, _ in found], why, _release_text(found))
+            for why, found in sorted(gone.items())
         ]
     whys = sorted(gone)
-    words = "; ".join(_release_text(why, gone[why]) for why in whys)
+    words = "; ".join(_release_text(gone[why]) for why in whys)
     text = f"the minimum of the tree no longer holds: {words}"
     return [_release(open_ones.values(), whys[0], text)]
 
 
+def _gone(
+    view: ClusterView,
+    root: RootState,
+    open_ones: Mapping[PodUid, Reservation],
+    overtaken: Collection[PodUid],
+    changed: Mapping[str, str],
+) -> Mapping[ReleaseReason, list[tuple[Reservation, str]]]:
+    """Find the reservations that nobody can redeem, each with what happened to it."""
+    unfit = unfit_pods(view, root, open_ones)
+    found: dict[ReleaseReason, list[tuple[Reservation, str]]] = {}
+    for uid, reservation in open_ones.items():
+        why = _why_gone(view, reservation, overtaken)
+        if why is None and reservation.group in changed:
+            why = ("deleted", f"{changed[reservation.group]}:")
+        if why is None and uid in unfit:
+            why = ("node-lost", unfit[uid])
+        if why is not None:
+            found.setdefault(why[0], []).append((reservation, why[1]))
+    return found
+
+
 def _why_gone(
     view: ClusterView, reservation: Reservation, overtaken: Collection[PodUid]
-) -> ReleaseReason | None:
+) -> tuple[ReleaseReason, str] | None:
     pod = view.pods.get(reservation.uid)
     if pod is None or pod.deleting:
-        return "deleted"
+        return "deleted", "deleted before it was bound:"
     node = view.nodes.get(reservation.node)
     if node is None or node.deleting:
-        return "node-lost"
-    if reservation.uid in overtaken:
-        return "superseded"
-    return None
+        return "node-lost", f"node {reservation.node} is gone:"
+    if reservation.uid not in overtaken:
+        return None
+    if any(node.allocatable.get(k, 0) < v for k, v in reservation.requests.items()):
+        return "node-lost", f"node {node.name} offers less than was reserved on it:"
+    return "superseded", "other pods took the room of"
 
 
-def _release_text(why: ReleaseReason, found: list[Reservation]) -> str:
-    pods = ", ".join(sorted(r.pod for r in found)[:5]) + (" and more" if len(found) > 5 else "")  # noqa: PLR2004
-    words = {
-        "deleted": f"deleted before it was bound: {pods}",
-        "node-lost": f"the node of {pods} is gone",
-        "superseded": f"other pods took the room of {pods}",
+def _release_text(found: list[tuple[Reservation, str]]) -> str:
+    """Name some of the pods by what happened to them."""
+    by_words: dict[str, list[str]] = {}
+    for reservation, words in sorted(found, key=lambda f: f[0].pod)[:NAMED_MAX]:
+        by_words.setdefault(words, []).append(reservation.pod)
+    text = "; ".join(f"{words} {', '.join(pods)}" for words, pods in by_words.items())
+    return text + (" and more" if len(found) > NAMED_MAX else "")
+
+
+def unfit_pods(
+    view: ClusterView, root: RootState, reservations: Mapping[PodUid, Reservation]
+) -> Mapping[PodUid, str]:
+    """Find reservations on nodes that would not take their pod any more, whatever is free there.
+
+    By the planner's own static filters, and by the domains of the admission; with the reason.
+    """
+    domains = {
+        leaf: {key: value for group in way for key, value in group.domain.items()}
+        for leaf, way in _ways(root.groups).items()
     }
-    return words.get(why, pods)
+    unfit: dict[PodUid, str] = {}
+    doubtful: dict[PodShape, list[tuple[PodUid, Node]]] = {}
+    for uid, reservation in reservations.items():
+        pod, node = view.pods.get(uid), view.nodes.get(reservation.node)
+        if pod is None or node is None:
+            continue
+        for key, value in domains.get(reservation.group, {}).items():
+            if node.labels.get(key) != value:
+                unfit[uid] = f"node {node.name} is not in {key}={value} any more:"
+        shape = pod.shape
+        if node.unschedulable or node.taints or shape.node_selector or shape.selectors:
+            doubtful.setdefault(shape, []).append((uid, node))
+    for shape, pairs in doubtful.items():
+        fleet = Fleet(tuple(_bare_row(node) for _, node in pairs))
+        passes, chosen = may_run(fleet, shape), selected(fleet, shape)
+        for i, (uid, node) in enumerate(pairs):
+            if not passes[i]:
+                unfit[uid] = f"node {node.name} {_unfit_words(node, chosen=bool(chosen[i]))}:"
+    return unfit
+
+
+def _bare_row(node: Node) -> PlanNode:
+    return PlanNode(
+        name=node.name,
+        labels=node.labels,
+        taints=node.taints,
+        unschedulable=node.unschedulable,
+        allocatable=node.allocatable,
+    )
+
+
+def _unfit_words(node: Node, *, chosen: bool) -> str:
+    if not chosen:
+        return "is not one that the pod selects any more"
+    if node.unschedulable:
+        return "was cordoned"
+    return "has a taint that the pod does not tolerate"
 
 
 def overtaken_pods(view: ClusterView, state: ReservationState) -> frozenset[PodUid]:
