@@ -198,6 +198,9 @@ async def soak(story: Story, folder: Path, *, seed: int, operations: int) -> Non
         if number % 100 == 99:
             await run.check(folder)
     await run.check(folder)
+    kinds = [f["type"] for f in await story.service.facts()]
+    assert kinds.count("GangAdmitted") >= operations // 20, "the soak did not do much"
+    assert kinds.count("PodBound") >= operations // 10
 
 
 @pytest.mark.e2e
