@@ -92,6 +92,7 @@ class Bindings:
             body=msgspec.json.encode(body),
             content_type=JSON,
             effect=True,
+            tries_max=1,  # the barrier asks again whether it may still bind before each try
         )
         try:
             await self._server.call(request)

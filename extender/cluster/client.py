@@ -162,6 +162,7 @@ class ApiServer:
         """
         clock = asyncio.get_running_loop().time
         deadline_s = clock() + request.budget_s
+        problem, wait_s = "not tried", 0.0
         try_s = min(request.timeout_s, EFFECT_TIMEOUT_S) if request.effect else request.timeout_s
         for attempt in range(1, request.tries_max + 1):
             if request.effect and not self._fence():
@@ -175,7 +176,7 @@ class ApiServer:
                 break
             logger.debug("call is tried again", extra={"call": _name(request), "why": problem})
             await asyncio.sleep(pause_s)
-        raise ClusterUnavailable(f"{_name(request)}: {problem}")
+        raise ClusterUnavailable(f"{_name(request)}: {problem}", retry_after_s=wait_s)
 
     async def _try(self, request: Request, limit_s: float) -> tuple[bytes | None, str, float]:
         """Send once: the body, or what went wrong and how long the server asks us to wait."""

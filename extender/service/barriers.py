@@ -290,7 +290,7 @@ class Barriers:
                 trouble = str(error)
                 barrier.unsure_until_ms = self._clock.monotonic_ms() + UNSURE_MS
                 log.warning("bind retried", extra={"pod": reservation.pod, "error": trouble})
-                await asyncio.sleep(pause_s)
+                await asyncio.sleep(max(pause_s, error.retry_after_s))
                 pause_s = min(pause_s * 2, RETRY_S_MAX)
             except BindRefused as error:
                 await self._record_failure(reservation, str(error))

@@ -140,7 +140,12 @@ class Leader:
         task = asyncio.create_task(self._append(self._grant, flight), name="append")
         self._appends.add(task)
         task.add_done_callback(self._appends.discard)
-        await asyncio.shield(flight.done)
+        try:
+            async with asyncio.timeout(self._me.ttl_ms / 1000):
+                await asyncio.shield(flight.done)
+        except TimeoutError:  # it is settled all the same, but callers have callers who wait
+            msg = "the log has not answered for as long as a lease lasts; the outcome is unknown"
+            raise StoreUnavailable(msg) from None
         return events
 
     async def _append(self, grant: Grant, flight: _Flight) -> None:

@@ -77,8 +77,9 @@ class Reporter:
         if wanted is None or group.source == "pod":
             return
         stored = {c[0]: c for c in group.conditions}.get(wanted.type)
-        if stored is not None and stored[1] == "True" and wanted.type == _type(group):
-            return  # True is terminal (SPEC F)
+        placed = stored is not None and stored[1] == "True" and wanted.type == _type(group)
+        if placed and wanted.status != "True":
+            return  # True is terminal, only its message may change (SPEC F)
         same = (wanted.type, wanted.status, wanted.reason, wanted.message)
         if stored == same or self._wrote.get((group.key, group.uid, wanted.type)) == wanted:
             return
@@ -221,6 +222,8 @@ def _satisfied_condition(tree: Tree, group: Group, root: RootState) -> Condition
     if not bound:
         return None
     text = f"{bound} members bound, the minimum of the tree is met"
+    if root.answer is not None:
+        text += f"; the rest waits: {'; '.join(root.answer.reasons)}"
     return Condition(type=_type(group), status="True", reason="Scheduled", message=text)
 
 

@@ -67,6 +67,8 @@ async def test_a_binding_whose_answer_was_lost_is_found_out(
 ) -> None:
     """The second try gets 409, and the pod is on its node: success, bound once."""
     fake.faults.append(Fault(on("POST", "/binding"), drop_after=True))
+    with pytest.raises(ClusterUnavailable):
+        await there.bind(TO_N1)
     await there.bind(TO_N1)
     assert fake.count("POST", "/binding") == 2
     assert fake.objects["pods"]["default", "p"]["spec"]["nodeName"] == "n1"
@@ -99,17 +101,27 @@ async def test_a_passing_failure_is_tried_again(
     there: KubernetesCluster, fake: FakeApi, status: int
 ) -> None:
     """429 and 5xx are not the last word."""
-    fake.faults.append(Fault(on("POST", "/binding"), status=status, times=2))
-    await there.bind(TO_N1)
-    assert fake.count("POST", "/binding") == 3
+    fake.faults.append(Fault(on("PATCH", "/status"), status=status, times=2))
+    await there.nominate(POD, NodeName("n1"))
+    assert fake.count("PATCH", "/status") == 3
+
+
+async def test_a_binding_is_tried_once(there: KubernetesCluster, fake: FakeApi) -> None:
+    """Its caller must look whether it may still bind before each try; it hears how long to wait."""
+    fault = Fault(on("POST", "/binding"), status=429, headers={"Retry-After": "3"})
+    fake.faults.append(fault)
+    with pytest.raises(ClusterUnavailable, match="429") as told:
+        await there.bind(TO_N1)
+    assert told.value.retry_after_s == 3
+    assert fake.count("POST", "/binding") == 1
 
 
 async def test_a_lasting_failure_is_told(there: KubernetesCluster, fake: FakeApi) -> None:
     """After five tries the caller knows that the outcome is unknown."""
-    fake.faults.append(Fault(on("POST", "/binding"), status=503, times=100))
+    fake.faults.append(Fault(on("PATCH", "/status"), status=503, times=100))
     with pytest.raises(ClusterUnavailable, match="503"):
-        await there.bind(TO_N1)
-    assert fake.count("POST", "/binding") == client.TRIES_MAX
+        await there.nominate(POD, NodeName("n1"))
+    assert fake.count("PATCH", "/status") == client.TRIES_MAX
 
 
 async def test_retry_after_is_honoured(there: KubernetesCluster, fake: FakeApi) -> None:
@@ -135,16 +147,17 @@ async def test_nothing_is_sent_or_tried_again_without_the_lease(
     there: KubernetesCluster, fake: FakeApi, leading: list[bool]
 ) -> None:
     """Fencing reaches every single request."""
-    fake.faults.append(Fault(on("POST", "/binding"), status=503, times=100))
-    binding = asyncio.create_task(there.bind(TO_N1))
-    await until(lambda: fake.count("POST", "/binding") >= 1)
+    fake.faults.append(Fault(on("PATCH", "/status"), status=503, times=100))
+    nominating = asyncio.create_task(there.nominate(POD, NodeName("n1")))
+    await until(lambda: fake.count("PATCH", "/status") >= 1)
     leading[0] = False
     with pytest.raises(ClusterUnavailable):
-        await binding
-    sent = fake.count("POST", "/binding")
+        await nominating
+    sent = fake.count("PATCH", "/status")
     with pytest.raises(ClusterUnavailable, match="not the leader"):
         await there.bind(TO_N1)
-    assert fake.count("POST", "/binding") == sent < client.TRIES_MAX
+    assert fake.count("PATCH", "/status") == sent < client.TRIES_MAX
+    assert fake.count("POST", "/binding") == 0
 
 
 async def test_calls_keep_to_their_connections(there: KubernetesCluster, fake: FakeApi) -> None:

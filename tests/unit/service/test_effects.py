@@ -195,8 +195,14 @@ async def test_satisfied_is_terminal():
         stage.cluster.add(a_pod("g-2", "g", requests={GPU: 99}))
         await stage.settled()
         await reported(stage)
-        assert stage.cluster.group("g").conditions[0][1] == "True"
-        assert len(stage.cluster.did("set_conditions")) == written
+        condition = stage.cluster.group("g").conditions[0]
+        assert condition[1:3] == ("True", "Scheduled")
+        assert "the rest waits" in condition[3], "the new member has a reason, and it stands there"
+        told = len(stage.cluster.did("set_conditions"))
+        assert told > written
+        await stage.settled()
+        await reported(stage)
+        assert len(stage.cluster.did("set_conditions")) == told
 
 
 @pytest.mark.parametrize("how", [gated, a_gang], ids=["gated", "not gated"])

@@ -1,0 +1,197 @@
+"""Pods outside all gangs beside gangs, in each of the three scopes of deploy/kubernetes/scopes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+
+from tests.builders import a_gang, a_node
+from tests.controlplane.objects import condition_of
+from tests.controlplane.waiting import create_priority_class, eventually
+from tests.e2e.scenarios.conftest import DEPLOY, Story, member
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+GPU = {"nvidia.com/gpu": 8}
+CPU = {"cpu": "1"}
+PODS = "/api/v1/namespaces/default/pods"
+OURS = "room is reserved for a gang of equal or higher priority"
+SCOPES = ("marker-resource", "contended-resource", "everything")
+
+
+def ordinary(name: str, requests: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    """Make a pod that names no group."""
+    return member(name, "", requests=requests, **spec)
+
+
+def scope_config(scope: str, url: str) -> dict[str, Any]:
+    """Give a scope's configuration, pointed at a test's server."""
+    data = yaml.safe_load((DEPLOY / "scopes" / f"{scope}.yaml").read_text())
+    for entry in data["extenders"]:
+        entry["urlPrefix"] = f"{url}/scheduler"
+    data["leaderElection"] = {"leaderElect": False}
+    return data
+
+
+async def use_scope(story: Story, scope: str) -> None:
+    """Restart kube-scheduler with another of our configurations."""
+    await asyncio.to_thread(story.plane.stop_scheduler)
+    story.plane.start_scheduler(scope_config(scope, story.verbs.url), wait=False)
+    await asyncio.to_thread(story.plane.wait_for_scheduler)
+
+
+class Brake:
+    """Holds back what our service does for the members of `g`: their nominations, or the lifting of their gate."""
+
+    def __init__(self, story: Story) -> None:
+        self.nominations = self.gates = True
+        story.server.before = self._hold
+
+    async def _hold(self, method: str, path: str) -> web.Response | None:
+        if method != "PATCH" or "/pods/g-" not in path:
+            return None
+        held = self.nominations if path.endswith("/status") else self.gates
+        return web.Response(status=503) if held else None
+
+
+async def refused(story: Story, *pods: str) -> dict[str, str]:
+    """Wait until kube-scheduler has tried some pods in vain, and give its words."""
+
+    async def look() -> dict[str, str] | None:
+        found = {}
+        there = await story.pods()
+        for name in pods:
+            assert "nodeName" not in there[name]["spec"], f"{name} was bound"
+            condition = condition_of(there[name], "PodScheduled")
+            if condition is not None and condition["status"] == "False":
+                found[name] = condition.get("message", "")
+        return found if len(found) == len(pods) else None
+
+    try:
+        return await eventually(look, timeout_s=30)
+    except TimeoutError as error:
+        raise AssertionError(await story.report()) from error
+
+
+async def drop(story: Story, *pods: str) -> None:
+    for name in pods:
+        await story.api.delete(f"{PODS}/{name}", {"gracePeriodSeconds": 0})
+
+
+async def count(story: Story, kind: str, many: int) -> list[dict[str, Any]]:
+    """Wait until so many facts of a kind are there."""
+
+    async def look() -> list[dict[str, Any]] | None:
+        found = await story.service.facts(kind)
+        return found if len(found) >= many else None
+
+    return await eventually(look, timeout_s=30)
+
+
+def test_the_default_configuration_is_the_marker_scope() -> None:
+    """What the runbook tells people to install is the first scope."""
+    first, second = (
+        yaml.safe_load((DEPLOY / name).read_text())
+        for name in ("scheduler-config.yaml", "scopes/marker-resource.yaml")
+    )
+    assert first == second
+
+
+@pytest.mark.kubernetes("1.37", "1.36")
+async def test_an_absent_gang_and_a_stopped_extender_hinder_nobody(story: Story) -> None:
+    """Marker scope: ordinary pods never reach us; a gang that waits, and then our absence, change nothing."""
+    gang = a_gang("absent", pods=7, minimum=8, requests=GPU)
+    await story.create(a_node("n0", gpu=8), a_node("n1", gpu=8), *gang)
+    await story.until_fact("GangRefused")
+    await story.create(*(ordinary(f"one-{n}", CPU) for n in range(20)), ordinary("gpu-1", GPU))
+    await story.until_bound(20, "one-")
+    await story.until_bound(1, "gpu-1")
+    await asyncio.to_thread(story.service.stop)
+    await story.create(*(ordinary(f"two-{n}", CPU) for n in range(20)), ordinary("gpu-2", GPU))
+    await story.until_bound(20, "two-")
+    await story.until_bound(1, "gpu-2")
+    assert not await story.bound("absent")
+    assert not [path for _, path in story.verbs.seen if "/scheduler/" in path]
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_reserved_room_in_every_scope(story: Story, scope: str) -> None:
+    """Equal and lower priority never get reserved room (marker: once it is nominated); higher priority takes it, recorded."""
+    await use_scope(story, scope)
+    await create_priority_class(story.api, "low", -10)
+    await create_priority_class(story.api, "high", 1000)
+    brake = Brake(story)
+    await story.create(a_node("n0", gpu=8), a_node("n1", gpu=8))
+    await story.create(*a_gang("absent", pods=1, minimum=2, requests=GPU))
+    await story.create(*a_gang("g", pods=2, requests=GPU), ordinary("cpu", CPU))
+    await story.until_bound(1, "cpu")  # neither the absent gang nor the reserved room is in its way
+    await story.until_fact("GangAdmitted", "default/g")
+
+    # 1. The room is in the log, kube-scheduler has heard nothing of it yet.
+    rivals = [ordinary("equal", GPU), ordinary("lower", GPU, priorityClassName="low")]
+    if scope == "marker-resource":
+        await story.create(rivals[0])
+        await story.until_bound(
+            1, "equal"
+        )  # never shown to us: the gang loses its room, as a whole
+        released = await count(story, "ReservationReleased", 1)
+        assert released[0]["data"]["why"] == "superseded"
+        assert len(released[0]["data"]["pods"]) == 2
+        assert not await story.bound("g-")
+        await drop(story, "equal")
+        await count(story, "GangAdmitted", 2)
+    else:
+        await story.create(*rivals)
+        words = await refused(story, "equal", "lower")
+        assert all(OURS in text for text in words.values()), words
+        await drop(story, "equal", "lower")
+
+    # 2. It is nominated: kube-scheduler itself keeps it, in every scope.
+    brake.nominations = False
+
+    async def nominated() -> bool:
+        pods = await story.pods()
+        return all(pods[f"g-{n}"]["status"].get("nominatedNodeName") for n in range(2))
+
+    await eventually(nominated, timeout_s=20)
+    await story.create(*rivals)
+    await refused(story, "equal", "lower")
+    await drop(story, "equal", "lower")
+    releases = len(await story.service.facts("ReservationReleased"))
+
+    # 3. Higher priority takes it: recorded, and the tree goes elsewhere, whole.
+    await story.create(a_node("n2", gpu=8))
+    node = (await story.pods())["g-0"]["status"]["nominatedNodeName"]
+    there = {"kubernetes.io/hostname": node}
+    await story.create(ordinary("higher", GPU, priorityClassName="high", nodeSelector=there))
+    assert await story.until_bound(1, "higher") == {"higher": node}
+    released = await count(story, "ReservationReleased", releases + 1)
+    assert released[-1]["data"]["why"] == "superseded"
+    assert "other pods took the room of default/g-0" in released[-1]["data"]["text"]
+    assert not await story.bound("g-")
+    brake.gates = False
+    bound = await story.until_bound(2, "g-")
+    assert set(bound.values()) == {"n0", "n1", "n2"} - {node}
+    await story.until_fact("GangSatisfied", "default/g")
+    assert sum(line["reserved"] for line in await story.service.get("/v1/gangs")) == 0
+    await story.check_facts()
+    await story.check_room()
+
+    # 4. Without the extender: who still gets a node is the price of the scope.
+    await asyncio.to_thread(story.service.stop)
+    await story.create(a_node("n3", gpu=8), ordinary("late-cpu", CPU), ordinary("late-gpu", GPU))
+    free = {"marker-resource": {"late-cpu", "late-gpu"}, "contended-resource": {"late-cpu"}}
+    served = free.get(scope, set())
+    for name in sorted(served):
+        await story.until_bound(1, name)
+    if waiting := {"late-cpu", "late-gpu"} - served:
+        await refused(story, *waiting)
+    assert set(await story.bound("late-")) == served
+    await story.service.start()
+    await story.until_bound(2, "late-", timeout_s=60)
+    asked = {line["pod"] for line in story.service.calls("filter")}
+    assert ("default/late-gpu" in asked) == (scope != "marker-resource"), asked
+    assert ("default/late-cpu" in asked) == (scope == "everything"), asked
