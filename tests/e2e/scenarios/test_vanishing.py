@@ -350,7 +350,12 @@ async def test_nodes_relabelled_after_the_bind(story: Story) -> None:
     changed = await story.until_fact("NodeTopologyChanged", "default/g")
     assert changed["data"] == {"node": moved, "before": {RACK: "a"}, "after": {RACK: "z"}}
     await story.create(member("g-2", "g", requests=GPU))
-    refused = await story.until_fact("GangRefused")
+
+    async def refused_since() -> dict[str, Any] | None:
+        facts = await story.service.facts("GangRefused")
+        return next((f for f in facts if f["position"] > changed["position"]), None)
+
+    refused = await eventually(refused_since, timeout_s=20)
     assert any(RACK in reason for reason in refused["data"]["reasons"]), refused
     assert await story.bound() == first
     assert await reserved(story) == 0
