@@ -19,6 +19,7 @@ from tests.e2e.conftest import require_programs
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 MANIFESTS = ("namespace", "crds", "rbac", "priorityclasses", "flowschema", "admission-policy")
+KEPT = ("namespace", "crds")
 GATE = {"name": "gang-extender.dev/admission"}
 MARKERS = {"gang-extender.dev/member": "1", "gang-extender.dev/bind": "1"}
 OURS = "/apis/gang-extender.dev/v1alpha1/namespaces/default"
@@ -29,7 +30,10 @@ pytestmark = [pytest.mark.e2e, pytest.mark.kubernetes("1.37", "1.36")]
 
 @pytest.fixture
 async def installed(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
-    """A cluster with our manifests, taken away afterwards: other tests want none."""
+    """A cluster with our manifests; afterwards what changes pods is gone, as other tests want it.
+
+    The CRDs stay, emptied: a definition that ends takes its time, and refuses objects meanwhile.
+    """
     files = [str(DEPLOY / "kubernetes" / f"{name}.yaml") for name in MANIFESTS]
     flags = [part for file in files for part in ("-f", file)]
     applied = plane.kubectl("apply", "--server-side", *flags)
@@ -46,8 +50,19 @@ async def installed(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
 
     await eventually(ready, timeout_s=30)
     yield api
-    flags = [part for file in files[1:] for part in ("-f", file)]  # a namespace takes long to end
-    plane.kubectl("delete", "--ignore-not-found", *flags)
+    for kind in ("podgroups", "compositepodgroups", "workloads"):
+        await api.delete(f"{OURS}/{kind}")
+    rest = [str(DEPLOY / "kubernetes" / f"{n}.yaml") for n in MANIFESTS if n not in KEPT]
+    flags = [part for file in rest for part in ("-f", file)]
+    deleted = plane.kubectl("delete", "--ignore-not-found", *flags)
+    assert deleted.returncode == 0, deleted.stderr
+
+    async def off() -> bool:
+        pod = a_pod("probe", metadata={"labels": {"gang-extender.dev/pod-group": "g"}})
+        found = await api.post("/api/v1/namespaces/default/pods", pod, dryRun="All")
+        return not found["spec"].get("schedulingGates")
+
+    await eventually(off, timeout_s=30)
 
 
 async def created(api: Api, **more: Any) -> Object:
