@@ -14,14 +14,14 @@ import msgspec
 
 from extender.cluster import api, parse
 from extender.cluster.client import JSON, MERGE_PATCH, STRATEGIC_PATCH, Answered, ApiServer, Request
+from extender.cluster.shapes import PLAN_ANNOTATION
+from extender.core.decisions.requests import GATE
 from extender.core.errors import BadInput, BindRefused, ClusterUnavailable
 from extender.core.ids import NodeName
 from extender.service.ports import Binding, PodRef
 
 logger = logging.getLogger(__name__)
 
-GATE: Final = "gang-extender.dev/admission"
-PLAN_ANNOTATION: Final = "gang-extender.dev/plan"
 # The words of an API server for a UID (or resourceVersion) that is not the given one; another 409
 # means that it lost a race against other writers, and asking again helps.
 PRECONDITION: Final = "Precondition failed"

@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 from immutables import Map
 
-from extender.core.groups import Blueprint, Group
+from extender.core.groups import Blueprint, Forest, Group, build_forest
 from extender.core.ids import GroupKey, NodeName, PodUid
 from extender.core.nodes import Node
 from extender.core.pods import HostPort, Pod
@@ -167,3 +167,9 @@ def without_pod(view: ClusterView, uid: PodUid) -> ClusterView:
     elif pod.nominated is not None:
         changes["nominated"] = view.nominated.delete(uid)
     return msgspec.structs.replace(view, **changes)
+
+
+def forest_of(view: ClusterView) -> Forest:
+    """Join the groups and pods of a view into trees."""
+    members = {leaf: tuple(pods.values()) for leaf, pods in view.members.items()}
+    return build_forest(dict(view.groups.items()), members)

@@ -50,10 +50,8 @@ class SchedulerVerbs:
     async def filter(self, request: web.Request) -> web.Response:
         """Answer /filter."""
         started = time.perf_counter()
-        body = await request.read()
         try:
-            args = wire.decode_args(body)
-            pod, offered = self._read_pod(bytes(args.pod)), wire.offered_names(args)
+            args, pod, offered = self._read_args(await request.read())
         except UNDECODABLE as error:
             return _bad("filter", error)
         try:
@@ -70,10 +68,8 @@ class SchedulerVerbs:
     async def prioritize(self, request: web.Request) -> web.Response:
         """Answer /prioritize."""
         started = time.perf_counter()
-        body = await request.read()
         try:
-            args = wire.decode_args(body)
-            pod, offered = self._read_pod(bytes(args.pod)), wire.offered_names(args)
+            _, pod, offered = self._read_args(await request.read())
         except UNDECODABLE as error:
             return _bad("prioritize", error)
         scores = self._scheduling.prioritize(pod, offered)
@@ -81,6 +77,10 @@ class SchedulerVerbs:
         outcome = "scored" if scores else "no-opinion"
         self._line("prioritize", outcome, started, pod, offered=len(offered), left=len(answer))
         return _json(wire.encode(answer))
+
+    def _read_args(self, body: bytes) -> tuple[wire.ExtenderArgs, Pod, list[NodeName]]:
+        args = wire.decode_args(body)
+        return args, self._read_pod(bytes(args.pod)), wire.offered_names(args)
 
     async def preempt(self, request: web.Request) -> web.Response:
         """Answer /preempt: members get no victims; for other pods the candidates stand as they are."""

@@ -22,12 +22,12 @@ from extender.core.decisions.requests import NodeRows, members_wanting, plan_req
 from extender.core.decisions.vetoes import Suspicions, VetoBook, decide_vetoes
 from extender.core.errors import ClusterUnavailable, NotLeading, StoreUnavailable
 from extender.core.events import GangAdmitted, GangExtended, GangRefused
-from extender.core.groups import Forest, Tree, build_forest
+from extender.core.groups import Forest, Tree
 from extender.core.ids import GroupKey, PlanId, PodUid, RootUid
 from extender.core.planner.placement import Plan, PlanRequest
 from extender.core.pods import Pod
 from extender.core.state import Reservation, ReservationState
-from extender.core.view import ClusterView
+from extender.core.view import ClusterView, forest_of
 from extender.service.barriers import Barriers
 from extender.service.effects import Effects
 from extender.service.leading import Leader
@@ -74,7 +74,7 @@ class Admission:
         self.reconciled_takes = (
             0  # grants after which a whole pass has run; ready needs the current one
         )
-        self._forest_of: tuple[object, object] | None = None
+        self._forest_of: ClusterView | None = None  # the view that `forest` was made from
         self._rows = NodeRows()
         self._suspicions = Suspicions()
         self._vetoes = VetoBook()
@@ -128,11 +128,10 @@ class Admission:
 
     def _look(self) -> tuple[ClusterView, ReservationState]:
         view = self._cluster.view()
-        if self._forest_of is None or self._forest_of != (id(view.groups), id(view.members)):
-            members = {leaf: tuple(pods.values()) for leaf, pods in view.members.items()}
-            self.forest = build_forest(dict(view.groups.items()), members)
-            self._forest_of = (id(view.groups), id(view.members))
-            self._kept = (view.groups, view.members)  # so that the ids stay theirs
+        seen = self._forest_of
+        if seen is None or seen.groups is not view.groups or seen.members is not view.members:
+            self.forest = forest_of(view)
+            self._forest_of = view
         return view, self._leader.speculative
 
     async def _reconcile(self) -> None:

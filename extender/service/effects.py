@@ -7,7 +7,6 @@ a restart what the view shows as done is not done again. Nothing happens outside
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 
 from extender.core.decisions.requests import GATE
@@ -131,11 +130,3 @@ def _done(view: ClusterView, reservation: Reservation) -> bool:
     if pod is None:
         return False
     return pod.node is not None or (pod.nominated == reservation.node and GATE not in pod.gates)
-
-
-async def cancel(task: asyncio.Task[None] | None) -> None:
-    """End a task and wait for it."""
-    if task is not None:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task

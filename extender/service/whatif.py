@@ -12,13 +12,13 @@ import msgspec
 
 from extender.core.decisions.oddities import oddities, template_mismatches
 from extender.core.decisions.requests import NodeRows, foreign_gates, is_candidate, plan_request
-from extender.core.groups import Forest, Group, Orphan, Tree, build_forest
+from extender.core.groups import Forest, Group, Orphan, Tree
 from extender.core.ids import GroupKey, PodUid, RootUid
 from extender.core.planner.placement import Conflict, Plan, Refusal
 from extender.core.planner.search import plan
 from extender.core.pods import Pod
 from extender.core.state import EMPTY
-from extender.core.view import ClusterView, with_pod
+from extender.core.view import ClusterView, forest_of, with_pod
 
 VerdictWord = Literal["placed", "waiting", "unknown", "impossible", "invalid"]
 BEST_TO_WORST: tuple[VerdictWord, ...] = ("placed", "waiting", "unknown", "impossible", "invalid")
@@ -92,8 +92,7 @@ class _Unit(msgspec.Struct, frozen=True):
 
 def answer(view: ClusterView, question: Question) -> PlanAnswer:
     """Plan what is asked for, in queue order."""
-    members = {leaf: tuple(pods.values()) for leaf, pods in view.members.items()}
-    forest = build_forest(dict(view.groups.items()), members)
+    forest = forest_of(view)
     rows = NodeRows()
     found: list[RootVerdict] = []
     for unit in sorted(_units(view, forest, question), key=lambda u: u.order):
@@ -117,8 +116,7 @@ def answer(view: ClusterView, question: Question) -> PlanAnswer:
 
 def questionable(view: ClusterView, question: Question) -> tuple[str, ...]:
     """Say what is odd about the trees that are asked about, and accepted all the same."""
-    members = {leaf: tuple(pods.values()) for leaf, pods in view.members.items()}
-    forest = build_forest(dict(view.groups.items()), members)
+    forest = forest_of(view)
     said: list[str] = []
     for tree in forest.trees.values():
         if _asked(tree, question):

@@ -47,9 +47,6 @@ class Suspicions:
     def __init__(self) -> None:
         self._found: dict[PodUid, _Suspicion] = {}
 
-    def __len__(self) -> int:
-        return len(self._found)
-
     def suspect(self, view: ClusterView, reservation: Reservation, now_ms: int) -> None:
         """Note that kube-scheduler did not let a member onto its node."""
         known = self._found.get(reservation.uid)
