@@ -45,6 +45,9 @@ types: setup
 arch: setup
 	$(BIN)/lint-imports
 
+bench: setup ## Every number beside its baseline, measured in one run: make bench [NAMES="planner store"] [ROUNDS=5]
+	$(RUN) -m tests.bench $(NAMES) --rounds $(or $(ROUNDS),5)
+
 long: setup ## Soaks and large sizes, by hand
 	$(RUN) -m pytest -m long --timeout 3600
 

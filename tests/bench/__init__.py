@@ -1,0 +1,1 @@
+"""Benchmarks: every number of this project beside the baseline measured in the same run."""

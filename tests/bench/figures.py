@@ -1,0 +1,53 @@
+"""What a benchmark gives: figures beside their baselines, and how they are read."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Literal
+
+import msgspec
+
+
+class Scale(msgspec.Struct, frozen=True, kw_only=True):
+    """How much a run measures."""
+
+    rounds: int = 5  # alternating runs of each side
+    quick: bool = False  # small sizes: does the benchmark work at all
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing measured, several times; times are in the unit named, rates per second."""
+
+    bench: str
+    what: str  # unique within its bench
+    unit: str
+    better: Literal["lower", "higher"]
+    values: tuple[float, ...]
+    baseline_name: str = ""  # what it is compared with, measured alternating in the same run
+    baseline: tuple[float, ...] = ()
+    target: str = ""  # the budget of DESIGN 8 in words
+    unfinished: int = 0  # runs that did not finish, ours
+    baseline_unfinished: int = 0
+    note: str = ""
+
+    @property
+    def median(self) -> float:
+        """Give the middle value, NaN when no run finished."""
+        return statistics.median(self.values) if self.values else float("nan")
+
+    @property
+    def baseline_median(self) -> float:
+        """Give the middle value of the other side, NaN without one."""
+        return statistics.median(self.baseline) if self.baseline else float("nan")
+
+    @property
+    def ratio(self) -> float:
+        """Give ours over theirs, NaN without a baseline."""
+        return self.median / self.baseline_median if self.baseline else float("nan")
+
+    @property
+    def spread(self) -> float:
+        """Give (largest - smallest) / median of our values: what a difference must exceed to mean something."""
+        if len(self.values) < 2 or not self.median:
+            return 0.0
+        return (max(self.values) - min(self.values)) / self.median

@@ -1,0 +1,144 @@
+"""Times of the planner on 5,000 nodes, with everything made anew and with a fleet that is kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from extender.core.ids import GroupKey, NodeName, PodUid
+from extender.core.planner.placement import Plan, PlanGroup, PlanMember, PlanNode, PlanRequest
+from extender.core.planner.search import Fleet, plan
+from extender.core.pods import PodShape
+from tests.bench.figures import Figure, Scale
+
+SHAPES = (
+    PodShape(requests=(("cpu", 4000), ("memory", 32 << 30), ("nvidia.com/gpu", 1), ("pods", 1))),
+    PodShape(requests=(("cpu", 8000), ("memory", 16 << 30), ("nvidia.com/gpu", 2), ("pods", 1))),
+)
+
+
+def make_nodes(
+    count: int, racks: int = 100, zones: int = 5, gpus: Callable[[int], int] = lambda i: 8
+) -> tuple[PlanNode, ...]:
+    nodes = []
+    for i in range(count):
+        rack = i * racks // count
+        offer = {"cpu": 64000, "memory": 512 << 30, "nvidia.com/gpu": 8, "pods": 110}
+        free = {
+            "cpu": 64000 - (i % 7) * 1000,
+            "memory": (512 - (i % 13)) << 30,
+            "nvidia.com/gpu": gpus(i),
+            "pods": 100 - (i % 11),
+        }
+        labels = {"zone": f"z{rack * zones // racks}", "rack": f"r{rack:03}", "host": f"n{i:05}"}
+        nodes.append(
+            PlanNode(name=NodeName(f"n{i:05}"), labels=labels, allocatable=offer, free=free)
+        )
+    return tuple(nodes)
+
+
+def leaf(name: str, pods: int, *, minimum: int = 0, shape: int = 0, topo=()) -> PlanGroup:
+    return PlanGroup(
+        key=GroupKey(namespace="ns", name=name, kind="PodGroup"),
+        minimum=minimum or pods,
+        topology=topo,
+        members=tuple(
+            PlanMember(pod=f"ns/{name}-{i}", uid=PodUid(f"{name}-{i}"), shape=shape)
+            for i in range(pods)
+        ),
+    )
+
+
+def composite(name: str, *children: PlanGroup, minimum: int = 0, topo=()) -> PlanGroup:
+    return PlanGroup(
+        key=GroupKey(namespace="ns", name=name, kind="CompositePodGroup"),
+        minimum=minimum or len(children),
+        topology=topo,
+        groups=children,
+    )
+
+
+def measured(
+    what: str, root: PlanGroup, nodes, *, rounds: int, explain: bool = True, target: str = ""
+) -> Figure:
+    request = PlanRequest(root=root, nodes=nodes, shapes=SHAPES, explain=explain)
+    fleet = Fleet(nodes)
+    times: dict[str, list[float]] = {"cold": [], "kept": []}
+    for _ in range(rounds):
+        for kind, given in (("cold", None), ("kept", fleet)):
+            start = time.perf_counter()
+            verdict = plan(request, fleet=given)
+            times[kind].append((time.perf_counter() - start) * 1e3)
+    result = f"{len(verdict.assignments)} pods" if isinstance(verdict, Plan) else verdict.outcome
+    return Figure(
+        bench="planner",
+        what=what,
+        unit="ms",
+        better="lower",
+        values=tuple(times["kept"]),
+        baseline_name="fleet made anew",
+        baseline=tuple(times["cold"]),
+        target=target,
+        note=f"{result}, {verdict.search.nodes} search nodes",
+    )
+
+
+def run(scale: Scale) -> list[Figure]:
+    rack, zone = ("rack",), ("zone",)
+    size, many, few = (500, 5, 1) if scale.quick else (5000, 3 * scale.rounds, scale.rounds)
+    full = make_nodes(size)
+    lived = make_nodes(size, gpus=lambda i: (i * 7919) % 9)
+    two = (leaf("p", 3, topo=rack), leaf("d", 3, shape=1, topo=rack))
+    half = size * 3 // 10
+    grow = (leaf("p", half, minimum=100), leaf("d", half, minimum=100, shape=1))
+    per_rack = size // 100 * 8
+    three = (
+        leaf("p", per_rack * 3 // 4, topo=rack),
+        leaf("d", per_rack // 2 + 1, shape=1, topo=rack),
+    )
+    some = (leaf("p", 64, topo=rack), leaf("d", 200, minimum=10, shape=1, topo=rack))
+    pairs = [
+        composite(
+            f"c{j}", leaf(f"p{j}", 4, topo=rack), leaf(f"d{j}", 4, shape=1, topo=rack), topo=zone
+        )
+        for j in range(20)
+    ]
+    leaves = [leaf(f"p{j}", 4, topo=rack) for j in range(size // 5)]
+    two_big = composite("root", leaf("p", half), leaf("d", half, shape=1))
+    return [
+        measured(
+            "2 groups x 3 pods, zone over rack",
+            composite("root", *two, topo=zone),
+            full,
+            rounds=many,
+            target="5 ms",
+        ),
+        measured(f"2 x {half} pods", two_big, full, rounds=many, target="150 ms"),
+        measured(f"2 x {half} pods, minimum 100", composite("root", *grow), full, rounds=many),
+        measured(
+            f"2 x {half} pods, minimum 100, lived in", composite("root", *grow), lived, rounds=many
+        ),
+        measured(
+            "infeasible rack gang",
+            leaf("p", per_rack + 1, topo=rack),
+            full,
+            rounds=many,
+            explain=False,
+            target="50 ms",
+        ),
+        measured(
+            "infeasible rack gang, explained", leaf("p", per_rack + 1, topo=rack), full, rounds=many
+        ),
+        measured(
+            "infeasible tree, explained", composite("root", *three, topo=zone), full, rounds=many
+        ),
+        measured(
+            "extras beyond room, lived in", composite("root", *some, topo=zone), lived, rounds=many
+        ),
+        measured(
+            "20 composites x 2 leaves, lived in", composite("root", *pairs), lived, rounds=few
+        ),
+        measured(
+            f"{size // 5} leaves x 4 pods in racks", composite("root", *leaves), full, rounds=1
+        ),
+    ]

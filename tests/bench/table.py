@@ -1,0 +1,31 @@
+"""Figures as a table for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.bench.figures import Figure
+
+
+def table(figures: Sequence[Figure]) -> str:
+    """Lay figures out, one line each: ours, the baseline, their ratio, spread, runs that did not finish."""
+    rows = [("what", "ours", "baseline", "ratio", "spread", "runs", "unfinished", "target")]
+    for figure in figures:
+        base = f"{figure.baseline_median:.3g} ({figure.baseline_name})" if figure.baseline else "-"
+        rows.append(
+            (
+                f"{figure.bench}: {figure.what}",
+                f"{figure.median:.3g} {figure.unit}",
+                base,
+                f"{figure.ratio:.2f}" if figure.baseline else "-",
+                f"{figure.spread:.0%}",
+                f"{len(figure.values)}/{len(figure.baseline)}",
+                f"{figure.unfinished}/{figure.baseline_unfinished}",
+                figure.target,
+            )
+        )
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    return "\n".join(lines)
