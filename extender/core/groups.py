@@ -208,6 +208,54 @@ def build_forest(
     return Forest(trees=trees, root_of=root_of, orphans=orphans)
 
 
+def regrown(
+    forest: Forest,
+    groups: Mapping[GroupKey, Group],
+    changed: Iterable[Group],
+    members: Mapping[GroupKey, Iterable[Pod]],
+) -> Forest | None:
+    """Give the forest of a few changes; trees that none of them touches stay the same objects.
+
+    Args:
+        forest: Made of the groups as they were before.
+        groups: Every group as it is now; the same names as before.
+        changed: Those of them that are not what they were.
+        members: By leaf, the pods of the leaves whose pods changed.
+
+    Returns:
+        What `build_forest` gives, or None where only that can tell: a group moved in its tree, or one
+        that hangs in the air changed.
+    """
+    touched: dict[GroupKey, set[GroupKey]] = {}
+    known: dict[GroupKey, Group] = {}
+    for group in changed:
+        root_key = forest.root_of.get(group.key)
+        if root_key is None:
+            return None
+        if root_key not in touched:
+            known |= {g.key: g for g in forest.trees[root_key].groups}
+            touched[root_key] = set()
+        before = known[group.key]
+        if (before.parent, before.created_us) != (group.parent, group.created_us):
+            return None
+    for leaf in members:
+        root_key = forest.root_of.get(leaf)
+        if (
+            root_key is not None
+        ):  # pods of a leaf that is missing or hangs in the air are in no tree
+            touched.setdefault(root_key, set()).add(leaf)
+    trees = dict(forest.trees)
+    for root_key, leaves in touched.items():
+        old = forest.trees[root_key]
+        kids = {k: tuple(groups[c.key] for c in found) for k, found in old.children.items()}
+        pods = {
+            k: tuple(sorted(members[k], key=_member_order)) if k in leaves else found
+            for k, found in old.members.items()
+        }
+        trees[root_key] = _judged(groups[root_key], kids, pods)
+    return Forest(trees=trees, root_of=forest.root_of, orphans=forest.orphans)
+
+
 def _judged(
     root: Group,
     children: Mapping[GroupKey, tuple[Group, ...]],

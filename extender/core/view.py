@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 from immutables import Map
 
-from extender.core.groups import Blueprint, Forest, Group, build_forest
+from extender.core.groups import Blueprint, Forest, Group, build_forest, regrown
 from extender.core.ids import GroupKey, NodeName, PodUid
 from extender.core.nodes import Node
 from extender.core.pods import HostPort, Pod
@@ -173,3 +173,24 @@ def forest_of(view: ClusterView) -> Forest:
     """Join the groups and pods of a view into trees."""
     members = {leaf: tuple(pods.values()) for leaf, pods in view.members.items()}
     return build_forest(dict(view.groups.items()), members)
+
+
+def forest_after(before: ClusterView, forest: Forest, view: ClusterView) -> Forest:
+    """Give `forest_of(view)` from the forest of an earlier view; what did not change is not joined again."""
+    if before.groups is view.groups and before.members is view.members:
+        return forest
+    groups = dict(view.groups.items())
+    if len(groups) != len(before.groups):
+        return forest_of(view)
+    changed = [g for key, g in groups.items() if before.groups.get(key) is not g]
+    if any(g.key not in before.groups for g in changed):
+        return forest_of(view)
+    members = {
+        leaf: tuple(pods.values())
+        for leaf, pods in view.members.items()
+        if before.members.get(leaf) is not pods
+    }
+    gone: dict[GroupKey, tuple[Pod, ...]] = {
+        leaf: () for leaf in before.members if leaf not in view.members
+    }
+    return regrown(forest, groups, changed, members | gone) or forest_of(view)

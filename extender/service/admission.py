@@ -1,14 +1,17 @@
 """The admission loop: observe, reconcile, plan pending roots, record, carry out. Off kube-scheduler's path.
 
-One pass at a time. Pending roots are tried in order of priority, then age. A root whose input has
-not changed since its last refusal is not planned again. Planning a long request gives the event loop
+One pass at a time. Pending roots are tried in order of priority, then age. A root that was refused is
+not planned again while there is only less room than then. What is planned at once is folded at once
+and is on its way to the log while the next root is planned on it. A long search gives the event loop
 back, so before its answer is recorded the input is made anew and compared.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+from collections.abc import Awaitable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 
 from extender.core.decisions.admission import (
@@ -18,21 +21,23 @@ from extender.core.decisions.admission import (
     still_holds,
 )
 from extender.core.decisions.reconcile import Circumstances, decide_reconcile
-from extender.core.decisions.requests import NodeRows, members_wanting, plan_request
+from extender.core.decisions.requests import members_wanting, plan_request
+from extender.core.decisions.rows import NodeRows
+from extender.core.decisions.standing import Refusals
 from extender.core.decisions.vetoes import Suspicions, VetoBook, decide_vetoes
 from extender.core.errors import ClusterUnavailable, NotLeading, StoreUnavailable
-from extender.core.events import GangAdmitted, GangExtended, GangRefused
+from extender.core.events import Draft, Event, GangAdmitted, GangExtended, GangRefused
 from extender.core.groups import Forest, Tree
 from extender.core.ids import GroupKey, PlanId, PodUid, RootUid
-from extender.core.planner.placement import Plan, PlanRequest
+from extender.core.planner.placement import Plan, PlanRequest, Verdict
 from extender.core.pods import Pod
 from extender.core.state import Reservation, ReservationState
-from extender.core.view import ClusterView, forest_of
+from extender.core.view import ClusterView, forest_after
 from extender.service.barriers import Barriers
 from extender.service.effects import Effects
 from extender.service.leading import Leader
-from extender.service.planning import Planner, canonical
-from extender.service.ports import Clock, Cluster, DecisionInputs
+from extender.service.planning import Planner
+from extender.service.ports import Clock, Cluster, DecisionInput, DecisionInputs
 from extender.service.reporting import Reporter
 from extender.settings import Settings
 from extender.telemetry import METRICS
@@ -40,6 +45,12 @@ from extender.telemetry import METRICS
 log = logging.getLogger(__name__)
 
 SETTLE_S = 0.01  # changes come in bursts; one pass serves a burst
+REST_PER_PASS = 2  # after a pass the loop rests this many times as long as the pass took, ...
+REST_S_MAX = 0.2  # ... at most so long: what passes leave is what filter and bind live on
+SLICE_MS = 10  # a pass gives the event loop back this often
+EXPLAIN_MS = (
+    200  # explaining refusals may take so much of a pass; the rest has its turn in the next
+)
 TICK_S = 1.0  # at the latest: reservations expire by time, vetoes too
 PAUSE_PER_MS = 5  # a refused tree waits this many times as long as its plan took
 CRASHED_MS = 60_000  # a root whose plan ended the planner's process twice waits so long
@@ -74,12 +85,14 @@ class Admission:
         self.reconciled_takes = (
             0  # grants after which a whole pass has run; ready needs the current one
         )
-        self._forest_of: ClusterView | None = None  # the view that `forest` was made from
+        self._forest_of = ClusterView()  # the view that `forest` was made from
         self._rows = NodeRows()
         self._suspicions = Suspicions()
         self._vetoes = VetoBook()
-        self._refused: dict[RootUid, str] = {}  # digest of the input that was refused last
+        self._refused = Refusals()
         self._not_before: dict[RootUid, int] = {}  # a costly refusal is not repeated at once
+        self._recording: list[Awaitable[tuple[Event, ...]]] = []  # on their way, in this pass
+        self._to_explain: list[GroupKey] = []  # certain to be refused, in this pass
 
     def ready(self) -> bool:
         """Say whether a whole pass has run since the lease was taken."""
@@ -89,7 +102,7 @@ class Admission:
         """Run passes for ever: on changes of cluster or state, and at least once per tick."""
         revision = -1
         while True:
-            takes = self._leader.takes
+            takes, begun_ms = self._leader.takes, self._clock.monotonic_ms()
             try:
                 if not self._cluster.doubt() and self._leader.may_record():
                     await self.run_pass()
@@ -98,7 +111,10 @@ class Admission:
             except (NotLeading, StoreUnavailable, ClusterUnavailable) as error:
                 log.warning("pass given up", extra={"error": str(error)})
                 await asyncio.sleep(0.2)
+            took_s = (self._clock.monotonic_ms() - begun_ms) / 1000
             revision = await self._next_change(revision)
+            await asyncio.sleep(min(max(SETTLE_S, took_s * REST_PER_PASS), REST_S_MAX))
+            revision = self._cluster.view().revision
 
     async def _next_change(self, revision: int) -> int:
         watched = {
@@ -111,16 +127,24 @@ class Admission:
         )
         for task in waiting:
             task.cancel()
-        await asyncio.sleep(SETTLE_S)
         return self._cluster.view().revision
 
     async def run_pass(self) -> None:
         """Bring log, plans and effects up to what the cluster shows now."""
         await self._reconcile()
-        for key in self._pending():
-            tree = self.forest.trees.get(key)
-            if tree is not None:
-                await self._admit(tree)
+        self._recording, self._to_explain = [], []
+        try:
+            slice_ms = self._clock.monotonic_ms()
+            for key in self._pending():
+                tree = self.forest.trees.get(key)
+                if tree is not None:
+                    await self._admit(tree)
+                if self._clock.monotonic_ms() - slice_ms >= SLICE_MS:
+                    await asyncio.sleep(0)
+                    slice_ms = self._clock.monotonic_ms()
+        finally:
+            await self._recorded()
+        await self._explain()
         view, state = self._cluster.view(), self._leader.acknowledged
         self.effects.sync(view, state)
         self._barriers.sync(state)
@@ -128,10 +152,8 @@ class Admission:
 
     def _look(self) -> tuple[ClusterView, ReservationState]:
         view = self._cluster.view()
-        seen = self._forest_of
-        if seen is None or seen.groups is not view.groups or seen.members is not view.members:
-            self.forest = forest_of(view)
-            self._forest_of = view
+        self.forest = forest_after(self._forest_of, self.forest, view)
+        self._forest_of = view
         return view, self._leader.speculative
 
     async def _reconcile(self) -> None:
@@ -196,7 +218,7 @@ class Admission:
         ]
         trees.sort(key=lambda t: (-t.root.priority, t.root.created_us, t.root.key))
         wanted = {tree.root.uid for tree in trees}
-        self._refused = {uid: d for uid, d in self._refused.items() if uid in wanted}
+        self._refused.keep(wanted)
         self._not_before = {uid: t for uid, t in self._not_before.items() if uid in wanted}
         return [tree.root.key for tree in trees]
 
@@ -211,32 +233,89 @@ class Admission:
 
     async def _admit(self, tree: Tree) -> None:
         if tree.problems:
-            drafts = decide_invalid(
-                self._leader.speculative, tree, self._recipe("", "tree changed")
+            self._record_soon(
+                decide_invalid(self._leader.speculative, tree, self._recipe("", "tree changed"))
             )
-            await self._leader.record(drafts)
             return
-        if tree.root.deleting:
+        if tree.root.deleting or self._clock.monotonic_ms() < self._not_before.get(
+            tree.root.uid, 0
+        ):
             return
-        _, request = self._request(tree)
-        if request is None or self._clock.monotonic_ms() < self._not_before.get(tree.root.uid, 0):
-            return
-        encoded = canonical(request)
-        if self._refused.get(tree.root.uid) == encoded.digest:
+        current, request = self._request(tree)
+        if current is None or request is None or self._refused.holds(tree.root.uid, request):
             return
         started_ms = self._clock.monotonic_ms()
+        answer = self.planner.at_once(request)
+        if answer == "explain":
+            self._to_explain.append(tree.root.key)
+        elif answer == "search":
+            await self._recorded()  # a search takes time; what was decided is told meanwhile
+            await self._search(current, request)
+        else:
+            METRICS.planned(answer, self._clock.monotonic_ms() - started_ms)
+            self._decided(current, request, answer, self.planner.encode(request))
+
+    def _decided(
+        self, tree: Tree, request: PlanRequest, verdict: Verdict, encoded: DecisionInput
+    ) -> None:
+        """Record a verdict that was made on what is."""
+        recipe = self._recipe(encoded.digest, f"cluster revision {self._cluster.view().revision}")
+        drafts = decide_verdict(self._leader.speculative, tree, request, verdict, recipe)
+        self._record_soon(drafts, encoded)
+        if not (isinstance(verdict, Plan) and verdict.assignments):
+            self._refused.put(tree.root.uid, request)
+
+    def _record_soon(self, drafts: Sequence[Draft], encoded: DecisionInput | None = None) -> None:
+        if not drafts:
+            return
+        rests_on_input = any(
+            isinstance(d.fact, GangAdmitted | GangExtended | GangRefused) for d in drafts
+        )
+        save = functools.partial(self._inputs.save, encoded) if encoded and rests_on_input else None
+        self._recording.append(self._leader.record_soon(drafts, save))
+
+    async def _recorded(self) -> None:
+        """Wait until all that was decided in this pass is durable; the first failure is raised."""
+        waiting, self._recording = self._recording, []
+        for outcome in await asyncio.gather(*waiting, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _explain(self) -> None:
+        """Find the reasons of trees that cannot be placed, for as long as a pass has for it."""
+        began_ms = self._clock.monotonic_ms()
+        # those without an answer first
+        state = self._leader.speculative
+        for key in sorted(self._to_explain, key=lambda k: self._answered(state, k)):
+            tree = self.forest.trees.get(key)
+            if tree is None:
+                continue
+            if self._clock.monotonic_ms() - began_ms > EXPLAIN_MS:
+                self._barriers.nudge()  # the others have their turn in the next pass, at once
+                break
+            current, request = self._request(tree)
+            if current is not None and request is not None:
+                await self._search(current, request)
+        await self._recorded()
+
+    def _answered(self, state: ReservationState, key: GroupKey) -> bool:
+        tree = self.forest.trees.get(key)
+        root = state.roots.get(tree.root.uid) if tree is not None else None
+        return root is not None and root.answer is not None
+
+    async def _search(self, tree: Tree, request: PlanRequest) -> None:
+        """Plan a tree in the other process, and record the answer if it still is one."""
+        uid = tree.root.uid
+        encoded = self.planner.encode(request)
+        started_ms = self._clock.monotonic_ms()
         try:
-            verdict = await self.planner.plan(request, encoded)
+            verdict = await self.planner.plan(encoded)
         except BrokenProcessPool:  # twice over the same input: not this root's turn again soon
             log.exception("planner process died", extra={"root": tree.root.key.path})
-            self._not_before[tree.root.uid] = self._clock.monotonic_ms() + CRASHED_MS
+            self._not_before[uid] = self._clock.monotonic_ms() + CRASHED_MS
             return
         took_ms = self._clock.monotonic_ms() - started_ms
         METRICS.planned(verdict, took_ms)
-        recipe = self._recipe(encoded.digest, f"cluster revision {self._cluster.view().revision}")
-        peek = decide_verdict(self._leader.speculative, tree, request, verdict, recipe)
-        if any(isinstance(d.fact, GangAdmitted | GangExtended | GangRefused) for d in peek):
-            await self._inputs.save(encoded)
         current, now = self._request(tree)
         if current is None or now is None:
             return
@@ -244,11 +323,9 @@ class Admission:
         if placed and now != request and not still_holds(request, verdict, now):  # type: ignore[arg-type]
             self._barriers.nudge()  # the world moved while we planned: the next pass plans again
             return
-        drafts = decide_verdict(self._leader.speculative, current, request, verdict, recipe)
-        await self._leader.record(drafts)
+        self._decided(current, request, verdict, encoded)
         if not placed:
-            self._refused[tree.root.uid] = encoded.digest
-            self._not_before[tree.root.uid] = self._clock.monotonic_ms() + PAUSE_PER_MS * took_ms
+            self._not_before[uid] = self._clock.monotonic_ms() + PAUSE_PER_MS * took_ms
 
     def _request(self, tree: Tree) -> tuple[Tree | None, PlanRequest | None]:
         """Make the input of a tree as it is now; nothing when there is nothing to plan any more."""

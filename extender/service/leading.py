@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
 import msgspec
@@ -53,6 +53,10 @@ class _Flight(msgspec.Struct, eq=False):
 
     events: tuple[Event, ...]
     done: asyncio.Future[None]
+    after: Callable[[], Awaitable[None]] | None  # must be done before this is sent
+    sent: asyncio.Future[
+        bool
+    ]  # True: the next one may be sent; False: it would not continue the log
 
 
 class Leader:
@@ -130,26 +134,54 @@ class Leader:
         """
         if not drafts:
             return ()
+        return await self.record_soon(drafts)
+
+    def record_soon(
+        self, drafts: Sequence[Draft], after: Callable[[], Awaitable[None]] | None = None
+    ) -> Awaitable[tuple[Event, ...]]:
+        """Stamp facts and fold them into `speculative` at once; what is given waits as `record` does.
+
+        So the next decision can be made on them while they are on their way to the log.
+
+        Args:
+            drafts: At least one.
+            after: Stores what has to be there before the facts; its failure is theirs.
+
+        Raises:
+            NotLeading: As `record`.
+        """
         if not self.may_record() or self._grant is None:
             raise NotLeading(self.why_not if self._grant is None else f"{self.role}: cannot append")
         events = self._stamped(drafts)
         self.speculative = fold(self.speculative, events)
-        flight = _Flight(events, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        flight = _Flight(events, loop.create_future(), after, loop.create_future())
+        before = self._flights[-1].sent if self._flights else None
         self._flights.append(flight)
         # A task of its own: a caller that is cancelled must not leave its append unsettled.
-        task = asyncio.create_task(self._append(self._grant, flight), name="append")
+        task = asyncio.create_task(self._append(self._grant, flight, before), name="append")
         self._appends.add(task)
         task.add_done_callback(self._appends.discard)
+        return self._until_done(flight)
+
+    async def _until_done(self, flight: _Flight) -> tuple[Event, ...]:
         try:
             async with asyncio.timeout(self._me.ttl_ms / 1000):
                 await asyncio.shield(flight.done)
         except TimeoutError:  # it is settled all the same, but callers have callers who wait
             msg = "the log has not answered for as long as a lease lasts; the outcome is unknown"
             raise StoreUnavailable(msg) from None
-        return events
+        return flight.events
 
-    async def _append(self, grant: Grant, flight: _Flight) -> None:
+    async def _append(
+        self, grant: Grant, flight: _Flight, before: asyncio.Future[bool] | None
+    ) -> None:
         try:
+            if flight.after is not None:
+                await flight.after()
+            if (before is not None and not await before) or flight not in self._flights:
+                return  # settled, or about to be, with the one before it
+            flight.sent.set_result(True)
             await self._log.append(grant, flight.events)
         except ExtenderError as error:  # known not written or unknown: settling finds out which
             self._settle(error)
@@ -160,6 +192,9 @@ class Leader:
                 log.exception("memory does not continue the log")
                 self._flights.append(flight)  # it was taken off; its caller must hear as well
                 self._lost(str(error))
+        finally:
+            if not flight.sent.done():
+                flight.sent.set_result(False)
 
     def remember(self, state: ReservationState) -> None:
         """Replace memory by a fold of the log; refused silently while appends are on their way.

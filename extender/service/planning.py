@@ -1,7 +1,7 @@
-"""Run the planner: short requests at once, long ones in a process of its own, so that filter stays quick.
+"""Run the planner: what comes quickly at once, the rest in a process of its own, so that filter stays quick.
 
-The planner is pure, so where it runs changes nothing but time. Long means more than
-`INLINE_CELLS_MAX` pairs of member and node, measured by `make bench` to be about the work of 10 ms.
+The planner is pure, so where it runs changes nothing but time. Rows that are the same objects as in
+the request before are neither converted nor encoded again.
 """
 
 from __future__ import annotations
@@ -14,31 +14,18 @@ import signal
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
-from extender.core.planner.canonical import decode, encode
+from extender.core.planner.canonical import Decoder, Encoder
 from extender.core.planner.placement import PlanGroup, PlanRequest, Verdict
-from extender.core.planner.search import plan
+from extender.core.planner.search import Fleet, Later, plan, plan_at_once
 from extender.service.ports import DecisionInput
 
 log = logging.getLogger(__name__)
 
-INLINE_CELLS_MAX = 4_000
+# At once goes what keeps the event loop for some 10 ms at most; `make bench NAMES=planner` has the times.
+AT_ONCE_CELLS_MAX = 16_000_000  # pairs of member and node
+AT_ONCE_GROUPS_MAX = 50
+AT_ONCE_EFFORT = 500  # search nodes
 PR_SET_PDEATHSIG = 1
-
-
-def canonical(request: PlanRequest) -> DecisionInput:
-    """Give the canonical bytes of a request, which are both its identity and its record."""
-    encoded = encode(request)
-    return DecisionInput(digest=encoded.digest, head=encoded.head, parts=encoded.parts)
-
-
-def _die_with_parent() -> None:
-    """Make the kernel end this worker when the service is killed, so that none is left behind."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service decides when to stop
-
-
-def _plan_bytes(head: bytes, parts: tuple[bytes, ...]) -> Verdict:
-    return plan(decode(head, parts))
 
 
 class Planner:
@@ -46,15 +33,30 @@ class Planner:
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
+        self._fleet = Fleet(())
+        self._encoder = Encoder()
 
-    async def plan(self, request: PlanRequest, encoded: DecisionInput) -> Verdict:
-        """Plan a tree.
+    def encode(self, request: PlanRequest) -> DecisionInput:
+        """Give the canonical bytes of a request, which are both its identity and its record."""
+        encoded = self._encoder.encode(request)
+        return DecisionInput(
+            digest=encoded.digest, head=encoded.head, parts=encoded.parts, hashes=encoded.hashes
+        )
+
+    def at_once(self, request: PlanRequest) -> Verdict | Later:
+        """Plan a tree here and now, or say that it would take long."""
+        groups, members = _count(request.root)
+        if groups > AT_ONCE_GROUPS_MAX or members * len(request.nodes) > AT_ONCE_CELLS_MAX:
+            return "search"
+        self._fleet = self._fleet.renewed(request.nodes)
+        return plan_at_once(request, self._fleet, effort=AT_ONCE_EFFORT)
+
+    async def plan(self, encoded: DecisionInput) -> Verdict:
+        """Plan a tree, however long it takes.
 
         Raises:
             BrokenProcessPool: The worker died twice over the same request (out of memory?).
         """
-        if _count_members(request.root) * len(request.nodes) <= INLINE_CELLS_MAX:
-            return plan(request)
         try:
             return await self._away(encoded)
         except BrokenProcessPool:
@@ -65,7 +67,7 @@ class Planner:
     async def _away(self, encoded: DecisionInput) -> Verdict:
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_die_with_parent)
+            self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_begin_worker)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, _plan_bytes, encoded.head, encoded.parts)
 
@@ -76,5 +78,33 @@ class Planner:
             self._pool = None
 
 
-def _count_members(group: PlanGroup) -> int:
-    return len(group.members) + sum(_count_members(child) for child in group.groups)
+def _count(group: PlanGroup) -> tuple[int, int]:
+    """Count the groups and the members of a tree."""
+    below = [_count(child) for child in group.groups]
+    return 1 + sum(g for g, _ in below), len(group.members) + sum(m for _, m in below)
+
+
+# -- the worker process
+
+
+class _Worker:
+    """What the worker keeps between requests."""
+
+    def __init__(self) -> None:
+        self.decoder = Decoder()
+        self.fleet = Fleet(())
+
+
+_WORKER = _Worker()
+
+
+def _begin_worker() -> None:
+    """Make the kernel end this worker when the service is killed, so that none is left behind."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service decides when to stop
+
+
+def _plan_bytes(head: bytes, parts: tuple[bytes, ...]) -> Verdict:
+    request = _WORKER.decoder.decode(head, parts)
+    _WORKER.fleet = _WORKER.fleet.renewed(request.nodes)
+    return plan(request, fleet=_WORKER.fleet)

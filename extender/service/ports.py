@@ -160,6 +160,7 @@ class DecisionInput(msgspec.Struct, frozen=True, kw_only=True):
     digest: str  # hex SHA-256 over head and parts
     head: bytes
     parts: tuple[bytes, ...]
+    hashes: tuple[bytes, ...] = ()  # SHA-256 of head and parts, where they are known already
 
 
 class DecisionInputs(Protocol):

@@ -11,7 +11,8 @@ from typing import Literal
 import msgspec
 
 from extender.core.decisions.oddities import oddities, template_mismatches
-from extender.core.decisions.requests import NodeRows, foreign_gates, is_candidate, plan_request
+from extender.core.decisions.requests import foreign_gates, is_candidate, plan_request
+from extender.core.decisions.rows import NodeRows
 from extender.core.groups import Forest, Group, Orphan, Tree
 from extender.core.ids import GroupKey, PodUid, RootUid
 from extender.core.planner.placement import Conflict, Plan, Refusal

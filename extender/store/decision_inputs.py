@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import zlib
+from collections import ChainMap
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from extender.service.ports import DecisionInput, DecisionInputs
 from extender.store.engine import transaction
 from extender.store.tables import DECISION_INPUT, DECISION_PART
 
+BATCH_MAX = 64  # inputs stored in one transaction
 REMEMBERED_PARTS_MAX = 100_000  # digests and numbers, some 15 MB at most
 _NUMBERS = msgspec.json.Decoder(list[int])
 
@@ -38,31 +40,63 @@ class PostgresDecisionInputs:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self._known: dict[bytes, int] = {}  # digest of a part -> its number; parts never go away
+        self._waiting: list[tuple[DecisionInput, asyncio.Future[None]]] = []
+        self._writer: asyncio.Task[None] | None = None
 
     async def save(self, decision: DecisionInput) -> None:
-        """See `DecisionInputs.save`.
+        """See `DecisionInputs.save`. What is asked for while one is being stored is stored together.
 
         Raises:
             StoreUnavailable: Unknown outcome; saving again is harmless.
         """
-        bodies = await asyncio.to_thread(_by_digest, (decision.head, *decision.parts))
-        async with transaction(self._engine, "saving a decision's input") as connection:
-            there = sa.select(DECISION_INPUT.c.digest).where(
-                DECISION_INPUT.c.digest == decision.digest
-            )
-            if (await connection.execute(there)).first() is not None:
-                return
-            numbers = await self._number(connection, dict(bodies))
-            parts = _pack([numbers[digest] for digest, _ in bodies])
-            await connection.execute(
-                insert(DECISION_INPUT)
-                .values(digest=decision.digest, parts=parts)
-                .on_conflict_do_nothing()
-            )
+        done = asyncio.get_running_loop().create_future()
+        self._waiting.append((decision, done))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write(), name="store inputs")
+        await done
+
+    async def _write(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
+            fault: BaseException | None = None
+            try:
+                await self._store([decision for decision, _ in batch])
+            except BaseException as error:
+                fault = error
+                if not isinstance(error, Exception):  # we end: nobody may be left waiting
+                    batch, self._waiting = batch + self._waiting, []
+                    raise
+            finally:
+                for _, done in batch:
+                    if done.done():
+                        continue  # the caller gave up
+                    if fault is None:
+                        done.set_result(None)
+                    elif isinstance(fault, Exception):
+                        done.set_exception(fault)
+                    else:
+                        done.cancel()
+
+    async def _store(self, decisions: Sequence[DecisionInput]) -> None:
+        found = [(d, (d.head, *d.parts), await _hashes_of(d)) for d in decisions]
+        bodies = {
+            digest: body
+            for _, parts, hashes in found
+            for digest, body in zip(hashes, parts, strict=True)
+            if digest not in self._known
+        }
+        async with transaction(self._engine, "saving inputs of decisions") as connection:
+            new = await self._number(connection, bodies)
+            numbers = ChainMap(new, self._known)
+            rows = [
+                {"digest": d.digest, "parts": _pack([numbers[digest] for digest in hashes])}
+                for d, _, hashes in found
+            ]
+            await connection.execute(insert(DECISION_INPUT).on_conflict_do_nothing(), rows)
         # Only now: before the commit the numbers might have been rolled back.
-        if len(self._known) + len(numbers) > REMEMBERED_PARTS_MAX:
+        if len(self._known) + len(new) > REMEMBERED_PARTS_MAX:
             self._known.clear()
-        self._known.update(numbers)
+        self._known.update(new)
 
     async def load(self, digest: str) -> DecisionInput | None:
         """See `DecisionInputs.load`.
@@ -94,11 +128,8 @@ class PostgresDecisionInputs:
     async def _number(
         self, connection: AsyncConnection, bodies: dict[bytes, bytes]
     ) -> dict[bytes, int]:
-        """Give each part its number, storing those that are new."""
-        numbers = {digest: self._known[digest] for digest in bodies if digest in self._known}
-        numbers |= await _look_up(
-            connection, [digest for digest in bodies if digest not in numbers]
-        )
+        """Give each of these parts its number, storing those that are new."""
+        numbers = await _look_up(connection, list(bodies))
         new = [digest for digest in bodies if digest not in numbers]
         if new:
             rows = await asyncio.to_thread(_compress, new, bodies)
@@ -107,6 +138,14 @@ class PostgresDecisionInputs:
             await connection.execute(insert(DECISION_PART).on_conflict_do_nothing(), rows)
             numbers |= await _look_up(connection, new)
         return numbers
+
+
+async def _hashes_of(decision: DecisionInput) -> Sequence[bytes]:
+    """Give the SHA-256 of head and parts."""
+    if decision.hashes:
+        return decision.hashes
+    bodies = (decision.head, *decision.parts)
+    return await asyncio.to_thread(lambda: [hashlib.sha256(body).digest() for body in bodies])
 
 
 async def _look_up(connection: AsyncConnection, digests: Sequence[bytes]) -> dict[bytes, int]:
@@ -118,10 +157,6 @@ async def _look_up(connection: AsyncConnection, digests: Sequence[bytes]) -> dic
         )
     )
     return {row.digest: row.id for row in rows}
-
-
-def _by_digest(bodies: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-    return [(hashlib.sha256(body).digest(), body) for body in bodies]
 
 
 def _compress(digests: Sequence[bytes], bodies: dict[bytes, bytes]) -> list[dict[str, bytes]]:

@@ -16,6 +16,7 @@ from tests.bench.table import table
 # name -> module with `run(scale) -> list[Figure]`, plain or async; cheapest first
 BENCHES = {
     "planner": "tests.bench.planner",
+    "admission": "tests.bench.admission",
 }
 OUT = Path(__file__).parents[2] / ".bench"
 

@@ -1,30 +1,25 @@
 """Make the planner's input from the view, the state and a tree.
 
-Free room on a node is what is left after assigned pods (terminating ones too), unassigned pods that
-are nominated there with equal or higher priority, and every held reservation whose pod is not
-assigned yet. Reservations of the tree itself are passed as bound members: they pin, and keep their room.
+Reservations of the tree itself are passed as bound members: they pin, and keep their room.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-import msgspec
-
+from extender.core.decisions.rows import NodeRows, taken_room
 from extender.core.groups import Group, Tree
-from extender.core.ids import GroupKey, NodeName, PodUid
-from extender.core.nodes import Node
+from extender.core.ids import GroupKey, PodUid
 from extender.core.planner.placement import (
     PlanBound,
     PlanGroup,
     PlanMember,
-    PlanNode,
     PlanRequest,
     Veto,
 )
-from extender.core.pods import HostPort, Pod, PodShape
+from extender.core.pods import Pod, PodShape
 from extender.core.state import Reservation, ReservationState, RootState, VetoKey
-from extender.core.view import NOTHING, ClusterView, Usage
+from extender.core.view import ClusterView
 
 GATE = "gang-extender.dev/admission"
 
@@ -37,103 +32,6 @@ def is_candidate(pod: Pod) -> bool:
 def is_running(pod: Pod) -> bool:
     """Say whether a pod is a bound member; one with a deletionTimestamp is none (DESIGN 9.10)."""
     return pod.node is not None and not pod.deleting
-
-
-class _Extra(msgspec.Struct):
-    """Room taken on a node by what is not assigned there."""
-
-    requests: dict[str, int]
-    ports: list[HostPort]
-    reserved: bool
-
-
-class NodeRows:
-    """Rows of the planner's input, remembered for as long as their node, usage and holds are the same objects."""
-
-    def __init__(self) -> None:
-        self._rows: dict[NodeName, tuple[Node, Usage, PlanNode]] = {}
-        self._order: tuple[NodeName, ...] = ()
-        self._generation = -1
-
-    def rows(self, view: ClusterView, extra: Mapping[NodeName, _Extra]) -> tuple[PlanNode, ...]:
-        """Give one row per node, sorted by name."""
-        if view.generation != self._generation:
-            self._order = tuple(sorted(view.nodes))
-            self._generation = view.generation
-            self._rows = {name: row for name, row in self._rows.items() if name in view.nodes}
-        return tuple(self._row(view, name, extra.get(name)) for name in self._order)
-
-    def _row(self, view: ClusterView, name: NodeName, extra: _Extra | None) -> PlanNode:
-        node, usage = view.nodes[name], view.usage.get(name, NOTHING)
-        if extra is not None:
-            return _make_row(node, usage, extra)
-        known = self._rows.get(name)
-        if known is not None and known[0] is node and known[1] is usage:
-            return known[2]
-        row = _make_row(node, usage, None)
-        self._rows[name] = (node, usage, row)
-        return row
-
-
-def _make_row(node: Node, usage: Usage, extra: _Extra | None) -> PlanNode:
-    free = dict(node.allocatable)
-    ports = list(usage.host_ports)
-    for name, amount in usage.requests.items():
-        if name in free:
-            free[name] -= amount
-    if extra is not None:
-        for name, amount in extra.requests.items():
-            if name in free:
-                free[name] -= amount
-        ports += extra.ports
-    return PlanNode(
-        name=node.name,
-        labels=node.labels,
-        taints=node.taints,
-        unschedulable=node.unschedulable or node.deleting,
-        allocatable=node.allocatable,
-        free=free,
-        host_ports=tuple(sorted(set(ports))),
-        reserved=extra is not None and extra.reserved,
-    )
-
-
-def _add(extra: dict[NodeName, _Extra], node: NodeName, requests: Mapping[str, int]) -> _Extra:
-    row = extra.setdefault(node, _Extra({}, [], reserved=False))
-    for name, amount in requests.items():
-        row.requests[name] = row.requests.get(name, 0) + amount
-    return row
-
-
-def unassigned_room(
-    view: ClusterView,
-    state: ReservationState,
-    *,
-    priority: int,
-    root_uid: str = "",
-) -> dict[NodeName, _Extra]:
-    """Collect per node what reservations and nominations take beside the assigned pods.
-
-    Args:
-        priority: Nominations below it are not counted (kube-scheduler ignores them as well).
-        root_uid: Reservations of this tree are counted as room but not flagged as somebody else's.
-    """
-    extra: dict[NodeName, _Extra] = {}
-    for node, held in state.held_on.items():
-        for reservation in held.values():
-            pod = view.pods.get(reservation.uid)
-            if pod is not None and pod.node is not None:
-                continue  # the pod itself is counted by now
-            row = _add(extra, node, reservation.requests)
-            row.reserved = row.reserved or reservation.root_uid != root_uid
-            if pod is not None:
-                row.ports += pod.shape.host_ports
-    for pod in view.nominated.values():
-        if pod.group is not None or pod.priority < priority or pod.nominated is None:
-            continue  # nominations of members are ours: their reservations count, nothing else
-        row = _add(extra, pod.nominated, dict(pod.shape.requests))
-        row.ports += pod.shape.host_ports
-    return extra
 
 
 class _Shapes:
@@ -165,10 +63,10 @@ def plan_request(
     held: Mapping[PodUid, Reservation] = root_state.held if root_state is not None else {}
     shapes = _Shapes()
     root = _plan_group(tree, tree.root, held, shapes)
-    extra = unassigned_room(view, state, priority=tree.root.priority, root_uid=tree.root.uid)
+    taken = taken_room(view, state, priority=tree.root.priority, root_uid=tree.root.uid)
     return PlanRequest(
         root=root,
-        nodes=rows.rows(view, extra),
+        nodes=rows.rows(view, taken),
         shapes=tuple(shapes.index),
         vetoes=_vetoes(view, state, tree, shapes, vetoes),
         claims_in_use=_claims_in_use(view, state, tree),

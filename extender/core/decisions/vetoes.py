@@ -14,7 +14,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from extender.core.decisions.requests import unassigned_room
+from extender.core.decisions.rows import taken_on, taken_requests
 from extender.core.events import AnyFact, Draft, NodeVetoed, ReleasedPod, ReservationReleased
 from extender.core.ids import NodeName, PlanId, PodUid
 from extender.core.nodes import Node
@@ -99,10 +99,12 @@ def fits(
     if node is None:
         return False
     usage = view.usage.get(reservation.node, NOTHING)
-    extra = unassigned_room(view, state, priority=reservation.priority).get(reservation.node)
+    beside = taken_on(view, state, reservation.node, priority=reservation.priority)
     taken = dict(usage.requests)
-    if extra is not None:  # holds the reservation itself, so the node must not be overdrawn with it
-        for name, amount in extra.requests.items():
+    if (
+        beside is not None
+    ):  # the reservation itself is in it: not even with it is the node overdrawn
+        for name, amount in taken_requests(beside).items():
             taken[name] = taken.get(name, 0) + amount
     if any(taken.get(name, 0) > node.allocatable.get(name, 0) for name in reservation.requests):
         return False

@@ -48,6 +48,7 @@ class Encoded(msgspec.Struct, frozen=True, kw_only=True):
 
     head: bytes  # everything but the nodes
     parts: tuple[bytes, ...]  # `PARTS` of them, JSON arrays of rows sorted by name
+    hashes: tuple[bytes, ...]  # SHA-256 of head and parts
     digest: str  # SHA-256 of the whole, hex
 
 
@@ -66,65 +67,131 @@ def bucket_of(name: str) -> int:
     return zlib.crc32(name.encode()) % BUCKETS
 
 
-def encode(request: PlanRequest) -> Encoded:
-    """Encode a request.
+class Encoder:
+    """Encodes one request after another; what the nodes have in common with the last one is kept."""
 
-    Raises:
-        ValueError: The nodes are not sorted by name, or a name occurs twice.
-    """
-    names = [n.name for n in request.nodes]
-    if any(a >= b for a, b in itertools.pairwise(names)):
-        raise ValueError("nodes must be sorted by name, each name once")
-    fixed: list[list[Fixed]] = [[] for _ in range(BUCKETS)]
-    room: list[list[Room]] = [[] for _ in range(BUCKETS)]
-    for n in request.nodes:
-        bucket = bucket_of(n.name)
-        fixed[bucket].append(Fixed(n.name, n.labels, n.taints, n.unschedulable, n.allocatable))
-        room[bucket].append(Room(n.name, n.free, n.host_ports, n.reserved))
-    head = _ENCODER.encode(msgspec.structs.replace(request, nodes=()))
-    parts = (
-        *(_ENCODER.encode(rows) for rows in fixed),
-        *(_ENCODER.encode(rows) for rows in room),
-    )
-    return Encoded(head=head, parts=parts, digest=digest_of(head, parts))
+    def __init__(self) -> None:
+        self._nodes: tuple[PlanNode, ...] = ()
+        self._buckets: list[list[int]] = []  # positions of the nodes of each bucket
+        self._bucket: list[int] = []  # bucket of each position
+        self._parts: list[bytes] = []
+        self._hashes: list[bytes] = []
+
+    def encode(self, request: PlanRequest) -> Encoded:
+        """Encode a request.
+
+        Raises:
+            ValueError: The nodes are not sorted by name, or a name occurs twice.
+        """
+        if request.nodes is not self._nodes or not self._parts:
+            self._take(request.nodes)
+        head = _ENCODER.encode(msgspec.structs.replace(request, nodes=()))
+        hashes = (hashlib.sha256(head).digest(), *self._hashes)
+        return Encoded(
+            head=head,
+            parts=tuple(self._parts),
+            hashes=hashes,
+            digest=hashlib.sha256(b"".join(hashes)).hexdigest(),
+        )
+
+    def _take(self, nodes: tuple[PlanNode, ...]) -> None:
+        before, self._nodes = self._nodes, ()  # in case of an error nothing is known
+        pairs = zip(before, nodes, strict=False)
+        changed = [i for i, (a, b) in enumerate(pairs) if a is not b]
+        same_names = len(before) == len(nodes) and all(
+            before[i].name == nodes[i].name for i in changed
+        )
+        if not same_names or not self._parts:
+            self._begin(nodes)
+            stale = set(range(PARTS))
+        else:
+            stale = {BUCKETS + self._bucket[i] for i in changed}
+            stale |= {self._bucket[i] for i in changed if _fixed(before[i]) != _fixed(nodes[i])}
+        for part in stale:
+            make = _fixed if part < BUCKETS else _room
+            rows = [make(nodes[i]) for i in self._buckets[part % BUCKETS]]
+            self._parts[part] = _ENCODER.encode(rows)
+            self._hashes[part] = hashlib.sha256(self._parts[part]).digest()
+        self._nodes = nodes
+
+    def _begin(self, nodes: tuple[PlanNode, ...]) -> None:
+        if any(a.name >= b.name for a, b in itertools.pairwise(nodes)):
+            raise ValueError("nodes must be sorted by name, each name once")
+        self._bucket = [bucket_of(n.name) for n in nodes]
+        self._buckets = [[] for _ in range(BUCKETS)]
+        for i, bucket in enumerate(self._bucket):
+            self._buckets[bucket].append(i)
+        self._parts, self._hashes = [b""] * PARTS, [b""] * PARTS
+
+
+def _fixed(n: PlanNode) -> Fixed:
+    return Fixed(n.name, n.labels, n.taints, n.unschedulable, n.allocatable)
+
+
+def _room(n: PlanNode) -> Room:
+    return Room(n.name, n.free, n.host_ports, n.reserved)
+
+
+def encode(request: PlanRequest) -> Encoded:
+    """Encode a request on its own; see `Encoder.encode`."""
+    return Encoder().encode(request)
 
 
 def digest_of(head: bytes, parts: Sequence[bytes]) -> str:
     """Hash the pieces one by one and then their hashes, so that no cut can be moved unnoticed."""
-    whole = hashlib.sha256(hashlib.sha256(head).digest())
-    for part in parts:
-        whole.update(hashlib.sha256(part).digest())
-    return whole.hexdigest()
+    return hashlib.sha256(
+        b"".join(hashlib.sha256(part).digest() for part in (head, *parts))
+    ).hexdigest()
+
+
+class Decoder:
+    """Decodes one request after another; rows of parts that are the same bytes stay the same objects."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[bytes, bytes, list[PlanNode]]] = [(b"", b"", [])] * BUCKETS
+        self._nodes: tuple[PlanNode, ...] = ()
+
+    def decode(self, head: bytes, parts: Sequence[bytes]) -> PlanRequest:
+        """Put a request together again; `decode(e.head, e.parts)` equals what `e` was made from.
+
+        Raises:
+            ValueError: There are not `PARTS` parts, or both halves of a bucket do not name the same nodes.
+            msgspec.ValidationError: A piece is not what it should be.
+        """
+        if len(parts) != PARTS:
+            raise ValueError(f"{len(parts)} parts, {PARTS} expected")
+        known = list(self._known)
+        for bucket, (fixed, room, _) in enumerate(self._known):
+            if (parts[bucket], parts[BUCKETS + bucket]) != (fixed, room):
+                rows = _rows(bucket, parts[bucket], parts[BUCKETS + bucket])
+                known[bucket] = (parts[bucket], parts[BUCKETS + bucket], rows)
+        if any(a is not b for a, b in zip(known, self._known, strict=True)):
+            every = [row for _, _, rows in known for row in rows]
+            self._nodes = tuple(sorted(every, key=lambda n: n.name))
+            self._known = known
+        return msgspec.structs.replace(_HEAD.decode(head), nodes=self._nodes)
+
+
+def _rows(bucket: int, fixed: bytes, room: bytes) -> list[PlanNode]:
+    rows = []
+    for f, r in zip(_FIXED.decode(fixed), _ROOM.decode(room), strict=True):
+        if f.name != r.name:
+            raise ValueError(f"bucket {bucket} names {f.name} in one half, {r.name} in the other")
+        rows.append(
+            PlanNode(
+                name=f.name,
+                labels=f.labels,
+                taints=f.taints,
+                unschedulable=f.unschedulable,
+                allocatable=f.allocatable,
+                free=r.free,
+                host_ports=r.host_ports,
+                reserved=r.reserved,
+            )
+        )
+    return rows
 
 
 def decode(head: bytes, parts: Sequence[bytes]) -> PlanRequest:
-    """Put a request together again; `decode(e.head, e.parts)` equals what `e` was made from.
-
-    Raises:
-        ValueError: There are not `PARTS` parts, or both halves of a bucket do not name the same nodes.
-        msgspec.ValidationError: A piece is not what it should be.
-    """
-    if len(parts) != PARTS:
-        raise ValueError(f"{len(parts)} parts, {PARTS} expected")
-    nodes: list[PlanNode] = []
-    for bucket in range(BUCKETS):
-        rooms = _ROOM.decode(parts[BUCKETS + bucket])
-        for f, r in zip(_FIXED.decode(parts[bucket]), rooms, strict=True):
-            if f.name != r.name:
-                raise ValueError(
-                    f"bucket {bucket} names {f.name} in one half, {r.name} in the other"
-                )
-            nodes.append(
-                PlanNode(
-                    name=f.name,
-                    labels=f.labels,
-                    taints=f.taints,
-                    unschedulable=f.unschedulable,
-                    allocatable=f.allocatable,
-                    free=r.free,
-                    host_ports=r.host_ports,
-                    reserved=r.reserved,
-                )
-            )
-    nodes.sort(key=lambda n: n.name)
-    return msgspec.structs.replace(_HEAD.decode(head), nodes=tuple(nodes))
+    """Decode a request on its own; see `Decoder.decode`."""
+    return Decoder().decode(head, parts)

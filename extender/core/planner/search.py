@@ -6,6 +6,8 @@ tried, and the branches and conflicts of the complete solver), never in time.
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 import msgspec
 import numpy as np
 
@@ -24,7 +26,9 @@ from extender.core.planner.placement import (
     Search,
     Verdict,
 )
-from extender.core.planner.solve import Solved, solve
+from extender.core.planner.solve import Solved, solve, solve_at_once
+
+Later: TypeAlias = Literal["explain", "search"]
 
 
 def plan(request: PlanRequest, *, fleet: Fleet | None = None) -> Verdict:
@@ -60,6 +64,31 @@ def plan(request: PlanRequest, *, fleet: Fleet | None = None) -> Verdict:
     if solved.solution is not None:
         return make_plan(request, solved)
     return _refuse(request, fleet, solved)
+
+
+def plan_at_once(request: PlanRequest, fleet: Fleet, *, effort: int) -> Verdict | Later:
+    """Give the answer of `plan` where it comes quickly, else what it would take.
+
+    Args:
+        request: As for `plan`.
+        fleet: Made from the very same `request.nodes` object.
+        effort: Search nodes that may be spent; the budget of the request is not.
+
+    Returns:
+        Exactly what `plan` returns: a quick search that was not cut short does the same steps with
+        any budget. *explain* where nothing can fit, which is proved, and only the reason has to be
+        found; *search* where a longer search must tell.
+    """
+    if not admissible(request.root):
+        return plan(request, fleet=fleet)
+    problem = compile_request(request, fleet)
+    if problem.violations:
+        return plan(request, fleet=fleet)
+    bounds = bound_all(problem)
+    if bounds.hopeless:
+        return "explain"
+    solved = solve_at_once(problem, bounds, min(effort, request.budget))
+    return make_plan(request, solved) if solved is not None else "search"
 
 
 def _refuse(request: PlanRequest, fleet: Fleet, solved: Solved) -> Refusal:
@@ -113,4 +142,4 @@ def _name(request: PlanRequest) -> str:
     return f"{request.root.key.kind} {request.root.key.path}"
 
 
-__all__ = ["Fleet", "Plan", "Refusal", "plan"]
+__all__ = ["Fleet", "Later", "Plan", "Refusal", "plan", "plan_at_once"]

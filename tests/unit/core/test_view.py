@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from immutables import Map
 
-from extender.core.groups import Group, leaf_key
+from extender.core.groups import Group, composite_key, leaf_key
 from extender.core.ids import NodeName, PodUid, RootUid
 from extender.core.nodes import Node
 from extender.core.pods import HostPort, Pod, PodShape
 from extender.core.view import (
     ClusterView,
+    forest_after,
+    forest_of,
     with_group,
     with_node,
     with_pod,
@@ -142,3 +144,59 @@ def test_a_node_may_go_before_its_pods() -> None:
     view = without_node(with_pod(with_node(ClusterView(), Node(name=NODES[0])), pod), NODES[0])
     assert list(view.on_node) == [NODES[0]]
     assert not without_pod(view, pod.uid).on_node
+
+
+GROUPS = [composite_key("a", "r"), composite_key("a", "c"), leaf_key("a", "g"), leaf_key("a", "h")]
+groups = st.builds(
+    Group,
+    key=st.sampled_from(GROUPS),
+    uid=st.sampled_from([RootUid("1"), RootUid("2")]),
+    parent=st.none() | st.sampled_from(["r", "c"]),
+    created_us=st.integers(0, 1),
+    priority=st.integers(0, 1),
+    resource_version=st.text(max_size=1),
+)
+
+
+@given(st.lists(st.one_of(pods, groups, st.sampled_from([PodUid("u0"), *GROUPS])), max_size=30))
+def test_a_forest_that_grows_is_the_forest_that_is_planted(found):
+    """After any change the forest made from the one before equals the one made anew; other trees stay the same objects."""
+    before, view = ClusterView(), ClusterView()
+    forest = forest_of(before)
+    for change in found:
+        if isinstance(change, Pod):
+            view = with_pod(view, change)
+        elif isinstance(change, Group):
+            view = with_group(view, change)
+        elif isinstance(change, str):
+            view = without_pod(view, change)
+        else:
+            view = without_group(view, change)
+        after = forest_after(before, forest, view)
+        assert after == forest_of(view)
+        if len(before.groups) == len(view.groups):
+            for key, tree in after.trees.items():
+                if tree == forest.trees.get(key):
+                    assert tree is forest.trees[key] or tree.root.key in _touched(before, view)
+        before, forest = view, after
+
+
+def _touched(before, view):
+    """Give the roots that some changed leaf or group may belong to."""
+    leaves = {k for k in GROUPS if before.members.get(k) is not view.members.get(k)}
+    changed = {k for k in GROUPS if before.groups.get(k) is not view.groups.get(k)}
+    forests = (forest_of(before), forest_of(view))
+    if any(k in f.orphans for k in changed for f in forests):
+        return set(GROUPS)
+    moved = any(
+        k in before.groups
+        and k in view.groups
+        and (before.groups[k].parent, before.groups[k].created_us)
+        != (view.groups[k].parent, view.groups[k].created_us)
+        for k in changed
+    )
+    return (
+        set(GROUPS)
+        if moved
+        else {f.root_of[k] for k in leaves | changed for f in forests if k in f.root_of}
+    )

@@ -9,10 +9,9 @@ import signal
 import pytest
 
 from extender.core.errors import StoreUnavailable
-from extender.core.events import GangAdmitted, GangRefused, ReservationReleased
+from extender.core.events import GangAdmitted, GangRefused, ReservationReleased, RootObserved
 from extender.core.planner.search import plan
-from extender.service import planning
-from extender.service.planning import Planner, canonical
+from extender.service.planning import Planner
 from extender.service.replaying import replay_decision
 from tests.builders import GPU, a_fleet, a_gang, a_node, a_pod
 from tests.fakes import Stage, until
@@ -27,13 +26,13 @@ async def leading(*objects, **rest):
 
 def count_plans(stage):
     """Count the questions to the planner, by root."""
-    asked, inner = [], stage.admission.planner.plan
+    asked, inner = [], stage.admission.planner.at_once
 
-    async def counting(request, encoded):
+    def counting(request):
         asked.append(request.root.key.name)
-        return await inner(request, encoded)
+        return inner(request)
 
-    stage.admission.planner.plan = counting
+    stage.admission.planner.at_once = counting
     return asked
 
 
@@ -51,6 +50,64 @@ async def test_an_unchanged_root_is_not_planned_again():
         assert sorted(stage.where("g").values()) == ["n0", "n1"]
         await stage.one_pass()
         assert asked == ["g", "g"]
+
+
+async def test_less_room_is_no_reason_to_plan_a_refused_root_again():
+    """A pod that takes room cannot help; one that goes can (SPEC L39)."""
+    fleet = (a_node("n0", gpu=2), a_node("n1", gpu=2))
+    running = a_pod("before", node="n0", requests={GPU: 1})
+    async with await leading(*fleet, running, *a_gang("g", pods=4)) as stage:
+        asked = count_plans(stage)
+        await stage.settled()
+        assert asked == ["g"]
+        stage.clock.advance(1)
+        stage.cluster.add(a_pod("thief", node="n1", requests={GPU: 1}))
+        await stage.settled()
+        assert asked == ["g"], "there is only less room"
+        stage.cluster.delete_pod("thief")
+        stage.cluster.delete_pod("before")
+        await stage.settled()
+        assert asked == ["g", "g"]
+        assert stage.root("g").phase == "admitted"
+
+
+async def test_trees_of_one_pass_are_admitted_without_waiting_for_one_another():
+    """Every decision rests on those before it, also while none of them is durable yet."""
+    gangs = [thing for i in range(3) for thing in a_gang(f"g{i}", pods=2)]
+    async with await leading(a_node("n0", gpu=4), *gangs) as stage:
+        under_way = []
+        inner = stage.log.append
+
+        async def watched(grant, events):
+            under_way.append(len(stage.leader._flights))
+            await inner(grant, events)
+
+        stage.log.append = watched
+        await stage.one_pass()
+        assert max(under_way) == 2, "both admissions are on their way at once"
+        assert [bool(stage.root(f"g{i}").held) for i in range(3)] == [True, True, False]
+
+
+async def test_an_input_that_cannot_be_stored_keeps_its_decision_from_the_log():
+    """No admission without its input; what was decided on top of it goes with it, and is decided anew."""
+    gangs = [thing for i in range(2) for thing in a_gang(f"g{i}", pods=2)]
+    async with await leading(a_node("n0", gpu=4), *gangs) as stage:
+        inner, failed = stage.inputs.save, []
+
+        async def failing(decision):
+            if not failed:
+                failed.append(decision.digest)
+                raise StoreUnavailable("the test says so")
+            await inner(decision)
+
+        stage.inputs.save = failing
+        with pytest.raises(StoreUnavailable):
+            await stage.one_pass()
+        assert stage.facts(GangAdmitted) == []
+        await until(stage.leader.may_record, "settled")
+        await stage.settled()
+        assert len(stage.facts(GangAdmitted)) == 2
+        assert len(stage.facts(RootObserved)) == 2
 
 
 @pytest.mark.parametrize("order", [["a", "b"], ["b", "a"]], ids="".join)
@@ -170,9 +227,10 @@ async def test_a_plan_that_the_world_overtook_is_not_recorded():
     """What changed while the planner thought is looked at before the answer is recorded."""
     async with await leading(a_node("n0", gpu=2), *a_gang("g", pods=2)) as stage:
         inner = stage.admission.planner.plan
+        stage.admission.planner.at_once = lambda request: "search"
 
-        async def slow(request, encoded):
-            verdict = await inner(request, encoded)
+        async def slow(encoded):
+            verdict = await inner(encoded)
             if not stage.facts(GangRefused):
                 stage.cluster.add(a_pod("thief", node="n0", requests={GPU: 1}))
             return verdict
@@ -228,28 +286,26 @@ def _long_case():
     return case.request()
 
 
-async def test_another_process_gives_the_same_answer(monkeypatch):
+async def test_another_process_gives_the_same_answer():
     """Where the planner runs changes nothing but time."""
     request = _long_case()
-    monkeypatch.setattr(planning, "INLINE_CELLS_MAX", 0)
     planner = Planner()
     try:
-        assert await planner.plan(request, canonical(request)) == plan(request)
+        assert await planner.plan(planner.encode(request)) == plan(request)
         assert planner._pool is not None
     finally:
         planner.stop()
 
 
-async def test_a_killed_planner_process_is_replaced(monkeypatch):
+async def test_a_killed_planner_process_is_replaced():
     """SIGKILL of the worker costs another try, not the answer."""
     request = _long_case()
-    monkeypatch.setattr(planning, "INLINE_CELLS_MAX", 0)
     planner = Planner()
     try:
-        before = await planner.plan(request, canonical(request))
+        before = await planner.plan(planner.encode(request))
         (worker,) = planner._pool._processes
         os.kill(worker, signal.SIGKILL)
-        assert await planner.plan(request, canonical(request)) == before
+        assert await planner.plan(planner.encode(request)) == before
         (another,) = planner._pool._processes
         assert another != worker
     finally:

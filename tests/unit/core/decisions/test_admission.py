@@ -12,7 +12,8 @@ from extender.core.decisions.admission import (
     decide_verdict,
     still_holds,
 )
-from extender.core.decisions.requests import NodeRows, plan_request
+from extender.core.decisions.requests import plan_request
+from extender.core.decisions.rows import NodeRows
 from extender.core.events import GangAdmitted, GangExtended
 from extender.core.ids import NodeName, PlanId
 from extender.core.nodes import Taint

@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 
 from extender.core.decisions.requests import (
     GATE,
-    NodeRows,
     foreign_gates,
     is_candidate,
     is_running,
     members_wanting,
     plan_request,
-    unassigned_room,
 )
+from extender.core.decisions.rows import NodeRows, Taken, taken_room
 from extender.core.decisions.vetoes import VetoBook
 from extender.core.events import (
     AssignmentRecord,
@@ -28,8 +27,8 @@ from extender.core.events import (
 )
 from extender.core.ids import NIL_ROOT, NodeName, PlanId, PodUid, RootUid
 from extender.core.nodes import Node, Taint
-from extender.core.pods import Pod, PodShape
-from extender.core.state import EMPTY
+from extender.core.pods import HostPort, Pod, PodShape
+from extender.core.state import EMPTY, Reservation
 from extender.core.view import ClusterView, with_node, with_pod, without_node, without_pod
 from tests.builders import GPU, a_fleet, a_gang, a_group, a_node, a_pod
 from tests.fakes import FakeCluster, forest_of
@@ -202,6 +201,21 @@ def test_nested_groups_keep_their_order_and_policy():
 # --- the cache of rows
 
 NODES = [NodeName(f"n{i}") for i in range(3)]
+RESERVATIONS = [
+    Reservation(
+        plan=PlanId("p"),
+        root_uid=RootUid("r"),
+        pod=f"a/h{i}",
+        uid=PodUid(f"h{i}"),
+        group="g",
+        node=NODES[0],
+        requests={"gpu": i % 2},
+        priority=0,
+        extra=False,
+        at_us=0,
+    )
+    for i in range(3)
+]
 _changes = st.one_of(
     st.builds(
         Node,
@@ -225,12 +239,20 @@ _changes = st.one_of(
 )
 
 
-@settings(max_examples=200)
-@given(st.lists(_changes, max_size=30))
+_holds = st.builds(
+    Taken,
+    held=st.lists(st.sampled_from(RESERVATIONS), max_size=2, unique_by=id).map(tuple),
+    ports=st.sampled_from([(), (HostPort(protocol="TCP", port=80, ip="0.0.0.0"),)]),
+    reserved=st.booleans(),
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(_changes, st.dictionaries(st.sampled_from(NODES), _holds)), max_size=30))
 def test_a_remembered_row_is_never_stale(changes):
     """After any sequence of changes a cache in use gives the very rows that a fresh one makes."""
     view, rows = ClusterView(), NodeRows()
-    for change in changes:
+    for change, holds in changes:
         if isinstance(change, Node):
             view = with_node(view, change)
         elif isinstance(change, Pod):
@@ -239,8 +261,10 @@ def test_a_remembered_row_is_never_stale(changes):
             view = without_node(view, NodeName(change))
         else:
             view = without_pod(view, PodUid(change))
-        extra = unassigned_room(view, EMPTY, priority=0)
-        assert rows.rows(view, extra) == NodeRows().rows(view, extra)
+        taken = {**taken_room(view, EMPTY, priority=0), **holds}
+        given = rows.rows(view, taken)
+        assert given == NodeRows().rows(view, taken)
+        assert rows.rows(view, taken) is given, "nothing changed, so neither may the rows"
 
 
 def test_the_nil_stream_reserves_nothing():

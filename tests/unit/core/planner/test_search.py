@@ -10,16 +10,20 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
+from extender.core.decisions.standing import Refusals
+from extender.core.ids import RootUid
 from extender.core.planner import cells, solve
+from extender.core.planner.canonical import Decoder, Encoder, encode
 from extender.core.planner.feasibility import admissible
 from extender.core.planner.placement import Plan, Refusal
-from extender.core.planner.search import Fleet, plan
+from extender.core.planner.search import Fleet, plan, plan_at_once
 from tests import vectors
 from tests.bruteforce import best_total
 from tests.checker import faults
-from tests.unit.core.planner.trees import requests
+from tests.unit.core.planner.trees import changed_nodes, requests
 
 PLACE = vectors.of_kind("place")
 
@@ -135,6 +139,51 @@ def test_fleet_changes_nothing(request_):
     first = plan(request_, fleet=fleet)
     assert msgspec.json.encode(plan(request_, fleet=fleet)) == msgspec.json.encode(first)
     assert msgspec.json.encode(plan(request_)) == msgspec.json.encode(first)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(requests(), st.data())
+def test_what_is_kept_changes_nothing(request_, data):
+    """Fleet, bytes and rows kept from other nodes give what those made anew give."""
+    fleet, encoder, decoder = Fleet(request_.nodes), Encoder(), Decoder()
+    plan(request_, fleet=fleet)
+    for _ in range(3):
+        encoded = encoder.encode(request_)
+        assert encoded == encode(request_)
+        assert decoder.decode(encoded.head, encoded.parts) == request_
+        nodes = data.draw(changed_nodes(request_.nodes))
+        request_ = msgspec.structs.replace(request_, nodes=nodes)
+        fleet = fleet.renewed(nodes)
+        assert msgspec.json.encode(plan(request_, fleet=fleet)) == msgspec.json.encode(
+            plan(request_)
+        )
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(requests(), st.sampled_from([1, 3, 1000]))
+def test_at_once_is_the_same_answer_or_none(request_, effort):
+    """What comes at once is what the whole search says; what is left to explain is refused."""
+    answer = plan_at_once(request_, Fleet(request_.nodes), effort=effort)
+    whole = plan(request_)
+    if answer == "explain":
+        assert isinstance(whole, Refusal)
+        assert whole.outcome != "waiting"
+    elif answer != "search":
+        assert msgspec.json.encode(answer) == msgspec.json.encode(whole)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(requests(), st.data())
+def test_a_refusal_stands_while_there_is_only_less(request_, data):
+    """Whenever an earlier refusal is said to hold, planning would refuse as well (L39)."""
+    assume(isinstance(plan(request_), Refusal))
+    known, root = Refusals(), RootUid("r")
+    known.put(root, request_)
+    now = msgspec.structs.replace(request_, nodes=data.draw(changed_nodes(request_.nodes)))
+    if known.holds(root, now):
+        assert isinstance(plan(now), Refusal)
+    else:
+        assert now != request_
 
 
 SCRIPT = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import strategies as st
 
 from extender.core.ids import GroupKey, NodeName, PodUid
@@ -163,3 +164,28 @@ def requests(draw, most_pods: int = 6) -> PlanRequest:
     return PlanRequest(
         root=root, nodes=fleet, shapes=kinds, vetoes=vetoes, claims_in_use=in_use, explain=False
     )
+
+
+@st.composite
+def changed_nodes(draw, nodes: tuple[PlanNode, ...]) -> tuple[PlanNode, ...]:
+    """Change a few of the nodes, as pods and people do; the others stay the same objects."""
+    rows = list(nodes)
+    for _ in range(draw(st.integers(0, 3)) if rows else 0):
+        place = draw(st.integers(0, len(rows) - 1))
+        row = rows[place]
+        change = draw(st.sampled_from(["less", "more", "label", "taint", "cordon", "gone", "port"]))
+        if change == "gone":
+            del rows[place]
+            if not rows:
+                break
+            continue
+        by = -1 if change == "less" else 1
+        rows[place] = {
+            "less": msgspec.structs.replace(row, free={k: v + by for k, v in row.free.items()}),
+            "more": msgspec.structs.replace(row, free={k: v + by for k, v in row.free.items()}),
+            "label": msgspec.structs.replace(row, labels={**row.labels, "rack": "r9"}),
+            "taint": msgspec.structs.replace(row, taints=(Taint("t", "a"),)),
+            "cordon": msgspec.structs.replace(row, unschedulable=not row.unschedulable),
+            "port": msgspec.structs.replace(row, host_ports=(HostPort("TCP", 80, "0.0.0.0"),)),
+        }[change]
+    return tuple(rows)

@@ -1,0 +1,213 @@
+"""Free room per node, and the planner's row of each node, kept from one request to the next.
+
+Free room on a node is what is left after assigned pods (terminating ones too), unassigned pods that
+are nominated there with equal or higher priority, and every held reservation whose pod is not
+assigned yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from immutables import Map
+
+from extender.core.ids import NodeName, PodUid
+from extender.core.nodes import Node
+from extender.core.planner.placement import PlanNode
+from extender.core.pods import HostPort, Pod
+from extender.core.state import Reservation, ReservationState
+from extender.core.view import NOTHING, ClusterView, Usage
+
+NO_HOLDS: Map[PodUid, Reservation] = Map()
+_NO_NODES: Map[NodeName, Node] = Map()
+_NO_USAGE: Map[NodeName, Usage] = Map()
+
+
+class Taken(msgspec.Struct):
+    """Who takes room on a node without being assigned to it."""
+
+    held: tuple[Reservation, ...] = ()  # their pods are not assigned yet
+    nominated: tuple[Pod, ...] = ()  # no members: nominations of members are ours
+    ports: tuple[HostPort, ...] = ()
+    reserved: bool = False  # some of it is held for another tree than the one that asks
+
+    def same(self, other: Taken | None) -> bool:
+        """Say whether the very same pods and reservations take room."""
+        return (
+            other is not None
+            and self.reserved == other.reserved
+            and self.ports == other.ports
+            and len(self.held) == len(other.held)
+            and len(self.nominated) == len(other.nominated)
+            and all(a is b for a, b in zip(self.held, other.held, strict=True))
+            and all(a is b for a, b in zip(self.nominated, other.nominated, strict=True))
+        )
+
+
+def taken_room(
+    view: ClusterView, state: ReservationState, *, priority: int, root_uid: str = ""
+) -> dict[NodeName, Taken]:
+    """Collect per node what reservations and nominations take beside the assigned pods.
+
+    Args:
+        priority: Nominations below it are not counted (kube-scheduler ignores them as well).
+        root_uid: Reservations of this tree are counted as room but not flagged as somebody else's.
+    """
+    found: dict[NodeName, Taken] = {}
+    for node, held in state.held_on.items():
+        taken = _held_back(view, held.values(), root_uid)
+        if taken is not None:
+            found[node] = taken
+    for pod in view.nominated.values():
+        if pod.nominated is not None and _counts(pod, priority):
+            found[pod.nominated] = _with_nomination(found.get(pod.nominated), pod)
+    return found
+
+
+def taken_on(
+    view: ClusterView, state: ReservationState, node: NodeName, *, priority: int
+) -> Taken | None:
+    """Collect the same for one node."""
+    taken = _held_back(view, state.held_on.get(node, NO_HOLDS).values(), "")
+    for pod in view.nominated.values():
+        if pod.nominated == node and _counts(pod, priority):
+            taken = _with_nomination(taken, pod)
+    return taken
+
+
+def _counts(pod: Pod, priority: int) -> bool:
+    """Say whether a nomination takes room; those of members are ours: their reservations do instead."""
+    return pod.group is None and pod.priority >= priority
+
+
+def _held_back(view: ClusterView, held: Iterable[Reservation], root_uid: str) -> Taken | None:
+    waiting: list[Reservation] = []
+    ports: tuple[HostPort, ...] = ()
+    reserved = False
+    for reservation in held:
+        pod = view.pods.get(reservation.uid)
+        if pod is not None:
+            if pod.node is not None:
+                continue  # the pod itself is counted by now
+            ports += pod.shape.host_ports
+        waiting.append(reservation)
+        reserved = reserved or reservation.root_uid != root_uid
+    return Taken(held=tuple(waiting), ports=ports, reserved=reserved) if waiting else None
+
+
+def _with_nomination(taken: Taken | None, pod: Pod) -> Taken:
+    taken = taken or Taken()
+    return Taken(
+        held=taken.held,
+        nominated=(*taken.nominated, pod),
+        ports=taken.ports + pod.shape.host_ports,
+        reserved=taken.reserved,
+    )
+
+
+def taken_requests(taken: Taken) -> dict[str, int]:
+    """Sum what is taken, by resource."""
+    total: dict[str, int] = {}
+    for reservation in taken.held:
+        for name, amount in reservation.requests.items():
+            total[name] = total.get(name, 0) + amount
+    for pod in taken.nominated:
+        for name, amount in pod.shape.requests:
+            total[name] = total.get(name, 0) + amount
+    return total
+
+
+class _Kept(msgspec.Struct):
+    node: Node
+    usage: Usage
+    taken: Taken | None
+    row: PlanNode
+
+
+class NodeRows:
+    """Rows of the planner's input: a row is the same object for as long as nothing on its node changes.
+
+    What is made from rows (columns, bytes) can therefore be kept row by row as well.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[NodeName, _Kept] = {}
+        self._place: dict[NodeName, int] = {}  # position in the order of names
+        self._list: list[PlanNode] = []
+        self._rows: tuple[PlanNode, ...] = ()
+        self._nodes = _NO_NODES
+        self._usage = _NO_USAGE
+        self._with_taken: frozenset[NodeName] = frozenset()
+
+    def rows(self, view: ClusterView, taken: Mapping[NodeName, Taken]) -> tuple[PlanNode, ...]:
+        """Give one row per node, sorted by name; the same tuple when no row changed."""
+        look: frozenset[NodeName] | set[NodeName]
+        if view.nodes is not self._nodes and not self._same_names(view):
+            self._begin(view)
+            look = set(self._place)
+        elif view.nodes is self._nodes and view.usage is self._usage:
+            look = self._with_taken | taken.keys()
+        else:
+            look = set(self._place)
+        changed = False
+        for name in look:
+            place = self._place.get(name)
+            if place is None:
+                continue  # room is held on a node that is gone; reconcile gives it back
+            row = self._row(view, name, taken.get(name))
+            if self._list[place] is not row:
+                self._list[place] = row
+                changed = True
+        if changed:
+            self._rows = tuple(self._list)
+        self._nodes, self._usage, self._with_taken = view.nodes, view.usage, frozenset(taken)
+        return self._rows
+
+    def _same_names(self, view: ClusterView) -> bool:
+        return len(view.nodes) == len(self._place) and all(n in self._place for n in view.nodes)
+
+    def _begin(self, view: ClusterView) -> None:
+        order = sorted(view.nodes)
+        self._place = {name: i for i, name in enumerate(order)}
+        self._kept = {name: kept for name, kept in self._kept.items() if name in self._place}
+        nothing = PlanNode(name=NodeName(""), labels={}, allocatable={})
+        self._list = [nothing] * len(order)  # every place is looked at next
+        self._rows = ()
+
+    def _row(self, view: ClusterView, name: NodeName, taken: Taken | None) -> PlanNode:
+        node, usage = view.nodes[name], view.usage.get(name, NOTHING)
+        kept = self._kept.get(name)
+        if kept is not None and kept.node is node and kept.usage is usage:
+            same = kept.taken is None if taken is None else taken.same(kept.taken)
+            if same:
+                return kept.row
+        row = make_row(node, usage, taken)
+        if kept is not None and kept.row == row:
+            row = kept.row  # who takes the room changed, what is left of it did not
+        self._kept[name] = _Kept(node, usage, taken, row)
+        return row
+
+
+def make_row(node: Node, usage: Usage, taken: Taken | None) -> PlanNode:
+    """Make the planner's row of a node."""
+    free = dict(node.allocatable)
+    ports = list(usage.host_ports)
+    for name, amount in usage.requests.items():
+        if name in free:
+            free[name] -= amount
+    if taken is not None:
+        for name, amount in taken_requests(taken).items():
+            if name in free:
+                free[name] -= amount
+        ports += taken.ports
+    return PlanNode(
+        name=node.name,
+        labels=node.labels,
+        taints=node.taints,
+        unschedulable=node.unschedulable or node.deleting,
+        allocatable=node.allocatable,
+        free=free,
+        host_ports=tuple(sorted(set(ports))),
+        reserved=taken is not None and taken.reserved,
+    )
