@@ -13,6 +13,13 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
 
     rounds: int = 5  # alternating runs of each side
     quick: bool = False  # small sizes: does the benchmark work at all
+    only: str = ""  # only cases whose name contains this
+    done: frozenset[tuple[str, str]] = frozenset()  # (bench, what) measured before; not again
+
+    def wants(self, bench: str, case: str) -> bool:
+        """Say whether a case is to be run; its figures are called "<case>: ..."."""
+        known = any(b == bench and what.partition(": ")[0] == case for b, what in self.done)
+        return self.only in case and not known
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):

@@ -87,6 +87,12 @@ class Service:
         """Say whether the process lives."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        """Give the id of the process."""
+        assert self._process is not None
+        return self._process.pid
+
     def kill(self) -> None:
         """SIGKILL."""
         assert self._process is not None

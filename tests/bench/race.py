@@ -1,0 +1,243 @@
+"""Alternating runs of several sides on one stand, timed by one clock.
+
+The clock is that of the process which creates the pods: it sees a create answered and, over a watch,
+a pod on its node. What counts is the time from the last create to the last bind; ordinary pods are
+bound while others are still created, so beside them the time from the first create counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import calendar
+import re
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tests.bench.figures import Figure
+from tests.bench.sides import Shape, Side
+from tests.bench.stand import Stand
+from tests.controlplane.api import CONNECTIONS_MAX, Api
+from tests.e2e.scenarios.service import Service
+
+RUNS = Path(__file__).parents[2] / ".bench" / "runs"
+WARM = Shape(pods=8)
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """What is placed, where, and how fast kube-scheduler may call and pods come."""
+
+    shape: Shape
+    nodes: int
+    qps: tuple[int, int] | None = None  # of kube-scheduler's client; None: its default
+    per_s: float = 0  # pods created per second; 0: at full speed
+    deadline_s: float = 300  # after the last create; a run that takes longer did not finish
+
+    def __str__(self) -> str:
+        qps = "QPS 50/100 (default)" if self.qps is None else f"QPS {self.qps[0]:,}/{self.qps[1]:,}"
+        speed = f", created at {self.per_s:g}/s" if self.per_s else ""
+        return f"{self.shape}, {self.nodes:,} nodes, {qps}{speed}"
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One run; times in seconds after the first create was sent."""
+
+    side: str
+    pods: int
+    created_s: float  # the last create was answered
+    bound_s: tuple[float, ...]  # pods seen on a node, in order
+    cpu_s: dict[str, float]  # per program, from the first create to the last bind
+    marks_s: dict[str, float]  # ours only: what the service has written down
+
+    @property
+    def finished(self) -> bool:
+        return len(self.bound_s) == self.pods
+
+    @property
+    def per_s(self) -> float:
+        """Pods per second, from the last create to the last bind."""
+        return self.pods / (self.bound_s[-1] - self.created_s)
+
+    @property
+    def per_s_from_first(self) -> float:
+        """Pods per second, from the first create to the last bind."""
+        return self.pods / self.bound_s[-1]
+
+
+class BoundWatch:
+    """Sees pods of a namespace come to a node; an async context manager."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self.at: dict[str, float] = {}  # pod -> monotonic time
+        self._api = api
+        self._path = f"/api/v1/namespaces/{namespace}/pods"
+        self._changed = asyncio.Event()
+        self._listening = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> BoundWatch:
+        self._task = asyncio.create_task(self._follow())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _follow(self) -> None:
+        while True:  # the API server ends a watch now and then
+            async for kind, pod in self._api.watch(self._path, fieldSelector="spec.nodeName!="):
+                if kind in ("ADDED", "MODIFIED"):
+                    self.at.setdefault(pod["metadata"]["name"], time.monotonic())
+                    self._changed.set()
+
+    async def until(self, names: Iterable[str], within_s: float) -> bool:
+        """Wait until all of these were seen; False when the time is over."""
+        assert self._task is not None
+        missing = set(names)
+        deadline_s = time.monotonic() + within_s
+        while missing := missing - self.at.keys():
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                return False
+            self._changed.clear()
+            waiting = asyncio.create_task(self._changed.wait())
+            done, _ = await asyncio.wait(
+                (waiting, self._task), timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            waiting.cancel()
+            if self._task in done:
+                self._task.result()  # it never ends unless it fails
+        return True
+
+
+async def create_all(api: Api, pods: Sequence[dict[str, Any]], per_s: float = 0) -> float:
+    """Create pods over a few connections, in order, evenly spaced if wanted; the time of the last answer."""
+    queue = iter(enumerate(pods))
+    began_s = time.monotonic()
+
+    async def worker() -> None:
+        for number, pod in queue:
+            if per_s:
+                await asyncio.sleep(began_s + number / per_s - time.monotonic())
+            await api.create(pod)
+
+    await asyncio.gather(*(worker() for _ in range(CONNECTIONS_MAX - 2)))
+    return time.monotonic()
+
+
+async def run_once(stand: Stand, side: Side, case: Case) -> Run:
+    """Start a side, let it place something small, then measure, then clean up."""
+    await stand.sweep()
+    await stand.start(side, case.qps)
+    try:
+        async with stand.loader() as api, BoundWatch(api, side.namespace) as watch:
+            warm = list(side.pods(WARM, "warm"))
+            for group in side.groups(WARM, stand.minor, "warm"):
+                await api.create(group)
+            await create_all(api, warm)
+            if not await watch.until((p["metadata"]["name"] for p in warm), case.deadline_s):
+                raise RuntimeError(f"{side.name} did not bind {WARM} to warm up")
+            for group in side.groups(case.shape, stand.minor):
+                await api.create(group)
+            pods = list(side.pods(case.shape))
+            names = {pod["metadata"]["name"] for pod in pods}
+            before = stand.cpu_s()
+            wall_s, began_s = time.time(), time.monotonic()
+            created_s = await create_all(api, pods, case.per_s)
+            await watch.until(names, case.deadline_s)
+            after = stand.cpu_s()
+            bound = sorted(at - began_s for name, at in watch.at.items() if name in names)
+        marks = await marks_of(stand.service, wall_s) if stand.service is not None else {}
+        return Run(
+            side=side.name,
+            pods=len(pods),
+            created_s=created_s - began_s,
+            bound_s=tuple(bound),
+            cpu_s={name: round(after[name] - before.get(name, 0), 2) for name in after},
+            marks_s=marks,
+        )
+    finally:
+        await stand.stop()
+        await stand.sweep()
+
+
+async def marks_of(service: Service, wall_s: float) -> dict[str, float]:
+    """Read from log and facts when the steps of a run began and ended."""
+    seen: dict[str, list[float]] = {}
+    for fact in await service.facts():
+        if "default/warm" not in fact["gang"] and "/warm" not in fact["gang"]:
+            seen.setdefault(fact["type"], []).append(_after(fact["time"], wall_s))
+    for line in service.log.read_text().splitlines():
+        entry = msgspec.json.decode(line) if line.startswith("{") else {}
+        if entry.get("message") == "barrier open":
+            seen.setdefault("barrier open", []).append(_after(entry["time"], wall_s))
+        if entry.get("message") == "call" and "/warm" not in entry.get("pod", ""):
+            ended = _after(entry["time"], wall_s)
+            seen.setdefault(entry["verb"], []).append(ended - entry["total_ms"] / 1000)
+            seen.setdefault(f"{entry['verb']} answered", []).append(ended)
+    found = {}
+    for name, times in seen.items():
+        later = sorted(t for t in times if t > 0)
+        if later:
+            found |= {f"{name} x {len(later)}, first": later[0], f"{name}, last": later[-1]}
+    return {name: round(at, 3) for name, at in sorted(found.items(), key=lambda item: item[1])}
+
+
+def _after(stamp: str, wall_s: float) -> float:
+    whole, _, rest = stamp.removesuffix("Z").partition(".")
+    seconds = calendar.timegm(time.strptime(whole[:19], "%Y-%m-%dT%H:%M:%S"))
+    return seconds + float(f"0.{re.sub(r'[^0-9].*', '', rest) or 0}") - wall_s
+
+
+async def race(stand: Stand, sides: Sequence[Side], case: Case, rounds: int) -> dict[str, list[Run]]:
+    """Run the sides in turns, each round in the other direction."""
+    await stand.fleet(case.nodes)
+    runs: dict[str, list[Run]] = {side.name: [] for side in sides}
+    for number in range(rounds):
+        for side in sides if number % 2 == 0 else sides[::-1]:
+            run = await run_once(stand, side, case)
+            runs[side.name].append(run)
+            told = f"{run.per_s:.0f}/s" if run.finished else f"only {len(run.bound_s)} bound"
+            print(f"  {case}: round {number + 1}, {side.name}: {told}", flush=True)
+    return runs
+
+
+def keep(bench: str, case: Case, runs: dict[str, list[Run]]) -> None:
+    """Keep the runs with every single time, for plots and for whoever looks for where the time goes."""
+    RUNS.mkdir(parents=True, exist_ok=True)
+    name = re.sub(r"[^a-z0-9]+", "-", f"{bench} {case}".lower()).strip("-")
+    kept = {"bench": bench, "case": str(case), "runs": runs}
+    (RUNS / f"{name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(kept)))
+
+
+def figures_of(bench: str, case: Case, runs: dict[str, list[Run]], target: str) -> list[Figure]:
+    """Compare ours with each other side."""
+    made = []
+    ours = [run for run in runs["ours"] if run.finished]
+    for name, theirs in runs.items():
+        if name == "ours":
+            continue
+        done = [run for run in theirs if run.finished]
+        alone = name == "ordinary"
+        made.append(
+            Figure(
+                bench=bench,
+                what=f"{case}: " + ("first create to last bind" if alone else "last create to last bind"),
+                unit="pods/s",
+                better="higher",
+                values=tuple(r.per_s_from_first if alone else r.per_s for r in ours),
+                baseline_name=BASELINES[name],
+                baseline=tuple(r.per_s_from_first if alone else r.per_s for r in done),
+                target="" if alone else target,
+                unfinished=len(runs["ours"]) - len(ours),
+                baseline_unfinished=len(theirs) - len(done),
+            )
+        )
+    return made
+
+
+BASELINES = {"native": "native gang", "ordinary": "ordinary pods"}

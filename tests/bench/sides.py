@@ -1,0 +1,124 @@
+"""Who is measured: ourselves, kube-scheduler's own gangs, and ordinary pods; and what they place.
+
+A shape is said once and written in the words of each side, so that all place the same. The built-in
+gangs run with their gates on and without an extender, ours with stock gates, by the same programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+import msgspec
+import yaml
+
+from tests.builders import a_group
+from tests.controlplane.objects import a_pod
+from tests.controlplane.plane import native_switches
+from tests.e2e.scenarios.service import ROOT
+
+Object = dict[str, Any]
+NAMESPACE = {"ours": "ours", "native": "theirs", "ordinary": "theirs"}
+BUILT_IN = {"1.36": "scheduling.k8s.io/v1alpha2", "1.37": "scheduling.k8s.io/v1alpha3"}
+OUR_VERSION = "gang-extender.dev/v1alpha1"
+RACK, ZONE = "topology.kubernetes.io/rack", "topology.kubernetes.io/zone"
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """So many trees, each of so many groups of so many pods; one group means a flat gang."""
+
+    trees: int = 1
+    groups: int = 1
+    pods: int
+    topology: bool = False  # zone over rack
+
+    @property
+    def total(self) -> int:
+        return self.trees * self.groups * self.pods
+
+    def __str__(self) -> str:
+        if self.groups == 1:
+            text = f"{self.pods:,} pods" if self.trees == 1 else f"{self.trees} x {self.pods} pods"
+        else:
+            text = f"{self.trees} trees x {self.groups} groups x {self.pods} pods"
+        return text + (", zone over rack" if self.topology else "")
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """One competitor."""
+
+    name: Literal["ours", "native", "ordinary"]
+    config: Callable[[str], Object]  # of kube-scheduler, given the URL of the service
+    gates: Callable[[str], Mapping[str, bool]]  # of kube-scheduler, by Kubernetes version
+    service: bool = False
+
+    @property
+    def namespace(self) -> str:
+        return NAMESPACE[self.name]
+
+    def groups(self, shape: Shape, minor: str, prefix: str = "g") -> list[Object]:
+        """Give the groups of a shape, parents first."""
+        if self.name == "ordinary":
+            return []
+        version = OUR_VERSION if self.name == "ours" else BUILT_IN[minor]
+        common: Object = {"version": version, "namespace": self.namespace}
+        made = []
+        for tree in range(shape.trees):
+            root = f"{prefix}{tree}"
+            if shape.groups == 1:
+                made.append(a_group(root, gang=shape.pods, **common))
+                continue
+            zone, rack = (ZONE, RACK) if shape.topology else ("", "")
+            made.append(a_group(root, gang=shape.groups, composite=True, topo=zone, **common))
+            made += [
+                a_group(f"{root}-{n}", gang=shape.pods, parent=root, topo=rack, **common)
+                for n in range(shape.groups)
+            ]
+        return made
+
+    def pods(self, shape: Shape, prefix: str = "g") -> Iterator[Object]:
+        """Give the pods of a shape, tree by tree."""
+        for tree in range(shape.trees):
+            for number in range(shape.groups):
+                root = f"{prefix}{tree}"
+                group = root if shape.groups == 1 else f"{root}-{number}"
+                for pod in range(shape.pods):
+                    yield self.pod(f"{group}-{pod}", group)
+
+    def pod(self, name: str, group: str) -> Object:
+        """Make one pod of a group: 1 CPU."""
+        if self.name == "ours":
+            labels = {"labels": {"gang-extender.dev/pod-group": group}}
+            return a_pod(name, namespace=self.namespace, metadata=labels)
+        if self.name == "native":
+            grouped = {"schedulingGroup": {"podGroupName": group}}
+            return a_pod(name, namespace=self.namespace, **grouped)
+        return a_pod(name, namespace=self.namespace)
+
+
+def shipped_config(url: str, file: str = "scheduler-config") -> Object:
+    """Give a configuration of deploy/kubernetes, pointed at a service."""
+    data: Object = yaml.safe_load((ROOT / "deploy" / "kubernetes" / f"{file}.yaml").read_text())
+    for entry in data["extenders"]:
+        entry["urlPrefix"] = f"{url}/scheduler"
+    data["leaderElection"] = {"leaderElect": False}
+    return data
+
+
+def _stock(_url: str) -> Object:
+    return {}
+
+
+def _no_gates(_minor: str) -> Mapping[str, bool]:
+    return {}
+
+
+def _native_gates(minor: str) -> Mapping[str, bool]:
+    # In 1.37 GenericWorkload contains GangScheduling; in 1.36 it is a gate of kube-scheduler's own.
+    more = {"GangScheduling": True} if minor == "1.36" else {}
+    return native_switches(minor)["--feature-gates"] | more
+
+
+OURS = Side(name="ours", config=shipped_config, gates=_no_gates, service=True)
+NATIVE = Side(name="native", config=_stock, gates=_native_gates)
+ORDINARY = Side(name="ordinary", config=_stock, gates=_no_gates)

@@ -1,0 +1,251 @@
+"""The test stand: one control plane and one Postgres, kept for a whole benchmark; sides come and go.
+
+Everything runs as a user would run it: the shipped RBAC, flow schema and admission policy are applied,
+API priority and fairness is on, Postgres is durable, and nobody is system:masters while a clock runs.
+Servers are started from the main thread (tests/controlplane/processes.py says why), so the stand is
+entered outside of the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+import time
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from extender.store import migrate
+from extender.store.embedded import running
+from tests.bench.sides import BUILT_IN, NAMESPACE, OUR_VERSION, RACK, ZONE, Side
+from tests.controlplane.api import Api, ApiError
+from tests.controlplane.objects import a_namespace, a_node
+from tests.controlplane.plane import ControlPlane
+from tests.controlplane.waiting import eventually
+from tests.e2e.scenarios.service import ROOT, Service
+from tests.postgres import database_of, execute
+
+MANIFESTS = ("namespace", "crds", "rbac", "priorityclasses", "flowschema", "admission-policy")
+TEMPLATE = "bench_template"
+NODES_PER_RACK, RACKS_PER_ZONE = 20, 5
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+# The load comes from a user of its own, which API priority and fairness treats as any other.
+LOADER = "developer"
+
+
+class Stand:
+    """Postgres, etcd and kube-apiserver; then per run a side's kube-scheduler and, if it is ours, the service."""
+
+    def __init__(self, minor: str = "1.37") -> None:
+        self.minor = minor
+        self.service: Service | None = None
+        self._stack = ExitStack()
+        self._numbers = count(1)
+        self._fleet = 0
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            folder = Path(tempfile.mkdtemp(prefix="gxb-"))
+            folder.chmod(0o755)
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            (folder / "pg").mkdir(mode=0o755)
+            self.folder = folder
+            self.postgres = stack.enter_context(running(folder / "pg"))
+            self.plane = stack.enter_context(ControlPlane(self.minor, folder / "plane"))
+            for name in MANIFESTS:
+                file = ROOT / "deploy" / "kubernetes" / f"{name}.yaml"
+                done = self.plane.kubectl("apply", "--server-side", "-f", str(file))
+                assert done.returncode == 0, done.stderr
+            asyncio.run(self._set_up())
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.service is not None:
+            self.service.stop()
+        self._stack.close()
+
+    def loader(self) -> Api:
+        """Make a client of the user who creates the load and looks on."""
+        return self.plane.api(LOADER)
+
+    async def _set_up(self) -> None:
+        await execute(self.postgres.url, f'CREATE DATABASE "{TEMPLATE}"')
+        await migrate.upgrade(database_of(self.postgres.url, TEMPLATE))
+        async with self.plane.api() as api:
+            await api.create(
+                {
+                    "apiVersion": "rbac.authorization.k8s.io/v1",
+                    "kind": "ClusterRoleBinding",
+                    "metadata": {"name": "bench-loader"},
+                    "roleRef": {
+                        "apiGroup": "rbac.authorization.k8s.io",
+                        "kind": "ClusterRole",
+                        "name": "cluster-admin",
+                    },
+                    "subjects": [
+                        {
+                            "apiGroup": "rbac.authorization.k8s.io",
+                            "kind": "User",
+                            "name": LOADER,
+                        }
+                    ],
+                }
+            )
+            for name in sorted(set(NAMESPACE.values())):
+                await api.create(a_namespace(name))
+            # Who does not use us has no policy of ours: it holds in our namespace only.
+            only_ours = {"kubernetes.io/metadata.name": NAMESPACE["ours"]}
+            selected = {"matchResources": {"namespaceSelector": {"matchLabels": only_ours}}}
+            for kind, name in (
+                ("mutatingadmissionpolicybindings", "gang-extender-members"),
+                ("validatingadmissionpolicybindings", "gang-extender-group-label"),
+            ):
+                path = f"/apis/admissionregistration.k8s.io/v1/{kind}/{name}"
+                await api.patch(path, {"spec": selected})
+            await eventually(lambda: self._works(api), timeout_s=60)
+
+    async def _works(self, api: Api) -> bool:
+        """Say whether the policy holds our pods, and only ours."""
+        pod: dict[str, Any] = {
+            "metadata": {"name": "probe", "labels": {"gang-extender.dev/pod-group": "g"}},
+            "spec": {"containers": [{"name": "main", "image": "registry.invalid/none"}]},
+        }
+        held = {}
+        for side, namespace in NAMESPACE.items():
+            path = f"/api/v1/namespaces/{namespace}/pods"
+            try:
+                await api.get(f"/apis/{OUR_VERSION}/podgroups")
+                made = await api.post(path, pod, dryRun="All")
+            except ApiError:
+                return False
+            held[side] = bool(made["spec"].get("schedulingGates"))
+        return held == {side: side == "ours" for side in NAMESPACE}
+
+    async def fleet(self, size: int, **room: str) -> None:
+        """Bring the number of nodes to `size`: 20 to a rack, 5 racks to a zone; 8 CPUs and 8 GPUs each."""
+        if size == self._fleet:
+            return
+        room = {"nvidia.com/gpu": "8"} | room
+        async with self.loader() as api:
+            if size < self._fleet:
+                await api.delete("/api/v1/nodes")
+                await eventually(lambda: self._nodes_gone(api), timeout_s=120)
+                self._fleet = 0
+            for number in range(self._fleet, size):
+                rack = number // NODES_PER_RACK
+                labels = {RACK: f"r{rack}", ZONE: f"z{rack // RACKS_PER_ZONE}"}
+                await api.create(a_node(f"n{number:05}", labels=labels, **room))
+        self._fleet = size
+
+    async def _nodes_gone(self, api: Api) -> bool:
+        return not (await api.get("/api/v1/nodes", limit="1"))["items"]
+
+    async def start(self, side: Side, qps: tuple[int, int] | None, **settings: str) -> None:
+        """Start what a side needs: kube-scheduler, and for ours the service on an empty database.
+
+        Args:
+            side: Who.
+            qps: `qps` and `burst` of kube-scheduler; None for its default.
+            settings: Of the service.
+        """
+        if side.service:
+            name = f"bench_{next(self._numbers)}"
+            url = self.postgres.url
+            await execute(url, f'CREATE DATABASE "{name}" TEMPLATE "{TEMPLATE}"')
+            (self.folder / name).mkdir()
+            self.service = Service(
+                self.plane, self.folder / name, database_of(url, name), **settings
+            )
+            await self.service.start()
+        config = side.config(self.service.url if self.service is not None else "")
+        config["clientConnection"] = {} if qps is None else {"qps": qps[0], "burst": qps[1]}
+        self.plane.start_scheduler(config, gates=side.gates(self.minor))
+
+    async def stop(self) -> None:
+        """Stop a side's servers."""
+        self.plane.stop_scheduler()
+        if self.service is not None:
+            self.service.stop()
+            self.service = None
+
+    async def sweep(self) -> None:
+        """Delete all pods, groups and events, and wait until they are gone: every run begins alike."""
+        async with self.loader() as api:
+            for namespace in sorted(set(NAMESPACE.values())):
+                await api.delete(f"/api/v1/namespaces/{namespace}/pods", {"gracePeriodSeconds": 0})
+                await api.delete(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events")
+            for side in NAMESPACE:
+                await self._sweep_groups(api, side)
+            await eventually(lambda: self._empty(api), timeout_s=120)
+
+    async def _sweep_groups(self, api: Api, side: str) -> None:
+        version = {"ours": OUR_VERSION, "native": BUILT_IN[self.minor]}.get(side)
+        for kind in ("podgroups", "compositepodgroups") if version else ():
+            path = f"/apis/{version}/namespaces/{NAMESPACE[side]}/{kind}"
+            if side == "native" and self.minor == "1.36" and kind == "compositepodgroups":
+                continue
+            for item in (await api.get(path))["items"]:
+                if item["metadata"].get("finalizers"):  # no controller here lifts them
+                    name = item["metadata"]["name"]
+                    await api.patch(f"{path}/{name}", {"metadata": {"finalizers": None}})
+            await api.delete(path)
+
+    async def _empty(self, api: Api) -> bool:
+        for namespace in sorted(set(NAMESPACE.values())):
+            if (await api.get(f"/api/v1/namespaces/{namespace}/pods", limit="1"))["items"]:
+                return False
+        return True
+
+    def cpu_s(self) -> dict[str, float]:
+        """Read the CPU time that every program has used so far."""
+        used = {
+            "etcd": _cpu_s(self.plane.etcd.pid),
+            "kube-apiserver": _cpu_s(self.plane.apiserver.pid),
+            "postgres": _postgres_cpu_s(self.folder / "pg"),
+            "loader": time.process_time(),
+        }
+        for name, process in self.plane.schedulers.items():
+            used[f"kube-{name}"] = _cpu_s(process.pid)
+        if self.service is not None:
+            used["service"] = _cpu_s(self.service.pid)
+            used["service's children"] = sum(_cpu_s(p) for p in children(self.service.pid))
+        return used
+
+
+def children(pid: int) -> list[int]:
+    """Give the processes below one."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if parent == pid:
+                found += [int(entry.name), *children(int(entry.name))]
+    return found
+
+
+def _cpu_s(pid: int) -> float:
+    """Read user and system time of a process and of its children that have ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return sum(int(field) for field in fields[11:15]) / TICKS_PER_S
+
+
+def _postgres_cpu_s(folder: Path) -> float:
+    postmaster = next(folder.rglob("postmaster.pid"))
+    pid = int(postmaster.read_text().splitlines()[0])
+    return _cpu_s(pid) + sum(_cpu_s(child) for child in children(pid))
