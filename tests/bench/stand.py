@@ -22,9 +22,9 @@ from typing import Any, Self
 from extender.store import migrate
 from extender.store.embedded import running
 from tests.bench.sides import BUILT_IN, NAMESPACE, OUR_VERSION, RACK, ZONE, Side
-from tests.controlplane.api import Api, ApiError
+from tests.controlplane.api import Api, ApiError, Object
 from tests.controlplane.objects import a_namespace, a_node
-from tests.controlplane.plane import ControlPlane
+from tests.controlplane.plane import ControlPlane, token_of
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.service import ROOT, Service
 from tests.postgres import database_of, execute
@@ -35,6 +35,19 @@ NODES_PER_RACK, RACKS_PER_ZONE = 20, 5
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # The load comes from a user of its own, which API priority and fairness treats as any other.
 LOADER = "developer"
+
+
+class Loader(Api):
+    """Comes again when the API server says 429, as every client should."""
+
+    async def _call(self, method: str, path: str, **rest: Any) -> Object:
+        while True:
+            try:
+                return await super()._call(method, path, **rest)
+            except ApiError as refused:
+                if refused.status != 429:
+                    raise
+                await asyncio.sleep(0.1)
 
 
 class Stand:
@@ -74,9 +87,9 @@ class Stand:
             self.service.stop()
         self._stack.close()
 
-    def loader(self) -> Api:
+    def loader(self) -> Loader:
         """Make a client of the user who creates the load and looks on."""
-        return self.plane.api(LOADER)
+        return Loader(self.plane.url, token_of(LOADER), self.plane.ca_file)
 
     async def _set_up(self) -> None:
         await execute(self.postgres.url, f'CREATE DATABASE "{TEMPLATE}"')
