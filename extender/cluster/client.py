@@ -17,7 +17,9 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import msgspec
@@ -78,8 +80,23 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     tries_max: int = TRIES_MAX
 
 
+class _Line(NamedTuple):
+    """The client that knows the credentials, and a session on its connections."""
+
+    client: ApiClient
+    session: aiohttp.ClientSession
+
+
 def _always() -> bool:
     return True
+
+
+def _proxy_of(url: str) -> str | None:
+    """Give the proxy that the environment names for a URL (HTTPS_PROXY, NO_PROXY), None for none."""
+    parts = urlsplit(url)
+    if proxy_bypass(parts.hostname or ""):
+        return None
+    return getproxies().get(parts.scheme)
 
 
 async def load_configuration(kubeconfig: str | None) -> Configuration:
@@ -131,26 +148,32 @@ class ApiServer:
         self._renew = renew
         self._renewed_s = -RENEW_EVERY_S
         self._chance = chance or random.Random()  # noqa: S311 -- jitter, not a secret
-        self._calls: ApiClient | None = None
-        self._watches: ApiClient | None = None
+        self._proxy = configuration.proxy or _proxy_of(configuration.host)
+        self._calls: _Line | None = None
+        self._watches: _Line | None = None
 
     async def __aenter__(self) -> Self:
         try:
-            self._calls = self._client(CONNECTIONS_MAX)
-            self._watches = self._client(WATCHES_MAX)
+            self._calls = self._line(CONNECTIONS_MAX)
+            self._watches = self._line(WATCHES_MAX)
         except OSError as problem:  # a certificate that is not there or not one
             raise BadInput(f"TLS settings for {self._configuration.host}: {problem}") from problem
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
-        clients, self._calls, self._watches = (self._calls, self._watches), None, None
-        for client in clients:
-            if client is not None:
-                await client.close()
+        lines, self._calls, self._watches = (self._calls, self._watches), None, None
+        for line in lines:
+            if line is not None:
+                await line.session.close()
+                await line.client.close()
 
-    def _client(self, connections: int) -> ApiClient:
+    def _line(self, connections: int) -> _Line:
         self._configuration.connection_pool_maxsize = connections
-        return ApiClient(self._configuration)
+        client = ApiClient(self._configuration)
+        # The client's own session looks for proxies and a .netrc before every request, in a thread.
+        connector = client.rest_client.pool_manager.connector
+        session = aiohttp.ClientSession(connector=connector, connector_owner=False)
+        return _Line(client, session)
 
     async def call(self, request: Request) -> bytes:
         """Send a request and give the body of its 2xx answer; 429, 5xx and silence are tried again.
@@ -245,9 +268,9 @@ class ApiServer:
 
     @asynccontextmanager
     async def _open(
-        self, client: ApiClient | None, request: Request, limits: aiohttp.ClientTimeout
+        self, line: _Line | None, request: Request, limits: aiohttp.ClientTimeout
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        if client is None:
+        if line is None:
             raise ClusterUnavailable("the connection is closed")
         headers = {
             "Accept": JSON,
@@ -255,16 +278,15 @@ class ApiServer:
             "User-Agent": USER_AGENT,
         }
         # Refreshes the token where it is short-lived, as in-cluster and from an exec plugin.
-        await client.update_params_for_auth(headers, [], ["BearerToken"])
-        session: aiohttp.ClientSession = client.rest_client.pool_manager
-        async with session.request(
+        await line.client.update_params_for_auth(headers, [], ["BearerToken"])
+        async with line.session.request(
             request.method,
             f"{self._configuration.host}{request.path}",
             params=request.query,
             data=request.body,
             headers=headers,
             timeout=limits,
-            proxy=self._configuration.proxy,
+            proxy=self._proxy,
             proxy_headers=self._configuration.proxy_headers,
             server_hostname=self._configuration.tls_server_name,
             allow_redirects=False,

@@ -369,10 +369,17 @@ def barrier_unit(groups: tuple[GroupRecord, ...], leaf: str) -> GroupRecord:
 def satisfied(
     groups: tuple[GroupRecord, ...], counts: Mapping[str, int], unit: GroupRecord | None = None
 ) -> bool:
-    """Say whether pods per leaf meet the minimum of a group and of all it needs below it.
+    """Say whether pods per leaf meet the minimum of a group and of all it needs below it; see `missing`."""
+    return bool(groups) and missing(groups, counts, unit) == 0
+
+
+def missing(
+    groups: tuple[GroupRecord, ...], counts: Mapping[str, int], unit: GroupRecord | None = None
+) -> int:
+    """Give how many pods more, at least, the minimum of a group and of all it needs below it takes.
 
     Args:
-        groups: The tree as recorded, root first.
+        groups: The tree as recorded, root first; not empty.
         counts: Leaf name -> pods that count (bound, or arrived at bind).
         unit: The group that is asked about; the root when None.
 
@@ -383,10 +390,12 @@ def satisfied(
     for group in groups[1:]:
         children.setdefault(group.parent, []).append(group)
 
-    def holds(group: GroupRecord) -> bool:
+    def lacks(group: GroupRecord) -> int:
         if group.kind == "PodGroup":
-            return counts.get(group.name, 0) >= group.minimum
-        have = sum(1 for child in children.get(group.name, ()) if holds(child))
-        return have >= group.minimum
+            return max(group.minimum - counts.get(group.name, 0), 0)
+        below = sorted(lacks(child) for child in children.get(group.name, ()))
+        if len(below) < group.minimum:
+            return sum(below) + group.minimum - len(below)  # a child that is not there needs a pod
+        return sum(below[: group.minimum])
 
-    return bool(groups) and holds(unit if unit is not None else groups[0])
+    return lacks(unit if unit is not None else groups[0])

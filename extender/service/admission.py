@@ -182,8 +182,10 @@ class Admission:
         for held in state.held_on.values():
             for reservation in held.values():
                 pod = view.pods.get(reservation.uid)
-                if pod is not None and _refused_everywhere(
-                    pod, waits=self._barriers.waits(pod.uid)
+                if (
+                    pod is not None
+                    and _refused_everywhere(pod)
+                    and not self._barriers.waits(pod.uid)
                 ):
                     self._suspicions.suspect(view, reservation, now_ms)
         refused = self._suspicions.confirmed(view, state, now_ms)
@@ -346,10 +348,10 @@ class Admission:
         return current, request
 
 
-def _refused_everywhere(pod: Pod, *, waits: bool) -> bool:
+def _refused_everywhere(pod: Pod) -> bool:
     """Say whether kube-scheduler found no node for a nominated member, before any extender was asked.
 
     Its message then has no word of ours in it; a message from before the nomination always has.
     """
     nominated = pod.nominated is not None and not pod.gates
-    return nominated and not waits and bool(pod.unschedulable) and "gang " not in pod.unschedulable
+    return nominated and bool(pod.unschedulable) and "gang " not in pod.unschedulable

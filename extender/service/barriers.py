@@ -35,7 +35,7 @@ from extender.core.state import (
     ReservationState,
     RootState,
     barrier_unit,
-    satisfied,
+    missing,
 )
 from extender.service.effects import WORKERS
 from extender.service.leading import Leader
@@ -88,6 +88,7 @@ class _Barrier:
         self.opened = False
         self.unsure_until_ms = 0  # a Binding was sent and not answered; it may show until then
         self.first_ms = 0
+        self.lacking = 0  # so many members more must arrive before it is worth counting again
         self.timer: asyncio.Task[None] | None = None
 
 
@@ -151,6 +152,8 @@ class Barriers:
             if (root is None or not root.held) and not barrier.arrivals:
                 self._stop_timer(barrier)
                 del self._barriers[key]
+            elif not barrier.opened and barrier.arrivals:
+                self._evaluate(barrier)  # the minimum may be less now, or more of it bound
         self._progress_us = {u: t for u, t in self._progress_us.items() if u in state.roots}
 
     # -- the bind verb --------------------------------------------------------------------------
@@ -171,7 +174,8 @@ class Barriers:
             return f"group {reservation.group} of pod {reservation.pod} left its gang; it will be planned again"
         barrier = self._barriers.setdefault((root.uid, unit), _Barrier(root.uid, unit))
         self._arrive(barrier, reservation, call)
-        self._evaluate(barrier)
+        if barrier.opened or barrier.lacking <= 0:
+            self._evaluate(barrier)
         return await call.answer
 
     def _arrive(self, barrier: _Barrier, reservation: Reservation, call: BindCall) -> None:
@@ -185,6 +189,8 @@ class Barriers:
             if arrival is not None:
                 arrival.finish("superseded by a later call for another plan")
             arrival = barrier.arrivals[call.pod.uid] = _Arrival(reservation, [])
+        if not arrival.alive():
+            barrier.lacking -= 1
         arrival.calls.append(call)
         if not barrier.opened and barrier.timer is None:
             barrier.first_ms = self._clock.monotonic_ms()
@@ -224,7 +230,8 @@ class Barriers:
                 ):
                     counts[current.group] = counts.get(current.group, 0) + 1
             unit = next((g for g in root.groups if (g.kind, g.name) == barrier.key), None)
-            if unit is None or not satisfied(root.groups, counts, unit):
+            barrier.lacking = missing(root.groups, counts, unit) if unit is not None else 0
+            if unit is None or barrier.lacking:
                 return
             barrier.opened = True
             self._stop_timer(barrier)

@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -78,7 +78,7 @@ class BoundWatch:
         self._listening = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> BoundWatch:
+    async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._follow())
         return self
 
@@ -193,7 +193,9 @@ def _after(stamp: str, wall_s: float) -> float:
     return seconds + float(f"0.{re.sub(r'[^0-9].*', '', rest) or 0}") - wall_s
 
 
-async def race(stand: Stand, sides: Sequence[Side], case: Case, rounds: int) -> dict[str, list[Run]]:
+async def race(
+    stand: Stand, sides: Sequence[Side], case: Case, rounds: int
+) -> dict[str, list[Run]]:
     """Run the sides in turns, each round in the other direction."""
     await stand.fleet(case.nodes)
     runs: dict[str, list[Run]] = {side.name: [] for side in sides}
@@ -226,7 +228,8 @@ def figures_of(bench: str, case: Case, runs: dict[str, list[Run]], target: str) 
         made.append(
             Figure(
                 bench=bench,
-                what=f"{case}: " + ("first create to last bind" if alone else "last create to last bind"),
+                what=f"{case}: "
+                + ("first create to last bind" if alone else "last create to last bind"),
                 unit="pods/s",
                 better="higher",
                 values=tuple(r.per_s_from_first if alone else r.per_s for r in ours),
