@@ -18,6 +18,7 @@ from extender.core.decisions.admission import (
     Recipe,
     decide_invalid,
     decide_verdict,
+    only_counts_more,
     still_holds,
 )
 from extender.core.decisions.reconcile import Circumstances, decide_reconcile
@@ -52,6 +53,7 @@ EXPLAIN_MS = (
     200  # explaining refusals may take so much of a pass; the rest has its turn in the next
 )
 TICK_S = 1.0  # at the latest: reservations expire by time, vetoes too
+COUNTS_MS = 5_000  # how many of its members there are is recorded of a waiting tree this often
 PAUSE_PER_MS = 5  # a refused tree waits this many times as long as its plan took
 CRASHED_MS = 60_000  # a root whose plan ended the planner's process twice waits so long
 FOREST_EMPTY = Forest(trees={}, root_of={}, orphans={})
@@ -91,6 +93,7 @@ class Admission:
         self._vetoes = VetoBook()
         self._refused = Refusals()
         self._not_before: dict[RootUid, int] = {}  # a costly refusal is not repeated at once
+        self._counted: dict[RootUid, int] = {}  # when a tree was last answered
         self._recording: list[Awaitable[tuple[Event, ...]]] = []  # on their way, in this pass
         self._to_explain: list[GroupKey] = []  # certain to be refused, in this pass
 
@@ -222,6 +225,7 @@ class Admission:
         wanted = {tree.root.uid for tree in trees}
         self._refused.keep(wanted)
         self._not_before = {uid: t for uid, t in self._not_before.items() if uid in wanted}
+        self._counted = {uid: t for uid, t in self._counted.items() if uid in wanted}
         return [tree.root.key for tree in trees]
 
     def _recipe(self, digest: str, cause: str) -> Recipe:
@@ -261,11 +265,18 @@ class Admission:
         self, tree: Tree, request: PlanRequest, verdict: Verdict, encoded: DecisionInput
     ) -> None:
         """Record a verdict that was made on what is."""
+        uid, now_ms = tree.root.uid, self._clock.monotonic_ms()
+        told_ms = self._counted.get(uid, -COUNTS_MS)
+        if now_ms - told_ms < COUNTS_MS and only_counts_more(
+            self._leader.speculative.roots.get(uid), verdict
+        ):
+            return  # members are still coming; a pass after that time finds this again
+        self._counted[uid] = now_ms
         recipe = self._recipe(encoded.digest, f"cluster revision {self._cluster.view().revision}")
         drafts = decide_verdict(self._leader.speculative, tree, request, verdict, recipe)
         self._record_soon(drafts, encoded)
         if not (isinstance(verdict, Plan) and verdict.assignments):
-            self._refused.put(tree.root.uid, request)
+            self._refused.put(uid, request)
 
     def _record_soon(self, drafts: Sequence[Draft], encoded: DecisionInput | None = None) -> None:
         if not drafts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import msgspec
@@ -29,6 +30,8 @@ from extender.core.planner.placement import (
     Verdict,
 )
 from extender.core.state import ReservationState, RootState
+
+_COUNT = re.compile(r"\d+ (present|ready)$")  # the words of feasibility.waiting_reasons
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +94,16 @@ def decide_verdict(
     if not fact.reasons or not _says_something_new(root, fact):
         return drafts
     return [*drafts, draft_for(tree, fact, recipe)]
+
+
+def only_counts_more(root: RootState | None, verdict: Verdict) -> bool:
+    """Say whether a tree waits for the same groups as recorded, of which another number is there by now."""
+    if root is None or root.answer is None or not isinstance(verdict, Refusal):
+        return False
+    if (root.answer.outcome, verdict.outcome) != ("waiting", "waiting"):
+        return False
+    before = [_COUNT.sub("", text) for text in root.answer.reasons]
+    return before == [_COUNT.sub("", text) for text in _reasons(verdict)]
 
 
 def _says_something_new(root: RootState | None, fact: GangRefused) -> bool:

@@ -71,6 +71,22 @@ async def test_less_room_is_no_reason_to_plan_a_refused_root_again():
         assert stage.root("g").phase == "admitted"
 
 
+async def test_members_that_come_one_by_one_are_not_counted_aloud():
+    """A thousand arrivals are not a thousand facts; the last count is told in the end."""
+    group, *pods = a_gang("g", pods=9)
+    async with await leading(a_node("n0", gpu=9), group) as stage:
+        for pod in pods[:8]:
+            stage.cluster.add(pod)
+            await stage.settled()
+        assert [f.reasons[0][-9:] for f in stage.facts(GangRefused)] == ["1 present"]
+        stage.clock.advance(5)
+        await stage.settled()
+        assert [f.reasons[0][-9:] for f in stage.facts(GangRefused)] == ["1 present", "8 present"]
+        stage.cluster.add(pods[8])
+        await stage.settled()
+        assert stage.root("g").phase == "admitted", "but admission waits for nothing"
+
+
 async def test_trees_of_one_pass_are_admitted_without_waiting_for_one_another():
     """Every decision rests on those before it, also while none of them is durable yet."""
     gangs = [thing for i in range(3) for thing in a_gang(f"g{i}", pods=2)]
