@@ -6,7 +6,9 @@ nothing. The surprise: a pod here never mounts a token, since no ServiceAccount 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 MEMBER = "gang-extender.dev/member"
@@ -110,7 +112,8 @@ def a_pod(
         spec: Merged in: schedulerName, priorityClassName, schedulingGates, nodeSelector...
     """
     wanted = dict({"cpu": "1"} if requests is None else requests)
-    marked = dict.fromkeys(markers, "1")
+    # An extended resource needs limits equal to requests.
+    limits = {k: v for k, v in wanted.items() if "/" in k} | dict.fromkeys(markers, "1")
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -122,8 +125,7 @@ def a_pod(
                 {
                     "name": "main",
                     "image": "registry.invalid/none",
-                    # An extended resource needs requests equal to limits.
-                    "resources": {"requests": wanted | marked, "limits": marked},
+                    "resources": {"requests": wanted | limits, "limits": limits},
                 }
             ],
             **spec,
@@ -146,3 +148,25 @@ def condition_of(thing: Mapping[str, Any], kind: str) -> Object | None:
     """Find a condition of an object by its type; None when it is not there."""
     found = (c for c in thing.get("status", {}).get("conditions", []) if c["type"] == kind)
     return next(found, None)
+
+
+SUFFIXES = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 10**3, "M": 10**6, "G": 10**9}
+
+
+def amount_of(resource: str, written: str | int) -> int:
+    """Read a quantity: CPU in thousandths, everything else in units, rounded up."""
+    text = str(written)
+    factor = next((f for suffix, f in SUFFIXES.items() if text.endswith(suffix)), None)
+    number = Fraction(text.rstrip("KMGTkim")) * (factor or 1)
+    if factor is None and text.endswith("m"):
+        number /= 1000
+    return math.ceil(number * 1000 if resource == "cpu" else number)
+
+
+def requests_of(pod: Mapping[str, Any]) -> dict[str, int]:
+    """Add up what the containers of a pod ask for, in the units of `amount_of`."""
+    found: dict[str, int] = {}
+    for container in pod["spec"]["containers"]:
+        for key, written in container.get("resources", {}).get("requests", {}).items():
+            found[key] = found.get(key, 0) + amount_of(key, written)
+    return found

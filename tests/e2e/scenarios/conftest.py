@@ -1,10 +1,14 @@
-"""One control plane per version with everything of deploy/kubernetes applied, and a story's cast."""
+"""One control plane per version with everything of deploy/kubernetes applied, and a story's cast.
+
+Every story runs twice: on a clean cluster and on a lived-in one (tests/controlplane/livedin.py). Mark
+one with `lived_in_rarely` to have the second run only under `make long`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +16,12 @@ import pytest
 import yaml
 
 from tests.controlplane.api import Api, ApiError
+from tests.controlplane.livedin import Neighbourhood
 from tests.controlplane.objects import path_of
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.waiting import eventually
 from tests.e2e.conftest import NEWEST, require_programs, sweep
+from tests.e2e.scenarios.aftermath import check_aftermath, check_room
 from tests.e2e.scenarios.proxy import Proxy
 from tests.e2e.scenarios.service import ROOT, Service
 
@@ -24,12 +30,30 @@ MANIFESTS = ("namespace", "crds", "rbac", "priorityclasses", "flowschema", "admi
 OURS = "gang-extender.dev/v1alpha1"
 
 
+PASSED = pytest.StashKey[bool]()
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "site" in metafunc.fixturenames:
         marker = metafunc.definition.get_closest_marker("kubernetes")
         metafunc.parametrize(
             "site", marker.args if marker else (NEWEST,), indirect=True, scope="session"
         )
+    if "lived_in" in metafunc.fixturenames:
+        rare = metafunc.definition.get_closest_marker("lived_in_rarely")
+        marks = [pytest.mark.long] if rare else []
+        kinds = [pytest.param(False, id="clean"), pytest.param(True, id="lived-in", marks=marks)]
+        metafunc.parametrize("lived_in", kinds, indirect=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call":
+        item.stash[PASSED] = report.passed
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -93,9 +117,16 @@ class Story:
     """The cast of one story."""
 
     def __init__(
-        self, plane: ControlPlane, api: Api, service: Service, verbs: Proxy, server: Proxy
+        self,
+        plane: ControlPlane,
+        api: Api,
+        service: Service,
+        verbs: Proxy,
+        server: Proxy,
+        neighbours: Neighbourhood | None = None,
     ) -> None:
         self.plane = plane
+        self.neighbours = neighbours  # on a lived-in cluster
         self.api = api
         self.service = service
         self.verbs = verbs  # between kube-scheduler and the service
@@ -104,7 +135,10 @@ class Story:
     async def create(self, *things: Mapping[str, Any]) -> None:
         """Create objects in order; a group's status comes later, from us."""
         for thing in things:
-            await self.api.create(real(thing))
+            if thing["kind"] == "Node" and self.neighbours is not None:
+                await self.neighbours.move_in(thing)
+            else:
+                await self.api.create(real(thing))
 
     async def pods(self) -> dict[str, dict[str, Any]]:
         """Read all pods by name."""
@@ -176,16 +210,7 @@ class Story:
 
     async def check_room(self) -> None:
         """Check that no node holds more than it has."""
-        nodes = {n["metadata"]["name"]: n for n in (await self.api.get("/api/v1/nodes"))["items"]}
-        used: dict[tuple[str, str], int] = {}
-        for pod in (await self.pods()).values():
-            node = pod["spec"].get("nodeName")
-            for container in pod["spec"]["containers"]:
-                for name, amount in container["resources"].get("requests", {}).items():
-                    if "/" in name and "gang-extender" not in name and node:
-                        used[node, name] = used.get((node, name), 0) + int(amount)
-        for (node, name), amount in used.items():
-            assert amount <= int(nodes[node]["status"]["allocatable"][name]), (node, name, amount)
+        await check_room(self.api)
 
 
 def scheduler_config(extender_url: str) -> dict[str, Any]:
@@ -198,10 +223,34 @@ def scheduler_config(extender_url: str) -> dict[str, Any]:
 
 
 @pytest.fixture
+def lived_in(request: pytest.FixtureRequest) -> bool:
+    """Say whether others live on the cluster of a story."""
+    wanted: bool = request.param
+    return wanted
+
+
+@contextlib.asynccontextmanager
+async def neighbourhood(site: ControlPlane, lived_in: bool) -> AsyncIterator[Neighbourhood | None]:
+    """Let them live there meanwhile; nobody on a clean cluster."""
+    if not lived_in:
+        yield None
+        return
+    async with site.api() as api, Neighbourhood(api) as neighbours:
+        yield neighbours
+
+
+@pytest.fixture
 async def story(
-    site: ControlPlane, database_url: str, tmp_path: Path, request: pytest.FixtureRequest
+    site: ControlPlane,
+    database_url: str,
+    tmp_path: Path,
+    lived_in: bool,
+    request: pytest.FixtureRequest,
 ) -> AsyncIterator[Story]:
-    """Service, proxies and kube-scheduler running; an empty cluster before and after."""
+    """Service, proxies and kube-scheduler running; no node, pod or group of another story before.
+
+    When the story has passed and the service still runs, what must hold in the end is checked.
+    """
     settings: dict[str, str] = {}
     for marker in request.node.iter_markers("settings"):
         settings |= marker.kwargs
@@ -209,10 +258,15 @@ async def story(
         service = Service(site, tmp_path, database_url, api_url=server.url, **settings)
         async with Proxy(service.url) as verbs:
             try:
-                await service.start()
-                site.start_scheduler(scheduler_config(verbs.url), wait=False)
-                await asyncio.to_thread(site.wait_for_scheduler)
-                yield Story(site, api, service, verbs, server)
+                async with neighbourhood(site, lived_in) as neighbours:
+                    await service.start()
+                    site.start_scheduler(scheduler_config(verbs.url), wait=False)
+                    await asyncio.to_thread(site.wait_for_scheduler)
+                    cast = Story(site, api, service, verbs, server, neighbours)
+                    yield cast
+                    server.before = server.after = verbs.before = verbs.after = None
+                    if request.node.stash.get(PASSED, False) and service.running:
+                        await check_aftermath(cast)
             finally:
                 site.stop_scheduler()
                 server.before = server.after = verbs.before = verbs.after = None

@@ -1,0 +1,125 @@
+"""What must hold when a story is over and everything has come to rest, whatever the story was.
+
+No room is reserved that nobody will take, no node holds more than it has, every fact is in the log
+once, and every tree that waits has a true reason: `gang-extender plan` on a dump of the same cluster
+says the same and finds nothing that could be placed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from extender.service.whatif import Question, RootVerdict, answer
+from tests.builders import a_manifest
+from tests.controlplane.api import Api, ApiError
+from tests.controlplane.livedin import NAMESPACE
+from tests.controlplane.objects import amount_of, requests_of
+from tests.controlplane.waiting import eventually
+
+if TYPE_CHECKING:
+    from tests.e2e.scenarios.conftest import Story
+
+BUILT_IN = {"1.36": "scheduling.k8s.io/v1alpha2", "1.37": "scheduling.k8s.io/v1alpha3"}
+OURS = "gang-extender.dev/v1alpha1"
+BUDGET = 200_000
+ENDED = ("Succeeded", "Failed")
+
+
+async def check_aftermath(story: Story, *, timeout_s: float = 60) -> None:
+    """Wait until all of it holds.
+
+    Raises:
+        AssertionError: It does not come to hold; with what is wrong and what there is.
+    """
+    wrong: list[str] = []
+
+    async def holds() -> bool:
+        wrong[:] = await complaints(story)
+        return not wrong
+
+    try:
+        await eventually(holds, timeout_s=timeout_s, every_s=0.3)
+    except TimeoutError as error:
+        raise AssertionError("\n".join([*wrong, await story.report()])) from error
+    await story.check_facts()
+    await check_room(story.api)
+
+
+async def complaints(story: Story) -> list[str]:
+    """Say what does not hold at this moment."""
+    gangs = {line["gang"]: line for line in await story.service.get("/v1/gangs")}
+    held = [
+        f"{line['reserved']} reserved for {name}"
+        for name, line in gangs.items()
+        if line["reserved"]
+    ]
+    if held:
+        return held
+    vetoed = {fact["gang"] for fact in await story.service.facts("NodeVetoed")}
+    found = []
+    for verdict in await what_would_fit(story):
+        gang = gangs.get(verdict.root)
+        if verdict.kind == "Pod" or verdict.root in vetoed:
+            continue  # a veto is knowledge that no dump has
+        if verdict.assignments:
+            found.append(f"could be placed: {verdict}; the service says {gang}")
+        elif gang is None or gang["phase"] == "satisfied" or verdict.verdict == "placed":
+            continue
+        elif gang["outcome"] != verdict.verdict:
+            found.append(f"another reason than {verdict}: {gang}")
+    return found
+
+
+async def what_would_fit(story: Story) -> tuple[RootVerdict, ...]:
+    """Plan everything that waits on what the API server shows now, without the log."""
+    items = await objects_of(story.api, story.plane.minor)
+    manifest = a_manifest([item for item in items if not _passes_by(item)])
+    question = Question(all_pending=True, budget=BUDGET, order=manifest.order)
+    return answer(manifest.world.view, question).roots
+
+
+def _passes_by(item: dict[str, Any]) -> bool:
+    """Tell a neighbour that has no node: it will need little, and not for long."""
+    near = item["kind"] == "Pod" and item["metadata"]["namespace"] == NAMESPACE
+    return near and not item["spec"].get("nodeName")
+
+
+async def objects_of(api: Api, minor: str) -> list[dict[str, Any]]:
+    """Read a cluster as `kubectl get -A -o json` would."""
+    items: list[dict[str, Any]] = []
+    for version, kind, plural in (
+        ("v1", "Node", "nodes"),
+        ("v1", "PersistentVolume", "persistentvolumes"),
+        ("v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
+        ("v1", "Pod", "pods"),
+        ("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses"),
+        (BUILT_IN[minor], "PodGroup", "podgroups"),
+        (BUILT_IN[minor], "CompositePodGroup", "compositepodgroups"),
+        (OURS, "PodGroup", "podgroups"),
+        (OURS, "CompositePodGroup", "compositepodgroups"),
+    ):
+        path = f"/api/v1/{plural}" if version == "v1" else f"/apis/{version}/{plural}"
+        try:
+            found = (await api.get(path))["items"]
+        except ApiError as error:
+            if error.status != 404:  # 1.36 has no built-in composite
+                raise
+            continue
+        items += [{"apiVersion": version, "kind": kind, **item} for item in found]
+    return items
+
+
+async def check_room(api: Api) -> None:
+    """Check that no node holds more than it has of anything, pods of all namespaces together."""
+    nodes = {n["metadata"]["name"]: n for n in (await api.get("/api/v1/nodes"))["items"]}
+    used: dict[tuple[str, str], int] = {}
+    for pod in (await api.get("/api/v1/pods"))["items"]:
+        node = pod["spec"].get("nodeName")
+        if node not in nodes or pod["status"].get("phase") in ENDED:
+            continue
+        for name, amount in {**requests_of(pod), "pods": 1}.items():
+            if "gang-extender.dev/" not in name:
+                used[node, name] = used.get((node, name), 0) + amount
+    for (node, name), amount in used.items():
+        has = amount_of(name, nodes[node]["status"]["allocatable"].get(name, 0))
+        assert amount <= has, f"node {node} holds {amount} {name} of {has}"
