@@ -4,7 +4,8 @@ Its filters are the authority, ours only predict them. It shows a refusal in two
 that offers nodes but not the planned one, or (when no node passes) the pod's PodScheduled message.
 One sight proves little, because kube-scheduler knows of pods that we have not seen yet; so a refusal
 is suspected first, and believed when after `SETTLED_MS` nothing on that node has changed and the
-member has still not got through. A veto ends with its time, or with any change of pod or node;
+member has still not got through. On a node that never rests it is believed after `RESTLESS_MS`, when
+kube-scheduler has looked again after whatever changed. A veto ends with its time, or with any change of pod or node;
 one that is learned again holds longer, so that no change can make a loop.
 """
 
@@ -26,6 +27,7 @@ from extender.core.state import Reservation, ReservationState, VetoKey
 from extender.core.view import NOTHING, ClusterView, Usage
 
 SETTLED_MS = 1_500
+RESTLESS_MS = 12_000  # longer than kube-scheduler's longest back-off (10 s)
 TTL_MS = 300_000
 REPEATED_MS = (
     30_000  # a veto learned for the second time is not forgotten before; doubled each time
@@ -33,12 +35,13 @@ REPEATED_MS = (
 
 
 class _Suspicion(msgspec.Struct, frozen=True):
-    """What the cluster looked like when a refusal was first seen."""
+    """What the cluster looked like when a refusal was seen."""
 
     plan: PlanId
     node: Node | None
     usage: Usage
-    since_ms: int
+    first_ms: int  # seen first, the member fitting ever since by our own model
+    since_ms: int | None  # seen since the last change of what is on the node
 
 
 class Suspicions:
@@ -52,9 +55,12 @@ class Suspicions:
         known = self._found.get(reservation.uid)
         node = view.nodes.get(reservation.node)
         usage = view.usage.get(reservation.node, NOTHING)
-        if known is not None and _same(known, reservation, node, usage):
-            return
-        self._found[reservation.uid] = _Suspicion(reservation.plan, node, usage, now_ms)
+        first_ms = now_ms
+        if known is not None and _same(known, reservation, node):
+            if known.usage is usage and known.since_ms is not None:
+                return
+            first_ms = known.first_ms
+        self._found[reservation.uid] = _Suspicion(reservation.plan, node, usage, first_ms, now_ms)
 
     def clear(self, uid: PodUid) -> None:
         """Forget a suspicion: the member got through."""
@@ -75,17 +81,24 @@ class Suspicions:
                 continue
             node = view.nodes.get(reservation.node)
             usage = view.usage.get(reservation.node, NOTHING)
-            if not _same(suspicion, reservation, node, usage):
+            if not _same(suspicion, reservation, node) or not fits(
+                view, state, reservation, pod.shape
+            ):
                 del self._found[uid]
-            elif now_ms - suspicion.since_ms >= SETTLED_MS:
+                continue
+            since_ms = suspicion.since_ms
+            if suspicion.usage is not usage:
+                since_ms = None
+                self._found[uid] = msgspec.structs.replace(suspicion, usage=usage, since_ms=None)
+            settled = since_ms is not None and now_ms - since_ms >= SETTLED_MS
+            if settled or now_ms - suspicion.first_ms >= RESTLESS_MS:
                 del self._found[uid]
-                if fits(view, state, reservation, pod.shape):
-                    found.append(reservation)
+                found.append(reservation)
         return tuple(found)
 
 
-def _same(known: _Suspicion, reservation: Reservation, node: Node | None, usage: Usage) -> bool:
-    return known.plan == reservation.plan and known.node is node and known.usage is usage
+def _same(known: _Suspicion, reservation: Reservation, node: Node | None) -> bool:
+    return known.plan == reservation.plan and known.node is node
 
 
 def fits(

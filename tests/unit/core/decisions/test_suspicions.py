@@ -1,0 +1,94 @@
+"""A refusal is believed when the node has rested, or when it never rests; not while other pods explain it."""
+
+from __future__ import annotations
+
+import pytest
+
+from extender.core.decisions.vetoes import RESTLESS_MS, SETTLED_MS, Suspicions
+from extender.core.events import AssignmentRecord, GangAdmitted, GroupRecord, RootObserved
+from extender.core.ids import NodeName, PlanId
+from extender.core.state import EMPTY
+from tests.builders import GPU, a_gang, a_node, a_pod
+from tests.fakes import FakeCluster
+from tests.unit.core.decisions.support import folded
+
+
+class Scene:
+    """One member of one GPU, reserved on n0."""
+
+    def __init__(self):
+        self.cluster = FakeCluster(
+            a_node("n0", gpu=4), *a_gang("g", pods=1, requests={GPU: 1, "cpu": 1})
+        )
+        group, pod = self.cluster.group("g"), self.cluster.pod("g-0")
+        seen = RootObserved(kind="PodGroup")
+        fact = GangAdmitted(
+            plan=PlanId("plan"),
+            kind="PodGroup",
+            priority=0,
+            groups=(GroupRecord(kind="PodGroup", name="g", parent="", minimum=1, uid=group.uid),),
+            shapes=({GPU: 1, "cpu": 1000, "pods": 1},),
+            assignments=(
+                AssignmentRecord(
+                    pod="default/g-0", uid=pod.uid, group="g", node=NodeName("n0"), extra=False
+                ),
+            ),
+        )
+        self.state = folded(EMPTY, (group.uid, "default/g", seen), (group.uid, "default/g", fact))
+        self.uid = pod.uid
+        self.found = Suspicions()
+        self.passing = 0
+
+    def see(self, now_ms):
+        reservation = self.state.held_on[NodeName("n0")][self.uid]
+        self.found.suspect(self.cluster.view(), reservation, now_ms)
+
+    def believed(self, now_ms):
+        return bool(self.found.confirmed(self.cluster.view(), self.state, now_ms))
+
+    def pass_by(self, **requests):
+        """Another pod comes to the node."""
+        self.passing += 1
+        self.cluster.add(a_pod(f"other-{self.passing}", node="n0", requests=requests or {"cpu": 1}))
+
+
+def test_it_is_believed_when_nothing_has_changed_for_a_while():
+    scene = Scene()
+    scene.see(0)
+    assert not scene.believed(SETTLED_MS - 1)
+    assert scene.believed(SETTLED_MS)
+
+
+def test_a_change_on_the_node_asks_for_another_sight():
+    scene = Scene()
+    scene.see(0)
+    scene.pass_by()
+    assert not scene.believed(SETTLED_MS)
+    assert not scene.believed(5 * SETTLED_MS)
+    scene.see(6 * SETTLED_MS)
+    assert not scene.believed(7 * SETTLED_MS - 1)
+    assert scene.believed(7 * SETTLED_MS)
+
+
+@pytest.mark.parametrize("seen_again", [False, True])
+def test_it_is_believed_on_a_node_that_never_rests(seen_again):
+    """Pods come twice a second: no second without a change, and the gang must not wait for one."""
+    scene = Scene()
+    scene.see(0)
+    for now_ms in range(500, RESTLESS_MS, 500):
+        scene.pass_by()
+        if seen_again:
+            scene.see(now_ms)
+        assert not scene.believed(now_ms)
+    scene.pass_by()
+    assert scene.believed(RESTLESS_MS)
+
+
+def test_pods_that_take_the_room_explain_it():
+    """As soon as our own model says that the member does not fit, there is nothing to learn."""
+    scene = Scene()
+    scene.see(0)
+    scene.pass_by(**{GPU: 4})
+    assert not scene.believed(100)
+    scene.cluster.delete_pod("other-1")
+    assert not scene.believed(RESTLESS_MS)
