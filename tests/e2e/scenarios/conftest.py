@@ -1,7 +1,7 @@
 """One control plane per version with everything of deploy/kubernetes applied, and a story's cast.
 
 Every story runs twice: on a clean cluster and on a lived-in one (tests/controlplane/livedin.py). Mark
-one with `lived_in_rarely` to have the second run only under `make long`.
+one `lived_in("long")` to have the second run only under `make long`, or `lived_in("only")`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             "site", marker.args if marker else (NEWEST,), indirect=True, scope="session"
         )
     if "lived_in" in metafunc.fixturenames:
-        rare = metafunc.definition.get_closest_marker("lived_in_rarely")
-        marks = [pytest.mark.long] if rare else []
-        kinds = [pytest.param(False, id="clean"), pytest.param(True, id="lived-in", marks=marks)]
+        marker = metafunc.definition.get_closest_marker("lived_in")
+        how = marker.args[0] if marker else "too"
+        marks = [pytest.mark.long] if how == "long" else []
+        kinds = [pytest.param(True, id="lived-in", marks=marks)]
+        if how != "only":
+            kinds.insert(0, pytest.param(False, id="clean"))
         metafunc.parametrize("lived_in", kinds, indirect=True)
 
 

@@ -131,7 +131,9 @@ async def vanish(story: Story, node: str, how: str) -> None:
     elif how == "cordoned":
         assert story.plane.kubectl("cordon", node).returncode == 0
     elif how == "drained":
-        done = story.plane.kubectl("drain", node, "--ignore-daemonsets", "--force")
+        # Pods that were terminating before are not waited for: one may never end.
+        skip = "--skip-wait-for-delete-timeout=1"
+        done = story.plane.kubectl("drain", node, "--ignore-daemonsets", "--force", skip)
         assert done.returncode == 0, done.stderr
     elif how == "tainted":
         assert story.plane.kubectl("taint", "node", node, "broken=yes:NoSchedule").returncode == 0
