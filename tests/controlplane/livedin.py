@@ -118,8 +118,7 @@ class Neighbourhood:
         await self._evict(name)
         offered = node["status"]["allocatable"]
         tenants = self._tenants_of(name, offered, devices)
-        for pod in tenants:
-            await self._settle(pod)
+        await asyncio.gather(*(self._settle(pod) for pod in tenants))
         daemon = self._daemon(name)
         stay = [daemon, *(pod for pod in tenants if "refused" not in pod["metadata"]["labels"])]
         room = {key: amount_of(key, written) for key, written in offered.items()}
@@ -380,8 +379,9 @@ class Neighbourhood:
 
     async def _leave(self) -> None:
         """Take pods, claims and volumes away; the sweep of all tests takes nodes and classes."""
-        for node in list(self._tenants):
-            await self._evict(node)
+        for name in (name for names in self._tenants.values() for name in names):
+            if "-terminating-" in name:
+                await self._remove(f"{PODS}/{name}")
         await self._api.delete(PODS, {"gracePeriodSeconds": 0})
         for path in (CLAIMS, VOLUMES):
             for thing in (await self._api.get(path))["items"]:
