@@ -165,6 +165,7 @@ class Admission:
             actor=self._settings.holder,
             cause=f"cluster revision {view.revision}",
             started=self._barriers.started(),
+            binding=self._barriers.binding(),
             expired=self._expired(state),
         )
         await self._leader.record(decide_reconcile(view, state, self.forest, now))

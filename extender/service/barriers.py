@@ -85,6 +85,7 @@ class _Barrier:
         self.unit = key[1]  # name, for people
         self.arrivals: dict[PodUid, _Arrival] = {}
         self.posted: dict[PodUid, str] = {}  # bound by us, maybe not seen yet: uid -> leaf
+        self.sent: set[PodUid] = set()  # whose Binding is on its way now
         self.opened = False
         self.unsure_until_ms = 0  # a Binding was sent and not answered; it may show until then
         self.first_ms = 0
@@ -116,6 +117,10 @@ class Barriers:
         return frozenset(
             b.root_uid for b in self._barriers.values() if b.opened or now_ms < b.unsure_until_ms
         )
+
+    def binding(self) -> frozenset[PodUid]:
+        """Give the members whose Binding is on its way, or through and maybe not seen yet."""
+        return frozenset(uid for b in self._barriers.values() for uid in (*b.sent, *b.posted))
 
     def waits(self, uid: PodUid) -> bool:
         """Say whether a member is at bind now."""
@@ -289,13 +294,16 @@ class Barriers:
                 return f"{refusal}; {trouble}"
             if refusal:
                 return refusal
+            binding = Binding(
+                pod=arrival.calls[-1].pod, node=reservation.node, plan=reservation.plan
+            )
+            barrier.sent.add(reservation.uid)
             try:
-                await self._cluster.bind(
-                    Binding(pod=arrival.calls[-1].pod, node=reservation.node, plan=reservation.plan)
-                )
+                await self._cluster.bind(binding)
             except ClusterUnavailable as error:
                 trouble = str(error)
                 barrier.unsure_until_ms = self._clock.monotonic_ms() + UNSURE_MS
+                barrier.sent.discard(reservation.uid)
                 log.warning("bind retried", extra={"pod": reservation.pod, "error": trouble})
                 await asyncio.sleep(max(pause_s, error.retry_after_s))
                 pause_s = min(pause_s * 2, RETRY_S_MAX)
@@ -305,17 +313,25 @@ class Barriers:
             else:
                 barrier.posted[reservation.uid] = reservation.group
                 return ""
+            finally:
+                barrier.sent.discard(reservation.uid)
 
     def _may_post(self, arrival: _Arrival) -> str:
         """Check, immediately before each request, all that must hold for a Binding (DESIGN 4)."""
         reservation = arrival.reservation
         if not self._leader.may_act():
             return "cannot answer now: the lease has run out"
-        current = reservation_of(self._leader.acknowledged, reservation.uid)
-        if current is None or (current.plan, current.node) != (reservation.plan, reservation.node):
-            return (
-                f"the reservation of pod {reservation.pod} was given back; it will be planned again"
-            )
+        # A release that is on its way to the log counts as well: its room is being given to others.
+        for state in (self._leader.acknowledged, self._leader.speculative):
+            current = reservation_of(state, reservation.uid)
+            if current is None or (current.plan, current.node) != (
+                reservation.plan,
+                reservation.node,
+            ):
+                return (
+                    f"the reservation of pod {reservation.pod} was given back; "
+                    "it will be planned again"
+                )
         live = [call for call in arrival.calls if call.alive()]
         if not live:
             return "the caller has gone"

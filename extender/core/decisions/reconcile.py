@@ -51,6 +51,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     started: frozenset[RootUid] = (
         frozenset()
     )  # barriers of these roots are releasing or have released
+    binding: frozenset[PodUid] = frozenset()  # their Binding was sent, and may be seen any moment
     expired: frozenset[RootUid] = frozenset()  # reservations older than their time to live
 
 
@@ -223,7 +224,10 @@ def _given_back(
     broken: bool,
 ) -> list[AnyFact]:
     """Release what cannot be redeemed any more; a whole tree in one fact, so that no crash can halve it."""
-    open_ones = {uid: r for uid, r in root.held.items() if uid not in bound_here}
+    on_its_way = {uid for uid in now.binding if _waits(view, uid)}
+    open_ones = {
+        uid: r for uid, r in root.held.items() if uid not in bound_here and uid not in on_its_way
+    }
     if not open_ones:
         return []
     running = [*((u, m.node) for u, m in root.bound.items()), *bound_here.items()]

@@ -8,10 +8,16 @@ import pytest
 
 from extender.core.decisions.requests import GATE
 from extender.core.errors import BindRefused, ClusterUnavailable
-from extender.core.events import BarrierExpired, BindFailed, PodBound, ReservationReleased
+from extender.core.events import (
+    BarrierExpired,
+    BindFailed,
+    DriftFound,
+    PodBound,
+    ReservationReleased,
+)
 from extender.core.groups import composite_key
 from tests.builders import GPU, a_gang, a_group, a_node, a_pod
-from tests.fakes import Stage
+from tests.fakes import Stage, until
 
 SOON_S = 0.15  # a barrier's timer runs on the loop's clock
 
@@ -258,6 +264,82 @@ async def test_a_released_reservation_is_not_bound():
         await stage.one_pass()
         assert "was given back; it will be planned again" in await call
         assert stage.cluster.did("bind") == []
+
+
+async def test_a_release_on_its_way_to_the_log_stops_the_posting():
+    """Its room is being given to others already: the gang that becomes whole meanwhile is not bound there."""
+    async with await admitted(*a_gang("g", pods=2)) as stage:
+        durable = asyncio.Event()
+        append = stage.log.append
+
+        async def late(*args):
+            await durable.wait()
+            await append(*args)
+
+        stage.log.append = late
+        first = stage.bind("g-0")
+        await quiet(stage)
+        stage.cluster.change_node(stage.where("g")["g-1"], unschedulable=True)
+        passing = stage.start(stage.one_pass())
+        await quiet(stage)
+        answer = await stage.bind("g-1")
+        assert "was given back; it will be planned again" in answer
+        assert stage.cluster.did("bind") == []
+        durable.set()
+        await passing
+        assert await first
+
+
+async def test_room_is_not_given_back_while_a_binding_is_on_its_way():
+    """The node is cordoned when the Binding has been sent: it may come through, so nothing is planned anew."""
+    async with await admitted(*a_gang("g", pods=1)) as stage:
+        stage.cluster.go.clear()
+        call = stage.bind("g-0")
+        await quiet(stage)
+        stage.cluster.change_node(stage.where("g")["g-0"], unschedulable=True)
+        await stage.one_pass()
+        assert stage.facts(ReservationReleased) == []
+        stage.cluster.go.set()
+        assert await call == ""
+        await stage.settled()
+        assert stage.facts(ReservationReleased, DriftFound) == []
+        assert stage.names().count("GangSatisfied") == 1
+
+
+@pytest.mark.parametrize(
+    "error", [ClusterUnavailable("503"), BindRefused("409 conflict")], ids=["busy", "refused"]
+)
+async def test_room_is_given_back_when_the_binding_did_not_get_through(error):
+    """The same, and the API server says no: the member goes to the other node."""
+    async with await admitted(*a_gang("g", pods=1)) as stage:
+        stage.cluster.go.clear()
+        call = stage.bind("g-0")
+        await quiet(stage)
+        first = stage.where("g")["g-0"]
+        stage.cluster.change_node(first, unschedulable=True)
+        await stage.one_pass()
+        stage.cluster.fault = lambda verb, name: error if verb == "bind" else None
+        stage.cluster.go.set()
+        await until(lambda: not stage.barriers.binding())
+        await stage.one_pass()
+        stage.cluster.fault = lambda verb, name: None
+        assert await call
+        assert [f.why for f in stage.facts(ReservationReleased)] == ["node-lost"]
+        await stage.settled()
+        assert stage.where("g")["g-0"] != first
+
+
+async def test_a_bound_member_that_vanishes_unseen_gives_its_room_back():
+    """Bound and deleted before the informers show either: no reservation is kept for it."""
+    async with await admitted(*a_gang("g", pods=1)) as stage:
+        before = stage.cluster.pod("g-0")
+        assert await stage.bind("g-0") == ""
+        stage.cluster.change_pod("g-0", node=None, phase=before.phase)  # not seen yet
+        await stage.one_pass()
+        assert stage.facts(ReservationReleased) == []
+        stage.cluster.delete_pod("g-0")
+        await stage.one_pass()
+        assert [f.why for f in stage.facts(ReservationReleased)] == ["deleted"]
 
 
 BASIC = [
