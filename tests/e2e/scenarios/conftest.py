@@ -49,6 +49,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("lived_in", kinds, indirect=True)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Neighbours are the same on every version: beside the newest they live there by hand only."""
+    for item in items:
+        asked = (
+            item.callspec.params
+            if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+            else {}
+        )
+        if asked.get("lived_in") and asked.get("site") != NEWEST:
+            item.add_marker(pytest.mark.long)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,

@@ -72,6 +72,7 @@ def of(facts: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [f for f in facts if f["type"] == kind]
 
 
+@pytest.mark.lived_in("long")
 @pytest.mark.settings(barrier_timeout_s="4")
 @pytest.mark.parametrize("verb", ["bind", "filter"])
 async def test_the_deadline_passes(intercept: Intercept, story: Story, verb: str) -> None:
@@ -140,6 +141,7 @@ async def test_calls_of_a_dead_scheduler_do_not_count(intercept: Intercept, stor
     assert not of(facts, "BarrierExpired"), "the dead held the deadline of the living"
 
 
+@pytest.mark.lived_in("long")
 @pytest.mark.parametrize("before_death", [0, 3])
 async def test_zombies_bind_nobody(intercept: Intercept, story: Story, before_death: int) -> None:
     """kube-scheduler dies when the barrier is open and some are bound: the dead bind nobody more.
@@ -230,6 +232,7 @@ async def test_bindings_refused_for_the_moment_are_posted_again(story: Story) ->
 STATUS = {"kind": "Status", "apiVersion": "v1", "status": "Failure"}
 
 
+@pytest.mark.lived_in("long")
 @pytest.mark.settings(bind_timeout_s="8", barrier_timeout_s="5")
 @pytest.mark.parametrize(("status", "reason"), [(404, "NotFound"), (409, "Conflict")])
 async def test_a_refused_binding_stops_nobody_else(story: Story, status: int, reason: str) -> None:

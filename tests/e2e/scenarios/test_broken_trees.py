@@ -48,6 +48,7 @@ async def says(story: Story, pod: str, text: str) -> None:
     await eventually(look, timeout_s=30, every_s=0.3)
 
 
+@pytest.mark.lived_in("long")
 async def test_a_cycle_is_named_and_heals(story: Story) -> None:
     """H01: nothing of it is scheduled, every group is marked, the pod names the cycle; mended, it runs."""
     await story.create(
@@ -71,6 +72,7 @@ async def test_a_cycle_is_named_and_heals(story: Story) -> None:
     await story.check_facts()
 
 
+@pytest.mark.lived_in("long")
 async def test_five_levels_are_too_many(story: Story) -> None:
     """H03: the whole tree is invalid, branches of legal depth too."""
     chain = ["root", "c1", "c2", "c3"]
@@ -90,6 +92,7 @@ async def test_five_levels_are_too_many(story: Story) -> None:
     assert (await story.until_fact("RootInvalid", "default/root"))["data"]["problems"]
 
 
+@pytest.mark.lived_in("long")
 async def test_two_workloads_in_one_tree(story: Story) -> None:
     """H04."""
     await story.create(

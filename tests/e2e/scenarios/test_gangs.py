@@ -139,6 +139,7 @@ async def finish(story: Story, count: int) -> None:
     assert len([f for f in facts if f["type"] == "PodBound"]) == count
 
 
+@pytest.mark.lived_in("long")
 async def test_killed_after_the_admission_and_before_the_first_bind(story: Story) -> None:
     """The reservations are in the log; the restarted service carries them out."""
 
@@ -243,6 +244,7 @@ async def test_two_gangs_that_fit_one_at_a_time(story: Story) -> None:
     await story.check_facts()
 
 
+@pytest.mark.lived_in("long")
 async def test_any_order_of_creation_converges(story: Story) -> None:
     """Pods before groups, groups before their root: held with the reason on the pod, then scheduled."""
     tree = [

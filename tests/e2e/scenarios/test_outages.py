@@ -31,7 +31,7 @@ from tests.postgres import fresh_database, run, running_postgres
 
 __all__ = ["intercept"]
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300), pytest.mark.lived_in("long")]
 GPU = {"nvidia.com/gpu": 8}
 FILTER_DEADLINE_S = 1.5  # DESIGN 7; kube-scheduler gives up after 2 s
 

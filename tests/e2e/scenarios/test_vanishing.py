@@ -243,6 +243,7 @@ async def test_a_node_that_leaves_the_domain_takes_the_tree_with_it(story: Story
     assert [f["type"] for f in facts].count("NodeTopologyChanged") == 1
 
 
+@pytest.mark.lived_in("long")
 async def test_a_member_deleted_before_its_bind(story: Story) -> None:
     """The whole tree gives its room back and waits; with the member back it is planned again and bound."""
     await story.create(*racks("a0 a1 a2"))
@@ -264,6 +265,7 @@ async def test_a_member_deleted_before_its_bind(story: Story) -> None:
     await story.check_facts()
 
 
+@pytest.mark.lived_in("long")
 async def test_groups_deleted_before_the_bind(story: Story) -> None:
     """A leaf, then the root, is deleted and made again: nothing is kept of the old plan, and all is bound at last."""
     root = a_group("serve", gang=2, composite=True)
