@@ -104,6 +104,11 @@ class Metrics:
             ["kind"],
             registry=self.registry,
         )
+        self.history_truncated = Counter(
+            f"{prefix}_history_truncated",
+            "Losses of recorded history noticed: the database is an older copy.",
+            registry=self.registry,
+        )
         self.notices_failed = Counter(
             f"{prefix}_notices_failed",
             "Kubernetes Events that could not be written.",

@@ -20,7 +20,7 @@ from extender.cluster.parse import decode
 from extender.cluster.priorities import Priorities
 from extender.cluster.shapes import pod_of
 from extender.core.errors import BadInput, SchemaOutdated
-from extender.core.events import DriftFound, Event
+from extender.core.events import DriftFound, Event, HistoryTruncated
 from extender.core.pods import Pod
 from extender.http.audit import ReadApi
 from extender.http.health import Probes
@@ -33,6 +33,7 @@ from extender.service.clock import SystemClock
 from extender.service.drift import DriftWatch
 from extender.service.leading import Identity, Leader
 from extender.service.ports import Clock, Cluster
+from extender.service.publishing import Publisher
 from extender.service.reporting import Reporter
 from extender.service.scheduling import Scheduling
 from extender.settings import Settings
@@ -172,6 +173,8 @@ class Service:
         self.cluster = seen
         self.leader = writer
         self.barriers = Barriers(cluster=seen, leader=self.leader, clock=clock, settings=settings)
+        writer.history.anchor = seen
+        self.publisher = Publisher(writer, opened.log, seen, clock)
         self.drift = DriftWatch(writer, opened.log, opened.checkpoints, settings.holder)
         self.reporter = Reporter(seen, self.leader, clock)
         self.admission = Admission(
@@ -208,6 +211,7 @@ class Service:
             asyncio.create_task(self.reporter.run(), name="reporter"),
             asyncio.create_task(self.cluster.broken(), name="cluster"),
             asyncio.create_task(self.drift.run(), name="drift"),
+            asyncio.create_task(self.publisher.run(), name="publisher"),
         }
         waiting = asyncio.create_task(stopping.wait(), name="stopping")
         try:
@@ -242,6 +246,12 @@ def _count(events: Sequence[Event]) -> None:
                     "object": event.fact.object,
                     "text": event.fact.text,
                 },
+            )
+        elif isinstance(event.fact, HistoryTruncated):
+            METRICS.history_truncated.inc()
+            log.error(
+                "history lost",
+                extra={"position": event.position, **msgspec.structs.asdict(event.fact)},
             )
         METRICS.facts.labels(type(event.fact).__name__).inc()
 

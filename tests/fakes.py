@@ -34,7 +34,7 @@ from extender.core.view import (
 from extender.service.admission import Admission
 from extender.service.barriers import Barriers
 from extender.service.leading import Identity, Leader
-from extender.service.ports import Binding, Condition, Notice, PodRef
+from extender.service.ports import Binding, Condition, Mark, Notice, PodRef
 from extender.service.reporting import Reporter
 from extender.service.scheduling import Scheduling
 from extender.settings import Settings
@@ -92,6 +92,7 @@ class FakeCluster:
         self.calls: list[tuple[str, str, str]] = []
         self.bindings: list[Binding] = []
         self.notices: list[Notice] = []
+        self.mark: Mark | None = None
         self.fault: Callable[[str, str], Exception | None] = lambda verb, name: None
         self.go = asyncio.Event()
         self.go.set()
@@ -233,6 +234,14 @@ class FakeCluster:
         self.seen = with_group(self.seen, msgspec.structs.replace(found, conditions=(*kept, *new)))
         self._tell()
 
+    async def published(self) -> Mark | None:
+        await self._asked("published", "")
+        return self.mark
+
+    async def publish(self, mark: Mark) -> None:
+        await self._asked("publish", "")
+        self.mark = mark
+
     async def notice(self, notice: Notice) -> None:
         await self._asked("notice", f"{notice.namespace}/{notice.name}")
         self.calls.append(("notice", f"{notice.namespace}/{notice.name}", notice.message))
@@ -251,16 +260,18 @@ class Stage:
 
     def __init__(
         self, *objects: Object, database: FakeDatabase | None = None, holder: str = "me",
-        clock: FakeClock | None = None, cluster: FakeCluster | None = None, **settings: Any,
+        clock: FakeClock | None = None, cluster: FakeCluster | None = None, ttl_ms: int = TTL_MS,
+        **settings: Any,
     ) -> None:  # fmt: skip
         self.clock = clock or FakeClock()
         self.database = database or FakeDatabase(self.clock.now_us)
         self.log = FakeEventLog(self.database)
         self.cluster = cluster or FakeCluster(*objects)
         self.settings = Settings(**({"holder": holder, "barrier_timeout_s": 20.0} | settings))
-        identity = Identity(holder=holder, address=f"http://{holder}", ttl_ms=TTL_MS)
+        identity = Identity(holder=holder, address=f"http://{holder}", ttl_ms=ttl_ms)
         self.checkpoints = FakeCheckpoints(self.database)
         self.leader = Leader(self.log, self.checkpoints, self.clock, identity)
+        self.leader.history.anchor = self.cluster
         self.barriers = Barriers(
             cluster=self.cluster, leader=self.leader, clock=self.clock, settings=self.settings
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from copy import copy
 from uuid import uuid4
 
 import msgspec
@@ -32,10 +33,14 @@ from extender.service.ports import (
     Grant,
     Head,
     LeaseRecord,
+    Mark,
 )
 from extender.store.codec import EMPTY_CHAIN, chain, to_event, to_row
 
 START = Position(0)
+COPIED = (
+    "rows", "ids", "versions", "epoch", "lease", "holder", "address", "renewed_us", "ttl_ms", "checkpoints", "inputs",
+)  # fmt: skip
 
 
 class FakeDatabase:
@@ -51,6 +56,7 @@ class FakeDatabase:
         self.ids: set = set()
         self.versions: set = set()
         self.epoch = 0
+        self.timeline = "00000001"
         self.lease = ""
         self.holder = ""
         self.address = ""
@@ -59,6 +65,15 @@ class FakeDatabase:
         self.checkpoints: dict[tuple[int, str], Checkpoint] = {}
         self.inputs: dict[str, DecisionInput] = {}
         self.appended = asyncio.Condition()
+
+    def copy(self) -> dict:
+        """Take a copy, as a backup does; the lease row is in it."""
+        return {name: copy(getattr(self, name)) for name in COPIED}
+
+    def restore(self, backup: dict) -> None:
+        """Put a copy in place of what there is."""
+        for name, value in backup.items():
+            setattr(self, name, copy(value))
 
     @property
     def expired(self) -> bool:
@@ -104,15 +119,18 @@ class FakeEventLog:
             raise StoreUnavailable("the fake is told not to answer")
         return self.database
 
-    async def take(self, *, holder: str, address: str, ttl_ms: int) -> Grant:
+    async def take(self, *, holder: str, address: str, ttl_ms: int, above: int = 0) -> Grant:
         db = await self._answering()
         if db.holder != holder and not db.expired:
             raise LeaseHeld(f"the lease is held by {db.holder} at {db.address}")
-        previous = db.holder
-        db.epoch += 1
+        previous, before = db.holder, db.epoch
+        db.epoch = max(db.epoch, above) + 1
         db.lease, db.holder, db.address = str(uuid4()), holder, address
         db.renewed_us, db.ttl_ms = db.now_us(), ttl_ms
-        return Grant(epoch=Epoch(db.epoch), lease=db.lease, head=db.head, previous_holder=previous)
+        return Grant(
+            epoch=Epoch(db.epoch), lease=db.lease, head=db.head, previous_holder=previous,
+            previous_epoch=Epoch(before), timeline=db.timeline,
+        )  # fmt: skip
 
     async def renew(self, grant: Grant) -> None:
         db = await self._answering()
@@ -196,6 +214,13 @@ class FakeEventLog:
         for row in rows:
             digest = chain(digest, row)
             db.rows.append((row, digest))
+
+    async def holds(self, mark: Mark) -> bool:
+        db = await self._answering()
+        if not 0 < mark.position <= len(db.rows):
+            return mark.position == 0
+        row, digest = db.rows[mark.position - 1]
+        return mark.event_id in ("", str(row.event_id)) and mark.chain in (b"", digest)
 
     async def find(self, event_ids: Sequence[str]) -> Mapping[str, Position]:
         db = await self._answering()

@@ -13,9 +13,9 @@ from extender import settings as settings_module
 from extender.cli.live import root_path
 from extender.cli.output import Output, console, print_table, print_value
 from extender.core.errors import BadInput, CorruptLog
-from extender.core.events import GangAdmitted, GangExtended, GangRefused
+from extender.core.events import GangAdmitted, GangExtended, GangRefused, HistoryTruncated
 from extender.core.ids import Position, RootUid
-from extender.service.audit import Audit, FactLine, parse_time
+from extender.service.audit import Audit, FactLine, line_of, parse_time
 from extender.service.ports import EventFilter
 from extender.service.replaying import Replayed, replay_decision
 from extender.wiring import Store, store
@@ -137,17 +137,23 @@ def verify(
     database_url: Url = None,
     data_dir: Folder = None,
 ) -> None:
-    """Read the whole log and check its chain of hashes. Exit 1 when it is broken."""
+    """Read the whole log and check its chain of hashes. Exit 1 when it is broken.
 
-    async def question(opened: Store) -> int:
-        count = 0
+    Where history was lost before (an older copy of the database) and that was noticed, it says so.
+    """
+
+    async def question(opened: Store) -> tuple[int, list[FactLine]]:
+        count, lost = 0, []
         async for page in opened.log.read():
             count += len(page)
-        return count
+            lost += [line_of(e) for e in page if isinstance(e.fact, HistoryTruncated)]
+        return count, lost
 
     try:
-        count = _ask(database_url, data_dir, question)
+        count, lost = _ask(database_url, data_dir, question)
     except CorruptLog as error:
         console().print(f"the log does not verify: {error}")
         raise typer.Exit(1) from error
     console().print(f"{count} facts verified, no gap, chain unbroken")
+    for line in lost:
+        console().print(f"position {line.position}, {line.time}: {line.summary}")

@@ -26,7 +26,10 @@ from pathlib import Path
 from typing import Final
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from extender.cluster import api
+from extender.cluster.anchors import read_mark, written
 from extender.cluster.deeds import Deeds, done_to
 from extender.cluster.documents import STDIN
 from extender.cluster.manifest import (
@@ -54,11 +57,13 @@ from extender.core.groups import Source
 from extender.core.ids import GroupKey, NodeName, PodUid
 from extender.core.pods import Pod
 from extender.core.view import ClusterView
-from extender.service.ports import Binding, Clock, Condition, Notice, PodRef
+from extender.service.ports import Binding, Clock, Condition, Mark, Notice, PodRef
 
 logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.1  # a change is seen after at most two polls
+
+ANCHOR: Final = "log-end.json"  # the published end of the log, see `Anchor`
 
 _KINDS: Final[tuple[tuple[type[api.Readable], Source], ...]] = (
     (api.PriorityClass, "crd"),
@@ -98,6 +103,7 @@ class FileCluster:
         self._clock = clock
         self._poll_s = poll_s
         self._records = Records(data_dir / FILE)
+        self._anchor = data_dir / ANCHOR
         self._deeds = Deeds()
         self._world = World()
         self._things: dict[Ident, api.Readable] = {}  # as the manifests have them
@@ -291,6 +297,33 @@ class FileCluster:
                 found = self._pod(pod)  # another process may have been faster
             if found.node != node:
                 raise _refused(pod, f"is bound to {found.node}, not to {node}")
+
+    async def published(self) -> Mark | None:
+        """Read the published end of the log.
+
+        Raises:
+            ClusterUnavailable: The file is there and cannot be read.
+        """
+        try:
+            body = await asyncio.to_thread(self._anchor.read_bytes)
+        except FileNotFoundError:
+            return None
+        except OSError as fault:
+            raise ClusterUnavailable(f"{self._anchor}: {fault}") from fault
+        return read_mark(body, str(self._anchor))
+
+    async def publish(self, mark: Mark) -> None:
+        """Publish the end of the log in a file of its own, whole or not at all.
+
+        Raises:
+            ClusterUnavailable: The file cannot be written.
+        """
+        new = self._anchor.with_suffix(".new")
+        try:
+            await asyncio.to_thread(new.write_bytes, msgspec.json.encode(written(mark)))
+            new.replace(self._anchor)
+        except OSError as fault:
+            raise ClusterUnavailable(f"{self._anchor}: {fault}") from fault
 
     async def set_conditions(
         self, group: GroupKey, uid: str, conditions: Sequence[Condition]

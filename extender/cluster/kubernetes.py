@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Self
 
+from extender.cluster.anchors import Anchors
 from extender.cluster.bindings import Bindings
 from extender.cluster.client import Answered, ApiServer, Request, load_configuration
 from extender.cluster.discovery import discover
@@ -29,7 +30,7 @@ from extender.core.errors import BindRefused, ClusterUnavailable
 from extender.core.groups import kind_of
 from extender.core.ids import GroupKey, NodeName
 from extender.core.view import ClusterView
-from extender.service.ports import Binding, Clock, Condition, Notice, PodRef
+from extender.service.ports import Binding, Clock, Condition, Mark, Notice, PodRef
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class KubernetesCluster:
         self._chance = chance or random.Random()  # noqa: S311 -- jitter, not a secret
         self._world = World()
         self._bindings = Bindings(server)
+        self._anchors = Anchors(server)
         self._statuses = Statuses(server, clock)
         self._notices = Notices(server, clock, instance=instance or socket.gethostname())
         self._informers: dict[Resource, Informer] = {}
@@ -185,6 +187,14 @@ class KubernetesCluster:
     async def bind(self, binding: Binding) -> None:
         """Post a Binding; see the port."""
         await self._bindings.bind(binding)
+
+    async def published(self) -> Mark | None:
+        """Read the published end of the log; see the port."""
+        return await self._anchors.published()
+
+    async def publish(self, mark: Mark) -> None:
+        """Publish the end of the log; see the port."""
+        await self._anchors.publish(mark)
 
     async def set_conditions(
         self, group: GroupKey, uid: str, conditions: Sequence[Condition]

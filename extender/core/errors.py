@@ -43,6 +43,10 @@ class SchemaOutdated(ExtenderError):
     """The database schema is not the one this version needs. Run `gang-extender migrate`."""
 
 
+class CannotAnswer(ExtenderError):
+    """Not now: the text goes into the `Error` field, kube-scheduler tries again by itself."""
+
+
 class NotLeading(ExtenderError):
     """This process does not hold the lease; answer "cannot answer now"."""
 

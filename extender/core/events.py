@@ -19,6 +19,10 @@ ReleaseReason = Literal[
 # "gone": deleted or ended, the view no longer showed which
 LossCause = Literal["preempted", "evicted", "node-lost", "refused-by-kubelet", "deleted", "gone"]
 
+# memory: what the writing process had seen acknowledged; published: the end of the log as it was written
+# outside of the database; epoch: the lease row was older than a lease that somebody held
+TruncationEvidence = Literal["memory", "published", "epoch"]
+
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all facts. `VERSION` is the version of the shape, stored beside the tag."""
@@ -221,6 +225,23 @@ class LeaseTaken(Fact, frozen=True, kw_only=True):
     previous: str = ""
 
 
+class HistoryTruncated(Fact, frozen=True, kw_only=True):
+    """Part of the log that was durable is not in it any more: an older copy, or a lagging standby."""
+
+    evidence: TruncationEvidence
+    known_position: (
+        Position  # the last that is known to have been in the log; 0 when only an epoch is
+    )
+    known_epoch: Epoch  # under which that was known; every epoch since is higher
+    known_hash: str = ""  # of that position, hex, where it is known
+    known_event: str = ""  # id of the fact at that position, where it is known
+    found_position: Position  # where the log ended when this was noticed
+    found_epoch: Epoch  # of the lease row as it was found
+    found_hash: str = ""  # of the found position, hex
+    timeline: str = ""  # of the database that was found; a promoted standby begins another
+    text: str = ""
+
+
 AnyFact: TypeAlias = (
     RootObserved
     | GangAdmitted
@@ -237,6 +258,7 @@ AnyFact: TypeAlias = (
     | NodeTopologyChanged
     | RootCompleted
     | DriftFound
+    | HistoryTruncated
     | LeaseTaken
 )
 

@@ -29,6 +29,7 @@ from extender.core.events import (
     GangRefused,
     GangSatisfied,
     GroupRecord,
+    HistoryTruncated,
     LeaseTaken,
     MemberLost,
     NodeTopologyChanged,
@@ -124,6 +125,9 @@ class ReservationState(msgspec.Struct, frozen=True, kw_only=True):
     held_on: Map[NodeName, Map[PodUid, Reservation]] = Map()
     root_of: Map[PodUid, RootUid] = Map()  # pods held or bound
     vetoes: Map[VetoKey, VetoState] = Map()
+    truncated_epoch: Epoch = Epoch(
+        0
+    )  # of the newest HistoryTruncated: what is older was compared then
 
 
 EMPTY = ReservationState()
@@ -209,6 +213,8 @@ def _apply(state: ReservationState, event: Event) -> ReservationState:  # noqa: 
             labels = dict.fromkeys(root.topology.get(fact.node, {}), "") | labels
             root = msgspec.structs.replace(root, topology=root.topology.set(fact.node, labels))
             return _put(state, root)
+        case HistoryTruncated():
+            return msgspec.structs.replace(state, truncated_epoch=event.epoch)
         case BarrierExpired() | BindFailed() | DriftFound() | LeaseTaken():
             return state
 

@@ -14,13 +14,13 @@ import msgspec
 from aiohttp import web
 
 from extender.core.decisions.verbs import FilterDecision
-from extender.core.errors import BadInput
+from extender.core.errors import BadInput, CannotAnswer
 from extender.core.ids import NodeName
 from extender.core.pods import Pod
 from extender.http import wire
 from extender.service.leading import Leader
 from extender.service.ports import PodRef
-from extender.service.scheduling import CannotAnswer, Scheduling
+from extender.service.scheduling import Scheduling
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)

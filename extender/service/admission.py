@@ -134,7 +134,11 @@ class Admission:
 
     async def run_pass(self) -> None:
         """Bring log, plans and effects up to what the cluster shows now."""
+        takes = self._leader.takes
         await self._reconcile()
+        if self._leader.comparing:  # what runs is in the log again; what memory promised is not
+            self._barriers.sync(self._leader.acknowledged)
+            self._leader.compared(takes)
         self._recording, self._to_explain = [], []
         try:
             slice_ms = self._clock.monotonic_ms()

@@ -18,6 +18,7 @@ from extender.core.events import (
     GangExtended,
     GangRefused,
     GangSatisfied,
+    HistoryTruncated,
     LeaseTaken,
     MemberLost,
     NodeTopologyChanged,
@@ -129,6 +130,8 @@ def summary(fact: AnyFact) -> str:  # noqa: C901, PLR0911, PLR0912 -- one arm pe
             return fact.why
         case DriftFound():
             return f"{fact.kind}: {fact.object} {fact.text}"
+        case HistoryTruncated():
+            return f"history lost ({fact.evidence}): {fact.text}"
         case LeaseTaken():
             return f"lease taken by {fact.holder}" + (
                 f" after {fact.previous}" if fact.previous and fact.previous != fact.holder else ""
@@ -189,4 +192,6 @@ class Audit:
                 "names are namespace/name of the root (see `gang-extender events`)"
             )
             raise BadInput(msg)
-        return lines
+        # what was lost behind the first of them may have been about this root
+        lost = EventFilter(types=("HistoryTruncated",), after=lines[0].position)
+        return sorted([*lines, *await self.events(lost)], key=lambda line: line.position)

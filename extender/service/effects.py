@@ -10,6 +10,7 @@ import asyncio
 import logging
 
 from extender.core.decisions.requests import GATE
+from extender.core.decisions.verbs import reservation_of
 from extender.core.errors import BindRefused, ClusterUnavailable
 from extender.core.ids import PlanId, PodUid
 from extender.core.state import Reservation, ReservationState
@@ -106,7 +107,9 @@ class Effects:
                     pause_s = min(pause_s * 2, RETRY_S_MAX)
 
     def _wanted(self, reservation: Reservation) -> bool:
-        return self._known.get(reservation.uid) == reservation.plan
+        """Say whether a reservation still stands: in the log as we know it now, not only at the last look."""
+        now = reservation_of(self._leader.acknowledged, reservation.uid)
+        return now is not None and now.plan == reservation.plan
 
     async def _carry_out(self, reservation: Reservation) -> None:
         namespace, _, name = reservation.pod.partition("/")

@@ -8,6 +8,9 @@ the loops that decided decide again.
 An append whose outcome is unknown is settled before anything else is written: the lease is taken
 again (so that no ghost of the old statement can commit later), the events are looked up by id, and
 those that are there are folded in.
+
+A log that is not the one we knew (`history`) is folded as it is, and nothing is promised from it
+before the admission loop has compared it with the cluster: `compared`.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from typing import Literal
 import msgspec
 
 from extender.core.errors import (
+    ClusterUnavailable,
     CorruptLog,
     ExtenderError,
     Fenced,
@@ -27,13 +31,19 @@ from extender.core.errors import (
     NotLeading,
     StoreUnavailable,
 )
-from extender.core.events import Draft, Event, LeaseTaken
-from extender.core.ids import NIL_ROOT, Position
+from extender.core.events import AnyFact, Draft, Event, GangAdmitted, GangExtended, LeaseTaken
+from extender.core.ids import NIL_ROOT, Epoch
 from extender.core.state import EMPTY, ReservationState, evolve, fold
-from extender.service.ports import START, Checkpoints, Clock, EventLog, Grant
-from extender.service.replay import load_state, save_checkpoint
+from extender.service.checkpointing import Checkpointing
+from extender.service.history import History
+from extender.service.ports import Checkpoints, Clock, EventLog, Grant
+from extender.service.replay import load_state
+from extender.service.stamping import stamped
 
 log = logging.getLogger(__name__)
+
+OUTSIDE_PAUSE_S = 0.5
+OLDER_COPY = "the log is an older copy of the one we wrote"
 
 Role = Literal["starting", "following", "leading", "settling", "stopped"]
 
@@ -75,20 +85,31 @@ class Leader:
         self._appends: set[asyncio.Task[None]] = set()
         self._settling: asyncio.Task[None] | None = None
         self._announcing: asyncio.Task[None] | None = None
-        self._saved = START
-        self._saved_ms = 0
+        self._saving = Checkpointing(
+            event_log,
+            checkpoints,
+            clock,
+            events=identity.checkpoint_events,
+            ms=identity.checkpoint_ms,
+        )
         self._changed: asyncio.Event = asyncio.Event()
         self.role: Role = "starting"
         self.why_not = "starting"
         self.acknowledged: ReservationState = EMPTY
         self.speculative: ReservationState = EMPTY
         self.takes = 0
+        self.history = History(event_log)
+        self.comparing = ""  # why nothing is promised although we lead, or the empty string
         self.on_append: Callable[[Sequence[Event]], None] | None = None
 
     # -- what others ask ---------------------------------------------------------------------
 
     def may_act(self) -> bool:
-        """Say whether side effects are allowed now: the lease is ours for certain, by our own clock."""
+        """Say whether side effects are allowed now: the lease is ours for certain, and our memory is the log."""
+        return self.role in ("leading", "settling") and self._holds() and not self.comparing
+
+    def _holds(self) -> bool:
+        """Say whether the lease is ours for certain, by our own clock."""
         return self._grant is not None and self._clock.monotonic_ms() < self._lease_until_ms
 
     async def until_may_act(self) -> None:
@@ -98,20 +119,30 @@ class Leader:
 
     def may_record(self) -> bool:
         """Say whether facts can be appended now."""
-        return self.role == "leading" and self.may_act()
+        return self.role == "leading" and self._holds()
 
     def doubt(self) -> str:
         """Say why this process must not answer from its state, or the empty string."""
-        if not self.may_act():
-            return (
-                f"not leading: {self.why_not}" if self._grant is None else "the lease has run out"
+        if self._grant is None or self.role not in ("leading", "settling"):
+            return f"not leading: {self.why_not}"
+        return "" if self._holds() else "the lease has run out"
+
+    def compared(self, takes: int) -> None:
+        """Hear that the log, as it was found at a take, was compared with the cluster: life goes on.
+
+        Args:
+            takes: The number of takes when the comparison began.
+        """
+        if self.comparing and takes == self.takes and self.history.untold is None:
+            log.info(
+                "compared with the cluster after a loss of history", extra={"epoch": self.epoch}
             )
-        return ""
+            self.comparing = ""
 
     @property
-    def epoch(self) -> int:
+    def epoch(self) -> Epoch:
         """Give the epoch of our grant, 0 without one."""
-        return self._grant.epoch if self._grant is not None else 0
+        return self._grant.epoch if self._grant is not None else Epoch(0)
 
     async def wait_changed(self) -> None:
         """Wait until the acknowledged state changes."""
@@ -152,7 +183,9 @@ class Leader:
         """
         if not self.may_record() or self._grant is None:
             raise NotLeading(self.why_not if self._grant is None else f"{self.role}: cannot append")
-        events = self._stamped(drafts)
+        if self.comparing and any(isinstance(d.fact, GangAdmitted | GangExtended) for d in drafts):
+            raise NotLeading(self.comparing)
+        events = stamped(drafts, self.speculative, self._grant.epoch, self._clock)
         self.speculative = fold(self.speculative, events)
         loop = asyncio.get_running_loop()
         flight = _Flight(events, loop.create_future(), after, loop.create_future())
@@ -205,35 +238,6 @@ class Leader:
             self.acknowledged = self.speculative = state
             self._notify()
 
-    def _stamped(self, drafts: Sequence[Draft]) -> tuple[Event, ...]:
-        assert self._grant is not None
-        position, at_us = self.speculative.position, self.speculative.at_us
-        versions: dict[str, int] = {}
-        events = []
-        for draft in drafts:
-            position = Position(position + 1)
-            at_us = max(at_us, self._clock.now_us())
-            version = (
-                versions.get(draft.root_uid, self.speculative.versions.get(draft.root_uid, 0)) + 1
-            )
-            versions[draft.root_uid] = version
-            events.append(
-                Event(
-                    position=position,
-                    event_id=self._clock.new_id(),
-                    epoch=self._grant.epoch,
-                    at_us=at_us,
-                    root_uid=draft.root_uid,
-                    version=version,
-                    root=draft.root,
-                    actor=draft.actor,
-                    cause=draft.cause,
-                    cause_position=draft.cause_position,
-                    fact=draft.fact,
-                )
-            )
-        return tuple(events)
-
     def _acknowledge(self, flight: _Flight) -> None:
         """Fold an append that is durable; flights end in the order in which they began."""
         if flight not in self._flights:
@@ -241,6 +245,7 @@ class Leader:
         self._flights.remove(flight)
         for event in flight.events:
             self.acknowledged = evolve(self.acknowledged, event)
+        self.history.acknowledged(flight.events[-1])
         if not flight.done.done():
             flight.done.set_result(None)
         if self.on_append is not None:
@@ -264,6 +269,9 @@ class Leader:
                 grant = await self._taken()
                 ids = [e.event_id for f in self._flights for e in f.events]
                 found = await self._log.find(ids)
+                if not await self.history.intact():
+                    self._lost(OLDER_COPY)
+                    return
                 break
             except (LeaseHeld, Fenced) as error:
                 self._lost(str(error))
@@ -311,9 +319,13 @@ class Leader:
     async def _taken(self) -> Grant:
         asked_ms = self._clock.monotonic_ms()
         grant = await self._log.take(
-            holder=self._me.holder, address=self._me.address, ttl_ms=self._me.ttl_ms
+            holder=self._me.holder,
+            address=self._me.address,
+            ttl_ms=self._me.ttl_ms,
+            above=self.history.epoch,
         )
         self.takes += 1
+        self.history.granted(grant)
         self._grant = grant
         self._prolong(asked_ms)
         return grant
@@ -344,7 +356,7 @@ class Leader:
                 continue
             try:
                 await self._lead(grant)
-            except StoreUnavailable as error:
+            except (StoreUnavailable, LeaseHeld) as error:
                 self._lost(str(error))
                 await asyncio.sleep(min(pause_s, 0.5))
 
@@ -352,8 +364,13 @@ class Leader:
         started_ms = self._clock.monotonic_ms()
         renewing = asyncio.create_task(self._renew_for_ever(), name="renew lease")
         try:
-            head = grant.head.position
-            state = await load_state(self._log, self._checkpoints, until=head)
+            grant = await self._looked_outside(grant)
+            state = await load_state(self._log, self._checkpoints, until=grant.head.position)
+            truncated = await self.history.compare(grant, state)
+            if self._grant is not grant:
+                return  # lost meanwhile; what was found is kept
+            if truncated is not None:
+                self.comparing = f"history lost: {truncated.text}; comparing with the cluster"
             self.acknowledged = self.speculative = state
             self.role, self.why_not = "leading", ""
             await self._record_lease(grant)
@@ -361,26 +378,42 @@ class Leader:
                 "leading",
                 extra={
                     "epoch": grant.epoch,
-                    "position": head,
+                    "position": state.position,
                     "roots": len(state.roots),
                     "replay_ms": self._clock.monotonic_ms() - started_ms,
                 },
             )
-            while self._grant is not None and not renewing.done():
+            while self.epoch and not renewing.done():
                 await asyncio.wait({renewing}, timeout=1.0)
-                await self._maybe_checkpoint()
+                await self._saving.save_if_due(self.acknowledged)
             if renewing.done():
                 renewing.result()
         finally:
             renewing.cancel()
 
+    async def _looked_outside(self, grant: Grant) -> Grant:
+        """Read what was published of the log, for as long as it takes; a higher epoch may be needed then."""
+        while self._grant is grant:
+            try:
+                fresh = await self.history.look_outside(grant)
+            except ClusterUnavailable as error:
+                self.why_not = f"the published end of the log cannot be read: {error}"
+                await asyncio.sleep(OUTSIDE_PAUSE_S)
+            else:
+                return grant if fresh else await self._taken()
+        return grant
+
     async def _record_lease(self, grant: Grant) -> None:
-        fact = LeaseTaken(
-            holder=self._me.holder, address=self._me.address, previous=grant.previous_holder
-        )
-        draft = Draft(root_uid=NIL_ROOT, root="", fact=fact, actor=self._me.holder)
+        facts: list[AnyFact] = [
+            LeaseTaken(
+                holder=self._me.holder, address=self._me.address, previous=grant.previous_holder
+            )
+        ]
+        if self.history.untold is not None:
+            facts.append(self.history.untold)
+        drafts = [Draft(root_uid=NIL_ROOT, root="", fact=f, actor=self._me.holder) for f in facts]
         try:
-            await self.record([draft])
+            await self.record(drafts)
         except (NotLeading, StoreUnavailable) as error:
             log.warning("lease not recorded", extra={"error": str(error)})
 
@@ -394,6 +427,7 @@ class Leader:
                 continue
             try:
                 await self._log.renew(grant)
+                intact = await self._still_our_log()
             except Fenced as error:
                 if self._grant is grant:  # not taken again meanwhile
                     self._lost(str(error))
@@ -401,8 +435,15 @@ class Leader:
             except StoreUnavailable as error:
                 log.warning("lease not renewed", extra={"error": str(error)})
             else:
-                if self._grant is grant:
-                    self._prolong(asked_ms)
+                if self._grant is not grant:
+                    continue
+                if not intact:
+                    self._lost(OLDER_COPY)
+                    return
+                self._prolong(asked_ms)
+
+    async def _still_our_log(self) -> bool:
+        return self.role != "leading" or await self.history.intact()
 
     async def stop(self) -> None:
         """Save a checkpoint and give the lease back."""
@@ -414,26 +455,7 @@ class Leader:
         if grant is None:
             return
         try:
-            await self._checkpoint()
+            await self._saving.save(self.acknowledged)
             await self._log.release(grant)
         except StoreUnavailable as error:
             log.warning("lease not released", extra={"error": str(error)})
-
-    # -- checkpoints -------------------------------------------------------------------------
-
-    async def _maybe_checkpoint(self) -> None:
-        fresh = self.acknowledged.position - self._saved
-        age_ms = self._clock.monotonic_ms() - self._saved_ms
-        if fresh >= self._me.checkpoint_events or (fresh > 0 and age_ms >= self._me.checkpoint_ms):
-            try:
-                await self._checkpoint()
-            except StoreUnavailable as error:
-                log.warning("checkpoint not saved", extra={"error": str(error)})
-
-    async def _checkpoint(self) -> None:
-        state = self.acknowledged
-        head = await self._log.head()
-        if head.position != state.position or state.position == self._saved:
-            return  # the log moves; the next look will find it still
-        await save_checkpoint(self._checkpoints, state, head)
-        self._saved, self._saved_ms = state.position, self._clock.monotonic_ms()

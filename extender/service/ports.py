@@ -49,6 +49,20 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     lease: str  # random UUID: an epoch alone can be handed out twice by a promoted lagging standby
     head: Head
     previous_holder: str = ""
+    previous_epoch: Epoch = Epoch(
+        0
+    )  # as it stood in the lease row; lower than one we held: another row
+    timeline: str = ""  # of the database; a promoted standby begins another
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A place that is known to have been in the log, by its hash or by the fact that stands there."""
+
+    position: Position
+    epoch: Epoch  # of the leader that knew it
+    chain: bytes = b""  # hash of the event at `position`; empty when not known
+    event_id: str = ""  # id of that event; empty when not known
+    timeline: str = ""
 
 
 class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +79,11 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
 class EventLog(Protocol):
     """The append-only log and the lease that guards it. One writer; gap-free positions from 1."""
 
-    async def take(self, *, holder: str, address: str, ttl_ms: int) -> Grant:
+    async def take(self, *, holder: str, address: str, ttl_ms: int, above: int = 0) -> Grant:
         """Take the lease: when it is free, expired, or already held by the same `holder`.
+
+        The epoch is higher than the one before, and than `above`: the highest that is known from
+        anywhere, because a restored copy of the log would hand old numbers out again.
 
         Raises:
             LeaseHeld: Another holder's lease has not expired.
@@ -113,6 +130,10 @@ class EventLog(Protocol):
 
     async def head(self) -> Head:
         """Read the end of the log."""
+        ...
+
+    async def holds(self, mark: Mark) -> bool:
+        """Say whether the log has, at the position of a mark, what the mark knows of it."""
         ...
 
     def read(
@@ -241,7 +262,27 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     action: str = "Scheduling"
 
 
-class Cluster(Protocol):
+class Anchor(Protocol):
+    """Where the end of the log is published, out of reach of whoever administers the database."""
+
+    async def published(self) -> Mark | None:
+        """Read what was published last; None when nothing ever was.
+
+        Raises:
+            ClusterUnavailable: Try again; it is not known whether anything was published.
+        """
+        ...
+
+    async def publish(self, mark: Mark) -> None:
+        """Replace what was published.
+
+        Raises:
+            ClusterUnavailable: Not done, or not known to be; the next one will do.
+        """
+        ...
+
+
+class Cluster(Anchor, Protocol):
     """What the service sees of a cluster, and the few things it does to it."""
 
     def view(self) -> ClusterView:

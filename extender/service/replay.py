@@ -33,7 +33,7 @@ from extender.service.ports import Checkpoint, Checkpoints, EventLog, Head
 
 log = logging.getLogger(__name__)
 
-CODEC = "state-3"  # changes with the meaning or shape of the state; older checkpoints are then passed over
+CODEC = "state-4"  # changes with the meaning or shape of the state; older checkpoints are then passed over
 
 
 class _SavedRoot(msgspec.Struct, frozen=True):
@@ -59,6 +59,7 @@ class _Saved(msgspec.Struct, frozen=True):
     roots: tuple[_SavedRoot, ...]
     versions: dict[str, int]
     vetoes: tuple[tuple[VetoKey, VetoState], ...]
+    truncated_epoch: int
 
 
 def encode_state(state: ReservationState) -> bytes:
@@ -79,6 +80,7 @@ def encode_state(state: ReservationState) -> bytes:
         tuple(roots),
         {str(k): v for k, v in state.versions.items()},
         tuple(state.vetoes.items()),
+        state.truncated_epoch,
     )
     return zlib.compress(msgspec.msgpack.encode(saved), 1)
 
@@ -124,6 +126,7 @@ def _rebuilt(saved: _Saved) -> ReservationState:
         held_on=Map({node: Map(held) for node, held in held_on.items()}),
         root_of=Map(root_of),
         vetoes=Map(dict(saved.vetoes)),
+        truncated_epoch=Epoch(saved.truncated_epoch),
     )
 
 

@@ -19,7 +19,7 @@ from extender.core.decisions.verbs import (
     decide_prioritize,
     reservation_of,
 )
-from extender.core.errors import BindRefused, ClusterUnavailable
+from extender.core.errors import BindRefused, CannotAnswer, ClusterUnavailable
 from extender.core.ids import NodeName
 from extender.core.pods import Pod
 from extender.service.admission import Admission
@@ -29,10 +29,6 @@ from extender.service.ports import Binding, Clock, Cluster, PodRef
 from extender.settings import Settings
 
 log = logging.getLogger(__name__)
-
-
-class CannotAnswer(Exception):
-    """Not now: the text goes into the `Error` field, kube-scheduler tries again by itself."""
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -65,10 +61,15 @@ class Scheduling:
 
     def checks(self) -> tuple[Check, ...]:
         """Say what readiness rests on."""
-        cluster, lease = self._cluster.doubt(), self._leader.doubt()
+        cluster, lease, lost = (
+            self._cluster.doubt(),
+            self._leader.doubt(),
+            self._leader.comparing,
+        )
         passed = self._admission.ready()
         return (
             Check("lease", not lease, lease),
+            Check("history", not lost, lost),
             Check("cluster", not cluster, cluster),
             Check("reconciled", passed, "" if passed else "no pass since the lease was taken"),
         )

@@ -19,7 +19,7 @@ import asyncpg
 from extender.core.errors import CorruptLog, Fenced, StoreUnavailable
 from extender.core.events import Event
 from extender.core.ids import Epoch, Position
-from extender.service.ports import EventLog, Grant, Head, LeaseRecord
+from extender.service.ports import EventLog, Grant, Head, LeaseRecord, Mark
 from extender.store.appender import Appender, Limits, close_quietly
 from extender.store.codec import EMPTY_CHAIN
 from extender.store.engine import connect, our_faults
@@ -41,7 +41,7 @@ RECONNECT_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 TAKE_TRIES = 3
 LOCK_NOT_AVAILABLE = "55P03"
 
-TAKE = "SELECT * FROM gx.take($1, $2, $3)"
+TAKE = "SELECT * FROM gx.take($1, $2, $3, $4)"
 EVICT = "SELECT gx.evict($1)"
 RENEW = "SELECT gx.renew($1, $2)"
 RELEASE = "SELECT gx.release($1, $2)"
@@ -51,6 +51,7 @@ SELECT epoch, holder, address, ttl_ms,
        coalesce(clock_timestamp() >= renewed_at + ttl_ms * interval '1 millisecond', true) AS expired
 FROM gx.leader WHERE id = 1 AND epoch > 0
 """
+AT = "SELECT event_id::text, hash FROM gx.event WHERE position = $1"
 FIND = "SELECT event_id::text, position FROM gx.event WHERE event_id = ANY ($1::uuid[])"
 
 
@@ -98,12 +99,12 @@ class PostgresEventLog:
 
     # The lease
 
-    async def take(self, *, holder: str, address: str, ttl_ms: int) -> Grant:
+    async def take(self, *, holder: str, address: str, ttl_ms: int, above: int = 0) -> Grant:
         """See `EventLog.take`."""
         for _ in range(TAKE_TRIES):
             async with self._appender.connection("taking the lease") as connection:
                 try:
-                    row = await connection.fetchrow(TAKE, holder, address, ttl_ms)
+                    row = await connection.fetchrow(TAKE, holder, address, ttl_ms, above)
                 except asyncpg.PostgresError as error:
                     if error.sqlstate != LOCK_NOT_AVAILABLE:
                         raise
@@ -118,6 +119,8 @@ class PostgresEventLog:
                 lease=str(row["granted_lease"]),
                 head=_head(row["head_position"], row["head_hash"], row["head_at_us"]),
                 previous_holder=row["previous_holder"],
+                previous_epoch=Epoch(row["previous_epoch"]),
+                timeline=row["granted_timeline"],
             )
         raise StoreUnavailable("taking the lease: another session keeps its row locked")
 
@@ -168,6 +171,18 @@ class PostgresEventLog:
         async with self._ask("reading the head") as connection:
             row = await connection.fetchrow(HEAD)
         return Head() if row is None else _head(row["position"], row["hash"], row["at_us"])
+
+    async def holds(self, mark: Mark) -> bool:
+        """See `EventLog.holds`."""
+        if mark.position == 0:
+            return True
+        async with self._ask("looking a position up") as connection:
+            row = await connection.fetchrow(AT, mark.position)
+        return (
+            row is not None
+            and mark.event_id in ("", row["event_id"])
+            and mark.chain in (b"", bytes(row["hash"]))
+        )
 
     def read(
         self, *, after: Position = START, until: Position | None = None

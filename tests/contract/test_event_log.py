@@ -18,7 +18,7 @@ from extender.core.errors import (
 )
 from extender.core.events import GangRefused, LeaseTaken
 from extender.core.ids import NIL_ROOT, Position
-from extender.service.ports import Head
+from extender.service.ports import Head, Mark
 from extender.store.event_log import PostgresEventLog
 from tests.fakes_store import FakeDatabase, FakeEventLog, Script
 
@@ -114,6 +114,38 @@ async def test_the_same_holder_need_not_wait(log, replica):
     assert again.previous_holder == "a"
     with pytest.raises(Fenced):
         await log.append(first, Script(first).some(1))
+
+
+async def test_an_epoch_is_above_all_that_the_taker_knows(log, replica):
+    """A restored lease row would hand old numbers out again; what it had is told."""
+    first = await take(log, "a")
+    assert (first.epoch, first.previous_epoch) == (1, 0)
+    again = await log.take(holder="a", address="", ttl_ms=60_000, above=41)
+    assert (again.epoch, again.previous_epoch) == (42, 1)
+    assert again.timeline == first.timeline != ""
+    lower = await log.take(holder="a", address="", ttl_ms=60_000, above=7)
+    assert (lower.epoch, lower.previous_epoch) == (43, 42)
+    await log.append(lower, Script(lower).some(1))
+
+
+async def test_a_mark_is_held_or_not(log):
+    """By the id of the fact, by its hash, by both; a position that is not there holds nothing."""
+    grant = await take(log)
+    events = Script(grant).some(3)
+    await log.append(grant, events)
+    head = await log.head()
+
+    def mark(position, **known):
+        return Mark(position=Position(position), epoch=grant.epoch, **known)
+
+    assert await log.holds(mark(0))
+    assert await log.holds(mark(2, event_id=events[1].event_id))
+    assert await log.holds(mark(3, chain=head.chain))
+    assert await log.holds(mark(3, chain=head.chain, event_id=events[2].event_id))
+    assert not await log.holds(mark(3, chain=head.chain, event_id=events[1].event_id))
+    assert not await log.holds(mark(2, chain=head.chain))
+    assert not await log.holds(mark(2, event_id=events[2].event_id))
+    assert not await log.holds(mark(4))
 
 
 async def test_an_expired_lease_is_free(log, replica):

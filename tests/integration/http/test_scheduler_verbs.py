@@ -357,7 +357,7 @@ async def test_probes(served):
         assert reply.status == 200
         body = await reply.json()
     assert body["ready"] is True
-    assert [c["name"] for c in body["checks"]] == ["lease", "cluster", "reconciled"]
+    assert [c["name"] for c in body["checks"]] == ["lease", "history", "cluster", "reconciled"]
     assert all(set(c) == {"name", "ok", "reason"} and c["ok"] for c in body["checks"])
     served.stage.cluster.doubted = "no news for 40 s"
     async with served.client.get("/readyz") as reply:

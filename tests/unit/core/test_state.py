@@ -19,6 +19,7 @@ from extender.core.events import (
     GangRefused,
     GangSatisfied,
     GroupRecord,
+    HistoryTruncated,
     LeaseTaken,
     MemberLost,
     NodeTopologyChanged,
@@ -68,7 +69,9 @@ def histories(draw):
         uid = draw(st.sampled_from(ROOTS))
         root = state.roots.get(uid)
         fact = draw(_facts(uid, root, fresh))
-        event = event_after(state, NIL_ROOT if isinstance(fact, LeaseTaken) else uid, fact)
+        event = event_after(
+            state, NIL_ROOT if isinstance(fact, LeaseTaken | HistoryTruncated) else uid, fact
+        )
         events.append(event)
         state = evolve(state, event)
     return events
@@ -79,7 +82,7 @@ def _facts(draw, uid, root, fresh):
     held = sorted(root.held.values(), key=lambda r: r.uid) if root else []
     bound = sorted(root.bound.values(), key=lambda m: m.uid) if root else []
     plan = PlanId(f"plan-{next(fresh)}")
-    kinds = ["lease"]
+    kinds = ["lease", "truncated"]
     if root is None:
         kinds += ["observed"] * 4
     else:
@@ -142,6 +145,9 @@ def _facts(draw, uid, root, fresh):
         )  # fmt: skip
     return {
         "lease": LeaseTaken(holder="me", address=""),
+        "truncated": HistoryTruncated(
+            evidence="memory", known_position=9, known_epoch=1, found_position=1, found_epoch=1
+        ),
         "refused": GangRefused(
             outcome=draw(st.sampled_from(["waiting", "impossible"])), reasons=("r",)
         ),
