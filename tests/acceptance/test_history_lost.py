@@ -1,0 +1,249 @@
+"""The database comes back as an older copy of itself, in the middle of a gang, three ways.
+
+The real service on a PostgreSQL of its own and a cluster of manifests; the demo's player has
+kube-scheduler's part. Each story: one gang done before the copy, one half bound after it, one that waits
+for a member all the while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deploy.demo.kube_scheduler import Player
+from deploy.demo.play import Service
+from extender.store import migrate
+from tests.acceptance.test_kills import ROOT, facts, processes_naming, recorded
+from tests.backups import Backup, Standby
+from tests.builders import GPU, a_fleet, a_gang
+from tests.fakes import GATED, until
+from tests.postgres import run, running_postgres
+
+# the wheel's server has no pg_basebackup, the distribution's has
+PROGRAMS = [path.parent for path in sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_basebackup"))]
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
+SIZE, MINIMUM = 6, 3
+
+
+class World:
+    """Service, player and database of one story."""
+
+    def __init__(self, folder, server):
+        self.server = server
+        self.service = Service(folder)
+        (self.service.manifests / "fleet.yaml").write_text(
+            yaml.safe_dump_all(a_fleet("2 racks x 5 nodes", gpu=2))
+        )
+        # what the URL names can be changed while the service runs, as a DNS name can
+        self.address = folder / "db"
+        self.point_at(server._lodged().sockets)
+        self.service.environ["GANG_EXTENDER_DATABASE_URL"] = (
+            f"postgresql://gang_extender@/gang_extender?host={self.address}"
+        )
+        self.service.environ["GANG_EXTENDER_LEASE_TTL_S"] = "3"
+        run(migrate.upgrade(server.url))
+
+    def point_at(self, sockets):
+        new = self.address.with_suffix(".new")
+        new.symlink_to(sockets)
+        new.rename(self.address)
+
+    def create(self, name, pods=SIZE, minimum=MINIMUM):
+        objects = a_gang(
+            name, pods=pods, minimum=minimum, requests={GPU: 1, "cpu": "1"}, schedulingGates=GATED
+        )
+        hidden = self.service.folder / f"{name}.tmp"
+        hidden.write_text(yaml.safe_dump_all(objects))
+        hidden.rename(self.service.manifests / f"{name}.yaml")
+
+    def player(self):
+        return Player(self.service.url, self.service.manifests, self.service.data / "cluster.jsonl")
+
+    def metric(self, name):
+        with urllib.request.urlopen(f"{self.service.url}/metrics", timeout=5) as reply:
+            lines = reply.read().decode().splitlines()
+        return next(float(line.split()[-1]) for line in lines if line.startswith(f"{name} "))
+
+    def say(self, *words):
+        done = subprocess.run(
+            self.service.command(*words), check=False, cwd=ROOT, env=self.service.environ,
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return done.stdout
+
+    async def until_ready(self):
+        await until(self.service.ready, "ready", 20)
+
+
+@pytest.fixture
+def world(request):
+    """A world; its server's programs may be named by an indirect parameter."""
+    folder = Path(tempfile.mkdtemp(prefix="gx-lost-"))
+    folder.chmod(0o755)
+    with running_postgres(pg_bin=getattr(request, "param", None)) as server:
+        made = World(folder, server)
+        try:
+            yield made
+        finally:
+            made.service.stop()
+    deadline = time.monotonic() + 10
+    while (left := processes_naming(str(folder))) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    shutil.rmtree(folder, ignore_errors=True)
+    assert left == []
+
+
+async def before_the_copy(world):
+    """One gang done; one that waits for its last member."""
+    world.service.start()
+    player = world.player()
+    world.create("kept")
+    world.create("waiting", pods=SIZE - 1, minimum=SIZE)
+    await until(lambda: len(recorded(world.service, "gate-lifted", "kept")) == SIZE, "let go", 20)
+    player.reload()
+    await player.run_until_idle(quiet_s=0.3)
+    await until(lambda: count_of(world, "PodBound", "kept") == SIZE, "kept is recorded", 20)
+    return player
+
+
+async def after_the_copy(world, player):
+    """Half a gang bound, the other half admitted and nominated; all of it will be missing in the copy."""
+    world.create("half")
+    await until(lambda: len(recorded(world.service, "gate-lifted", "half")) == SIZE, "let go", 20)
+    player.reload()
+    mine = [pod for pod in player.pending() if pod.name.startswith("half-")]
+    placed = [(pod, await player.place(pod)) for pod in mine[:MINIMUM]]
+    await asyncio.gather(*(player.bind(pod, node) for pod, node in placed))
+    await until(lambda: count_of(world, "PodBound", "half") == MINIMUM, "half is recorded", 20)
+    return facts(world.service)
+
+
+def count_of(world, kind, gang):
+    return sum(f["type"] == kind and f["gang"] == f"default/{gang}" for f in facts(world.service))
+
+
+async def all_ends_well(world, player, lost, evidence):
+    """The loss is told, what ran is in the log again, everybody gets room once."""
+    await until(
+        lambda: any(f["type"] == "HistoryTruncated" for f in facts(world.service)), "told", 20
+    )
+    await world.until_ready()
+    (told,) = [f for f in facts(world.service) if f["type"] == "HistoryTruncated"]
+    assert told["data"]["evidence"] == evidence
+    assert told["data"]["known_position"] <= lost[-1]["position"]
+    assert told["data"]["found_position"] < told["data"]["known_position"]
+    assert told["epoch"] > max(f["epoch"] for f in lost)
+    assert world.metric("gang_extender_history_truncated_total") == 1
+    lines = [
+        json.loads(line)
+        for line in (world.service.folder / "service.log").read_text().splitlines()
+        if line.startswith("{")
+    ]
+    (line,) = [one for one in lines if one["message"] == "history lost"]
+    assert (line["level"], line["position"]) == ("ERROR", told["position"])
+
+    world.create("waiting", minimum=SIZE)  # its last member comes
+    await until(
+        lambda: len(recorded(world.service, "gate-lifted", "waiting")) == SIZE, "let go", 20
+    )
+    player.reload()
+    await player.run_until_idle(quiet_s=0.5)
+    for name in ("kept", "half", "waiting"):
+        await until(
+            lambda name=name: count_of(world, "PodBound", name) == SIZE, f"{name} bound", 20
+        )
+
+    log = facts(world.service)
+    assert [f["position"] for f in log] == list(range(1, len(log) + 1))
+    assert log[: told["data"]["found_position"]] == lost[: told["data"]["found_position"]]
+    bound = {f["data"]["uid"]: f for f in log if f["type"] == "PodBound"}
+    assert len(bound) == sum(f["type"] == "PodBound" for f in log) == 3 * SIZE
+    done = [
+        e for name in ("kept", "half", "waiting") for e in recorded(world.service, "bound", name)
+    ]
+    assert len(done) == 3 * SIZE, "every pod is bound once"
+    assert {e["uid"]: e["node"] for e in done} == {u: f["data"]["node"] for u, f in bound.items()}
+    assert max(Counter(e["node"] for e in done).values()) <= 2, "no room was used twice"
+    found = [f for f in log if f["type"] == "DriftFound"]
+    ran = {
+        f["data"]["pod"] for f in lost if f["type"] == "PodBound" and f["gang"] == "default/half"
+    }
+    assert {f["data"]["object"] for f in found} == {f"Pod/{pod}" for pod in ran}
+    for f in log[told["position"] :]:
+        if f["type"] == "GangAdmitted":
+            assert f["position"] > max(d["position"] for d in found), "compared, then promised"
+
+    where = f"position {told['position']}, {told['time']}: history lost"
+    assert where in world.say("verify")
+    assert "history lost" in world.say("history", "kept")
+    assert told["position"] in [
+        f["position"] for f in json.loads(world.say("history", "kept", "-o", "json"))
+    ]
+
+
+async def test_a_backup_is_restored_while_the_service_lives(world):
+    """The copy has the lease of this very process: nothing is fenced, and it is noticed all the same."""
+    player = await before_the_copy(world)
+    try:
+        backup = Backup(world.server)
+        await backup.take()
+        lost = await after_the_copy(world, player)
+        await backup.restore()
+        await all_ends_well(world, player, lost, "memory")
+    finally:
+        await player.close()
+
+
+async def test_a_backup_is_restored_and_the_service_restarted(world):
+    """The new process knows only what was published outside of the database."""
+    player = await before_the_copy(world)
+    try:
+        backup = Backup(world.server)
+        await backup.take()
+        lost = await after_the_copy(world, player)
+        published = world.service.data / "log-end.json"
+        await until(
+            lambda: int(json.loads(published.read_text())["position"]) == len(lost), "published", 20
+        )
+        world.service.kill()
+        await backup.restore()
+        world.service.start()
+        await all_ends_well(world, player, lost, "published")
+    finally:
+        await player.close()
+
+
+@pytest.mark.parametrize("world", PROGRAMS, ids=lambda path: path.parent.name, indirect=True)
+async def test_a_lagging_standby_is_promoted(world):
+    """An asynchronous standby without the last facts takes over, on a timeline of its own."""
+    place = Path(tempfile.mkdtemp(prefix="gxs-"))
+    place.chmod(0o755)
+    standby = Standby(world.server, place)
+    player = await before_the_copy(world)
+    try:
+        await standby.start()
+        await standby.lag_from_now()
+        lost = await after_the_copy(world, player)
+        world.server._server.send_signal(signal.SIGQUIT)
+        await standby.promote()
+        world.point_at(standby.sockets)
+        await all_ends_well(world, player, lost, "memory")
+        (told,) = [f for f in facts(world.service) if f["type"] == "HistoryTruncated"]
+        assert told["data"]["timeline"] == "00000002"
+    finally:
+        await player.close()
+        world.service.stop()
+        standby.stop()
+        shutil.rmtree(place, ignore_errors=True)
