@@ -21,7 +21,8 @@ from extender.core.decisions.admission import (
     only_counts_more,
     still_holds,
 )
-from extender.core.decisions.reconcile import Circumstances, decide_reconcile
+from extender.core.decisions.differences import Circumstances, Nominations
+from extender.core.decisions.reconcile import decide_reconcile
 from extender.core.decisions.requests import members_wanting, plan_request
 from extender.core.decisions.rows import NodeRows
 from extender.core.decisions.standing import Refusals
@@ -90,6 +91,7 @@ class Admission:
         self._forest_of = ClusterView()  # the view that `forest` was made from
         self._rows = NodeRows()
         self._suspicions = Suspicions()
+        self._nominations = Nominations()
         self._vetoes = VetoBook()
         self._refused = Refusals()
         self._not_before: dict[RootUid, int] = {}  # a costly refusal is not repeated at once
@@ -172,7 +174,8 @@ class Admission:
             binding=self._barriers.binding(),
             expired=self._expired(state),
         )
-        await self._leader.record(decide_reconcile(view, state, self.forest, now))
+        drafts = decide_reconcile(view, state, self.forest, now)
+        await self._leader.record([*drafts, *self._nominations.look(view, state, now)])
         await self._learn()
 
     def not_offered(self, reservation: Reservation) -> None:

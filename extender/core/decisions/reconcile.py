@@ -10,15 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-import msgspec
-
-from extender.core.decisions.requests import group_key_of, is_running
+from extender.core.decisions.differences import (
+    Circumstances,
+    bound_facts,
+    bound_outside,
+    strayed_facts,
+)
+from extender.core.decisions.fitness import overtaken_pods, unassigned, unfit_pods, ways
+from extender.core.decisions.requests import group_key_of
 from extender.core.events import (
     AnyFact,
     Draft,
-    DriftFound,
     GangSatisfied,
-    GroupRecord,
     LossCause,
     MemberLost,
     NodeTopologyChanged,
@@ -27,32 +30,14 @@ from extender.core.events import (
     ReleaseReason,
     ReservationReleased,
     RootCompleted,
-    RootObserved,
 )
-from extender.core.groups import Forest, Tree, kind_of
-from extender.core.ids import GroupKey, NodeName, PlanId, PodUid, RootUid
-from extender.core.nodes import Node
-from extender.core.planner.capacity import Fleet
-from extender.core.planner.filters import may_run, selected
-from extender.core.planner.placement import PlanNode
-from extender.core.pods import Pod, PodShape
+from extender.core.groups import Forest, kind_of
+from extender.core.ids import GroupKey, NodeName, PlanId, PodUid
 from extender.core.state import BoundMember, Reservation, ReservationState, RootState, satisfied
-from extender.core.view import NOTHING, ClusterView
+from extender.core.view import ClusterView
 
 NO_PLAN = PlanId("")
 NAMED_MAX = 5  # pods named in a text; the fact lists all of them
-
-
-class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
-    """What the service knows beside view and state."""
-
-    actor: str
-    cause: str
-    started: frozenset[RootUid] = (
-        frozenset()
-    )  # barriers of these roots are releasing or have released
-    binding: frozenset[PodUid] = frozenset()  # their Binding was sent, and may be seen any moment
-    expired: frozenset[RootUid] = frozenset()  # reservations older than their time to live
 
 
 def decide_reconcile(
@@ -66,7 +51,7 @@ def decide_reconcile(
         broken = tree is not None and bool(tree.problems)
         drafts += _root_drafts(view, root, overtaken, now, broken=broken)
     for tree in forest.trees.values():
-        drafts += _bound_outside(view, state, tree, now)
+        drafts += bound_outside(view, state, tree, now)
     return drafts
 
 
@@ -91,10 +76,15 @@ def _root_drafts(
             )
         facts.append(RootCompleted(why="the root group was deleted"))
         return [_draft(root, fact, now) for fact in facts]
-    facts = [*_relabelled(view, root), *_settled(view, root)]
+    strayed = strayed_facts(view, root)
+    elsewhere = {f.uid for f in strayed if isinstance(f, MemberLost)}
+    facts = [*_relabelled(view, root), *_settled(view, root), *strayed]
     bound_here = {f.uid: f.node for f in facts if isinstance(f, PodBound)}
-    lost = [_lost(view, m) for m in root.bound.values() if _is_lost(view, m.uid, m.node)]
-    facts += lost
+    facts += [
+        _lost(view, m)
+        for m in root.bound.values()
+        if m.uid not in elsewhere and _is_lost(view, m.uid, m.node)
+    ]
     facts += _given_back(view, root, overtaken, bound_here, now, broken=broken)
     counts = _counts(view, root, facts)
     if root.phase == "admitted" and satisfied(root.groups, counts):
@@ -134,24 +124,11 @@ def _changed_groups(view: ClusterView, root: RootState) -> Mapping[str, str]:
     if not changed:
         return {}
     texts = {}
-    for leaf, way in _ways(root.groups).items():
+    for leaf, way in ways(root.groups).items():
         found = [changed[g.kind, g.name] for g in way if (g.kind, g.name) in changed]
         if found:
             texts[leaf] = found[0]
     return texts
-
-
-def _ways(groups: tuple[GroupRecord, ...]) -> Mapping[str, tuple[GroupRecord, ...]]:
-    """Give the groups from the root down to each leaf, by the name of the leaf."""
-    composites = {g.name: g for g in groups if g.kind == "CompositePodGroup"}
-    ways = {}
-    for leaf in groups:
-        if leaf.kind == "PodGroup":
-            way = [leaf]
-            while way[0].parent in composites:
-                way.insert(0, composites[way[0].parent])
-            ways[leaf.name] = tuple(way)
-    return ways
 
 
 def _settled(view: ClusterView, root: RootState) -> list[AnyFact]:
@@ -160,18 +137,7 @@ def _settled(view: ClusterView, root: RootState) -> list[AnyFact]:
         pod = view.pods.get(reservation.uid)
         if pod is None or pod.node is None:
             continue
-        facts.append(
-            PodBound(
-                plan=reservation.plan,
-                pod=reservation.pod,
-                uid=reservation.uid,
-                node=pod.node,
-                group=reservation.group,
-            )
-        )
-        if pod.node != reservation.node:
-            text = f"bound to {pod.node}, its room was reserved on {reservation.node}"
-            facts.append(DriftFound(kind="bound-elsewhere", object=f"Pod/{pod.path}", text=text))
+        facts += bound_facts(reservation, pod)
     return facts
 
 
@@ -224,7 +190,7 @@ def _given_back(
     broken: bool,
 ) -> list[AnyFact]:
     """Release what cannot be redeemed any more; a whole tree in one fact, so that no crash can halve it."""
-    on_its_way = {uid for uid in now.binding if _waits(view, uid)}
+    on_its_way = {uid for uid in now.binding if unassigned(view, uid)}
     open_ones = {
         uid: r for uid, r in root.held.items() if uid not in bound_here and uid not in on_its_way
     }
@@ -303,127 +269,3 @@ def _release_text(found: list[tuple[Reservation, str]]) -> str:
         by_words.setdefault(words, []).append(reservation.pod)
     text = "; ".join(f"{words} {', '.join(pods)}" for words, pods in by_words.items())
     return text + (" and more" if len(found) > NAMED_MAX else "")
-
-
-def unfit_pods(
-    view: ClusterView, root: RootState, reservations: Mapping[PodUid, Reservation]
-) -> Mapping[PodUid, str]:
-    """Find reservations on nodes that would not take their pod any more, whatever is free there.
-
-    By the planner's own static filters, and by the domains of the admission; with the reason.
-    """
-    domains = {
-        leaf: {key: value for group in way for key, value in group.domain.items()}
-        for leaf, way in _ways(root.groups).items()
-    }
-    unfit: dict[PodUid, str] = {}
-    doubtful: dict[PodShape, list[tuple[PodUid, Node]]] = {}
-    for uid, reservation in reservations.items():
-        pod, node = view.pods.get(uid), view.nodes.get(reservation.node)
-        if pod is None or node is None:
-            continue
-        for key, value in domains.get(reservation.group, {}).items():
-            if node.labels.get(key) != value:
-                unfit[uid] = f"node {node.name} is not in {key}={value} any more:"
-        shape = pod.shape
-        if node.unschedulable or node.taints or shape.node_selector or shape.selectors:
-            doubtful.setdefault(shape, []).append((uid, node))
-    for shape, pairs in doubtful.items():
-        fleet = Fleet(tuple(_bare_row(node) for _, node in pairs))
-        passes, chosen = may_run(fleet, shape), selected(fleet, shape)
-        for i, (uid, node) in enumerate(pairs):
-            if not passes[i]:
-                unfit[uid] = f"node {node.name} {_unfit_words(node, chosen=bool(chosen[i]))}:"
-    return unfit
-
-
-def _bare_row(node: Node) -> PlanNode:
-    return PlanNode(
-        name=node.name,
-        labels=node.labels,
-        taints=node.taints,
-        unschedulable=node.unschedulable,
-        allocatable=node.allocatable,
-    )
-
-
-def _unfit_words(node: Node, *, chosen: bool) -> str:
-    if not chosen:
-        return "is not one that the pod selects any more"
-    if node.unschedulable:
-        return "was cordoned"
-    return "has a taint that the pod does not tolerate"
-
-
-def overtaken_pods(view: ClusterView, state: ReservationState) -> frozenset[PodUid]:
-    """Find reservations whose room is gone: assigned pods and reservations exceed the node.
-
-    The lowest priorities give way first, then the youngest, until the rest fits.
-    """
-    overtaken: set[PodUid] = set()
-    for name, held in state.held_on.items():
-        node = view.nodes.get(name)
-        if node is None:
-            continue
-        free = dict(node.allocatable)
-        for resource, amount in view.usage.get(name, NOTHING).requests.items():
-            free[resource] = free.get(resource, 0) - amount
-        waiting = [r for r in held.values() if _waits(view, r.uid)]
-        for reservation in sorted(waiting, key=lambda r: (-r.priority, r.at_us, r.pod)):
-            if all(free.get(k, 0) >= v for k, v in reservation.requests.items()):
-                for resource, amount in reservation.requests.items():
-                    free[resource] -= amount
-            else:
-                overtaken.add(reservation.uid)
-    return frozenset(overtaken)
-
-
-def _waits(view: ClusterView, uid: PodUid) -> bool:
-    """Say whether a pod still needs its reservation: not assigned, and not on its way out."""
-    pod = view.pods.get(uid)
-    return pod is not None and pod.node is None and not pod.deleting
-
-
-def _bound_outside(
-    view: ClusterView, state: ReservationState, tree: Tree, now: Circumstances
-) -> list[Draft]:
-    """Record members that run without a reservation of ours; one whose node is gone runs no more."""
-    root = state.roots.get(tree.root.uid)
-    drafts: list[Draft] = []
-    for leaf, pods in tree.members.items():
-        for pod in pods:
-            if not is_running(pod) or pod.node not in view.nodes or _known(root, pod):
-                continue
-            drafts += [_tree_draft(tree, fact, now) for fact in _outside_facts(leaf.name, pod)]
-    if drafts and root is None:
-        observed = RootObserved(
-            kind=tree.root.key.kind,
-            priority=tree.root.priority,
-            groups=len(tree.groups),
-            members=len(tree.pods),
-        )
-        drafts.insert(0, _tree_draft(tree, observed, now))
-    return drafts
-
-
-def _tree_draft(tree: Tree, fact: AnyFact, now: Circumstances) -> Draft:
-    return Draft(
-        root_uid=tree.root.uid,
-        root=tree.root.key.path,
-        fact=fact,
-        actor=now.actor,
-        cause=now.cause,
-    )
-
-
-def _known(root: RootState | None, pod: Pod) -> bool:
-    return root is not None and (pod.uid in root.held or pod.uid in root.bound)
-
-
-def _outside_facts(leaf: str, pod: Pod) -> list[AnyFact]:
-    assert pod.node is not None
-    node = NodeName(pod.node)
-    bound = PodBound(plan=PlanId(pod.plan), pod=pod.path, uid=pod.uid, node=node, group=leaf)
-    text = f"runs on {node} without a reservation in the log"
-    drift = DriftFound(kind="bound-outside-admission", object=f"Pod/{pod.path}", text=text)
-    return [bound, drift]

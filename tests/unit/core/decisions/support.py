@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from extender.core.decisions.reconcile import Circumstances
+from extender.core.decisions.differences import Circumstances
 from extender.core.events import AnyFact, Draft, Event
 from extender.core.ids import Epoch, Position, RootUid
 from extender.core.state import ReservationState, evolve

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.core.decisions.reconcile import Circumstances, decide_reconcile, overtaken_pods
+from extender.core.decisions.differences import Circumstances
+from extender.core.decisions.fitness import overtaken_pods
+from extender.core.decisions.reconcile import decide_reconcile
 from extender.core.events import (
     AssignmentRecord,
     DriftFound,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from extender.core.decisions.reconcile import Circumstances, decide_reconcile, unfit_pods
+from extender.core.decisions.differences import Circumstances
+from extender.core.decisions.fitness import unfit_pods
+from extender.core.decisions.reconcile import decide_reconcile
 from extender.core.events import (
     AssignmentRecord,
     GangAdmitted,

@@ -1,0 +1,188 @@
+"""Where cluster and log differ, and the facts by which the log says so and follows the cluster.
+
+The kinds of `DriftFound` that come from here:
+
+| kind | what was found | what the log does with it |
+|---|---|---|
+| `bound-elsewhere` | a member runs on another node than was reserved, or than the log has it on | `PodBound` there (`MemberLost` before, where it counted as bound) |
+| `bound-outside-admission` | a member runs without any reservation | `PodBound` |
+| `bound-by-unknown-plan` | the annotation of its Binding names a plan that holds no room for it | `PodBound` |
+| `not-bound` | a member that the log has as bound waits in the cluster | `MemberLost`; it is planned again |
+| `nomination-erased` | the nomination of a reservation was there and is not any more | nothing: filter tells its node all the same |
+| `nomination-altered` | the same, and it names another node now | nothing: filter refuses that node |
+
+`memory` comes from `service/drift`. A pod that is gone, or was made again under its name, is no drift but
+life: `MemberLost` or `ReservationReleased` say it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from extender.core.decisions.requests import is_running
+from extender.core.events import AnyFact, Draft, DriftFound, MemberLost, PodBound, RootObserved
+from extender.core.groups import Tree
+from extender.core.ids import NodeName, PlanId, PodUid, RootUid
+from extender.core.pods import Pod
+from extender.core.state import BoundMember, Reservation, ReservationState, RootState
+from extender.core.view import ClusterView
+
+
+class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
+    """What the service knows beside view and state."""
+
+    actor: str
+    cause: str
+    started: frozenset[RootUid] = (
+        frozenset()
+    )  # barriers of these roots are releasing or have released
+    binding: frozenset[PodUid] = frozenset()  # their Binding was sent, and may be seen any moment
+    expired: frozenset[RootUid] = frozenset()  # reservations older than their time to live
+
+
+def _drift(kind: str, path: str, text: str) -> DriftFound:
+    return DriftFound(kind=kind, object=f"Pod/{path}", text=text)
+
+
+def bound_facts(reservation: Reservation, pod: Pod) -> list[AnyFact]:
+    """Record that a member with a reservation runs, and what is odd about it."""
+    assert pod.node is not None
+    facts: list[AnyFact] = [
+        PodBound(
+            plan=reservation.plan,
+            pod=reservation.pod,
+            uid=reservation.uid,
+            node=pod.node,
+            group=reservation.group,
+        )
+    ]
+    if pod.node != reservation.node:
+        text = f"bound to {pod.node}, its room was reserved on {reservation.node}"
+        facts.append(_drift("bound-elsewhere", pod.path, text))
+    if pod.plan and pod.plan != reservation.plan:
+        text = f"its Binding names plan {pod.plan}, its room was reserved by {reservation.plan}"
+        facts.append(_drift("bound-by-unknown-plan", pod.path, text))
+    return facts
+
+
+def strayed_facts(view: ClusterView, root: RootState) -> list[AnyFact]:
+    """Record members that the log has as bound and the cluster somewhere else, or not at all."""
+    facts: list[AnyFact] = []
+    for member in root.bound.values():
+        pod = view.pods.get(member.uid)
+        if pod is None or pod.deleting or pod.node == member.node:
+            continue
+        lost = MemberLost(pod=member.pod, uid=member.uid, node=member.node, cause="gone")
+        if pod.node is None:
+            text = f"is not bound in the cluster; the log has it on {member.node}"
+            facts += [lost, _drift("not-bound", pod.path, text)]
+        else:
+            text = f"runs on {pod.node}, the log has it on {member.node}"
+            bound = msgspec.structs.replace(_bound_of(member), node=pod.node)
+            facts += [lost, bound, _drift("bound-elsewhere", pod.path, text)]
+    return facts
+
+
+def _bound_of(member: BoundMember) -> PodBound:
+    return PodBound(
+        plan=member.plan, pod=member.pod, uid=member.uid, node=member.node, group=member.group
+    )
+
+
+def bound_outside(
+    view: ClusterView, state: ReservationState, tree: Tree, now: Circumstances
+) -> list[Draft]:
+    """Record members that run without a reservation of ours; one whose node is gone runs no more."""
+    root = state.roots.get(tree.root.uid)
+    drafts: list[Draft] = []
+    for leaf, pods in tree.members.items():
+        for pod in pods:
+            if not is_running(pod) or pod.node not in view.nodes or _known(root, pod):
+                continue
+            drafts += [_tree_draft(tree, fact, now) for fact in _outside_facts(leaf.name, pod)]
+    if drafts and root is None:
+        observed = RootObserved(
+            kind=tree.root.key.kind,
+            priority=tree.root.priority,
+            groups=len(tree.groups),
+            members=len(tree.pods),
+        )
+        drafts.insert(0, _tree_draft(tree, observed, now))
+    return drafts
+
+
+def _tree_draft(tree: Tree, fact: AnyFact, now: Circumstances) -> Draft:
+    return Draft(
+        root_uid=tree.root.uid,
+        root=tree.root.key.path,
+        fact=fact,
+        actor=now.actor,
+        cause=now.cause,
+    )
+
+
+def _known(root: RootState | None, pod: Pod) -> bool:
+    return root is not None and (pod.uid in root.held or pod.uid in root.bound)
+
+
+def _outside_facts(leaf: str, pod: Pod) -> list[AnyFact]:
+    assert pod.node is not None
+    node = NodeName(pod.node)
+    bound = PodBound(plan=PlanId(pod.plan), pod=pod.path, uid=pod.uid, node=node, group=leaf)
+    text = f"runs on {node} without a reservation in the log"
+    if not pod.plan:
+        return [bound, _drift("bound-outside-admission", pod.path, text)]
+    text += f"; its Binding names plan {pod.plan}"
+    return [bound, _drift("bound-by-unknown-plan", pod.path, text)]
+
+
+class Nominations:
+    """Remembers which nominations the cluster has shown, to see them erased or altered.
+
+    One that was not shown yet is on its way; one that was shown and is not there any more was changed by
+    somebody else. Said once; it is never written again (DESIGN 2.7).
+    """
+
+    def __init__(self) -> None:
+        self._shown: dict[PodUid, PlanId] = {}
+
+    def look(self, view: ClusterView, state: ReservationState, now: Circumstances) -> list[Draft]:
+        """Compare once with what was shown before; gives the facts."""
+        shown: dict[PodUid, PlanId] = {}
+        drafts: list[Draft] = []
+        for reservation in _held(state):
+            pod = view.pods.get(reservation.uid)
+            if pod is None or pod.node is not None:
+                continue
+            if pod.nominated == reservation.node:
+                shown[pod.uid] = reservation.plan
+            elif self._shown.get(pod.uid) == reservation.plan:
+                drafts.append(_nomination_draft(state, reservation, pod, now))
+        self._shown = shown
+        return drafts
+
+
+def _held(state: ReservationState) -> Iterable[Reservation]:
+    for held in state.held_on.values():
+        yield from held.values()
+
+
+def _nomination_draft(
+    state: ReservationState, reservation: Reservation, pod: Pod, now: Circumstances
+) -> Draft:
+    if pod.nominated is None:
+        fact = _drift(
+            "nomination-erased", pod.path, f"its nomination of {reservation.node} was erased"
+        )
+    else:
+        text = f"its nomination of {reservation.node} was changed to {pod.nominated}"
+        fact = _drift("nomination-altered", pod.path, text)
+    return Draft(
+        root_uid=reservation.root_uid,
+        root=state.roots[reservation.root_uid].root,
+        fact=fact,
+        actor=now.actor,
+        cause=now.cause,
+    )

@@ -1,0 +1,110 @@
+"""Which reservations kube-scheduler would not honour any more: node unfit for the pod, or room gone.
+
+By the planner's own static filters and by plain sums; nothing here knows what follows from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from extender.core.events import GroupRecord
+from extender.core.ids import PodUid
+from extender.core.nodes import Node
+from extender.core.planner.capacity import Fleet
+from extender.core.planner.filters import may_run, selected
+from extender.core.planner.placement import PlanNode
+from extender.core.pods import PodShape
+from extender.core.state import Reservation, ReservationState, RootState
+from extender.core.view import NOTHING, ClusterView
+
+
+def unfit_pods(
+    view: ClusterView, root: RootState, reservations: Mapping[PodUid, Reservation]
+) -> Mapping[PodUid, str]:
+    """Find reservations on nodes that would not take their pod any more, whatever is free there.
+
+    By the planner's own static filters, and by the domains of the admission; with the reason.
+    """
+    domains = {
+        leaf: {key: value for group in way for key, value in group.domain.items()}
+        for leaf, way in ways(root.groups).items()
+    }
+    unfit: dict[PodUid, str] = {}
+    doubtful: dict[PodShape, list[tuple[PodUid, Node]]] = {}
+    for uid, reservation in reservations.items():
+        pod, node = view.pods.get(uid), view.nodes.get(reservation.node)
+        if pod is None or node is None:
+            continue
+        for key, value in domains.get(reservation.group, {}).items():
+            if node.labels.get(key) != value:
+                unfit[uid] = f"node {node.name} is not in {key}={value} any more:"
+        shape = pod.shape
+        if node.unschedulable or node.taints or shape.node_selector or shape.selectors:
+            doubtful.setdefault(shape, []).append((uid, node))
+    for shape, pairs in doubtful.items():
+        fleet = Fleet(tuple(_bare_row(node) for _, node in pairs))
+        passes, chosen = may_run(fleet, shape), selected(fleet, shape)
+        for i, (uid, node) in enumerate(pairs):
+            if not passes[i]:
+                unfit[uid] = f"node {node.name} {_unfit_words(node, chosen=bool(chosen[i]))}:"
+    return unfit
+
+
+def _bare_row(node: Node) -> PlanNode:
+    return PlanNode(
+        name=node.name,
+        labels=node.labels,
+        taints=node.taints,
+        unschedulable=node.unschedulable,
+        allocatable=node.allocatable,
+    )
+
+
+def _unfit_words(node: Node, *, chosen: bool) -> str:
+    if not chosen:
+        return "is not one that the pod selects any more"
+    if node.unschedulable:
+        return "was cordoned"
+    return "has a taint that the pod does not tolerate"
+
+
+def overtaken_pods(view: ClusterView, state: ReservationState) -> frozenset[PodUid]:
+    """Find reservations whose room is gone: assigned pods and reservations exceed the node.
+
+    The lowest priorities give way first, then the youngest, until the rest fits.
+    """
+    overtaken: set[PodUid] = set()
+    for name, held in state.held_on.items():
+        node = view.nodes.get(name)
+        if node is None:
+            continue
+        free = dict(node.allocatable)
+        for resource, amount in view.usage.get(name, NOTHING).requests.items():
+            free[resource] = free.get(resource, 0) - amount
+        waiting = [r for r in held.values() if unassigned(view, r.uid)]
+        for reservation in sorted(waiting, key=lambda r: (-r.priority, r.at_us, r.pod)):
+            if all(free.get(k, 0) >= v for k, v in reservation.requests.items()):
+                for resource, amount in reservation.requests.items():
+                    free[resource] -= amount
+            else:
+                overtaken.add(reservation.uid)
+    return frozenset(overtaken)
+
+
+def unassigned(view: ClusterView, uid: PodUid) -> bool:
+    """Say whether a pod still needs its reservation: not assigned, and not on its way out."""
+    pod = view.pods.get(uid)
+    return pod is not None and pod.node is None and not pod.deleting
+
+
+def ways(groups: tuple[GroupRecord, ...]) -> Mapping[str, tuple[GroupRecord, ...]]:
+    """Give the groups from the root down to each leaf, by the name of the leaf."""
+    composites = {g.name: g for g in groups if g.kind == "CompositePodGroup"}
+    ways = {}
+    for leaf in groups:
+        if leaf.kind == "PodGroup":
+            way = [leaf]
+            while way[0].parent in composites:
+                way.insert(0, composites[way[0].parent])
+            ways[leaf.name] = tuple(way)
+    return ways
