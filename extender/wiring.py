@@ -33,6 +33,7 @@ from extender.service.clock import SystemClock
 from extender.service.drift import DriftWatch
 from extender.service.leading import Identity, Leader
 from extender.service.ports import Clock, Cluster
+from extender.service.protection import Protector
 from extender.service.publishing import Publisher
 from extender.service.reporting import Reporter
 from extender.service.scheduling import Scheduling
@@ -177,6 +178,7 @@ class Service:
         self.publisher = Publisher(writer, opened.log, seen, clock)
         self.drift = DriftWatch(writer, opened.log, opened.checkpoints, settings.holder)
         self.reporter = Reporter(seen, self.leader, clock)
+        self.protector = Protector(seen, self.leader)
         self.admission = Admission(
             cluster=seen,
             leader=self.leader,
@@ -209,6 +211,7 @@ class Service:
             asyncio.create_task(self.admission.run(), name="admission"),
             asyncio.create_task(self.admission.effects.run(), name="effects"),
             asyncio.create_task(self.reporter.run(), name="reporter"),
+            asyncio.create_task(self.protector.run(), name="protector"),
             asyncio.create_task(self.cluster.broken(), name="cluster"),
             asyncio.create_task(self.drift.run(), name="drift"),
             asyncio.create_task(self.publisher.run(), name="publisher"),

@@ -16,6 +16,7 @@ from uuid import UUID
 import msgspec
 from immutables import Map
 
+from extender.core.decisions.protection import Protection
 from extender.core.decisions.requests import GATE
 from extender.core.errors import BindRefused
 from extender.core.events import AnyFact, Event
@@ -25,6 +26,7 @@ from extender.core.pods import Pod
 from extender.core.view import (
     ClusterView,
     with_group,
+    with_guard,
     with_node,
     with_pod,
     without_group,
@@ -83,7 +85,7 @@ class FakeCluster:
     """A `Cluster` that does what it is told and remembers it.
 
     `fault(verb, name)` may give an exception to raise instead: verbs are nominate, lift_gate, bind,
-    set_conditions and notice, names are namespace/name. `gate` holds all effects while it is not set.
+    set_conditions, set_finalizers and notice, names are namespace/name. `gate` holds all effects while it is not set.
     """
 
     def __init__(self, *objects: Object) -> None:
@@ -97,6 +99,7 @@ class FakeCluster:
         self.go = asyncio.Event()
         self.go.set()
         self.doubted = ""
+        self.shows_finalizers = True
         self._news = asyncio.Event()
         self.add(*objects)
 
@@ -241,6 +244,14 @@ class FakeCluster:
     async def publish(self, mark: Mark) -> None:
         await self._asked("publish", "")
         self.mark = mark
+
+    async def set_finalizers(self, wanted: Protection) -> None:
+        await self._asked("set_finalizers", wanted.group.path)
+        self.calls.append(("set_finalizers", wanted.group.path, ",".join(wanted.finalizers)))
+        if self.shows_finalizers:
+            shown = msgspec.structs.replace(wanted.guard, finalizers=wanted.finalizers)
+            self.seen = with_guard(self.seen, wanted.group, shown)
+            self._tell()
 
     async def notice(self, notice: Notice) -> None:
         await self._asked("notice", f"{notice.namespace}/{notice.name}")

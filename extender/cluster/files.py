@@ -51,6 +51,7 @@ from extender.cluster.records import (
     Records,
 )
 from extender.cluster.world import World
+from extender.core.decisions.protection import Protection
 from extender.core.decisions.requests import GATE
 from extender.core.errors import BadInput, BindRefused, ClusterUnavailable
 from extender.core.groups import Source
@@ -355,6 +356,14 @@ class FileCluster:
                         conditions=differing,
                     )
                 )
+
+    async def set_finalizers(self, wanted: Protection) -> None:
+        """Refuse: what leaves the manifests is gone, no finalizer keeps it, and none is ever asked for.
+
+        Raises:
+            BindRefused: Always.
+        """
+        raise BindRefused(f"finalizers of {wanted.group}: a cluster of files has none")
 
     async def notice(self, notice: Notice) -> None:
         """Note a Kubernetes Event; a failure is logged, not raised."""

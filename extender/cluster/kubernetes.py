@@ -22,10 +22,12 @@ from extender.cluster.anchors import Anchors
 from extender.cluster.bindings import Bindings
 from extender.cluster.client import Answered, ApiServer, Request, load_configuration
 from extender.cluster.discovery import discover
+from extender.cluster.finalizers import write_finalizers
 from extender.cluster.informers import Informer, Resource, Vanished
 from extender.cluster.notices import Notices
 from extender.cluster.statuses import Statuses
 from extender.cluster.world import World
+from extender.core.decisions.protection import Protection
 from extender.core.errors import BindRefused, ClusterUnavailable
 from extender.core.groups import kind_of
 from extender.core.ids import GroupKey, NodeName
@@ -62,7 +64,7 @@ class KubernetesCluster:
         self._server = server
         self._clock = clock
         self._chance = chance or random.Random()  # noqa: S311 -- jitter, not a secret
-        self._world = World()
+        self._world = World(guards=True)
         self._bindings = Bindings(server)
         self._anchors = Anchors(server)
         self._statuses = Statuses(server, clock)
@@ -204,6 +206,10 @@ class KubernetesCluster:
         if found is None or found.uid != uid:
             raise BindRefused(f"conditions of {group}: it is gone or was made again")
         await self._statuses.set_conditions(found, conditions)
+
+    async def set_finalizers(self, wanted: Protection) -> None:
+        """Write the finalizers of one of our groups; see the port."""
+        await write_finalizers(self._server, wanted)
 
     async def notice(self, notice: Notice) -> None:
         """Record a Kubernetes Event, if there are not too many; see the port."""

@@ -24,6 +24,7 @@ from extender.core.ids import GroupKey, GroupKind, NodeName, RootUid
 from extender.core.nodes import Node, Taint
 from extender.core.pods import NodeSelector, Operator, Requirement, SelectorTerm
 from extender.core.quantities import amounts
+from extender.core.view import Guard
 
 BUILTIN_GROUP: Final = "scheduling.k8s.io"
 OUR_GROUP: Final = "gang-extender.dev"
@@ -324,10 +325,23 @@ def group_of(found: api.Group, priorities: Priorities) -> Group:
         preemption_policy=priority.preemption_policy,
         created_us=micros(found.metadata.creation_timestamp),
         deleting=found.metadata.deletion_timestamp is not None,
+        deleted_us=micros(found.metadata.deletion_timestamp),
         source=source_of(found),
         resource_version=found.metadata.resource_version,
         api_version=found.api_version,
         conditions=tuple((c.type, c.status, c.reason, c.message) for c in found.status.conditions),
+    )
+
+
+def guard_of(found: api.Group) -> Guard:
+    """Read what its deletion depends on; never fails, whatever its spec says."""
+    metadata = found.metadata
+    return Guard(
+        uid=RootUid(metadata.uid),
+        parent=parent_of(found) or None,
+        deleting=metadata.deletion_timestamp is not None,
+        finalizers=metadata.finalizers,
+        resource_version=metadata.resource_version,
     )
 
 

@@ -21,6 +21,7 @@ from extender.cluster.parse import (
     blueprints_of,
     group_of,
     group_warnings,
+    guard_of,
     key_of,
     node_of,
     node_selector,
@@ -36,6 +37,7 @@ from extender.core.view import (
     ClusterView,
     with_blueprints,
     with_group,
+    with_guard,
     with_node,
     with_pod,
     without_group,
@@ -60,7 +62,13 @@ _SHAPES_KEPT: Final = 4_096  # shapes shared between pods; a cluster has tens
 class World:
     """The objects of a cluster and the view of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, guards: bool = False) -> None:
+        """Begin empty.
+
+        Args:
+            guards: Whether to keep in the view what finalizers of our groups need; files have none.
+        """
+        self._guards = guards
         self.view = ClusterView()
         self.priorities = Priorities()
         self.workloads: dict[Name, api.Workload] = {}
@@ -187,12 +195,16 @@ class World:
         else:
             key = leaf_key(*name) if kind is api.PodGroup else composite_key(*name)
             self._groups.pop((key, source), None)
+            if source == "crd":
+                self.view = with_guard(self.view, key, None)
             self._choose(key)
 
     # --- groups
 
     def _put_group(self, found: api.Group) -> None:
         key = key_of(found)
+        if self._guards and source_of(found) == "crd":  # also of a group that says nonsense
+            self.view = with_guard(self.view, key, guard_of(found))
         group_of(found, self.priorities)  # raises before anything is changed
         self._groups[key, source_of(found)] = found
         self._choose(key)

@@ -41,6 +41,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     preemption_policy: str = "PreemptLowerPriority"
     created_us: int = 0
     deleting: bool = False
+    deleted_us: int = 0  # since when; whole seconds
     source: Source = "crd"
     resource_version: str = ""
     api_version: str = ""  # where a status is written to
@@ -156,6 +157,12 @@ def _climb(group: Group, groups: Mapping[GroupKey, Group]) -> _Chain:
         if parent is None:
             text = f"{here.key} waits for its parent {parent_key}, which does not exist"
             return _Chain(None, len(seen), Problem("B3", text))
+        if parent.deleting and here.created_us > parent.deleted_us:
+            text = (
+                f"{here.key} was created while its parent {parent_key} was being deleted; "
+                "delete it, and create it again when the parent is there again"
+            )
+            return _Chain(None, len(seen), Problem("E15", text))
         seen.append(parent_key)
         here = parent
     return _Chain(here.key, len(seen), None)

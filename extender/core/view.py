@@ -13,7 +13,7 @@ import msgspec
 from immutables import Map
 
 from extender.core.groups import Blueprint, Forest, Group, build_forest, regrown
-from extender.core.ids import GroupKey, NodeName, PodUid
+from extender.core.ids import GroupKey, NodeName, PodUid, RootUid
 from extender.core.nodes import Node
 from extender.core.pods import HostPort, Pod
 
@@ -26,6 +26,16 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         HostPort, ...
     ] = ()  # one entry per pod and port, so that they can be taken back
     claims: tuple[str, ...] = ()  # ReadWriteOncePod claims in use
+
+
+class Guard(msgspec.Struct, frozen=True, kw_only=True):
+    """One of our own group objects as to its deletion (SPEC B12); also of one that does not count."""
+
+    uid: RootUid
+    parent: str | None = None
+    deleting: bool = False
+    finalizers: tuple[str, ...] = ()
+    resource_version: str = ""
 
 
 NOTHING = Usage()
@@ -43,6 +53,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     nominated: Map[PodUid, Pod] = Map()  # unassigned pods with a nominated node
     on_node: Map[NodeName, Map[PodUid, Pod]] = Map()  # assigned pods
     blueprints: Map[tuple[str, str], tuple[Blueprint, ...]] = Map()  # Workload (namespace, name)
+    guards: Map[GroupKey, Guard] = Map()  # only where an API server knows finalizers
     generation: int = 0  # changes with the set of nodes, their labels, taints or allocatable
     revision: int = 0  # changes with anything
 
@@ -111,6 +122,14 @@ def without_group(view: ClusterView, key: GroupKey) -> ClusterView:
     if key not in view.groups:
         return view
     return msgspec.structs.replace(view, groups=view.groups.delete(key), revision=view.revision + 1)
+
+
+def with_guard(view: ClusterView, key: GroupKey, guard: Guard | None) -> ClusterView:
+    """Set what is known of the deletion of one of our group objects; None forgets it."""
+    if view.guards.get(key) == guard:
+        return view
+    changed = view.guards.delete(key) if guard is None else view.guards.set(key, guard)
+    return msgspec.structs.replace(view, guards=changed, revision=view.revision + 1)
 
 
 def with_blueprints(

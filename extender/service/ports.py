@@ -10,6 +10,7 @@ from typing import Protocol
 
 import msgspec
 
+from extender.core.decisions.protection import Protection
 from extender.core.events import Event
 from extender.core.ids import Epoch, GroupKey, NodeName, PlanId, PodUid, Position, RootUid
 from extender.core.view import ClusterView
@@ -328,6 +329,13 @@ class Cluster(Anchor, Protocol):
         """Merge conditions into the status of a group, touching only those types that differ.
 
         Raises: as `nominate`.
+        """
+        ...
+
+    async def set_finalizers(self, wanted: Protection) -> None:
+        """Write the finalizers of one of our groups as it is known: same UID, same version, or nothing.
+
+        Raises: as `nominate`; a version that is not the newest is a ClusterUnavailable.
         """
         ...
 

@@ -66,7 +66,7 @@ class Reporter:
             condition = Condition(
                 type=_type(orphan.group),
                 status="False",
-                reason="Invalid" if orphan.problem.rule == "B6" else "Unschedulable",
+                reason="Invalid" if orphan.problem.rule in {"B6", "E15"} else "Unschedulable",
                 message=orphan.problem.text,
             )
             self._condition(orphan.group, condition)

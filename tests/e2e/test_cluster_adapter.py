@@ -11,17 +11,19 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from extender.cluster.kubernetes import KubernetesCluster
-from extender.core.errors import BindRefused
+from extender.core.decisions.protection import FINALIZER, decide_protection
+from extender.core.errors import BindRefused, ClusterUnavailable
 from extender.core.groups import composite_key, leaf_key
-from extender.core.ids import GroupKey, NodeName, PlanId, PodUid
+from extender.core.ids import GroupKey, NodeName, PlanId, PodUid, RootUid
 from extender.core.pods import Pod
 from extender.service.clock import SystemClock
 from extender.service.ports import Binding, Condition, Notice, PodRef
 from tests.controlplane.api import Api
-from tests.controlplane.objects import a_node, a_pod
+from tests.controlplane.objects import a_node, a_pod, path_of
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.waiting import eventually
 
@@ -184,6 +186,38 @@ async def test_conditions_stand_on_groups_of_every_source(
     events = (await api.get("/apis/events.k8s.io/v1/namespaces/default/events"))["items"]
     about = {event["regarding"]["name"] for event in events if event["reason"] == "R"}
     assert about == {thing["metadata"]["name"] for thing in things}
+
+
+async def test_finalizers_are_written_on_what_was_seen(
+    cluster: KubernetesCluster, api: Api
+) -> None:
+    """Ours is added and taken off, others stay; another version or UID is never written."""
+    thing = group_of("gang-extender.dev/v1alpha1", "PodGroup", "kept")
+    thing["metadata"]["finalizers"] = ["example.com/mine"]
+    await api.create(thing)
+    path = path_of(thing, named=True)
+
+    async def wanted() -> Any:
+        return next((p for p in decide_protection(cluster.view()) if p.group.name == "kept"), None)
+
+    async def stored() -> list[str]:
+        return list((await api.get(path))["metadata"]["finalizers"])
+
+    first = await eventually(wanted)
+    other = msgspec.structs.replace(first.guard, uid=RootUid("another"))
+    with pytest.raises((BindRefused, ClusterUnavailable)):
+        await cluster.set_finalizers(msgspec.structs.replace(first, guard=other))
+    await cluster.set_finalizers(first)
+    assert await stored() == ["example.com/mine", FINALIZER]
+    with pytest.raises(ClusterUnavailable, match="modified"):
+        await cluster.set_finalizers(first)
+    await api.delete(path)
+    second = await eventually(wanted)
+    await cluster.set_finalizers(second)
+    assert await stored() == ["example.com/mine"]
+    await api.patch(path, {"metadata": {"finalizers": None}})
+    with pytest.raises(BindRefused, match="404"):
+        await cluster.set_finalizers(second)
 
 
 def a_condition(kind: str, status: str) -> Object:

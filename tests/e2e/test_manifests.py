@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import os
+import subprocess
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -364,6 +367,36 @@ async def test_groups_are_printed_with_what_people_ask_for(
     ]
     assert printed.stdout.split("\n")[1].split()[1:3] == ["4", "p"]
     await installed.delete(path_for(group, "/g"))
+
+
+async def test_finalizers_come_off_as_the_runbook_says(plane: ControlPlane, installed: Api) -> None:
+    """The commands of deploy/README.md, run by a shell: deleted groups go without the extender."""
+    kept = {"finalizers": ["gang-extender.dev/group-protection"]}
+    for kind in ("PodGroup", "CompositePodGroup"):
+        group = a_group(kind, **({} if kind == "PodGroup" else {"workloadRef": REF}))
+        group["metadata"] |= kept
+        await installed.post(path_for(group), group)
+        await installed.delete(path_for(group, "/g"))
+        assert (await installed.get(path_for(group, "/g")))["metadata"]["deletionTimestamp"]
+    text = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    _, _, rest = text.partition("<!-- tested: strip-finalizers -->\n")
+    block = "\n".join(itertools.takewhile(lambda line: line.startswith("    "), rest.splitlines()))
+    assert block
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block],
+        env={
+            "PATH": f"{plane.binaries}:{os.environ['PATH']}",
+            "KUBECONFIG": str(plane.kubeconfig()),
+            "HOME": str(plane.folder),
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for kind in ("podgroups", "compositepodgroups"):
+        assert (await installed.get(f"{OURS}/{kind}"))["items"] == []
 
 
 async def test_the_example_is_accepted(plane: ControlPlane, installed: Api) -> None:

@@ -35,6 +35,7 @@ class ObjectMeta(Part, frozen=True, kw_only=True):
     deletion_timestamp: Instant | None = None
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
+    finalizers: tuple[str, ...] = ()
 
 
 class KubernetesObject(Part, frozen=True, kw_only=True):

@@ -131,6 +131,23 @@ def _changed_groups(view: ClusterView, root: RootState) -> Mapping[str, str]:
     return texts
 
 
+def _leaves_being_deleted(view: ClusterView, root: RootState) -> Mapping[str, str]:
+    """Say which leaves with reservations are not planned any more: they, or the root, are being deleted.
+
+    A finalizer may keep a deleted group for long; only reservations count, or a leaf that holds none
+    would end every new plan of its siblings.
+    """
+    top = group_key_of(root)
+    found = {}
+    for leaf in {reservation.group for reservation in root.held.values()}:
+        for key in (top, GroupKey(top.namespace, leaf, "PodGroup")):
+            group = view.groups.get(key)
+            if group is not None and group.deleting:
+                found[leaf] = f"{key.kind} {key.path} is being deleted"
+                break
+    return found
+
+
 def _settled(view: ClusterView, root: RootState) -> list[AnyFact]:
     facts: list[AnyFact] = []
     for reservation in root.held.values():
@@ -202,7 +219,7 @@ def _given_back(
         return [_release(open_ones.values(), "expired", "nobody redeemed the reservation in time")]
     if broken and not started:
         return [_release(open_ones.values(), "invalid", "the tree breaks a rule now")]
-    changed = _changed_groups(view, root)
+    changed = {**_leaves_being_deleted(view, root), **_changed_groups(view, root)}
     if changed and not started:
         text = "; ".join(sorted(set(changed.values())))
         return [_release(open_ones.values(), "deleted", f"{text}: the tree begins anew")]

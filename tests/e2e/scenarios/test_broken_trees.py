@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 
-from tests.builders import a_gang, a_group, a_node
+from extender.core.decisions.protection import FINALIZER
+from tests.builders import a_gang, a_group, a_node, a_pod
+from tests.controlplane.api import ApiError
 from tests.controlplane.waiting import create_priority_class, eventually
-from tests.e2e.scenarios.conftest import OURS, Story, member
+from tests.e2e.scenarios.conftest import OURS, Story, member, real
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 GPU = {"nvidia.com/gpu": 8}
+CPU = {"cpu": "1"}
+PODS = "/api/v1/namespaces/default/pods"
+GROUPS = f"/apis/{OURS}/namespaces/default"
 
 
 def nodes(count: int) -> list[dict[str, Any]]:
@@ -48,6 +53,38 @@ async def says(story: Story, pod: str, text: str) -> None:
     await eventually(look, timeout_s=30, every_s=0.3)
 
 
+async def until_protected(story: Story, path: str) -> None:
+    """Wait until a group carries our finalizer."""
+
+    async def look() -> bool:
+        return FINALIZER in (await story.api.get(path))["metadata"].get("finalizers", [])
+
+    await eventually(look, timeout_s=20)
+
+
+async def until_gone(story: Story, path: str) -> None:
+    """Wait until an object does not exist any more."""
+
+    async def look() -> bool:
+        try:
+            await story.api.get(path)
+        except ApiError as refused:
+            return refused.status == 404
+        return False
+
+    await eventually(look, timeout_s=20)
+
+
+async def later_than(story: Story, stamp: str) -> None:
+    """Wait until the API server's clock is past a second; its timestamps have no more than that."""
+
+    async def look() -> bool:
+        probe = await story.api.post(PODS, real(a_pod("clock")), dryRun="All")
+        return probe["metadata"]["creationTimestamp"] > stamp
+
+    await eventually(look, timeout_s=10, every_s=0.2)
+
+
 @pytest.mark.lived_in("long")
 async def test_a_cycle_is_named_and_heals(story: Story) -> None:
     """H01: nothing of it is scheduled, every group is marked, the pod names the cycle; mended, it runs."""
@@ -66,7 +103,7 @@ async def test_a_cycle_is_named_and_heals(story: Story) -> None:
         await until_condition(story, kind, name, "Invalid", "cycle")
     await says(story, "p", "cycle")
     assert not await story.bound()
-    await story.api.delete(f"/apis/{OURS}/namespaces/default/compositepodgroups/b")
+    await story.force(f"/apis/{OURS}/namespaces/default/compositepodgroups/b")
     await story.create(a_group("b", gang=1, composite=True))
     await story.until_bound(1)
     await story.check_facts()
@@ -90,6 +127,43 @@ async def test_five_levels_are_too_many(story: Story) -> None:
     await says(story, "f", "5 levels")
     assert not await story.bound()
     assert (await story.until_fact("RootInvalid", "default/root"))["data"]["problems"]
+
+
+async def test_a_group_stays_until_nothing_needs_it(story: Story) -> None:
+    """H06: bottom up, as its pods end or go and its children do; a child made meanwhile is refused (E15)."""
+    await story.create(
+        *nodes(2),
+        a_group("root", gang=2, composite=True),
+        a_group("done", gang=1, parent="root"),
+        a_group("runs", gang=1, parent="root"),
+        member("d", "done", requests=GPU),
+        member("r", "runs", requests=GPU),
+    )
+    await story.until_bound(2)
+    composites, leaves = (f"{GROUPS}/{kind}" for kind in ("compositepodgroups", "podgroups"))
+    for path in (f"{composites}/root", f"{leaves}/done", f"{leaves}/runs"):
+        await until_protected(story, path)
+    await story.api.delete(f"{composites}/root")
+    marked = (await story.api.get(f"{composites}/root"))["metadata"]["deletionTimestamp"]
+    await later_than(story, marked)
+    await story.create(a_group("late", gang=1, parent="root"), member("l", "late", requests=CPU))
+    await until_condition(story, "PodGroup", "late", "Invalid", "was being deleted")
+    await says(story, "l", "was being deleted")
+    for name in ("done", "runs"):
+        await story.api.delete(f"{leaves}/{name}")
+    await story.api.patch(f"{PODS}/d/status", {"status": {"phase": "Succeeded"}})
+    await until_gone(story, f"{leaves}/done")
+    for path in (f"{composites}/root", f"{leaves}/runs"):
+        assert FINALIZER in (await story.api.get(path))["metadata"]["finalizers"]
+    await story.api.delete(f"{PODS}/r", {"gracePeriodSeconds": 0})
+    await until_gone(story, f"{leaves}/runs")
+    assert FINALIZER in (await story.api.get(f"{composites}/root"))["metadata"]["finalizers"]
+    assert not (await story.pods())["l"]["spec"].get("nodeName")
+    await story.api.delete(f"{PODS}/l", {"gracePeriodSeconds": 0})
+    await story.api.delete(f"{leaves}/late")
+    await until_gone(story, f"{composites}/root")
+    await story.until_fact("RootCompleted", "default/root")
+    await story.check_facts()
 
 
 @pytest.mark.lived_in("long")
@@ -144,7 +218,7 @@ async def test_a_recreated_group_is_another_group(story: Story) -> None:
     await story.create(*nodes(1), *a_gang("train", pods=2, requests=GPU))
     await story.until_fact("GangRefused", "default/train")
     path = f"/apis/{OURS}/namespaces/default/podgroups/train"
-    await story.api.delete(path)
+    await story.force(path)
     await story.create(a_group("train", gang=1))
     await story.until_bound(1)
     facts = await story.check_facts()

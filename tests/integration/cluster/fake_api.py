@@ -254,6 +254,8 @@ class FakeApi:
         if wanted.get("resourceVersion", stored["resourceVersion"]) != stored["resourceVersion"]:
             return failure(409, "Conflict", "the object has been modified")
         thing.setdefault("status", {}).update(body.get("status", {}))
+        if "finalizers" in wanted:
+            stored["finalizers"] = wanted["finalizers"]
         return web.json_response(self.put(plural, thing))
 
 

@@ -252,3 +252,15 @@ def test_every_group_is_in_exactly_one_tree_or_waits(some, chance) -> None:
     assert set(found.root_of) == set(in_trees)
     chance.shuffle(some)
     assert forest(*some) == found
+
+
+def test_e15_a_child_made_for_a_parent_that_is_being_deleted_stays_out() -> None:
+    """Older children still belong to the tree; the newcomer is told what to do."""
+    root = composite("r", deleting=True, deleted_us=5)
+    found = forest(root, leaf("old", "r", created_us=5), leaf("new", "r", created_us=6))
+    assert [g.key.name for g in found.trees[root.key].groups] == ["r", "old"]
+    (orphan,) = found.orphans.values()
+    assert (orphan.group.key.name, orphan.problem.rule) == ("new", "E15")
+    assert (
+        "PodGroup/a/new was created while its parent CompositePodGroup/a/r" in orphan.problem.text
+    )

@@ -266,3 +266,35 @@ def test_unknown_pods_and_nodes_are_not_judged():
     scene.cluster.delete_pod("x-0")
     scene.cluster.delete_node("n1")
     assert unfit_pods(scene.cluster.seen, scene.state.roots[scene.uid], held) == {}
+
+
+@pytest.mark.parametrize("name", ["root", "x"])
+def test_a_group_that_is_being_deleted_gives_its_room_back_once(name):
+    """Its finalizer may keep it for long: it is not planned any more, and its siblings' new plan stands."""
+    scene = Scene()
+    scene.cluster.change_group(name, deleting=True)
+    (fact,) = released(scene.decide())
+    assert fact.why == "deleted"
+    assert pods_of(fact) == ["x-0", "x-1", "y-0", "y-1"]
+    kind = "CompositePodGroup" if name == "root" else "PodGroup"
+    assert fact.text == f"{kind} default/{name} is being deleted: the tree begins anew"
+    assert scene.decide() == []
+
+
+def test_a_started_tree_gives_back_only_the_leaf_that_is_being_deleted():
+    """A sibling whose members are on their way is completed, not stopped."""
+    scene = Scene()
+    scene.bind("y-0")
+    scene.cluster.change_group("x", deleting=True)
+    (fact,) = released(scene.decide())
+    assert pods_of(fact) == ["x-0", "x-1"]
+    assert "PodGroup default/x is being deleted: default/x-0" in fact.text
+    assert scene.decide() == []
+
+
+def test_a_leaf_being_deleted_that_holds_nothing_disturbs_nobody():
+    """Its siblings were planned without it."""
+    scene = Scene()
+    scene.bind("x-0", "x-1")
+    scene.cluster.change_group("x", deleting=True)
+    assert released(scene.decide()) == []
