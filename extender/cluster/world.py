@@ -59,6 +59,13 @@ _ZONE_LABELS: Final = {  # label of a volume -> the label of nodes that means th
 _SHAPES_KEPT: Final = 4_096  # shapes shared between pods; a cluster has tens
 
 
+class _Volume(msgspec.Struct, frozen=True):
+    """Where a volume can be used, and the CSI driver that attaches it, if one does."""
+
+    reach: tuple[NodeSelector, ...]
+    driver: str = ""
+
+
 class World:
     """The objects of a cluster and the view of them."""
 
@@ -77,7 +84,7 @@ class World:
         self._nodes: set[Name] = set()
         self._kept: dict[Name, api.Pod] = {}  # pods that depend on other objects
         self._claims: dict[Name, api.PersistentVolumeClaim] = {}
-        self._volumes: dict[Name, tuple[NodeSelector, ...]] = {}
+        self._volumes: dict[Name, _Volume] = {}
         self._users: dict[Name, set[Name]] = {}  # claim -> pods
         self._claimed: dict[Name, set[Name]] = {}  # volume -> claims
         self._shapes: dict[PodShape, PodShape] = {}
@@ -108,7 +115,8 @@ class World:
                 self._relink(thing.key, before, thing)
                 self._derive_users(thing.key)
             case api.PersistentVolume():
-                self._volumes[thing.key] = _reach(thing)
+                driver = thing.spec.csi.driver if thing.spec.csi is not None else ""
+                self._volumes[thing.key] = _Volume(_reach(thing), driver)
                 self._derive_claimed(thing.key)
             case api.PriorityClass():
                 if self.priorities.put(thing):
@@ -299,13 +307,15 @@ class World:
                 continue
             if ONE_POD in claim.spec.access_modes:
                 exclusive.append(path)
-            reach = self._volumes.get(("", claim.spec.volume_name))
+            volume = self._volumes.get(("", claim.spec.volume_name))
             if not claim.spec.volume_name:
                 unmodelled.append(f"claim {path} is not bound to a volume")
-            elif reach is None:
+            elif volume is None:
                 unmodelled.append(f"volume {claim.spec.volume_name} of claim {path} does not exist")
             else:
-                selectors += (one for one in reach if one not in selectors)
+                selectors += (one for one in volume.reach if one not in selectors)
+                if volume.driver:
+                    unmodelled.append(f"how many volumes of {volume.driver} a node attaches")
         return VolumeFacts(
             selectors=tuple(selectors),
             exclusive_claims=tuple(sorted(exclusive)),

@@ -30,7 +30,7 @@ from extender.core.decisions.vetoes import Suspicions, VetoBook, decide_vetoes
 from extender.core.errors import ClusterUnavailable, NotLeading, StoreUnavailable
 from extender.core.events import Draft, Event, GangAdmitted, GangExtended, GangRefused
 from extender.core.groups import Forest, Tree
-from extender.core.ids import GroupKey, PlanId, PodUid, RootUid
+from extender.core.ids import GroupKey, NodeName, PlanId, PodUid, RootUid
 from extender.core.planner.placement import Plan, PlanRequest, Verdict
 from extender.core.pods import Pod
 from extender.core.state import Reservation, ReservationState
@@ -178,9 +178,10 @@ class Admission:
         await self._leader.record([*drafts, *self._nominations.look(view, state, now)])
         await self._learn()
 
-    def not_offered(self, reservation: Reservation) -> None:
-        """Hear from a filter call that kube-scheduler did not offer a member its node."""
-        self._suspicions.suspect(self._cluster.view(), reservation, self._clock.now_us() // 1000)
+    def not_offered(self, reservation: Reservation, offered: Sequence[NodeName]) -> None:
+        """Hear from a filter call that kube-scheduler offered a member other nodes than its own."""
+        now_ms = self._clock.now_us() // 1000
+        self._suspicions.suspect(self._cluster.view(), reservation, now_ms, offered=offered)
 
     def redeemed(self, uid: PodUid) -> None:
         """Hear from a filter call that a member got its node."""
@@ -363,6 +364,7 @@ class Admission:
             rows=self._rows,
             budget=self._settings.plan_budget,
             vetoes=self._vetoes.holding(view, state, self._clock.now_us() // 1000),
+            hints=self._suspicions.hints(view),
         )
         return current, request
 

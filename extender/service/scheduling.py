@@ -92,7 +92,7 @@ class Scheduling:
         decision = decide_filter(view, state, self._admission.forest, known, offered)
         reservation = reservation_of(state, pod.uid)
         if reservation is not None and decision.outcome == "not-offered":
-            self._admission.not_offered(reservation)
+            self._admission.not_offered(reservation, offered)
         elif reservation is not None:
             self._admission.redeemed(pod.uid)
         return decision

@@ -22,6 +22,8 @@ KINDS = {
     "CompositePodGroup": ("compositepodgroups", True),
     "ConfigMap": ("configmaps", True),
     "CustomResourceDefinition": ("customresourcedefinitions", False),
+    "CSINode": ("csinodes", False),
+    "DeviceClass": ("deviceclasses", False),
     "MutatingAdmissionPolicy": ("mutatingadmissionpolicies", False),
     "MutatingAdmissionPolicyBinding": ("mutatingadmissionpolicybindings", False),
     "Namespace": ("namespaces", False),
@@ -32,6 +34,9 @@ KINDS = {
     "PodDisruptionBudget": ("poddisruptionbudgets", True),
     "PodGroup": ("podgroups", True),
     "PriorityClass": ("priorityclasses", False),
+    "ResourceClaim": ("resourceclaims", True),
+    "ResourceClaimTemplate": ("resourceclaimtemplates", True),
+    "ResourceSlice": ("resourceslices", False),
     "StorageClass": ("storageclasses", False),
     "Workload": ("workloads", True),
 }

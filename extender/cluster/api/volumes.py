@@ -11,10 +11,17 @@ class VolumeNodeAffinity(Part, frozen=True, kw_only=True):
     required: RequiredNodes | None = None
 
 
+class CsiSource(Part, frozen=True, kw_only=True):
+    """A volume of a CSI driver, which may limit how many of them a node attaches."""
+
+    driver: str = ""
+
+
 class PersistentVolumeSpec(Part, frozen=True, kw_only=True):
-    """Of a volume only where it is."""
+    """Of a volume only where it is, and whose."""
 
     node_affinity: VolumeNodeAffinity = VolumeNodeAffinity()
+    csi: CsiSource | None = None
 
 
 class PersistentVolume(KubernetesObject, frozen=True, kw_only=True):

@@ -6,10 +6,11 @@ Reservations of the tree itself are passed as bound members: they pin, and keep 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Final
 
 from extender.core.decisions.rows import NodeRows, taken_room
 from extender.core.groups import Group, Tree
-from extender.core.ids import GroupKey, PodUid
+from extender.core.ids import GroupKey, NodeName, PodUid
 from extender.core.planner.placement import (
     PlanBound,
     PlanGroup,
@@ -22,6 +23,7 @@ from extender.core.state import Reservation, ReservationState, RootState, VetoKe
 from extender.core.view import ClusterView
 
 GATE = "gang-extender.dev/admission"
+EMPTY_HINTS: Final[Mapping[PodUid, NodeName]] = {}
 
 
 def is_candidate(pod: Pod) -> bool:
@@ -53,16 +55,23 @@ def plan_request(
     rows: NodeRows,
     budget: int,
     vetoes: Collection[VetoKey] = (),
+    hints: Mapping[PodUid, NodeName] = EMPTY_HINTS,
 ) -> PlanRequest:
     """Ask the planner about one tree.
 
     Args:
+        view: The cluster.
+        state: What is held.
+        tree: What is to be placed.
+        rows: Rows of earlier requests.
+        budget: In search nodes.
         vetoes: Those that hold now.
+        hints: Nodes to try first.
     """
     root_state = state.roots.get(tree.root.uid)
     held: Mapping[PodUid, Reservation] = root_state.held if root_state is not None else {}
     shapes = _Shapes()
-    root = _plan_group(tree, tree.root, held, shapes)
+    root = _plan_group(tree, tree.root, held, shapes, hints)
     taken = taken_room(view, state, priority=tree.root.priority, root_uid=tree.root.uid)
     return PlanRequest(
         root=root,
@@ -75,7 +84,11 @@ def plan_request(
 
 
 def _plan_group(
-    tree: Tree, group: Group, held: Mapping[PodUid, Reservation], shapes: _Shapes
+    tree: Tree,
+    group: Group,
+    held: Mapping[PodUid, Reservation],
+    shapes: _Shapes,
+    hints: Mapping[PodUid, NodeName],
 ) -> PlanGroup:
     members: list[PlanMember] = []
     bound: list[PlanBound] = []
@@ -90,7 +103,12 @@ def _plan_group(
         elif not group.deleting:
             number = shapes.number(pod.shape)
             members.append(
-                PlanMember(pod=pod.path, uid=pod.uid, shape=number, prefer=pod.nominated)
+                PlanMember(
+                    pod=pod.path,
+                    uid=pod.uid,
+                    shape=number,
+                    prefer=hints.get(pod.uid, pod.nominated),
+                )
             )
     return PlanGroup(
         key=group.key,
@@ -100,7 +118,8 @@ def _plan_group(
         members=tuple(members),
         bound=tuple(bound),
         groups=tuple(
-            _plan_group(tree, child, held, shapes) for child in tree.children.get(group.key, ())
+            _plan_group(tree, child, held, shapes, hints)
+            for child in tree.children.get(group.key, ())
         ),
         mode=group.mode,
     )

@@ -7,11 +7,14 @@ is suspected first, and believed when after `SETTLED_MS` nothing on that node ha
 member has still not got through. On a node that never rests it is believed after `RESTLESS_MS`, when
 kube-scheduler has looked again after whatever changed. A veto ends with its time, or with any change of pod or node;
 one that is learned again holds longer, so that no change can make a loop.
+
+The nodes that were offered instead are a hint for the next plan, never a reason: without it a gang
+whose devices are on a few of many nodes would learn the others one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -49,9 +52,30 @@ class Suspicions:
 
     def __init__(self) -> None:
         self._found: dict[PodUid, _Suspicion] = {}
+        self._offered: dict[PodUid, tuple[NodeName, ...]] = {}
+        self._last_offered: tuple[NodeName, ...] = ()  # kept once for all pods alike
 
-    def suspect(self, view: ClusterView, reservation: Reservation, now_ms: int) -> None:
-        """Note that kube-scheduler did not let a member onto its node."""
+    def suspect(
+        self,
+        view: ClusterView,
+        reservation: Reservation,
+        now_ms: int,
+        *,
+        offered: Sequence[NodeName] = (),
+    ) -> None:
+        """Note that kube-scheduler did not let a member onto its node.
+
+        Args:
+            view: As it is now.
+            reservation: What the member holds.
+            now_ms: Since when.
+            offered: Where it would have the member instead, if it said so.
+        """
+        if offered:
+            names = tuple(sorted(offered))
+            if names != self._last_offered:
+                self._last_offered = names
+            self._offered[reservation.uid] = self._last_offered
         known = self._found.get(reservation.uid)
         node = view.nodes.get(reservation.node)
         usage = view.usage.get(reservation.node, NOTHING)
@@ -65,6 +89,22 @@ class Suspicions:
     def clear(self, uid: PodUid) -> None:
         """Forget a suspicion: the member got through."""
         self._found.pop(uid, None)
+        self._offered.pop(uid, None)
+
+    def hints(self, view: ClusterView) -> dict[PodUid, NodeName]:
+        """Share the nodes that were offered out among the pods that wait, in turn."""
+        turn: dict[int, int] = {}
+        found: dict[PodUid, NodeName] = {}
+        for uid in sorted(self._offered):
+            pod = view.pods.get(uid)
+            if pod is None or pod.node is not None:
+                del self._offered[uid]
+                continue
+            offered = self._offered[uid]
+            number = turn.get(id(offered), 0)
+            turn[id(offered)] = number + 1
+            found[uid] = offered[number % len(offered)]
+        return found
 
     def confirmed(
         self, view: ClusterView, state: ReservationState, now_ms: int
@@ -182,13 +222,13 @@ class VetoBook:
     """Which vetoes of the state hold now: remembers what pod and node were like when they were learned."""
 
     def __init__(self) -> None:
-        self._seen: dict[VetoKey, tuple[int, Node | None, Usage]] = {}
+        self._seen: dict[VetoKey, tuple[int, Node | None, Usage, PodShape]] = {}
         self._forgotten: set[tuple[VetoKey, int]] = set()
 
     def holding(
         self, view: ClusterView, state: ReservationState, now_ms: int
     ) -> frozenset[VetoKey]:
-        """Give the vetoes that hold, and forget those whose node has changed since."""
+        """Give the vetoes that hold, and forget those whose pod or node has changed since."""
         held = set()
         for key, veto in state.vetoes.items():
             pod, node = view.pods.get(key.uid), view.nodes.get(key.node)
@@ -197,10 +237,10 @@ class VetoBook:
                 continue
             seen = self._seen.get(key)
             if seen is None or seen[0] != veto.at_ms:
-                self._seen[key] = (veto.at_ms, node, usage)
-            elif (seen[1] is not node or seen[2] is not usage) and now_ms >= _firm_until(
-                veto.at_ms, veto.times
-            ):
+                self._seen[key] = (veto.at_ms, node, usage, pod.shape)
+            elif (
+                seen[1] is not node or seen[2] is not usage or seen[3] != pod.shape
+            ) and now_ms >= _firm_until(veto.at_ms, veto.times):
                 self._forgotten.add((key, veto.at_ms))
                 continue
             held.add(key)

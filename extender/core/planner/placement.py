@@ -15,7 +15,7 @@ from extender.core.nodes import Taint
 from extender.core.pods import HostPort, PodShape
 
 PLANNER_VERSION = (
-    "1"  # part of every recorded decision; a change that can alter an answer raises it
+    "2"  # part of every recorded decision; a change that can alter an answer raises it
 )
 
 Outcome = Literal["impossible", "unknown", "waiting"]

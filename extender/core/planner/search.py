@@ -108,6 +108,8 @@ def _refuse(request: PlanRequest, fleet: Fleet, solved: Solved) -> Refusal:
         free = solve(request, fleet, options=Options(no_vetoes=True), maximise=False)
         if free.solution is not None or not free.proved:
             text = f"{_name(request)}: does not fit, given that {rests_on[-1]}"
+            if unseen := ", ".join(rests_on[:-1]):
+                text += f"; the planner does not see: {unseen}"
             return Refusal(
                 outcome="unknown", status=status, reasons=(text,), search=spent, given=rests_on
             )

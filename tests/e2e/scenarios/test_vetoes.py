@@ -1,4 +1,8 @@
-"""kube-scheduler refuses what our model allows: learned, planned again, forgotten when the node changes."""
+"""kube-scheduler refuses what our model allows: learned, planned again, forgotten when the node changes.
+
+Rules between pods stand for all that the planner does not model; devices and volumes have stories
+of their own in test_devices_and_volumes.py.
+"""
 
 from __future__ import annotations
 
@@ -54,6 +58,9 @@ async def test_a_gang_that_no_node_takes_says_so_and_goes_when_it_can(story: Sto
     await eventually(given, timeout_s=60)
     refused = (await story.service.facts("GangRefused"))[-1]["data"]
     assert refused["outcome"] == "unknown", "a veto is no proof"
+    (why,) = [text for text in refused["reasons"] if "refused" in text]
+    assert "kube-scheduler refused n0, n1" in why
+    assert "pod anti-affinity over kubernetes.io/hostname" in why
     calls = story.verbs.count("POST", "/filter")
     await asyncio.sleep(5)
     assert story.verbs.count("POST", "/filter") - calls <= 4, "refused members spin"

@@ -84,6 +84,15 @@ def test_zone_labels_of_a_volume_bind_labelled_nodes_only() -> None:
     assert len(nowhere.labels) == 4
 
 
+def test_a_volume_of_a_csi_driver_has_a_limit_that_nobody_told_us() -> None:
+    """Bound or not: how many of them a node attaches is learned from vetoes, and said."""
+    volume = a_volume("pv", ["a"])
+    volume["spec"]["csi"] = {"driver": "disks.example.com"}
+    world = a_world(volume, a_claim("c", "pv"), with_claim("p", "c"))
+    assert shape(world).unmodelled == ("how many volumes of disks.example.com a node attaches",)
+    assert len(shape(world).selectors) == 1
+
+
 def test_a_claim_for_one_pod_is_exclusive_and_an_ephemeral_volume_is_a_claim() -> None:
     pod = a_pod("p", metadata={"uid": "p"}, volumes=[{"name": "scratch", "ephemeral": {"x": 1}}])
     world = a_world(pod, a_claim("p-scratch", "pv", ["ReadWriteOncePod"]), a_volume("pv"))

@@ -17,7 +17,7 @@ from extender.core.decisions.rows import NodeRows
 from extender.core.events import GangAdmitted, GangExtended
 from extender.core.ids import NodeName, PlanId
 from extender.core.nodes import Taint
-from extender.core.planner.placement import Plan, Refusal, Veto
+from extender.core.planner.placement import PLANNER_VERSION, Plan, Refusal, Veto
 from extender.core.planner.search import plan
 from extender.core.state import EMPTY
 from tests.builders import GPU, RACK, a_fleet, a_gang, a_node, a_pod
@@ -82,7 +82,11 @@ def test_admitted_then_extended():
     drafts = case.decide()
     admitted = drafts[1].fact
     assert isinstance(admitted, GangAdmitted)
-    assert (admitted.plan, admitted.input_digest, admitted.planner) == ("plan-1", "d", "1")
+    assert (admitted.plan, admitted.input_digest, admitted.planner) == (
+        "plan-1",
+        "d",
+        PLANNER_VERSION,
+    )
     assert admitted.groups[0].minimum == 2
     assert sum(a.extra for a in admitted.assignments) == 1
     assert {a.node for a in admitted.assignments} == set(admitted.topology)

@@ -1,0 +1,284 @@
+"""Devices (DRA) and volumes: learned where the planner cannot see them, known in advance where it can.
+
+kube-scheduler's own plugins refuse, kube-controller-manager makes claims of templates and binds
+volumes. In every story kube-scheduler asks at most twice per member and plan, so nothing loops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.builders import a_gang, a_node, a_pod, an_object
+from tests.controlplane.api import ApiError
+from tests.controlplane.objects import path_of
+from tests.controlplane.plane import ControlPlane
+from tests.controlplane.waiting import eventually
+from tests.e2e.scenarios.conftest import Story, real
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+GPU = {"nvidia.com/gpu": 8}
+DRA, STORAGE, CORE = "resource.k8s.io/v1", "storage.k8s.io/v1", "v1"
+BOUND = {"pv.kubernetes.io/bind-completed": "yes"}
+PODS = "/api/v1/namespaces/default/pods"
+CALLS_PER_PLAN = 2  # DESIGN 8
+Object = dict[str, Any]
+
+
+@pytest.fixture
+def controllers(site: ControlPlane) -> Iterator[None]:
+    """Claims are made of templates, and volumes bound; started here, in the main thread."""
+    site.start_controller_manager(
+        ("resourceclaim-controller", "persistentvolume-binder-controller")
+    )
+    yield
+    site.stop_controller_manager()
+
+
+@asynccontextmanager
+async def things(story: Story, *made: Object) -> AsyncIterator[None]:
+    """Have objects for as long as a story lasts; nobody here takes the finalizers of Kubernetes off."""
+    try:
+        await story.create(*made)
+        yield
+    finally:
+        await story.api.delete(PODS, {"gracePeriodSeconds": 0})
+        claims = (await story.api.get(f"/apis/{DRA}/namespaces/default/resourceclaims"))["items"]
+        paths = [path_of(thing, named=True) for thing in reversed(made)]
+        paths += [
+            path_of({**one, "apiVersion": DRA, "kind": "ResourceClaim"}, named=True)
+            for one in claims
+        ]
+        for path in dict.fromkeys(paths):
+            with contextlib.suppress(ApiError):
+                await story.api.delete(path)
+                await story.api.patch(path, {"metadata": {"finalizers": None}})
+
+
+def nodes(count: int) -> list[Object]:
+    return [a_node(f"n{i}", gpu=8) for i in range(count)]
+
+
+# --- devices ------------------------------------------------------------------------------------------
+
+DEVICE_CLASS = an_object("DeviceClass", "accelerator", DRA, "", spec={})
+
+
+def device_of(node: str) -> Object:
+    """Make what a DRA driver publishes for its node: one device."""
+    spec = {
+        "driver": "accelerators.example.com",
+        "nodeName": node,
+        "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "accelerator-0"}],
+    }
+    return an_object("ResourceSlice", f"{node}-accelerators", DRA, "", spec=spec)
+
+
+def device_template(name: str) -> Object:
+    request = {"name": "one", "exactly": {"deviceClassName": "accelerator"}}
+    spec = {"spec": {"devices": {"requests": [request]}}}
+    return an_object("ResourceClaimTemplate", name, DRA, spec=spec)
+
+
+async def create_claiming(story: Story, name: str, pods: int) -> None:
+    """Create a gang of which every pod gets a device by a claim of its own, made from a template."""
+    group, *members = a_gang(name, pods=pods, requests=GPU)
+    await story.create(group)
+    for pod in members:
+        made = copy.deepcopy(real(pod))
+        made["spec"]["resourceClaims"] = [{"name": "device", "resourceClaimTemplateName": "device"}]
+        made["spec"]["containers"][0]["resources"]["claims"] = [{"name": "device"}]
+        await story.api.create(made)
+
+
+# --- volumes ------------------------------------------------------------------------------------------
+
+LOCAL = an_object(
+    "StorageClass", "local", STORAGE, "",
+    provisioner="kubernetes.io/no-provisioner", volumeBindingMode="WaitForFirstConsumer",
+)  # fmt: skip
+
+
+def volume(name: str, node: str = "", *, claim: str = "", **source: Any) -> Object:
+    """Make a volume, on one node or anywhere; bound to a claim if one is named."""
+    spec: Object = {
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "persistentVolumeReclaimPolicy": "Retain",
+        "storageClassName": "local",
+        **(source or {"local": {"path": "/disk"}}),
+    }
+    if node:
+        here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+        spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}}
+    if claim:
+        spec["claimRef"] = {"namespace": "default", "name": claim}
+    return an_object("PersistentVolume", name, CORE, "", spec=spec)
+
+
+def claim(name: str, *, bound_to: str = "") -> Object:
+    spec: Object = {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "local",
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    if bound_to:
+        spec["volumeName"] = bound_to
+    metadata = {"annotations": BOUND} if bound_to else {}
+    return an_object("PersistentVolumeClaim", name, CORE, spec=spec, metadata=metadata)
+
+
+def with_disk(pod: Object, name: str) -> Object:
+    made = copy.deepcopy(pod)
+    made["spec"]["volumes"] = [{"name": "disk", "persistentVolumeClaim": {"claimName": name}}]
+    return made
+
+
+def gang_with_disks(name: str, pods: int) -> list[Object]:
+    """Make a gang whose n-th pod uses the claim `<gang>-<n>`."""
+    group, *members = a_gang(name, pods=pods, requests=GPU)
+    return [group, *(with_disk(pod, pod["metadata"]["name"]) for pod in members)]
+
+
+# --- what must hold in every story ----------------------------------------------------------------------
+
+
+def facts_of(facts: list[Object], kind: str) -> list[Object]:
+    return [f["data"] for f in facts if f["type"] == kind]
+
+
+async def check_learning(story: Story, good: set[str], bound: dict[str, str]) -> list[Object]:
+    """Check that only bad nodes were vetoed, none twice for a pod, none proposed again, and no loop."""
+    facts = await story.check_facts()
+    vetoes = [(v["pod"], v["node"]) for v in facts_of(facts, "NodeVetoed")]
+    assert vetoes, "the story has no refusal"
+    assert len(vetoes) == len(set(vetoes)), vetoes
+    assert not {node for _, node in vetoes} & good, vetoes
+    learned: set[tuple[str, str]] = set()
+    plans = 0
+    for fact in facts:
+        if fact["type"] == "NodeVetoed":
+            learned.add((fact["data"]["pod"], fact["data"]["node"]))
+        elif fact["type"] in ("GangAdmitted", "GangExtended"):
+            plans += 1
+            proposed = {(a["pod"], a["node"]) for a in fact["data"]["assignments"]}
+            assert not proposed & learned, (fact["position"], proposed & learned)
+    asked = [line["pod"] for line in story.service.calls("filter")]
+    for name in bound:
+        assert asked.count(f"default/{name}") <= CALLS_PER_PLAN * plans, (name, plans)
+    return facts
+
+
+@pytest.mark.kubernetes("1.37", "1.36")
+async def test_nodes_without_the_device_are_learned(controllers: None, story: Story) -> None:
+    """DRA: two of eight nodes have a device, the planner sees none; the second plan goes to those two."""
+    await story.create(*nodes(8))
+    made = (DEVICE_CLASS, device_of("n6"), device_of("n7"), device_template("device"))
+    async with things(story, *made):
+        await create_claiming(story, "d", 2)
+        bound = await story.until_bound(2, prefix="d-", timeout_s=60)
+        assert set(bound.values()) == {"n6", "n7"}
+        facts = await check_learning(story, {"n6", "n7"}, bound)
+        assert len(facts_of(facts, "GangAdmitted")) <= 3, "what was offered instead is tried next"
+
+
+async def test_vetoes_hold_over_a_crash_and_end_with_a_change(
+    controllers: None, story: Story
+) -> None:
+    """One node of three has a device, two are needed: refused by name; kill -9; a device comes, bound."""
+    await story.create(*nodes(3))
+    made = (DEVICE_CLASS, device_of("n2"), device_template("device"))
+    async with things(story, *made):
+        await create_claiming(story, "d", 2)
+
+        async def refused() -> bool:
+            found = await story.service.facts("GangRefused")
+            return (
+                bool(found) and "kube-scheduler refused n0, n1" in found[-1]["data"]["reasons"][0]
+            )
+
+        try:
+            await eventually(refused, timeout_s=60)
+        except TimeoutError as error:
+            raise AssertionError(await story.report()) from error
+        said = (await story.service.facts("GangRefused"))[-1]["data"]
+        assert said["outcome"] == "unknown"
+        assert "the planner does not see: resource claim device" in said["reasons"][0]
+        before = len(await story.service.facts())
+        story.service.kill()
+        await story.service.start()
+
+        # Ready means that a whole pass has decided about everything there is.
+        since = (await story.service.facts())[before:]
+        assert {f["type"] for f in since} == {"LeaseTaken"}, since
+        async with things(story, device_of("n1")):
+            await story.api.patch("/api/v1/nodes/n1", {"metadata": {"labels": {"driver": "ready"}}})
+            bound = await story.until_bound(2, prefix="d-", timeout_s=60)
+            assert set(bound.values()) == {"n1", "n2"}
+            later = facts_of((await story.check_facts())[before:], "GangAdmitted")
+            assert later
+            assert {a["node"] for fact in later for a in fact["assignments"]} == {"n1", "n2"}
+
+
+@pytest.mark.kubernetes("1.37", "1.36")
+async def test_nodes_without_a_volume_are_learned(controllers: None, story: Story) -> None:
+    """WaitForFirstConsumer: disks on two of six nodes; learned, and the claims are bound there."""
+    await story.create(*nodes(6))
+    disks = [volume(f"disk-{n}", n) for n in ("n4", "n5")]
+    claims = [claim(f"v-{n}") for n in range(2)]
+    async with things(story, LOCAL, *disks, *claims):
+        await story.create(*gang_with_disks("v", 2))
+        bound = await story.until_bound(2, prefix="v-", timeout_s=60)
+        assert set(bound.values()) == {"n4", "n5"}
+        await check_learning(story, {"n4", "n5"}, bound)
+        for name, node in bound.items():
+            path = f"/api/v1/namespaces/default/persistentvolumeclaims/{name}"
+            assert (await story.api.get(path))["spec"]["volumeName"] == f"disk-{node}"
+
+
+async def test_a_bound_volume_is_seen(story: Story) -> None:
+    """The node of a bound volume is the only one ever proposed: one plan, no refusal, no veto."""
+    await story.create(*nodes(6))
+    where = {"b-0": "n5", "b-1": "n2"}
+    disks = [volume(f"disk-{node}", node, claim=name) for name, node in where.items()]
+    claims = [claim(name, bound_to=f"disk-{node}") for name, node in where.items()]
+    async with things(story, LOCAL, *disks, *claims):
+        await story.create(*gang_with_disks("b", 2))
+        assert await story.until_bound(2, prefix="b-") == where
+        facts = await story.check_facts()
+        assert len(facts_of(facts, "GangAdmitted")) == 1
+        assert not facts_of(facts, "NodeVetoed")
+        assert {line["outcome"] for line in story.service.calls("filter")} == {"redeemed"}
+
+
+async def test_a_full_csi_node_is_learned(story: Story) -> None:
+    """n0 attaches one volume of the driver and has it: the planner cannot know, kube-scheduler does."""
+    names = ["resident", "c-0", "c-1"]
+    disks = [
+        volume(f"csi-{name}", claim=name, csi={"driver": "csi.example.com", "volumeHandle": name})
+        for name in names
+    ]
+    claims = [claim(name, bound_to=f"csi-{name}") for name in names]
+    await story.create(*nodes(3))
+    limits = [
+        an_object(
+            "CSINode", f"n{i}", STORAGE, "",
+            spec={"drivers": [{"name": "csi.example.com", "nodeID": f"n{i}", "allocatable": {"count": 1}}]},
+        )
+        for i in range(3)
+    ]  # fmt: skip
+    async with things(story, LOCAL, *limits, *disks, *claims):
+        await story.create(with_disk(a_pod("resident", node="n0"), "resident"))
+        await story.create(*gang_with_disks("c", 2))
+        bound = await story.until_bound(2, prefix="c-", timeout_s=60)
+        assert set(bound.values()) == {"n1", "n2"}
+        facts = await check_learning(story, {"n1", "n2"}, bound)
+        assert not any(v["by_shape"] for v in facts_of(facts, "NodeVetoed")), (
+            "volumes are a pod's own"
+        )
