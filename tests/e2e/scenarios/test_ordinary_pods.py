@@ -91,6 +91,12 @@ async def count(story: Story, kind: str, many: int) -> list[dict[str, Any]]:
     return await eventually(look, timeout_s=30)
 
 
+async def nominated(story: Story) -> bool:
+    """Say whether both members of `g` have their node."""
+    pods = await story.pods()
+    return all(pods[f"g-{n}"]["status"].get("nominatedNodeName") for n in range(2))
+
+
 def test_the_default_configuration_is_the_marker_scope() -> None:
     """What the runbook tells people to install is the first scope."""
     first, second = (
@@ -151,12 +157,7 @@ async def test_reserved_room_in_every_scope(story: Story, scope: str) -> None:
 
     # 2. It is nominated: kube-scheduler itself keeps it, in every scope.
     brake.nominations = False
-
-    async def nominated() -> bool:
-        pods = await story.pods()
-        return all(pods[f"g-{n}"]["status"].get("nominatedNodeName") for n in range(2))
-
-    await eventually(nominated, timeout_s=20)
+    await eventually(lambda: nominated(story), timeout_s=20)
     await story.create(*rivals)
     await refused(story, "equal", "lower")
     await drop(story, "equal", "lower")
@@ -195,3 +196,71 @@ async def test_reserved_room_in_every_scope(story: Story, scope: str) -> None:
     asked = {line["pod"] for line in story.service.calls("filter")}
     assert ("default/late-gpu" in asked) == (scope != "marker-resource"), asked
     assert ("default/late-cpu" in asked) == (scope == "everything"), asked
+
+
+def of_daemonset(name: str, node: str, requests: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    """Make a pod as the DaemonSet controller does: pinned to one node by name, tolerating its troubles."""
+    here = {"key": "metadata.name", "operator": "In", "values": [node]}
+    term = {"nodeSelectorTerms": [{"matchFields": [here]}]}
+    troubles = ("not-ready", "unreachable", "disk-pressure", "memory-pressure", "unschedulable")
+    return ordinary(
+        name,
+        requests,
+        affinity={"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}},
+        tolerations=[
+            {"key": f"node.kubernetes.io/{key}", "operator": "Exists"} for key in troubles
+        ],
+        **spec,
+    )
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_room_that_is_reserved_and_not_nominated(story: Story, scope: str) -> None:
+    """A pod of higher priority takes it, and so does a DaemonSet's; each time the whole tree plans again."""
+    await use_scope(story, scope)
+    await create_priority_class(story.api, "high", 1000)
+    brake = Brake(story)
+    await story.create(*(a_node(name, gpu=8) for name in ("n0", "n1")))
+    await story.create(*a_gang("g", pods=2, requests=GPU))
+    await story.until_fact("GangAdmitted", "default/g")
+
+    # 1. Beside reserved room everything of a DaemonSet passes; nobody loses anything.
+    await story.create(*(of_daemonset(f"log-{n}", n, CPU) for n in ("n0", "n1")))
+    assert await story.until_bound(2, "log-") == {"log-n0": "n0", "log-n1": "n1"}
+    assert not await story.service.facts("ReservationReleased")
+
+    # 2. Higher priority takes room of which kube-scheduler has not heard.
+    there = {"kubernetes.io/hostname": "n0"}
+    await story.create(ordinary("higher", GPU, priorityClassName="high", nodeSelector=there))
+    assert await story.until_bound(1, "higher") == {"higher": "n0"}
+    released = await count(story, "ReservationReleased", 1)
+    assert released[0]["data"]["why"] == "superseded"
+    assert {p["pod"] for p in released[0]["data"]["pods"]} == {"default/g-0", "default/g-1"}
+    assert not [p for p in (await story.pods()).values() if p["status"].get("nominatedNodeName")]
+    await story.create(a_node("n2", gpu=8))
+    planned = (await count(story, "GangAdmitted", 2))[1]["data"]["assignments"]
+    assert {a["node"] for a in planned} == {"n1", "n2"}
+
+    # 3. A DaemonSet's pod has nowhere else to go: it passes, of whatever priority, and that is recorded.
+    await story.create(of_daemonset("driver-n1", "n1", {"nvidia.com/gpu": 1}))
+    await story.until_bound(1, "driver-")
+    released = await count(story, "ReservationReleased", 2)
+    assert released[1]["data"]["why"] == "superseded"
+    assert len(released[1]["data"]["pods"]) == 2, "nothing of it is bound: the whole tree"
+    assert not await story.bound("g-")
+
+    # 4. The tree ends up elsewhere, whole, and DaemonSets pass beside its nominations too.
+    await story.create(a_node("n3", gpu=8))
+    await count(story, "GangAdmitted", 3)
+    brake.nominations = False
+    await eventually(lambda: nominated(story), timeout_s=20)
+    await story.create(*(of_daemonset(f"net-{n}", n, CPU) for n in ("n2", "n3")))
+    assert await story.until_bound(2, "net-") == {"net-n2": "n2", "net-n3": "n3"}
+    brake.gates = False
+    assert set((await story.until_bound(2, "g-")).values()) == {"n2", "n3"}
+    await story.until_fact("GangSatisfied", "default/g")
+    await story.check_facts()
+    await story.check_room()
+    asked = {line["pod"] for line in story.service.calls("filter")}
+    assert ("default/driver-n1" in asked) == (scope != "marker-resource"), asked
+    assert ("default/log-n0" in asked) == (scope == "everything"), asked
