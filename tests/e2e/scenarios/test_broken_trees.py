@@ -1,4 +1,7 @@
-"""Trees that break a rule of SPEC B: held or refused, said on every group and on the pods, healed when mended."""
+"""Trees that break a rule of SPEC B: held or refused, said on every group and on the pods, healed when mended.
+
+The H entries of vectors.yaml stand here, but H08 (test_vanishing.py) and H10 (test_dependencies.py).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from extender.core.decisions.protection import FINALIZER
 from tests.builders import a_gang, a_group, a_node, a_pod
@@ -42,6 +46,14 @@ async def until_condition(story: Story, kind: str, name: str, reason: str, text:
         await eventually(look, timeout_s=30, every_s=0.2)
     except TimeoutError as error:
         raise AssertionError(f"{kind} {name}: {await condition(story, kind, name)}") from error
+
+
+async def unwritten(story: Story, path: str) -> None:
+    """Check that a group is not written while nothing changes: over whole passes of the service."""
+    await until_protected(story, path)
+    before = (await story.api.get(path))["metadata"]["resourceVersion"]
+    await asyncio.sleep(4)
+    assert (await story.api.get(path))["metadata"]["resourceVersion"] == before
 
 
 async def says(story: Story, pod: str, text: str) -> None:
@@ -197,15 +209,128 @@ async def test_one_pod_of_another_priority_holds_the_tree(story: Story) -> None:
     await story.check_facts()
 
 
+@pytest.mark.parametrize(
+    ("field", "spec", "words"),
+    [
+        ("schedulerName", {"schedulerName": "another"}, ('has "another"', 'has "gang-scheduler"')),
+        (
+            "preemptionPolicy",
+            {"priorityClassName": "gentle"},
+            ('has "Never"', 'has "PreemptLowerPriority"'),
+        ),
+    ],
+)
+async def test_one_pod_of_another_kind_holds_the_tree(
+    story: Story, field: str, spec: dict[str, Any], words: tuple[str, str]
+) -> None:
+    """H05: another scheduler or preemption policy: held with both values, at every level; mended, it runs."""
+    await create_priority_class(story.api, "gentle", 0, preemptionPolicy="Never")
+    await story.create(
+        *nodes(2),
+        a_group("root", gang=2, composite=True),
+        a_group("one", gang=1, parent="root"),
+        a_group("two", gang=1, parent="root"),
+        member("x", "one", requests=GPU),
+        member("y", "two", requests=GPU, **spec),
+    )
+    for kind, name in (("CompositePodGroup", "root"), ("PodGroup", "one"), ("PodGroup", "two")):
+        await until_condition(story, kind, name, "SchedulerError", f"share one {field}")
+        message = (await condition(story, kind, name))["message"]
+        assert all(word in message for word in words), message
+    await says(story, "x", f"share one {field}")
+    await unwritten(story, f"{GROUPS}/compositepodgroups/root")
+    assert not await story.bound()
+    await story.api.delete(f"{PODS}/y", {"gracePeriodSeconds": 0})
+    await story.create(member("z", "two", requests=GPU))
+    await story.until_bound(2)
+    await until_condition(story, "CompositePodGroup", "root", "Scheduled", "minimum")
+    await story.check_facts()
+
+
+@pytest.mark.kubernetes("1.37", "1.36")
+async def test_a_parent_that_comes_late(story: Story) -> None:
+    """H02: leaf and pod are held aside and say for what; the root comes and they run, the pod untouched."""
+    await story.create(
+        *nodes(1), a_group("leaf", gang=1, parent="root"), member("p", "leaf", requests=GPU)
+    )
+    text = "waits for its parent CompositePodGroup/default/root, which does not exist"
+    await until_condition(story, "PodGroup", "leaf", "Unschedulable", text)
+    await says(story, "p", text)
+    before = (await story.pods())["p"]["metadata"]
+    await unwritten(story, f"{GROUPS}/podgroups/leaf")
+    assert (await story.pods())["p"]["metadata"]["resourceVersion"] == before["resourceVersion"]
+    await story.create(a_group("root", gang=1, composite=True))
+    await story.until_bound(1)
+    await until_condition(story, "PodGroup", "leaf", "Scheduled", "minimum")
+    await story.check_facts()
+
+
+async def test_a_group_that_comes_late(story: Story) -> None:
+    """B4: the pod says which group is missing; with the group it runs."""
+    await story.create(*nodes(1), member("p", "leaf", requests=GPU))
+    await says(story, "p", "waiting for PodGroup/default/leaf, which does not exist")
+    await story.create(a_group("leaf", gang=1))
+    await story.until_bound(1)
+    await story.check_facts()
+
+
+async def test_a_child_that_is_not_complete_holds_its_siblings(story: Story) -> None:
+    """H07: two of three children are admissible, three are needed: nobody is even tried; then all at once."""
+    sizes = {"one": 2, "two": 2, "three": 1}
+    await story.create(
+        *nodes(5),
+        a_group("root", gang=3, composite=True),
+        *(a_group(name, gang=size, parent="root") for name, size in sizes.items()),
+        *(member(f"{n}-{i}", n, requests=GPU) for n, size in sizes.items() for i in range(size - (n == "two"))),
+    )  # fmt: skip
+    await until_condition(
+        story, "CompositePodGroup", "root", "Unschedulable", "3 required, 2 ready"
+    )
+    await until_condition(story, "PodGroup", "two", "Unschedulable", "2 required, 1 present")
+    await says(story, "one-0", "waiting for members")
+    assert not [f for f in await story.service.facts() if f["type"] == "GangAdmitted"]
+    assert not story.service.calls("filter"), "held by the gate: kube-scheduler never asks"
+    await story.create(member("two-1", "two", requests=GPU))
+    await story.until_bound(5)
+    facts = await story.check_facts()
+    assert len(one_of(facts, "GangAdmitted")["assignments"]) == 5
+
+
+async def test_a_pod_that_comes_while_its_tree_is_placed(story: Story) -> None:
+    """H09: the decision on its way is not changed; the newcomer joins by a plan of its own."""
+    barred = True
+
+    async def bar(method: str, path: str) -> web.Response | None:
+        return web.Response(status=503) if barred and path.endswith("/binding") else None
+
+    story.server.before = bar
+    await story.create(*nodes(4), *a_gang("train", pods=3, requests=GPU))
+    first = (await story.until_fact("GangAdmitted", "default/train"))["data"]
+    await story.create(member("late", "train", requests=GPU))
+    extended = (await story.until_fact("GangExtended", "default/train"))["data"]
+    assert [a["pod"] for a in extended["assignments"]] == ["default/late"]
+    barred = False
+    bound = await story.until_bound(4)
+    assert {n: bound[n] for n in bound if n != "late"} == {
+        a["pod"].partition("/")[2]: a["node"] for a in first["assignments"]
+    }
+    facts = await story.check_facts()
+    one_of(facts, "GangAdmitted")
+    assert not [f for f in facts if f["type"] == "ReservationReleased"]
+
+
+def one_of(facts: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    (found,) = [f["data"] for f in facts if f["type"] == kind]
+    return found
+
+
 async def test_min_count_may_change_while_it_waits(story: Story) -> None:
     """minCount above the members waits and says so; lowered, the gang is bound; nothing is rewritten meanwhile."""
     await story.create(*nodes(3), *a_gang("train", pods=3, minimum=5, requests=GPU))
     await until_condition(story, "PodGroup", "train", "Unschedulable", "5 required")
     await says(story, "train-0", "waiting for members")
     path = f"/apis/{OURS}/namespaces/default/podgroups/train"
-    before = (await story.api.get(path))["metadata"]["resourceVersion"]
-    await asyncio.sleep(4)
-    assert (await story.api.get(path))["metadata"]["resourceVersion"] == before
+    await unwritten(story, path)
     spec = {"spec": {"schedulingPolicy": {"gang": {"minCount": 3}}}}
     await story.api.patch(path, spec)
     await story.until_bound(3)

@@ -16,6 +16,7 @@ from extender.core.groups import (
     composite_key,
     kind_of,
     leaf_key,
+    regrown,
 )
 from extender.core.ids import PodUid, RootUid
 from extender.core.pods import Pod, PodShape
@@ -264,3 +265,13 @@ def test_e15_a_child_made_for_a_parent_that_is_being_deleted_stays_out() -> None
     assert (
         "PodGroup/a/new was created while its parent CompositePodGroup/a/r" in orphan.problem.text
     )
+
+
+def test_e15_a_deletion_mark_seen_after_the_child_puts_the_child_out_all_the_same() -> None:
+    """Two watches, two orders; the incremental forest must not keep what a whole one leaves out."""
+    root, child = composite("r"), leaf("new", "r", created_us=6)
+    before = forest(root, child)
+    going = composite("r", deleting=True, deleted_us=5)
+    groups = {going.key: going, child.key: child}
+    assert regrown(before, groups, [going], {}) is None
+    assert child.key in build_forest(groups, {}).orphans
