@@ -21,7 +21,16 @@ from extender.cluster.priorities import Priorities
 from extender.core.errors import BadInput, BadQuantity
 from extender.core.groups import leaf_key
 from extender.core.ids import GroupKey, NodeName, PodUid
-from extender.core.pods import HostPort, NodeSelector, Pod, PodShape, Toleration
+from extender.core.pods import (
+    AVOIDS_PODS,
+    NEEDS_PODS,
+    SPREADS,
+    HostPort,
+    NodeSelector,
+    Pod,
+    PodShape,
+    Toleration,
+)
 from extender.core.quantities import CPU, exact, rounded
 
 MARKERS: Final = (
@@ -183,12 +192,12 @@ def _unmodelled(spec: api.PodSpec) -> Iterable[str]:
     for claim in spec.resource_claims:
         yield f"resource claim {claim.name}"
     for term in spec.affinity.pod_affinity.required:
-        yield f"pod affinity over {term.topology_key}"
+        yield f"{NEEDS_PODS}{term.topology_key}"
     for term in spec.affinity.pod_anti_affinity.required:
-        yield f"pod anti-affinity over {term.topology_key}"
+        yield f"{AVOIDS_PODS}{term.topology_key}"
     for spread in spec.topology_spread_constraints:
         if spread.when_unsatisfiable != "ScheduleAnyway":
-            yield f"topology spread over {spread.topology_key}"
+            yield f"{SPREADS}{spread.topology_key}"
     for volume in spec.volumes:
         if (
             volume.iscsi

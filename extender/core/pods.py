@@ -55,6 +55,12 @@ class HostPort(msgspec.Struct, frozen=True, order=True):
     ip: str = "0.0.0.0"  # noqa: S104 -- Kubernetes' word for "any address", nothing is bound here
 
 
+# How rules about other pods begin in `unmodelled`; the rest names the topology key.
+NEEDS_PODS = "pod affinity over "
+AVOIDS_PODS = "pod anti-affinity over "
+SPREADS = "topology spread over "
+
+
 class PodShape(msgspec.Struct, frozen=True):
     """Everything about a pod that decides where it fits."""
 
@@ -73,6 +79,18 @@ class PodShape(msgspec.Struct, frozen=True):
     unmodelled: tuple[
         str, ...
     ] = ()  # what the planner cannot see (unbound volumes, resource claims, inter-pod rules)
+
+    @property
+    def needs_pods(self) -> bool:
+        """Say whether it may run only near certain other pods, which must come first."""
+        return any(text.startswith(NEEDS_PODS) for text in self.unmodelled)
+
+    @property
+    def pod_rules(self) -> tuple[str, ...]:
+        """Give the rules about other pods, in words."""
+        return tuple(
+            text for text in self.unmodelled if text.startswith((NEEDS_PODS, AVOIDS_PODS, SPREADS))
+        )
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):

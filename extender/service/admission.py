@@ -81,7 +81,7 @@ class Admission:
         self._reporter = reporter
         self._clock = clock
         self._settings = settings
-        self.effects = Effects(cluster, leader)
+        self.effects = Effects(cluster, leader, barriers.waits)
         self.planner = Planner()
         self.forest: Forest = FOREST_EMPTY
         self.passes = 0
@@ -155,8 +155,8 @@ class Admission:
             await self._recorded()
         await self._explain()
         view, state = self._cluster.view(), self._leader.acknowledged
+        self._barriers.sync(state)  # first: effects ask who is at bind for the plan of now
         self.effects.sync(view, state)
-        self._barriers.sync(state)
         self._reporter.sync(view, state, self.forest)
 
     def _look(self) -> tuple[ClusterView, ReservationState]:
@@ -196,6 +196,7 @@ class Admission:
                 pod = view.pods.get(reservation.uid)
                 if (
                     pod is not None
+                    and pod.nominated == reservation.node  # not of an earlier plan
                     and _refused_everywhere(pod)
                     and not self._barriers.waits(pod.uid)
                 ):

@@ -2,12 +2,16 @@
 
 A nomination that vanished later is evidence for whoever looks, never a cue to write it again. After
 a restart what the view shows as done is not done again. Nothing happens outside the lease.
+
+Members that may run only near other pods (required pod affinity) come last: kube-scheduler judges
+them by what it has placed, so they are let go when the rest of their tree is bound or at bind.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from extender.core.decisions.requests import GATE
 from extender.core.decisions.verbs import reservation_of
@@ -27,33 +31,65 @@ RETRY_S_MAX = 2.0
 class Effects:
     """Works off nominations and gates, a bounded number at a time."""
 
-    def __init__(self, cluster: Cluster, leader: Leader) -> None:
+    def __init__(self, cluster: Cluster, leader: Leader, at_bind: Callable[[PodUid], bool]) -> None:
+        """Prepare.
+
+        Args:
+            cluster: Where effects happen.
+            leader: Says whether they may.
+            at_bind: Says whether a member is at the barrier now.
+        """
         self._cluster = cluster
         self._leader = leader
+        self._at_bind = at_bind
         self._queue: asyncio.Queue[Reservation] = asyncio.Queue()
         self._known: dict[PodUid, PlanId] = {}
+        self._later: set[PodUid] = set()  # hold room, and wait until others are at bind
         self._stale: asyncio.Queue[PodRef] = asyncio.Queue()
         self._clearing: set[PodUid] = set()
 
     def sync(self, view: ClusterView, state: ReservationState) -> None:
         """Take on every held reservation that has not been carried out yet."""
         current: dict[PodUid, PlanId] = {}
+        later: set[PodUid] = set()
         for held in state.held_on.values():
             for reservation in held.values():
-                current[reservation.uid] = reservation.plan
-                if self._known.get(reservation.uid) != reservation.plan and not _done(
-                    view, reservation
-                ):
+                known = self._known.get(reservation.uid) == reservation.plan
+                if known or _done(view, reservation):
+                    current[reservation.uid] = reservation.plan
+                elif self._comes_later(view, state, reservation):
+                    later.add(reservation.uid)
+                else:
+                    current[reservation.uid] = reservation.plan
                     self._queue.put_nowait(reservation)
-        self._known = current
+        self._known, self._later = current, later
         self._clear_stale(view)
+
+    def _comes_later(
+        self, view: ClusterView, state: ReservationState, reservation: Reservation
+    ) -> bool:
+        """Say whether a member needs other pods, and some of its tree are still on their way."""
+        pod = view.pods.get(reservation.uid)
+        if pod is None or not pod.shape.needs_pods:
+            return False
+        mates = (view.pods.get(uid) for uid in state.roots[reservation.root_uid].held)
+        return any(
+            mate is not None
+            and mate.node is None
+            and not mate.shape.needs_pods
+            and not self._at_bind(mate.uid)
+            for mate in mates
+        )
 
     def _clear_stale(self, view: ClusterView) -> None:
         """Take nominations off members that hold no room any more: kube-scheduler still counts them."""
         stale = {
             pod.uid
             for pod in view.nominated.values()
-            if pod.group is not None and not pod.deleting and pod.uid not in self._known
+            if pod.group is not None
+            and not pod.deleting
+            and pod.uid not in self._known
+            and pod.uid not in self._later
         }
         for uid in stale - self._clearing:
             pod = view.pods[uid]

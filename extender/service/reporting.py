@@ -15,7 +15,7 @@ import msgspec
 
 from extender.core.decisions.oddities import oddities, template_mismatches
 from extender.core.decisions.requests import foreign_gates
-from extender.core.decisions.verbs import pending_reason
+from extender.core.decisions.verbs import pending_reason, suspect_rules
 from extender.core.errors import BindRefused, ClusterUnavailable
 from extender.core.groups import PODS_DIFFER, Forest, Group, Tree
 from extender.core.ids import GroupKey, PodUid
@@ -213,7 +213,9 @@ def _condition_of(tree: Tree, group: Group, root: RootState | None) -> Condition
     gates = foreign_gates(tree)
     if gates:
         text += f"; pods held by the scheduling gates {', '.join(gates)} are not members yet"
-    return Condition(type=_type(group), status="False", reason="Unschedulable", message=text)
+    # Autoscalers must be able to tell: another node may not help (SPEC F and H10).
+    reason = "UnsupportedDependency" if suspect_rules(root, tree) else "Unschedulable"
+    return Condition(type=_type(group), status="False", reason=reason, message=text)
 
 
 def _satisfied_condition(tree: Tree, group: Group, root: RootState) -> Condition | None:

@@ -14,6 +14,7 @@ import msgspec
 from extender.core.decisions.requests import foreign_gates
 from extender.core.groups import Forest, Tree
 from extender.core.ids import GroupKey, NodeName, PodUid
+from extender.core.planner.placement import GIVEN
 from extender.core.pods import Pod
 from extender.core.state import Reservation, ReservationState, RootState
 from extender.core.view import NOTHING, ClusterView
@@ -109,10 +110,27 @@ def tree_reason(state: ReservationState, tree: Tree) -> str:
     gates = foreign_gates(tree)
     if root.answer.outcome == "waiting" and gates:
         return f"gang {name}: waiting for members that scheduling gates hold: {', '.join(gates)}"
-    return f"gang {name}: {_answer_words(root)}"
+    return f"gang {name}: {_answer_words(root, tree)}"
 
 
-def _answer_words(root: RootState) -> str:
+def suspect_rules(root: RootState, tree: Tree) -> tuple[str, ...]:
+    """Name the rules between pods that may be why kube-scheduler refuses nodes with room (SPEC H10)."""
+    if not _refused_by_scheduler(root):
+        return ()
+    waiting = (pod for pod in tree.pods if pod.node is None)
+    return tuple(sorted({text for pod in waiting for text in pod.shape.pod_rules}))
+
+
+def _refused_by_scheduler(root: RootState) -> bool:
+    answer = root.answer
+    return (
+        answer is not None
+        and answer.outcome == "unknown"
+        and any(GIVEN in text for text in answer.reasons)
+    )
+
+
+def _answer_words(root: RootState, tree: Tree) -> str:
     assert root.answer is not None
     if root.answer.outcome == "waiting":
         return "waiting for members"
@@ -121,6 +139,14 @@ def _answer_words(root: RootState) -> str:
     beyond = root.phase in ("admitted", "satisfied")
     if root.answer.outcome == "unknown":
         what = "more members" if beyond else "its minimum"
+        if _refused_by_scheduler(root):
+            text = f"kube-scheduler refuses every node with room for {what}"
+            rules = suspect_rules(root, tree)
+            return (
+                f"{text}; rules between pods are not planned for: {', '.join(rules)}"
+                if rules
+                else text
+            )
         return f"no room for {what} was found within the search budget"
     return "no room for more members" if beyond else "no room for its minimum"
 

@@ -183,13 +183,16 @@ def decide_vetoes(
     """Record refusals that are believed, and give back what must be planned again without them.
 
     A tree of which nothing is bound gives all its reservations back, a started one only the refused.
+    So does one whose refused members need other pods: those wait at bind meanwhile, and without them
+    kube-scheduler would refuse every node, and not look again.
     """
     drafts: list[Draft] = []
     for root_uid in sorted({r.root_uid for r in refused}):
         root = state.roots[root_uid]
         mine = sorted((r for r in refused if r.root_uid == root_uid), key=lambda r: r.pod)
         facts: list[AnyFact] = [_vetoed(view.pods[r.uid], r.node, now_ms) for r in mine]
-        whole = not root.bound and root_uid not in started
+        needy = all(view.pods[r.uid].shape.needs_pods for r in mine)
+        whole = not root.bound and root_uid not in started and not needy
         released = sorted(root.held.values(), key=lambda r: r.pod) if whole else mine
         names = ", ".join(f"{r.node} for {r.pod}" for r in mine[:5])
         facts.append(

@@ -18,6 +18,8 @@ PLANNER_VERSION = (
     "2"  # part of every recorded decision; a change that can alter an answer raises it
 )
 
+GIVEN = "does not fit, given that"  # begins what a refusal rests on that is no proof
+
 Outcome = Literal["impossible", "unknown", "waiting"]
 Feasibility = Literal["Success", "Wait", "Unschedulable", "UnschedulableAndUnresolvable"]
 ConflictKind = Literal[

@@ -19,6 +19,7 @@ from extender.core.planner.explain import Explanation, explain
 from extender.core.planner.feasibility import admissible, waiting_reasons
 from extender.core.planner.model import Options, compile_request
 from extender.core.planner.placement import (
+    GIVEN,
     Feasibility,
     Plan,
     PlanRequest,
@@ -107,7 +108,7 @@ def _refuse(request: PlanRequest, fleet: Fleet, solved: Solved) -> Refusal:
     if request.vetoes:
         free = solve(request, fleet, options=Options(no_vetoes=True), maximise=False)
         if free.solution is not None or not free.proved:
-            text = f"{_name(request)}: does not fit, given that {rests_on[-1]}"
+            text = f"{_name(request)}: {GIVEN} {rests_on[-1]}"
             if unseen := ", ".join(rests_on[:-1]):
                 text += f"; the planner does not see: {unseen}"
             return Refusal(

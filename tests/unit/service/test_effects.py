@@ -276,3 +276,52 @@ async def test_gates_of_others_are_named():
         await reported(stage)
         for group in [stage.cluster.group("g")]:
             assert all("kueue/x" in c[3] for c in group.conditions)
+
+
+async def test_members_that_need_others_come_last():
+    """Required pod affinity: nominated and let go when the rest of the tree is at bind, not before."""
+    near = {"labelSelector": {"matchLabels": {"app": "first"}}, "topologyKey": "zone"}
+    needs = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}
+    second = a_pod("g-9", "g", requests={GPU: 1}, schedulingGates=GATED, affinity=needs)
+    async with await leading(*gated(minimum=3), second) as stage:
+        stage.start(stage.admission.effects.run())
+        await stage.one_pass()
+        await carried_out(stage, "g-0", "g-1")
+        await stage.one_pass()
+        await rest(stage)
+        assert stage.cluster.pod("g-9").gates, "the others are not at bind yet"
+        calls = [stage.bind("g-0")]
+        await rest(stage)
+        await stage.one_pass()
+        await rest(stage)
+        assert stage.cluster.pod("g-9").nominated is None, "one of two is not enough"
+        calls.append(stage.bind("g-1"))
+        await rest(stage)
+        await stage.one_pass()
+        await carried_out(stage, "g-9")
+        calls.append(stage.bind("g-9"))
+        assert await asyncio.gather(*calls) == ["", "", ""]
+
+
+async def test_members_that_need_each_other_wait_for_nobody():
+    """All of them have the rule: kube-scheduler lets the first one in by itself."""
+    near = {"labelSelector": {"matchLabels": {"app": "g"}}, "topologyKey": "zone"}
+    needs = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}
+    async with await leading(*gated(affinity=needs)) as stage:
+        stage.start(stage.admission.effects.run())
+        await stage.one_pass()
+        await carried_out(stage, "g-0", "g-1")
+
+
+async def test_a_member_that_waits_for_others_keeps_its_old_nomination():
+    """Taking it off would only wake kube-scheduler for a futile try."""
+    near = {"labelSelector": {"matchLabels": {"app": "first"}}, "topologyKey": "zone"}
+    needs = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}
+    old = a_pod(
+        "g-9", "g", requests={GPU: 1}, affinity=needs, status={"nominatedNodeName": "elsewhere"}
+    )
+    async with await leading(*gated(minimum=3), old) as stage:
+        stage.start(stage.admission.effects.run())
+        await stage.one_pass()
+        await carried_out(stage, "g-0", "g-1")
+        assert stage.cluster.pod("g-9").nominated == "elsewhere"

@@ -18,6 +18,7 @@ from extender.core.decisions.verbs import (
 from extender.core.events import GangRefused, RootInvalid, RootObserved
 from extender.core.groups import leaf_key
 from extender.core.ids import NodeName
+from extender.core.planner.placement import GIVEN
 from extender.core.state import EMPTY
 from tests.builders import GPU, RACK, a_fleet, a_gang, a_group, a_node, a_pod
 from tests.fakes import FakeCluster, forest_of
@@ -119,6 +120,25 @@ def test_a_mended_tree_is_not_said_to_lack_room(cluster):
         EMPTY, (*root, RootObserved(kind="PodGroup")), (*root, RootInvalid(problems=("B9: x",)))
     )
     assert ask(cluster, state, "g-0", N0).reason == "gang default/g: not planned yet"
+
+
+@pytest.mark.parametrize(("ruled", "words"), [
+    (False, "kube-scheduler refuses every node with room for its minimum"),
+    (True, "kube-scheduler refuses every node with room for its minimum; "
+           "rules between pods are not planned for: pod anti-affinity over rack"),
+])  # fmt: skip
+def test_a_refusal_that_rests_on_vetoes_is_not_a_budget(ruled, words):
+    """Nothing was searched for too short; where a rule between pods may be the cause, it is named (H10)."""
+    rule = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "rack"}]}
+    spec = {"affinity": {"podAntiAffinity": rule}} if ruled else {}
+    cluster = FakeCluster(a_node("n0"), *a_gang("g", pods=1, **spec))
+    root = (cluster.group("g").uid, "default/g")
+    text = f"PodGroup default/g: {GIVEN} kube-scheduler refused n0"
+    state = folded(
+        EMPTY, (*root, RootObserved(kind="PodGroup")),
+        (*root, GangRefused(outcome="unknown", reasons=(text,))),
+    )  # fmt: skip
+    assert ask(cluster, state, "g-0", N0).reason == f"gang default/g: {words}"
 
 
 def test_extras_hear_that_the_minimum_is_not_their_problem(cluster, state):

@@ -11,6 +11,7 @@ from extender.core.events import NodeVetoed
 from extender.core.ids import NodeName, PlanId, PodUid
 from extender.core.planner.placement import Plan
 from extender.core.planner.search import plan
+from extender.core.pods import NEEDS_PODS
 from extender.core.state import EMPTY, VetoKey
 from tests.builders import GPU, a_gang, a_node
 from tests.fakes import FakeCluster, forest_of
@@ -95,6 +96,23 @@ def test_hints_end_with_their_pods():
     scene.cluster.change_pod("g-1", node=NodeName("n1"))
     scene.cluster.delete_pod("g-2")
     assert scene.suspicions.hints(scene.cluster.seen) == {}
+
+
+def test_a_member_that_needs_others_is_planned_again_alone():
+    """The others wait at bind: given back, they would vanish from kube-scheduler's sight (H10)."""
+    scene = Scene()
+    shape = scene.cluster.pod("g-1").shape
+    needs = msgspec.structs.replace(shape, unmodelled=(f"{NEEDS_PODS}zone",))
+    scene.cluster.change_pod("g-1", shape=needs)
+    first = scene.plan()
+    scene.refuse("g-1", offered=["n5"])
+    (root,) = scene.state.roots.values()
+    assert [r.pod for r in root.held.values()] == ["default/g-0"]
+    assert scene.plan() == {"g-1": "n5"}
+    (root,) = scene.state.roots.values()
+    assert {r.pod: r.node for r in root.held.values()} == {
+        "default/g-0": first["g-0"], "default/g-1": "n5",
+    }  # fmt: skip
 
 
 def test_claims_are_a_pods_own():

@@ -1,0 +1,75 @@
+"""Rules between the members of one gang (H10): kube-scheduler judges them in an order that we do not see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.builders import RACK, a_group, a_node
+from tests.e2e.scenarios.conftest import Story, member
+from tests.e2e.scenarios.test_broken_trees import says, until_condition
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+ONE = {"nvidia.com/gpu": 1}
+HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
+Object = dict[str, Any]
+
+
+def rule(kind: str, key: str, **labels: str) -> Object:
+    """Make a required rule of a pod about pods with labels."""
+    term = {"labelSelector": {"matchLabels": labels}, "topologyKey": key}
+    return {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+def labelled(name: str, group: str, app: str, **spec: Any) -> Object:
+    made = member(name, group, requests=ONE, **spec)
+    made["metadata"]["labels"]["app"] = app
+    return made
+
+
+def check_rounds(facts: list[Object], most: int) -> None:
+    """Check that what was learned led somewhere soon."""
+    kinds = [f["type"] for f in facts]
+    assert kinds.count("GangAdmitted") <= most, [(f["type"], f["summary"]) for f in facts]
+
+
+async def test_one_member_per_node(story: Story) -> None:
+    """Members that keep away from each other: the first rack is too small for that, the second is not."""
+    await story.create(
+        *(a_node(f"a{i}", {RACK: "a"}, gpu=2) for i in range(2)),
+        *(a_node(f"b{i}", {RACK: "b"}, gpu=8) for i in range(4)),
+        a_group("g", gang=4, topo=RACK),
+    )
+    apart = rule("podAntiAffinity", HOST, app="g")
+    await story.create(*(labelled(f"g-{n}", "g", "g", affinity=apart) for n in range(4)))
+    bound = await story.until_bound(4, prefix="g-", timeout_s=60)
+    assert set(bound.values()) == {"b0", "b1", "b2", "b3"}
+    check_rounds(await story.check_facts(), 4)
+
+
+@pytest.mark.kubernetes("1.37", "1.36")
+@pytest.mark.parametrize("first", ["needs", "needed"])
+async def test_a_member_that_needs_another(story: Story, first: str) -> None:
+    """A runs only in the zone of B: whichever is older, both are bound, in one zone."""
+    await story.create(
+        *(a_node(f"{row}{i}", {ZONE: f"z{i}"}, gpu=1) for i in range(4) for row in "mn"),
+        a_group("g", gang=2),
+    )
+    a = labelled("g-a", "g", "a", affinity=rule("podAffinity", ZONE, app="b"))
+    b = labelled("g-b", "g", "b")
+    await story.create(*((a, b) if first == "needs" else (b, a)))
+    bound = await story.until_bound(2, prefix="g-", timeout_s=60)
+    assert bound["g-a"][1] == bound["g-b"][1], bound
+    check_rounds(await story.check_facts(), 3)
+
+
+async def test_a_rule_that_nothing_fulfils_is_said(story: Story) -> None:
+    """Not "Unschedulable", which would ask for another node; pod and group say what may be the cause."""
+    await story.create(a_node("n0", gpu=8), a_node("n1", gpu=8), a_group("g", gang=1))
+    alone = rule("podAffinity", ZONE, app="nowhere")
+    await story.create(labelled("g-0", "g", "g", affinity=alone))
+    text = f"pod affinity over {ZONE}"
+    await until_condition(story, "PodGroup", "g", "UnsupportedDependency", text)
+    await says(story, "g-0", f"rules between pods are not planned for: {text}")
+    assert not await story.bound()
