@@ -206,7 +206,7 @@ async def test_each_role_can_do_its_part_and_no_more(with_roles, monkeypatch):
     for attempt in (
         "SELECT * FROM gx.event",
         "SELECT * FROM gx.leader",
-        "SELECT gx.take('a', 'b', 1)",
+        "SELECT gx.take('a', 'b', 1, 0)",
     ):
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await alice.execute(attempt)
