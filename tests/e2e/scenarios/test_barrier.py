@@ -107,6 +107,7 @@ async def test_the_deadline_passes(intercept: Intercept, story: Story, verb: str
     assert first_bound > of(facts, "ReservationReleased")[-1]["position"]
 
 
+@pytest.mark.lived_in("long")
 async def test_calls_of_a_dead_scheduler_do_not_count(intercept: Intercept, story: Story) -> None:
     """Seven wait when kube-scheduler is killed; an eighth that comes alone opens nothing."""
     alone = True

@@ -194,6 +194,7 @@ async def test_two_workloads_in_one_tree(story: Story) -> None:
     assert not await story.bound()
 
 
+@pytest.mark.lived_in("long")
 async def test_one_pod_of_another_priority_holds_the_tree(story: Story) -> None:
     """H05: held with both values; the pod replaced, the gang runs."""
     await create_priority_class(story.api, "odd", 7)
@@ -220,6 +221,7 @@ async def test_one_pod_of_another_priority_holds_the_tree(story: Story) -> None:
         ),
     ],
 )
+@pytest.mark.lived_in("long")
 async def test_one_pod_of_another_kind_holds_the_tree(
     story: Story, field: str, spec: dict[str, Any], words: tuple[str, str]
 ) -> None:
@@ -248,6 +250,7 @@ async def test_one_pod_of_another_kind_holds_the_tree(
 
 
 @pytest.mark.kubernetes("1.37", "1.36")
+@pytest.mark.lived_in("long")
 async def test_a_parent_that_comes_late(story: Story) -> None:
     """H02: leaf and pod are held aside and say for what; the root comes and they run, the pod untouched."""
     await story.create(
@@ -265,6 +268,7 @@ async def test_a_parent_that_comes_late(story: Story) -> None:
     await story.check_facts()
 
 
+@pytest.mark.lived_in("long")
 async def test_a_group_that_comes_late(story: Story) -> None:
     """B4: the pod says which group is missing; with the group it runs."""
     await story.create(*nodes(1), member("p", "leaf", requests=GPU))
@@ -274,6 +278,7 @@ async def test_a_group_that_comes_late(story: Story) -> None:
     await story.check_facts()
 
 
+@pytest.mark.lived_in("long")
 async def test_a_child_that_is_not_complete_holds_its_siblings(story: Story) -> None:
     """H07: two of three children are admissible, three are needed: nobody is even tried; then all at once."""
     sizes = {"one": 2, "two": 2, "three": 1}
@@ -296,6 +301,7 @@ async def test_a_child_that_is_not_complete_holds_its_siblings(story: Story) -> 
     assert len(one_of(facts, "GangAdmitted")["assignments"]) == 5
 
 
+@pytest.mark.lived_in("long")
 async def test_a_pod_that_comes_while_its_tree_is_placed(story: Story) -> None:
     """H09: the decision on its way is not changed; the newcomer joins by a plan of its own."""
     barred = True
@@ -338,6 +344,7 @@ async def test_min_count_may_change_while_it_waits(story: Story) -> None:
     await story.check_facts()
 
 
+@pytest.mark.lived_in("long")
 async def test_a_recreated_group_is_another_group(story: Story) -> None:
     """B5: the plan ends with the old UID; the new group's policy counts."""
     await story.create(*nodes(1), *a_gang("train", pods=2, requests=GPU))

@@ -34,6 +34,7 @@ def check_rounds(facts: list[Object], most: int) -> None:
     assert kinds.count("GangAdmitted") <= most, [(f["type"], f["summary"]) for f in facts]
 
 
+@pytest.mark.lived_in("long")
 async def test_one_member_per_node(story: Story) -> None:
     """Members that keep away from each other: the first rack is too small for that, the second is not."""
     await story.create(
@@ -50,6 +51,7 @@ async def test_one_member_per_node(story: Story) -> None:
 
 @pytest.mark.kubernetes("1.37", "1.36")
 @pytest.mark.parametrize("first", ["needs", "needed"])
+@pytest.mark.lived_in("long")
 async def test_a_member_that_needs_another(story: Story, first: str) -> None:
     """A runs only in the zone of B: whichever is older, both are bound, in one zone."""
     await story.create(

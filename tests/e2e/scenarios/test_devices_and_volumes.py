@@ -227,6 +227,7 @@ async def test_vetoes_hold_over_a_crash_and_end_with_a_change(
 
 
 @pytest.mark.kubernetes("1.37", "1.36")
+@pytest.mark.lived_in("long")
 async def test_nodes_without_a_volume_are_learned(controllers: None, story: Story) -> None:
     """WaitForFirstConsumer: disks on two of six nodes; learned, and the claims are bound there."""
     await story.create(*nodes(6))
@@ -242,6 +243,7 @@ async def test_nodes_without_a_volume_are_learned(controllers: None, story: Stor
             assert (await story.api.get(path))["spec"]["volumeName"] == f"disk-{node}"
 
 
+@pytest.mark.lived_in("long")
 async def test_a_bound_volume_is_seen(story: Story) -> None:
     """The node of a bound volume is the only one ever proposed: one plan, no refusal, no veto."""
     await story.create(*nodes(6))
@@ -257,6 +259,7 @@ async def test_a_bound_volume_is_seen(story: Story) -> None:
         assert {line["outcome"] for line in story.service.calls("filter")} == {"redeemed"}
 
 
+@pytest.mark.lived_in("long")
 async def test_a_full_csi_node_is_learned(story: Story) -> None:
     """n0 attaches one volume of the driver and has it: the planner cannot know, kube-scheduler does."""
     names = ["resident", "c-0", "c-1"]

@@ -215,6 +215,7 @@ def of_daemonset(name: str, node: str, requests: dict[str, Any], **spec: Any) ->
 
 
 @pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.lived_in("long")
 async def test_room_that_is_reserved_and_not_nominated(story: Story, scope: str) -> None:
     """A pod of higher priority takes it, and so does a DaemonSet's; each time the whole tree plans again."""
     await use_scope(story, scope)
