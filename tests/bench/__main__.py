@@ -20,6 +20,7 @@ from tests.bench.table import table
 BENCHES = {
     "planner": "tests.bench.planner",
     "admission": "tests.bench.admission",
+    "store": "tests.bench.store",
     "gang": "tests.bench.gang",
 }
 OUT = Path(__file__).parents[2] / ".bench"

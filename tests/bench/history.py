@@ -1,0 +1,203 @@
+"""A log as a busy cluster leaves it: thousands of roots over their whole life, written into a database at once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import islice
+from uuid import UUID
+
+import asyncpg
+
+from extender.core.events import (
+    AnyFact,
+    AssignmentRecord,
+    BarrierExpired,
+    Event,
+    GangAdmitted,
+    GangRefused,
+    GangSatisfied,
+    GroupRecord,
+    LeaseTaken,
+    MemberLost,
+    NodeVetoed,
+    PodBound,
+    ReleasedPod,
+    ReservationReleased,
+    RootCompleted,
+    RootObserved,
+)
+from extender.core.ids import NIL_ROOT, Epoch, NodeName, PlanId, PodUid, Position, RootUid
+from extender.store.codec import EMPTY_CHAIN, encode_event, link
+
+CHUNK = 10_000
+LIVING = 2000  # roots at any time
+NODES = 5000
+START_US = 1_790_000_000_000_000
+COLUMNS = (
+    "position", "event_id", "epoch", "at_us", "type", "ver", "root_uid", "version", "root", "actor",
+    "cause", "cause_position", "payload", "hash",
+)  # fmt: skip
+
+
+def uuid_of(chance: random.Random) -> str:
+    return str(UUID(int=chance.getrandbits(128), version=4))
+
+
+def event_id_of(chance: random.Random, at_us: int) -> str:
+    """Give a UUID of version 7, as the service's clock makes them."""
+    return str(UUID(int=at_us // 1000 << 80 | 0x7 << 76 | 0x2 << 62 | chance.getrandbits(62)))
+
+
+def node_of(number: int) -> tuple[NodeName, dict[str, str]]:
+    rack = number // 50
+    name = f"node-{number:05}.cluster.internal"
+    zone, key = f"zone-{rack // 20}", "topology.kubernetes.io"
+    return NodeName(name), {f"{key}/zone": zone, f"{key}/rack": f"rack-{rack:03}"}
+
+
+def admission(
+    chance: random.Random, name: str, *, pods: int = 4, plan: str = "", uid: str = ""
+) -> GangAdmitted:
+    """Admit a composite of two leaves to one rack."""
+    rack = chance.randrange(NODES // 50)
+    nodes = [node_of(rack * 50 + chance.randrange(50)) for _ in range(pods)]
+    domain = dict(nodes[0][1])
+    leaves = (f"{name}-prefill", f"{name}-decode")
+    return GangAdmitted(
+        plan=PlanId(plan or uuid_of(chance)),
+        kind="CompositePodGroup",
+        priority=100,
+        groups=(
+            GroupRecord(
+                kind="CompositePodGroup", name=name, minimum=2, domain=domain, members=pods,
+                uid=uid or uuid_of(chance),
+            ),
+            *(
+                GroupRecord(
+                    kind="PodGroup", name=leaf, parent=name, minimum=pods // 2, domain=domain,
+                    members=pods // 2, uid=uuid_of(chance),
+                )
+                for leaf in leaves
+            ),
+        ),
+        shapes=(
+            {"cpu": 4000, "memory": 32 << 30, "nvidia.com/gpu": 1, "pods": 1},
+            {"cpu": 8000, "memory": 16 << 30, "nvidia.com/gpu": 2, "pods": 1},
+        ),
+        assignments=tuple(
+            AssignmentRecord(
+                pod=f"serve/{leaves[i % 2]}-{i}", uid=PodUid(uuid_of(chance)),
+                group=leaves[i % 2], node=nodes[i][0], shape=i % 2,
+            )
+            for i in range(pods)
+        ),
+        topology=dict(nodes),
+        planner="bench",
+        input_digest=f"{chance.getrandbits(256):064x}",
+        search_nodes=12,
+        exhausted=True,
+    )  # fmt: skip
+
+
+def life(chance: random.Random, name: str) -> Iterator[AnyFact]:
+    """Give the facts of one root from its first to its last."""
+    yield RootObserved(kind="CompositePodGroup", priority=100, groups=3, members=4)
+    for why in ("waiting", "impossible"):
+        if chance.random() < 0.4:
+            yield GangRefused(
+                outcome=why,
+                reasons=(f"CompositePodGroup serve/{name} needs 4 pods in one rack, 2 fit",),
+                planner="bench",
+                input_digest=f"{chance.getrandbits(256):064x}",
+                search_nodes=7,
+            )
+    fact = admission(chance, name)
+    yield fact
+    if chance.random() < 0.1:  # a node is vetoed and the whole tree placed again
+        first = fact.assignments[0]
+        if chance.random() < 0.5:
+            yield NodeVetoed(
+                pod=first.pod, uid=first.uid, node=first.node, by_shape=True, until_ms=1 << 41
+            )
+        else:
+            names = tuple(record.pod for record in fact.assignments)
+            yield BarrierExpired(
+                plan=fact.plan, waited_ms=20_000, arrived=names[1:], missing=names[:1]
+            )
+        pods = tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in fact.assignments)
+        yield ReservationReleased(plan=fact.plan, why="vetoed", pods=pods)
+        fact = admission(chance, name)
+        yield fact
+    for record in fact.assignments:
+        yield PodBound(
+            plan=fact.plan, pod=record.pod, uid=record.uid, node=record.node, group=record.group
+        )
+    yield GangSatisfied(plan=fact.plan, bound=len(fact.assignments))
+    for record in fact.assignments:
+        if chance.random() < 0.25:
+            yield MemberLost(pod=record.pod, uid=record.uid, node=record.node, cause="gone")
+    yield RootCompleted(why="deleted")
+
+
+def history(*, seed: int = 7, epoch: int = 1) -> Iterator[Event]:
+    """Give events without end, the lives of `LIVING` roots interleaved; valid wherever it is cut."""
+    chance = random.Random(seed)
+    number = position = 0
+    at_us = START_US
+    lives: list[tuple[RootUid, str, Iterator[AnyFact], int]] = []
+    while True:
+        while len(lives) < LIVING:
+            name = f"model-{number:07}"
+            lives.append((RootUid(uuid_of(chance)), f"serve/{name}", life(chance, name), 0))
+            number += 1
+        if position == 0:
+            root_uid, root, version = NIL_ROOT, "", 1
+            fact: AnyFact = LeaseTaken(holder="bench-0", address="10.0.0.1:8888")
+        else:
+            at = chance.randrange(LIVING)
+            root_uid, root, facts, version = lives[at]
+            version += 1
+            fact = next(facts)
+            lives[at] = (root_uid, root, facts, version)
+            if isinstance(fact, RootCompleted):
+                lives[at] = lives[-1]
+                lives.pop()
+        position += 1
+        at_us += chance.randrange(2000)
+        yield Event(
+            position=Position(position), event_id=event_id_of(chance, at_us), epoch=Epoch(epoch), at_us=at_us,
+            root_uid=root_uid, version=version, root=root, actor="gang-extender-0",
+            cause="filter of pod serve/x" if position % 3 else "", fact=fact,
+        )  # fmt: skip
+
+
+async def write_history(url: str, count: int) -> int:
+    """Fill an empty log with `count` events, chained, past the fence (nobody else is there yet).
+
+    Returns:
+        Bytes of all payloads.
+    """
+    connection = await asyncpg.connect(url)
+    size, previous = 0, EMPTY_CHAIN
+    try:
+        await connection.set_type_codec(
+            "json", schema="pg_catalog", encoder=bytes, decoder=bytes, format="binary"
+        )
+        events = islice(history(), count)
+        while chunk := list(islice(events, CHUNK)):
+            records = []
+            for event in chunk:
+                row, image = encode_event(event)
+                previous = link(previous, image)
+                size += len(row.payload)
+                records.append((*row, previous))
+            await connection.copy_records_to_table(
+                "event", schema_name="gx", records=records, columns=COLUMNS
+            )
+        await connection.execute("UPDATE gx.leader SET epoch = 1")
+        await connection.execute("VACUUM (ANALYZE) gx.event", timeout=600)
+        await connection.execute("CHECKPOINT", timeout=600)
+    finally:
+        await connection.close()
+    return size

@@ -1,0 +1,336 @@
+"""The event log: durable appends, replay of a million events, restart, the look for drift.
+
+Runs on the server that tests run on (`tests/postgres.py`), with fsync on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import asyncpg
+import uvloop
+
+from extender.core.events import Event
+from extender.core.ids import Epoch, Position, RootUid
+from extender.service.clock import SystemClock
+from extender.service.drift import DriftWatch
+from extender.service.leading import Identity, Leader
+from extender.service.ports import Checkpoint, Grant, Head
+from extender.service.replay import load_state, save_checkpoint
+from extender.store import migrate
+from extender.store.checkpoints import PostgresCheckpoints
+from extender.store.codec import Row, encode_event
+from extender.store.engine import create_engine
+from extender.store.event_log import PostgresEventLog
+from extender.store.pages import PAGE, PAGE_EVENTS, reading_connection
+from tests.bench.figures import Figure, Scale
+from tests.bench.history import COLUMNS, admission, write_history
+from tests.postgres import fresh_database, running_postgres
+
+TAIL = 10_000
+BARE = f"INSERT INTO bare VALUES ({', '.join(f'${n + 1}' for n in range(len(COLUMNS)))})"
+TARGETS = {
+    1: "1.5 x",
+    16: "p50 1 ms, p99 5 ms",
+    64: "20,000/s",
+}
+
+
+class Nothing:
+    """`Checkpoints` without any."""
+
+    async def save(self, checkpoint: Checkpoint) -> None:
+        raise NotImplementedError
+
+    async def newest(self, *, codec: str) -> Checkpoint | None:
+        return None
+
+
+class Pulse:
+    """Sees how long the event loop is held."""
+
+    def __init__(self) -> None:
+        self.longest_ms = 0.0
+
+    async def beat(self) -> None:
+        while True:
+            before = time.perf_counter()
+            await asyncio.sleep(0.001)
+            self.longest_ms = max(self.longest_ms, (time.perf_counter() - before) * 1e3 - 1)
+
+
+async def timed(work: Awaitable[object]) -> tuple[float, float]:
+    """Give the seconds that work takes and the milliseconds for which it held the loop at most."""
+    pulse = Pulse()
+    beating = asyncio.create_task(pulse.beat())
+    await asyncio.sleep(0.01)
+    pulse.longest_ms, start = 0.0, time.perf_counter()
+    try:
+        await work
+        took = time.perf_counter() - start
+        await asyncio.sleep(0.005)  # the beat that was held up
+        return took, pulse.longest_ms
+    finally:
+        beating.cancel()
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """Give the URL of the server to measure on: durable, unlike that of the tests."""
+    given = os.environ.get("GANG_EXTENDER_TEST_DATABASE_URL")
+    if given:
+        yield given
+        return
+    told = os.environ.get("GANG_EXTENDER_TEST_PG_BIN")
+    durable = {"fsync": "on", "full_page_writes": "on", "max_wal_size": "4GB"}
+    durable |= {"max_connections": "100"}
+    with running_postgres(pg_bin=Path(told) if told else None, **durable) as running:
+        yield running.url
+
+
+def run(scale: Scale) -> list[Figure]:
+    figures = []
+    with server() as url:
+        with fresh_database(url) as database:
+            figures += uvloop.run(appending(database, scale))
+        with fresh_database(url) as database:
+            figures += uvloop.run(reading(database, scale))
+    return figures
+
+
+# Appending
+
+
+class Admissions:
+    """Makes admissions of 4 pods, each of a new root, at the next position."""
+
+    def __init__(self, grant: Grant) -> None:
+        self._chance = random.Random(1)
+        self._clock = SystemClock()
+        self._epoch = grant.epoch
+        self._position = grant.head.position
+        self._facts = [admission(self._chance, f"model-{n}") for n in range(100)]
+
+    def next(self) -> Event:
+        self._position = Position(self._position + 1)
+        return Event(
+            position=self._position, event_id=self._clock.new_id(), epoch=Epoch(self._epoch),
+            at_us=1_800_000_000_000_000 + self._position,
+            root_uid=RootUid(f"{self._position:032x}"), version=1, root="serve/model",
+            actor="gang-extender-0", cause="pass", fact=self._facts[self._position % 100],
+        )  # fmt: skip
+
+
+async def together(
+    producers: int, count: int, once: Callable[[int], Awaitable[None]]
+) -> tuple[list[float], float]:
+    """Give the sorted milliseconds of each call and the calls per second of all."""
+    took: list[float] = []
+
+    async def produce(number: int) -> None:
+        for _ in range(count // producers):
+            start = time.perf_counter()
+            await once(number)
+            took.append((time.perf_counter() - start) * 1e3)
+
+    start = time.perf_counter()
+    await asyncio.gather(*(produce(number) for number in range(producers)))
+    return sorted(took), len(took) / (time.perf_counter() - start)
+
+
+async def appending(url: str, scale: Scale) -> list[Figure]:
+    await migrate.upgrade(url)
+    bare = [await asyncpg.connect(url) for _ in range(64)]
+    await bare[0].execute(
+        "CREATE TABLE bare (LIKE gx.event); ALTER TABLE bare ADD PRIMARY KEY (position)"
+    )
+    inserts = [await connection.prepare(BARE) for connection in bare]
+    figures = []
+    async with PostgresEventLog(url) as log:
+        grant = await log.take(holder="bench", address="", ttl_ms=3_600_000)
+        ours, theirs = Admissions(grant), Admissions(grant)
+
+        async def append(_: int) -> None:
+            await log.append(grant, [ours.next()])
+
+        async def insert(number: int) -> None:
+            await inserts[number].fetch(*rows.pop())
+
+        for producers, calls in ((1, 1000), (16, 8000), (64, 16_000)):
+            count = calls // 10 if scale.quick else calls
+            seen: dict[str, list[tuple[list[float], float]]] = {"append": [], "bare": []}
+            for _ in range(scale.rounds):
+                rows = [values(encode_event(theirs.next())[0]) for _ in range(count)]
+                for name, once in (("append", append), ("bare", insert)):
+                    gc.collect()
+                    seen[name].append(await together(producers, count, once))
+            figures += append_figures(producers, seen["append"], seen["bare"])
+    for connection in bare:
+        await connection.close()
+    return figures
+
+
+def values(row: Row) -> tuple[object, ...]:
+    return (*row[:-1], row.payload.decode(), bytes(32))
+
+
+def append_figures(
+    producers: int,
+    ours: list[tuple[list[float], float]],
+    theirs: list[tuple[list[float], float]],
+) -> list[Figure]:
+    def figure(what: str, pick: Callable[[list[float]], float]) -> Figure:
+        return Figure(
+            bench="store",
+            what=f"append an admission of 4 pods, {producers} at a time, {what}",
+            unit="ms",
+            better="lower",
+            values=tuple(pick(times) for times, _ in ours),
+            baseline_name="bare INSERT + COMMIT, a connection each",
+            baseline=tuple(pick(times) for times, _ in theirs),
+            target=TARGETS[producers] if producers < 64 else "",
+        )
+
+    return [
+        figure("p50", statistics.median),
+        figure("p99", lambda times: times[len(times) * 99 // 100]),
+        Figure(
+            bench="store",
+            what=f"append an admission of 4 pods, {producers} at a time",
+            unit="/s",
+            better="higher",
+            values=tuple(rate for _, rate in ours),
+            baseline_name="bare INSERT + COMMIT, a connection each",
+            baseline=tuple(rate for _, rate in theirs),
+            target=TARGETS[producers] if producers == 64 else "",
+        ),
+    ]
+
+
+# Reading
+
+
+@asynccontextmanager
+async def quiet_gc():
+    """Measure the baseline as replay runs: without looks for garbage."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+async def bare_read(url: str, end: int) -> None:
+    """Read the rows as replay does, the next page on its way, and do nothing with them."""
+    async with reading_connection(url, name="bench") as connection, quiet_gc():
+        fetching = asyncio.ensure_future(connection.fetch(PAGE, 0, end, PAGE_EVENTS))
+        for after in range(PAGE_EVENTS, end + PAGE_EVENTS, PAGE_EVENTS):
+            rows = await fetching
+            if after < end:
+                fetching = asyncio.ensure_future(connection.fetch(PAGE, after, end, PAGE_EVENTS))
+            assert len(rows) == min(PAGE_EVENTS, end - after + PAGE_EVENTS)
+
+
+async def verify(log: PostgresEventLog, end: int) -> None:
+    """Walk as `gang-extender verify` does."""
+    seen = 0
+    async for page in log.read(until=Position(end)):
+        seen += len(page)
+    assert seen == end
+
+
+def leader(log: PostgresEventLog, checkpoints: PostgresCheckpoints | Nothing) -> Leader:
+    never = 1 << 60
+    me = Identity(
+        holder="bench", address="", ttl_ms=60_000, checkpoint_events=never, checkpoint_ms=never
+    )
+    return Leader(log, checkpoints, SystemClock(), me)
+
+
+async def restart(url: str, checkpoints: PostgresCheckpoints | Nothing) -> None:
+    """Go the leader's whole way: connect, take, load, fold, record the lease."""
+    async with PostgresEventLog(url) as log:
+        leading = leader(log, checkpoints)
+        running = asyncio.create_task(leading.run())
+        try:
+            while not (leading.role == "leading" and leading.acknowledged.epoch == leading.epoch):
+                assert not running.done(), running.result()
+                changed = asyncio.create_task(leading.wait_changed())
+                await asyncio.wait({running, changed}, timeout=0.01, return_when="FIRST_COMPLETED")
+                changed.cancel()
+        finally:
+            running.cancel()
+
+
+async def reading(url: str, scale: Scale) -> list[Figure]:
+    events, rounds = (30_000, scale.rounds) if scale.quick else (1_000_000, min(scale.rounds, 3))
+    await migrate.upgrade(url)
+    size = await write_history(url, events)
+    note = f"{events:,} events of {size // events} B"
+    engine = create_engine(url, name="bench")
+    checkpoints = PostgresCheckpoints(engine)
+    seen: dict[str, list[tuple[float, float]]] = {}
+    async with PostgresEventLog(url) as log:
+        kept = Position(events - TAIL)
+        state = await load_state(log, Nothing(), until=kept)
+        connection = await asyncpg.connect(url)
+        digest = await connection.fetchval("SELECT hash FROM gx.event WHERE position = $1", kept)
+        await connection.close()
+        await save_checkpoint(checkpoints, state, Head(position=kept, chain=digest))
+        works: dict[str, Callable[[], Awaitable[object]]] = {
+            "bare": lambda: bare_read(url, events),
+            "verify": lambda: verify(log, events),
+            "replay": lambda: load_state(log, Nothing(), until=Position(events)),
+            "anew": lambda: restart(url, Nothing()),
+            "tail": lambda: restart(url, checkpoints),
+        }
+        for _ in range(rounds):
+            for name, work in works.items():
+                gc.collect()
+                seen.setdefault(name, []).append(await timed(work()))
+        watched = leader(log, checkpoints)
+        watched.acknowledged = await load_state(log, checkpoints, until=(await log.head()).position)
+        watch = DriftWatch(watched, log, checkpoints, "bench")
+        for _ in range(rounds):
+            seen.setdefault("look", []).append(await timed(watch.look()))
+    await engine.dispose()
+    bare = tuple(events / took for took, _ in seen["bare"])
+
+    def rate(what: str, name: str, target: str) -> Figure:
+        return Figure(
+            bench="store", what=what, unit="events/s", better="higher",
+            values=tuple(events / took for took, _ in seen[name]),
+            baseline_name="rows read, not decoded", baseline=bare, target=target, note=note,
+        )  # fmt: skip
+
+    def time_of(what: str, name: str, target: str = "") -> Figure:
+        return Figure(
+            bench="store", what=what, unit="s", better="lower",
+            values=tuple(took for took, _ in seen[name]),
+            target=target, note=note,
+        )  # fmt: skip
+
+    def hold(what: str, name: str) -> Figure:
+        return Figure(
+            bench="store", what=f"{what}, event loop held at most", unit="ms", better="lower",
+            values=tuple(held for _, held in seen[name]), note=note,
+        )  # fmt: skip
+
+    return [
+        rate("verify the chain", "verify", "200,000/s"),
+        rate("replay from nothing", "replay", "100,000/s"),
+        time_of("restart from nothing to leading", "anew", "10 s"),
+        time_of(f"restart from a checkpoint and {TAIL:,} events", "tail", "2 s"),
+        time_of(f"look for drift, {TAIL:,} events", "look"),
+        hold("replay", "replay"),
+        hold("look for drift", "look"),
+    ]
