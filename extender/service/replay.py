@@ -21,19 +21,21 @@ from extender.core.state import (
     EMPTY,
     Answer,
     BoundMember,
+    Folding,
     Phase,
     Reservation,
     ReservationState,
     RootState,
     VetoKey,
     VetoState,
-    fold,
 )
 from extender.service.ports import Checkpoint, Checkpoints, EventLog, Head
 
 log = logging.getLogger(__name__)
 
 CODEC = "state-4"  # changes with the meaning or shape of the state; older checkpoints are then passed over
+
+BULK_EVENTS = 20_000  # from here on it pays to unpack the whole state before a fold
 
 
 class _SavedRoot(msgspec.Struct, frozen=True):
@@ -143,9 +145,11 @@ async def load_state(
     gc_was_on = gc.isenabled()
     gc.disable()  # a fold makes many small objects and no garbage cycles
     try:
+        folding = Folding(state, bulk=until - state.position >= BULK_EVENTS)
         async for page in event_log.read(after=state.position, until=until):
-            state = fold(state, page)
-            await asyncio.sleep(0)
+            folding.apply(page)
+            await asyncio.sleep(0)  # others get their turn, and the next page comes in
+        state = folding.close()
     finally:
         if gc_was_on:
             gc.enable()

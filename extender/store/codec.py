@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias, get_args
 from uuid import UUID
 
 import msgspec
 
 from extender.core.errors import CorruptLog, InvariantBroken
 from extender.core.events import AnyFact, Event
-from extender.core.ids import Epoch, Position, RootUid
 from extender.store.upcasters import UPCASTERS, Upcaster, upcast
 
 EMPTY_CHAIN: Final = bytes(32)  # the hash in front of position 1
@@ -28,7 +27,7 @@ VERSIONS: Final[Mapping[str, int]] = dict.fromkeys(TYPES, 1)
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 _DECODERS: Final = {tag: msgspec.json.Decoder(fact) for tag, fact in TYPES.items()}
 _NUMBERS: Final = struct.Struct(">qqqqqq")
-_LENGTH: Final = struct.Struct(">i")
+_length: Final = struct.Struct(">i").pack
 
 
 class Row(NamedTuple):
@@ -47,6 +46,9 @@ class Row(NamedTuple):
     cause: str
     cause_position: int | None
     payload: bytes
+
+
+Columns: TypeAlias = Sequence[Any]  # a `Row`, or its values in the same order without the names
 
 
 def encode_fact(fact: AnyFact) -> bytes:
@@ -117,7 +119,7 @@ def link(previous: bytes, row_image: bytes) -> bytes:
     return hashlib.sha256(previous + row_image).digest()
 
 
-def image(row: Row) -> bytes:
+def image(row: Columns) -> bytes:
     """Give the bytes of a row that are hashed behind the previous hash.
 
     Position, epoch, ver, version, at_us and cause_position (0 for none) as 8-byte big-endian integers;
@@ -129,17 +131,15 @@ def image(row: Row) -> bytes:
         struct.error: A number does not fit.
         UnicodeError: A text is no Unicode.
     """
-    numbers = _NUMBERS.pack(
-        row.position, row.epoch, row.ver, row.version, row.at_us, row.cause_position or 0
-    )
-    parts = [numbers, row.event_id.bytes]
-    for text in (row.type, row.root_uid, row.root, row.actor, row.cause):
-        data = text.encode()
-        parts.append(_LENGTH.pack(len(data)))
-        parts.append(data)
-    parts.append(_LENGTH.pack(len(row.payload)))
-    parts.append(row.payload)
-    return b"".join(parts)
+    position, event_id, epoch, at_us, tag, ver, uid, version, root, actor, cause, by, payload = row
+    numbers = _NUMBERS.pack(position, epoch, ver, version, at_us, by or 0)
+    tag, uid, root = tag.encode(), uid.encode(), root.encode()
+    actor, cause = actor.encode(), cause.encode()
+    return b"".join((
+        numbers, event_id.bytes,
+        _length(len(tag)), tag, _length(len(uid)), uid, _length(len(root)), root,
+        _length(len(actor)), actor, _length(len(cause)), cause, _length(len(payload)), payload,
+    ))  # fmt: skip
 
 
 def decode_fact(
@@ -183,22 +183,23 @@ def decode_fact(
         ) from error
 
 
-def to_event(row: Row) -> Event:
+def to_event(row: Columns) -> Event:
     """Decode a row.
 
     Raises:
         CorruptLog: See `decode_fact`.
     """
+    position, event_id, epoch, at_us, tag, ver, uid, version, root, actor, cause, by, payload = row
     return Event(
-        position=Position(row.position),
-        event_id=str(row.event_id),
-        epoch=Epoch(row.epoch),
-        at_us=row.at_us,
-        root_uid=RootUid(row.root_uid),
-        version=row.version,
-        root=row.root,
-        actor=row.actor,
-        cause=row.cause,
-        fact=decode_fact(row.type, row.ver, row.payload, position=row.position),
-        cause_position=None if row.cause_position is None else Position(row.cause_position),
+        position=position,
+        event_id=str(event_id),
+        epoch=epoch,
+        at_us=at_us,
+        root_uid=uid,
+        version=version,
+        root=root,
+        actor=actor,
+        cause=cause,
+        fact=decode_fact(tag, ver, payload, position=position),
+        cause_position=by,
     )

@@ -32,7 +32,7 @@ from extender.core.events import (
     RootObserved,
 )
 from extender.core.ids import NIL_ROOT, Epoch, NodeName, PlanId, PodUid, Position, RootUid
-from extender.core.state import EMPTY, barrier_unit, evolve, fold, satisfied
+from extender.core.state import EMPTY, Folding, barrier_unit, evolve, fold, satisfied
 from extender.service.replay import decode_state, encode_state
 from tests.fakes import check_state
 
@@ -159,8 +159,24 @@ def _facts(draw, uid, root, fresh):
 
 @given(histories(), st.integers(0, 25))
 def test_folding_in_pieces_is_folding_at_once(events, cut):
-    """fold(a + b) == fold(fold(a), b), wherever the log is cut."""
-    assert fold(fold(EMPTY, events[:cut]), events[cut:]) == fold(EMPTY, events)
+    """fold(a + b) == fold(fold(a), b), wherever the log is cut; what was folded before stays as it is."""
+    before = fold(EMPTY, events[:cut])
+    assert fold(before, events[cut:]) == fold(EMPTY, events)
+    assert before == fold(EMPTY, events[:cut])
+
+
+@given(histories(), st.integers(0, 25), st.integers(1, 25), st.booleans())
+def test_folding_by_the_page_is_evolving_event_by_event(events, cut, page, bulk):
+    """Begun anywhere and opened in either way, with pages of any size; the state it began with stays."""
+    before = start = fold(EMPTY, events[:cut])
+    folding = Folding(start, bulk=bulk)
+    for at in range(cut, len(events), page):
+        folding.apply(events[at : at + page])
+    for event in events[cut:]:
+        before = evolve(before, event)
+    assert folding.close() == before
+    assert start == fold(EMPTY, events[:cut])
+    check_state(before)
 
 
 @settings(max_examples=200)
@@ -269,6 +285,25 @@ def test_a_completed_root_leaves_nothing_but_its_versions():
     left = (len(state.roots), len(state.held_on), len(state.root_of), len(state.vetoes))
     assert left == (0, 0, 0, 0)
     assert state.versions[ROOTS[0]] == 5
+
+
+def test_a_root_may_complete_twice_in_one_fold():
+    """A veto of the first life, from before the fold, is forgotten once."""
+    veto = NodeVetoed(pod="ns/a", uid=PodUid("a"), node=NODES[0], by_shape=False, until_ms=1)
+    observed, completed = RootObserved(kind="PodGroup"), RootCompleted(why="deleted")
+    before = _history(observed, veto)
+    events, state = [], before
+    for fact in (completed, observed, completed):
+        events.append(event_after(state, ROOTS[0], fact))
+        state = evolve(state, events[-1])
+    assert fold(before, events) == state
+    assert not state.vetoes
+
+
+def test_the_loss_of_a_stranger_makes_no_root():
+    """A member of a root that the log does not know was never counted."""
+    lost = MemberLost(pod="ns/a", uid=PodUid("a"), node=NODES[0], cause="gone")
+    assert not _history(lost).roots
 
 
 # --- barrier units and minima (SPEC C.7)
