@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, get_args
 from uuid import UUID
 
 import msgspec
+from asyncpg.pgproto import pgproto
 
 from extender.core.errors import CorruptLog, InvariantBroken
 from extender.core.events import AnyFact, Event
@@ -75,7 +76,7 @@ def encode_event(event: Event) -> tuple[Row, bytes]:
         if "\0" in getattr(event, field):
             raise InvariantBroken(f"event {event.event_id} ({tag}): {field} holds a NUL character")
     try:
-        event_id = UUID(event.event_id)
+        event_id: UUID = pgproto.UUID(event.event_id)  # as the driver reads them, and made in C
         row = Row(
             position=event.position,
             event_id=event_id,

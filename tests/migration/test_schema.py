@@ -127,7 +127,8 @@ async def test_live_functions_and_views_are_those_of_the_files(database_url):
     files = newest_files()
     for name, body in functions.items():
         assert re.search(r"\$function\$(.*)\$function\$", files[name], re.DOTALL)[1] == body
-    assert {name for name, text in files.items() if "CREATE FUNCTION" in text} == set(functions)
+    created = re.compile(r"^CREATE (OR REPLACE )?FUNCTION", re.MULTILINE)
+    assert {name for name, text in files.items() if created.search(text)} == set(functions)
     assert {name for name, text in files.items() if "CREATE VIEW" in text} == {
         row["viewname"] for row in views
     }

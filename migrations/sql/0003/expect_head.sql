@@ -1,0 +1,41 @@
+-- Say no unless the lease is still `p_lease` and the log ends right in front of `p_first`, with that hash and no
+-- later time. XE001: fenced. XE002: the head is elsewhere. XE004: recorded time falls.
+--
+-- FOR SHARE on the lease row makes a take-over wait for this transaction and lets appends of one leader
+-- pass. plpgsql takes a new snapshot per statement, so the look at the head is current even after waiting
+-- for the lock.
+CREATE FUNCTION gx.expect_head(
+    p_epoch bigint,
+    p_lease uuid,
+    p_first bigint,
+    p_previous_hash bytea,
+    p_at_us bigint
+) RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $function$
+DECLARE
+    head_position bigint;
+    head_hash bytea;
+    head_at_us bigint;
+BEGIN
+    PERFORM 1 FROM gx.leader l WHERE l.id = 1 AND l.epoch = p_epoch AND l.lease = p_lease FOR SHARE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'epoch % does not own the log any more', p_epoch USING ERRCODE = 'XE001';
+    END IF;
+
+    SELECT e.position, e.hash, e.at_us INTO head_position, head_hash, head_at_us
+    FROM gx.event e ORDER BY e.position DESC LIMIT 1;
+    IF NOT FOUND THEN
+        head_position := 0;
+        head_hash := decode(repeat('00', 32), 'hex');
+        head_at_us := 0;
+    END IF;
+    IF head_position <> p_first - 1 OR head_hash <> p_previous_hash THEN
+        RAISE EXCEPTION 'the log ends at position %, these events begin at %', head_position, p_first
+            USING ERRCODE = 'XE002';
+    END IF;
+    IF p_at_us < head_at_us THEN
+        RAISE EXCEPTION 'recorded time falls at or after position %', p_first USING ERRCODE = 'XE004';
+    END IF;
+END
+$function$
