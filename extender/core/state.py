@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 Phase = Literal["observed", "waiting", "refused", "invalid", "admitted", "satisfied"]
 
 
-class Reservation(msgspec.Struct, frozen=True, kw_only=True):
+class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Room held on a node for one pod."""
 
     plan: PlanId
@@ -64,7 +64,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     at_us: int
 
 
-class BoundMember(msgspec.Struct, frozen=True, kw_only=True):
+class BoundMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A member that the cluster holds on a node."""
 
     plan: PlanId
@@ -74,7 +74,7 @@ class BoundMember(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeName
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The last recorded reason why a root is pending."""
 
     outcome: str
@@ -83,7 +83,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     at_us: int
 
 
-class RootState(msgspec.Struct, frozen=True, kw_only=True):
+class RootState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the log says of one root."""
 
     uid: RootUid
