@@ -33,7 +33,7 @@ from extender.core.errors import (
 )
 from extender.core.events import AnyFact, Draft, Event, GangAdmitted, GangExtended, LeaseTaken
 from extender.core.ids import NIL_ROOT, Epoch
-from extender.core.state import EMPTY, ReservationState, evolve, fold
+from extender.core.state import EMPTY, ReservationState, fold
 from extender.service.checkpointing import Checkpointing
 from extender.service.history import History
 from extender.service.ports import Checkpoints, Clock, EventLog, Grant
@@ -243,8 +243,7 @@ class Leader:
         if flight not in self._flights:
             return  # settled meanwhile
         self._flights.remove(flight)
-        for event in flight.events:
-            self.acknowledged = evolve(self.acknowledged, event)
+        self.acknowledged = fold(self.acknowledged, flight.events)
         self.history.acknowledged(flight.events[-1])
         if not flight.done.done():
             flight.done.set_result(None)

@@ -164,7 +164,7 @@ async def _from_checkpoint(checkpoints: Checkpoints, until: Position) -> Reserva
     if found is None or found.position > until:
         return EMPTY
     try:
-        return decode_state(found.body)
+        return await asyncio.to_thread(decode_state, found.body)  # megabytes; others get their turn
     except CorruptLog as error:
         log.warning("checkpoint not used", extra={"position": found.position, "error": str(error)})
         return EMPTY
