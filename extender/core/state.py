@@ -1,4 +1,4 @@
-"""Reservation state: the fold of the log. `evolve` is one step, `fold` many; nothing else changes it.
+"""Reservation state: the fold of the log. Only `Folding` changes it; `evolve` is one step, `fold` many.
 
 The state is persistent (immutable maps that share structure), so the acknowledged and the speculative
 state stand side by side at no cost and a failed append is undone by dropping a reference.
