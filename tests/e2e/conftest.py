@@ -69,8 +69,7 @@ async def recorder(plane: ControlPlane) -> AsyncIterator[Recorder]:
 
 
 async def sweep(api: Api) -> None:
-    """Delete what a test made: pods of all namespaces at once, nodes, priority classes, the published log end."""
-    await api.delete("/api/v1/namespaces/gang-extender/configmaps")
+    """Delete what a test made: pods of all namespaces at once, nodes, priority classes."""
     for item in (await api.get("/api/v1/namespaces"))["items"]:
         path = f"/api/v1/namespaces/{item['metadata']['name']}/pods"
         await api.delete(path, {"gracePeriodSeconds": 0})

@@ -8,11 +8,11 @@ The kinds of `DriftFound` that come from here:
 | `bound-outside-admission` | a member runs without any reservation | `PodBound` |
 | `bound-by-unknown-plan` | the annotation of its Binding names a plan that holds no room for it | `PodBound` |
 | `not-bound` | a member that the log has as bound waits in the cluster | `MemberLost`; it is planned again |
-| `nomination-erased` | the nomination of a reservation was there and is not any more | nothing: filter tells its node all the same |
-| `nomination-altered` | the same, and it names another node now | nothing: filter refuses that node |
+| `nomination-altered` | the nomination of a reservation was there and names another node now | nothing: filter refuses that node and tells the right one |
 
-`memory` comes from `service/drift`. A pod that is gone, or was made again under its name, is no drift but
-life: `MemberLost` or `ReservationReleased` say it.
+`memory` comes from `service/drift`. No drift but life: a pod that is gone, or was made again under its
+name (`MemberLost` or `ReservationReleased` say it), and a nomination that was erased: kube-scheduler
+does that itself after every failed bind, and filter tells the node of the reservation all the same.
 """
 
 from __future__ import annotations
@@ -139,9 +139,9 @@ def _outside_facts(leaf: str, pod: Pod) -> list[AnyFact]:
 
 
 class Nominations:
-    """Remembers which nominations the cluster has shown, to see them erased or altered.
+    """Remembers which nominations the cluster has shown, to see them altered.
 
-    One that was not shown yet is on its way; one that was shown and is not there any more was changed by
+    One that was not shown yet is on its way; one that was shown and names another node now was changed by
     somebody else. Said once; it is never written again (DESIGN 2.7).
     """
 
@@ -158,7 +158,7 @@ class Nominations:
                 continue
             if pod.nominated == reservation.node:
                 shown[pod.uid] = reservation.plan
-            elif self._shown.get(pod.uid) == reservation.plan:
+            elif pod.nominated is not None and self._shown.get(pod.uid) == reservation.plan:
                 drafts.append(_nomination_draft(state, reservation, pod, now))
         self._shown = shown
         return drafts
@@ -172,17 +172,11 @@ def _held(state: ReservationState) -> Iterable[Reservation]:
 def _nomination_draft(
     state: ReservationState, reservation: Reservation, pod: Pod, now: Circumstances
 ) -> Draft:
-    if pod.nominated is None:
-        fact = _drift(
-            "nomination-erased", pod.path, f"its nomination of {reservation.node} was erased"
-        )
-    else:
-        text = f"its nomination of {reservation.node} was changed to {pod.nominated}"
-        fact = _drift("nomination-altered", pod.path, text)
+    text = f"its nomination of {reservation.node} was changed to {pod.nominated}"
     return Draft(
         root_uid=reservation.root_uid,
         root=state.roots[reservation.root_uid].root,
-        fact=fact,
+        fact=_drift("nomination-altered", pod.path, text),
         actor=now.actor,
         cause=now.cause,
     )

@@ -1,0 +1,292 @@
+"""Differences between cluster and log, planted one by one: a fact, a metric, a line, and repair by facts alone.
+
+A stranger with all rights does what nobody should: binds, re-nominates, lifts gates, writes to the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from extender.core.events import Event, PodBound
+from extender.core.ids import NodeName, PlanId, PodUid, Position, RootUid
+from extender.store.event_log import PostgresEventLog
+from tests.builders import a_gang, a_node
+from tests.controlplane.waiting import eventually
+from tests.e2e.scenarios.conftest import Story, member
+from tests.e2e.scenarios.intercept import Intercept, intercept
+
+__all__ = ["intercept"]
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]
+GPU = {"nvidia.com/gpu": 8}
+PODS = "/api/v1/namespaces/default/pods"
+PLAN = "gang-extender.dev/plan"
+
+
+class Held:
+    """A gang of two with its room and its gates off, kept from the bind verb until `let_go`."""
+
+    def __init__(self, story: Story, intercept: Intercept) -> None:
+        self.story = story
+        self._free = asyncio.Event()
+        intercept.call = self._keep
+
+    async def _keep(self, request: web.Request, body: dict[str, Any]) -> web.Response | None:
+        if request.path.endswith(
+            "/bind"
+        ):  # an error would make kube-scheduler erase the nomination
+            await self._free.wait()
+        return None
+
+    def let_go(self) -> None:
+        self._free.set()
+
+    async def admitted(self, name: str = "a", pods: int = 2) -> dict[str, str]:
+        """Give pod -> node of the reservations, once all are nominated and let go."""
+        await self.story.create(*a_gang(name, pods=pods, requests=GPU))
+        fact = await self.story.until_fact("GangAdmitted", f"default/{name}")
+        where = {a["pod"].partition("/")[2]: a["node"] for a in fact["data"]["assignments"]}
+
+        async def carried_out() -> bool:
+            found = await self.story.pods()
+            return all(
+                found[pod]["status"].get("nominatedNodeName") == node
+                and not found[pod]["spec"].get("schedulingGates")
+                for pod, node in where.items()
+            )
+
+        await eventually(carried_out, timeout_s=20)
+        return where
+
+
+async def bind(story: Story, pod: str, node: str, plan: str = "") -> None:
+    """Post a Binding with a foreign hand."""
+    metadata: dict[str, Any] = {"name": pod}
+    if plan:
+        metadata["annotations"] = {PLAN: plan}
+    target = {"apiVersion": "v1", "kind": "Node", "name": node}
+    body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
+    await story.api.post(f"{PODS}/{pod}/binding", body)
+
+
+async def told(story: Story, kind: str, *pods: str) -> list[dict[str, Any]]:
+    """Wait for the facts of a kind, exactly one per pod, with metric and line; gives all facts."""
+
+    async def look() -> bool:
+        return len(await of_kind(story, kind)) >= len(pods)
+
+    await eventually(look, timeout_s=20)
+    found = await of_kind(story, kind)
+    assert sorted(f["data"]["object"] for f in found) == [f"Pod/default/{p}" for p in sorted(pods)]
+    assert await story.service.metric("gang_extender_drift_total", kind) == len(pods)
+    lines = [line for line in story.service.lines("drift") if line["kind"] == kind]
+    assert [line["level"] for line in lines] == ["ERROR"] * len(pods)
+    return await story.service.facts()
+
+
+async def of_kind(story: Story, kind: str) -> list[dict[str, Any]]:
+    return [f for f in await story.service.facts("DriftFound") if f["data"]["kind"] == kind]
+
+
+async def gang_of(story: Story, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = await story.service.get(f"/v1/gangs/default/{name}")
+    return found
+
+
+async def whole(story: Story, name: str, pods: int) -> None:
+    """Wait until what the service says of a gang is what the cluster has: all bound, each where it runs."""
+
+    async def same() -> bool:
+        gang, bound = await gang_of(story, name), await story.bound(f"{name}-")
+        said = {m["pod"].partition("/")[2]: m["node"] for m in gang["members"]}
+        return len(bound) == pods and said == bound and gang["bound"] == pods
+
+    await eventually(same, timeout_s=40)
+    await story.check_room()
+
+
+async def looked(story: Story, name: str) -> None:
+    """Wait until the service has seen what was done to pods before; they come in order."""
+    huge = {"nvidia.com/gpu": 999}
+    await story.create(*a_gang(name, pods=1, requests=huge))
+    await story.until_fact("GangRefused", f"default/{name}")
+
+
+def types_of(facts: list[dict[str, Any]], pod: str) -> list[str]:
+    """Give the types of the facts about one pod, and what was said of it."""
+    return [f["type"] for f in facts if f["data"].get("pod") == f"default/{pod}"]
+
+
+async def nodes(story: Story, count: int) -> None:
+    await story.create(*(a_node(f"n{i}", gpu=8) for i in range(count)))
+
+
+async def test_a_foreign_hand_binds_a_member_elsewhere(intercept: Intercept, story: Story) -> None:
+    """The member counts where it runs, its room is free again, the rest of the gang follows."""
+    held = Held(story, intercept)
+    await nodes(story, 3)
+    where = await held.admitted()
+    (free,) = {"n0", "n1", "n2"} - set(where.values())
+    await bind(story, "a-0", free)
+    facts = await told(story, "bound-elsewhere", "a-0")
+    (bound,) = [f for f in facts if f["type"] == "PodBound"]
+    assert bound["data"]["node"] == free
+    held.let_go()
+    await whole(story, "a", 2)
+    story.service.stop()
+
+
+async def test_a_foreign_hand_binds_what_was_never_admitted(story: Story) -> None:
+    """Gate lifted and bound by somebody else, while the gang waits for a member."""
+    await nodes(story, 2)
+    await story.create(*a_gang("a", pods=2, requests=GPU)[:-1])
+    await story.until_fact("GangRefused", "default/a")
+    gate = {
+        "spec": {"schedulingGates": [{"$patch": "delete", "name": "gang-extender.dev/admission"}]}
+    }
+    await story.api.patch(f"{PODS}/a-0", gate, "strategic")
+    await bind(story, "a-0", "n1")
+    facts = await told(story, "bound-outside-admission", "a-0")
+    assert types_of(facts, "a-0") == ["PodBound"]
+    (container,) = a_gang("a", pods=1, requests=GPU)[-1]["spec"]["containers"]
+    await story.create(member("a-1", "a", containers=[container]))
+    await whole(story, "a", 2)
+    assert (await story.bound())["a-1"] == "n0", "the room of the stranger's pod is not given twice"
+    story.service.stop()
+
+
+async def test_a_binding_names_a_plan_that_nobody_made(intercept: Intercept, story: Story) -> None:
+    """On the very node of the reservation, so only the annotation tells."""
+    held = Held(story, intercept)
+    await nodes(story, 2)
+    where = await held.admitted()
+    await bind(story, "a-0", where["a-0"], plan="00000000-0000-7000-8000-000000000000")
+    await told(story, "bound-by-unknown-plan", "a-0")
+    held.let_go()
+    await whole(story, "a", 2)
+    assert await story.bound() == where
+    story.service.stop()
+
+
+@pytest.mark.parametrize("plant", ["elsewhere", "waiting"])
+async def test_the_log_has_a_member_bound_where_it_is_not(
+    story: Story, database_url: str, plant: str
+) -> None:
+    """A false fact in the log, with a good hash: the cluster is right, and the log is told so by facts."""
+    await nodes(story, 3)
+    await story.create(*a_gang("a", pods=2, requests=GPU))
+    await story.until_bound(2)
+    await story.until_fact("GangSatisfied", "default/a")
+    name = "a-0"
+    if plant == "waiting":  # another gang, which has no room: the log will say that one of it runs
+        name = "b-0"
+        await story.create(*a_gang("b", pods=2, requests=GPU))
+        await story.until_fact("GangRefused", "default/b")
+    pod = (await story.pods())[name]
+    runs_on = pod["spec"].get("nodeName")
+    (false,) = {"n0", "n1", "n2"} - set((await story.bound()).values())
+    story.service.stop()
+    forged = await forge(database_url, pod, NodeName(false))
+    await story.service.start()
+    kind = "bound-elsewhere" if plant == "elsewhere" else "not-bound"
+    facts = await told(story, kind, name)
+    after = facts[forged:]
+    lost = [f for f in after if f["type"] == "MemberLost"]
+    assert [(f["data"]["pod"], f["data"]["node"]) for f in lost] == [(f"default/{name}", false)]
+    again = [f["data"]["node"] for f in after if f["type"] == "PodBound"]
+    assert again == ([runs_on] if plant == "elsewhere" else [])
+    if plant == "elsewhere":
+        await whole(story, "a", 2)
+    else:
+        await story.create(a_node("n4", gpu=8))
+        await whole(story, "b", 2)
+    story.service.stop()
+
+
+async def forge(url: str, pod: dict[str, Any], node: NodeName) -> int:
+    """Append a PodBound that never happened, as a program would that has the writer's password.
+
+    Returns:
+        Its position.
+    """
+    async with PostgresEventLog(url) as log:
+        events = [event async for page in log.read() for event in page]
+        label = pod["metadata"]["labels"]["gang-extender.dev/pod-group"]
+        mine = [e for e in events if e.root == f"default/{label}"]
+        grant = await log.take(holder="e2e", address="", ttl_ms=1000)
+        fact = PodBound(
+            plan=PlanId(""),
+            pod=f"default/{pod['metadata']['name']}",
+            uid=PodUid(pod["metadata"]["uid"]),
+            node=node,
+            group=label,
+        )
+        event = Event(
+            position=Position(grant.head.position + 1),
+            event_id=str(uuid.uuid4()),
+            epoch=grant.epoch,
+            at_us=grant.head.at_us,
+            root_uid=RootUid(mine[-1].root_uid),
+            version=mine[-1].version + 1,
+            root=mine[-1].root,
+            actor="forger",
+            cause="",
+            fact=fact,
+        )
+        await log.append(grant, [event])
+        await log.release(grant)
+        return int(event.position)
+
+
+@pytest.mark.parametrize("how", ["erased", "altered"])
+async def test_a_nomination_is_changed_by_a_foreign_hand(
+    intercept: Intercept, story: Story, how: str
+) -> None:
+    """Altered is said once, erased not at all (kube-scheduler does it too); neither is written again.
+
+    The reservation stands, and the member goes where its room is.
+    """
+    held = Held(story, intercept)
+    await nodes(story, 3)
+    where = await held.admitted()
+    (free,) = {"n0", "n1", "n2"} - set(where.values())
+    await looked(story, "before")
+    body = {"status": {"nominatedNodeName": None if how == "erased" else free}}
+    await story.api.patch(f"{PODS}/a-0/status", body, "merge")
+    await looked(story, "after")
+    await told(story, "nomination-altered", *(["a-0"] if how == "altered" else []))
+    assert (await story.pods())["a-0"]["status"].get("nominatedNodeName") == (
+        None if how == "erased" else free
+    )
+    held.let_go()
+    await whole(story, "a", 2)
+    assert await story.bound() == where
+    facts = await story.service.facts()
+    assert [f["type"] for f in facts if f["gang"] == "default/a"].count("GangAdmitted") == 1
+    assert len(await story.service.facts("DriftFound")) == int(how == "altered")
+    story.service.stop()
+
+
+async def test_a_pod_is_made_again_under_its_name(intercept: Intercept, story: Story) -> None:
+    """Life, not drift: the room of the one that is gone is given back by a fact, the new one is another."""
+    held = Held(story, intercept)
+    await nodes(story, 2)
+    await held.admitted()
+    old = (await story.pods())["a-0"]["metadata"]["uid"]
+    await story.api.delete(f"{PODS}/a-0", {"gracePeriodSeconds": 0})
+    fact = await story.until_fact("ReservationReleased", "default/a")
+    assert fact["data"]["why"] == "deleted"
+    assert old in [p["uid"] for p in fact["data"]["pods"]]
+    (container,) = a_gang("a", pods=1, requests=GPU)[-1]["spec"]["containers"]
+    await story.create(member("a-0", "a", containers=[container]))
+    held.let_go()
+    await whole(story, "a", 2)
+    facts = await story.check_facts()
+    assert old not in [f["data"]["uid"] for f in facts if f["type"] == "PodBound"]
+    assert [f["type"] for f in facts].count("GangAdmitted") == 2
+    assert [f["type"] for f in facts].count("ReservationReleased") == 1

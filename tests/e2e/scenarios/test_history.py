@@ -1,0 +1,156 @@
+"""The database comes back as an older copy in the middle of a gang: noticed, compared, and all ends bound once.
+
+The stories of this module have a PostgreSQL of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from extender.store import migrate
+from extender.store.embedded import EmbeddedPostgres
+from tests.backups import Backup
+from tests.builders import a_gang, a_node
+from tests.controlplane.waiting import eventually
+from tests.e2e.scenarios.conftest import Story, member
+from tests.e2e.scenarios.intercept import Intercept, cannot, intercept
+from tests.e2e.scenarios.test_outages import verified
+from tests.postgres import run, running_postgres
+
+__all__ = ["intercept"]
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+GPU = {"nvidia.com/gpu": 8}
+CONFIG_MAP = "/api/v1/namespaces/gang-extender/configmaps/gang-extender-log"
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[EmbeddedPostgres]:
+    """A server that the test may replace by a copy of itself."""
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def database_url(own_postgres: EmbeddedPostgres) -> str:
+    """Its database; `story` gets this one."""
+    run(migrate.upgrade(own_postgres.url))
+    return own_postgres.url
+
+
+async def half_bound(
+    story: Story, intercept: Intercept, backup: Backup
+) -> tuple[dict[str, str], Callable[[], None]]:
+    """Gang `waiting` lacks a member; then the copy; then gang `a` gets four nodes and binds two of them."""
+    obstacle = True
+
+    async def keep_two(request: web.Request, body: dict[str, Any]) -> web.Response | None:
+        if not obstacle or not request.path.endswith("/bind"):
+            return None
+        return cannot("kept back by the test") if body["PodName"] in ("a-2", "a-3") else None
+
+    intercept.call = keep_two
+    await story.create(*(a_node(f"n{i}", gpu=8) for i in range(8)))
+    await story.create(*a_gang("waiting", pods=4, requests=GPU)[:-1])
+    await story.until_fact("GangRefused", "default/waiting")
+    await backup.take()
+    await story.create(*a_gang("a", pods=4, minimum=2, requests=GPU))
+    bound = await story.until_bound(2, prefix="a-")
+
+    async def recorded() -> bool:
+        return len(await story.service.facts("PodBound")) == 2
+
+    await eventually(recorded, timeout_s=20)
+
+    def let_go() -> None:
+        nonlocal obstacle
+        obstacle = False
+
+    return bound, let_go
+
+
+async def told_and_ready(story: Story) -> dict[str, Any]:
+    """Wait until the loss is in the log and the service answers again."""
+    told = await story.until_fact("HistoryTruncated", timeout_s=40)
+    await eventually(story.service.ready, timeout_s=30)
+    return told
+
+
+async def all_ends_well(
+    story: Story, lost: list[dict[str, Any]], bound: dict[str, str], url: str
+) -> None:
+    """Compared first, then promised; every pod is bound once, no node holds more than it has."""
+    told = await told_and_ready(story)
+    assert told["data"]["found_position"] < told["data"]["known_position"]
+    assert told["epoch"] > max(fact["epoch"] for fact in lost)
+    await story.until_bound(4, prefix="a-", timeout_s=90)
+    await story.create(member("waiting-3", "waiting", containers=_containers()))
+    await story.until_bound(8, timeout_s=90)
+
+    async def recorded() -> bool:
+        satisfied = {fact["gang"] for fact in await story.service.facts("GangSatisfied")}
+        return "default/waiting" in satisfied and len(await story.service.facts("PodBound")) == 8
+
+    await eventually(recorded, timeout_s=30)
+    await story.check_room()
+    assert bound.items() <= (await story.bound()).items(), "who ran was left alone"
+    facts = await story.service.facts()
+    assert [f["position"] for f in facts] == list(range(1, len(facts) + 1))
+    uids = [f["data"]["uid"] for f in facts if f["type"] == "PodBound"]
+    assert len(uids) == len(set(uids)) == 8
+    drift = [f for f in facts if f["type"] == "DriftFound"]
+    assert {f["data"]["object"] for f in drift} == {f"Pod/default/{pod}" for pod in bound}
+    assert {f["data"]["kind"] for f in drift} == {"bound-by-unknown-plan"}
+    promised = [f["position"] for f in facts if f["type"] in ("GangAdmitted", "GangExtended")]
+    later = [p for p in promised if p > told["position"]]
+    assert min(later) > max(f["position"] for f in drift), "promised before it was compared"
+    assert [line["level"] for line in story.service.lines("history lost")] == ["ERROR"]
+    assert await story.service.metric("gang_extender_history_truncated_total") == 1
+    assert await story.service.metric("gang_extender_drift_total", "bound-by-unknown-plan") == 2
+    story.service.stop()
+    verified(url)
+
+
+def _containers() -> list[dict[str, Any]]:
+    (container,) = a_gang("waiting", pods=1, requests=GPU)[-1]["spec"]["containers"]
+    return [container]
+
+
+@pytest.mark.settings(lease_ttl_s="4")
+async def test_an_older_copy_takes_the_place_of_the_database(
+    intercept: Intercept, story: Story, own_postgres: EmbeddedPostgres, database_url: str
+) -> None:
+    """While the service lives: its memory tells, and is dropped."""
+    backup = Backup(own_postgres)
+    bound, let_go = await half_bound(story, intercept, backup)
+    lost = await story.service.facts()
+    await backup.restore()
+    await told_and_ready(story)
+    let_go()
+    await all_ends_well(story, lost, bound, database_url)
+
+
+@pytest.mark.settings(lease_ttl_s="4")
+async def test_an_older_copy_and_a_new_process(
+    intercept: Intercept, story: Story, own_postgres: EmbeddedPostgres, database_url: str
+) -> None:
+    """The end of the log stands in a ConfigMap, under the service's own rights; that tells."""
+    backup = Backup(own_postgres)
+    bound, let_go = await half_bound(story, intercept, backup)
+    lost = await story.service.facts()
+
+    async def published() -> bool:
+        found = await story.api.get(CONFIG_MAP)
+        return int(found["data"]["position"]) >= len(lost)
+
+    await eventually(published, timeout_s=20)
+    story.service.kill()
+    await backup.restore()
+    await story.service.start()
+    await told_and_ready(story)
+    let_go()
+    await all_ends_well(story, lost, bound, database_url)
