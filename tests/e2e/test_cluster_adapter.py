@@ -18,10 +18,10 @@ from extender.cluster.kubernetes import KubernetesCluster
 from extender.core.decisions.protection import FINALIZER, decide_protection
 from extender.core.errors import BindRefused, ClusterUnavailable
 from extender.core.groups import composite_key, leaf_key
-from extender.core.ids import GroupKey, NodeName, PlanId, PodUid, RootUid
+from extender.core.ids import Epoch, GroupKey, NodeName, PlanId, PodUid, Position, RootUid
 from extender.core.pods import Pod
 from extender.service.clock import SystemClock
-from extender.service.ports import Binding, Condition, Notice, PodRef
+from extender.service.ports import Binding, Condition, Mark, Notice, PodRef
 from tests.controlplane.api import Api
 from tests.controlplane.objects import a_node, a_pod, path_of
 from tests.controlplane.plane import ControlPlane
@@ -282,3 +282,41 @@ async def test_a_frozen_api_server_is_doubted(
 
 async def _has(cluster: KubernetesCluster, node: str) -> bool:
     return NodeName(node) in cluster.view().nodes
+
+
+async def test_the_end_of_the_log_is_published(cluster: KubernetesCluster, api: Api) -> None:
+    """Created, replaced and read back with our rights; what somebody has spoiled counts as nothing."""
+    config_map = "/api/v1/namespaces/gang-extender/configmaps/gang-extender-log"
+    await api.delete("/api/v1/namespaces/gang-extender/configmaps")
+    assert await cluster.published() is None
+    for position in (7, 3):
+        mark = Mark(position=Position(position), epoch=Epoch(2), chain=bytes([position]) * 32)
+        await cluster.publish(mark)
+        assert await cluster.published() == mark
+    await api.patch(config_map, {"data": {"epoch": "none"}})
+    assert await cluster.published() is None
+    await api.patch(config_map, {"data": None})
+    assert await cluster.published() is None
+    await api.delete("/api/v1/namespaces/gang-extender/configmaps")
+
+
+async def test_without_the_right_it_is_not_known_what_was_published(
+    cluster: KubernetesCluster, plane: ControlPlane
+) -> None:
+    """An old rbac.yaml: unavailable, with the name of the file, and not "nothing was published"."""
+    try:
+        gone = plane.kubectl("delete", "-n", "gang-extender", "rolebinding", "gang-extender")
+        assert gone.returncode == 0, gone.stderr
+
+        async def refused() -> bool:
+            try:
+                await cluster.published()
+            except ClusterUnavailable as error:
+                return "configmaps" in str(error)
+            return False
+
+        await eventually(refused)
+        with pytest.raises(ClusterUnavailable, match="configmaps"):
+            await cluster.publish(Mark(position=Position(1), epoch=Epoch(1), chain=bytes(32)))
+    finally:
+        plane.kubectl("apply", "--server-side", "-f", str(KUBERNETES / "rbac.yaml"))

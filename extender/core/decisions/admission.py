@@ -141,43 +141,28 @@ def _reasons(verdict: Verdict) -> tuple[str, ...]:
 def _admission(
     root: RootState | None, tree: Tree, request: PlanRequest, plan: Plan, recipe: Recipe
 ) -> GangAdmitted | GangExtended:
-    assignments = tuple(
-        AssignmentRecord(
-            pod=a.pod, uid=a.uid, group=a.group.name, node=a.node, shape=a.shape, extra=a.extra
-        )
-        for a in plan.assignments
-    )
-    shapes = tuple(dict(shape.requests) for shape in request.shapes)
-    groups = group_records(tree, plan)
-    topology = _topology(tree, request.nodes, {a.node for a in plan.assignments}, recipe)
-    if root is None or root.plan is None:
-        return GangAdmitted(
-            plan=recipe.plan,
-            kind=tree.root.key.kind,
-            priority=tree.root.priority,
-            groups=groups,
-            shapes=shapes,
-            assignments=assignments,
-            unplaced=plan.unplaced,
-            topology=topology,
-            planner=PLANNER_VERSION,
-            input_digest=recipe.digest,
-            search_nodes=plan.search.nodes,
-            exhausted=plan.search.exhausted,
-        )
-    return GangExtended(
+    extended = GangExtended(
         plan=recipe.plan,
         priority=tree.root.priority,
-        groups=groups,
-        shapes=shapes,
-        assignments=assignments,
+        groups=group_records(tree, plan),
+        shapes=tuple(dict(shape.requests) for shape in request.shapes),
+        assignments=tuple(
+            AssignmentRecord(
+                pod=a.pod, uid=a.uid, group=a.group.name, node=a.node, shape=a.shape, extra=a.extra
+            )
+            for a in plan.assignments
+        ),
         unplaced=plan.unplaced,
-        topology=topology,
+        topology=_topology(tree, request.nodes, {a.node for a in plan.assignments}, recipe),
         planner=PLANNER_VERSION,
         input_digest=recipe.digest,
         search_nodes=plan.search.nodes,
         exhausted=plan.search.exhausted,
     )
+    if root is not None and root.plan is not None:
+        return extended
+    # an admission says all that an extension says, and of which kind the root is
+    return GangAdmitted(kind=tree.root.key.kind, **msgspec.structs.asdict(extended))
 
 
 def group_records(tree: Tree, plan: Plan | None) -> tuple[GroupRecord, ...]:
