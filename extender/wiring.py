@@ -31,7 +31,8 @@ from extender.service.audit import Audit
 from extender.service.barriers import Barriers
 from extender.service.clock import SystemClock
 from extender.service.drift import DriftWatch
-from extender.service.leading import Identity, Leader
+from extender.service.leading import Leader
+from extender.service.lease import Identity
 from extender.service.ports import Clock, Cluster
 from extender.service.protection import Protector
 from extender.service.publishing import Publisher

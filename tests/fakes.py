@@ -35,7 +35,8 @@ from extender.core.view import (
 )
 from extender.service.admission import Admission
 from extender.service.barriers import Barriers
-from extender.service.leading import Identity, Leader
+from extender.service.leading import Leader
+from extender.service.lease import Identity
 from extender.service.ports import Binding, Condition, Mark, Notice, PodRef
 from extender.service.reporting import Reporter
 from extender.service.scheduling import Scheduling

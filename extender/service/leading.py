@@ -36,6 +36,7 @@ from extender.core.ids import NIL_ROOT, Epoch
 from extender.core.state import EMPTY, ReservationState, fold
 from extender.service.checkpointing import Checkpointing
 from extender.service.history import History
+from extender.service.lease import Identity, Lease
 from extender.service.ports import Checkpoints, Clock, EventLog, Grant
 from extender.service.replay import load_state
 from extender.service.stamping import stamped
@@ -46,16 +47,6 @@ OUTSIDE_PAUSE_S = 0.5
 OLDER_COPY = "the log is an older copy of the one we wrote"
 
 Role = Literal["starting", "following", "leading", "settling", "stopped"]
-
-
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Who we are to the lease."""
-
-    holder: str  # stable over restarts of the same replica, so that a restart after kill -9 does not wait
-    address: str  # where we answer HTTP
-    ttl_ms: int
-    checkpoint_events: int = 10_000
-    checkpoint_ms: int = 60_000
 
 
 class _Flight(msgspec.Struct, eq=False):
@@ -79,8 +70,6 @@ class Leader:
         self._checkpoints = checkpoints
         self._clock = clock
         self._me = identity
-        self._grant: Grant | None = None
-        self._lease_until_ms = 0
         self._flights: list[_Flight] = []
         self._appends: set[asyncio.Task[None]] = set()
         self._settling: asyncio.Task[None] | None = None
@@ -97,8 +86,8 @@ class Leader:
         self.why_not = "starting"
         self.acknowledged: ReservationState = EMPTY
         self.speculative: ReservationState = EMPTY
-        self.takes = 0
         self.history = History(event_log)
+        self.lease = Lease(event_log, clock, identity, self.history)
         self.comparing = ""  # why nothing is promised although we lead, or the empty string
         self.on_append: Callable[[Sequence[Event]], None] | None = None
 
@@ -106,11 +95,7 @@ class Leader:
 
     def may_act(self) -> bool:
         """Say whether side effects are allowed now: the lease is ours for certain, and our memory is the log."""
-        return self.role in ("leading", "settling") and self._holds() and not self.comparing
-
-    def _holds(self) -> bool:
-        """Say whether the lease is ours for certain, by our own clock."""
-        return self._grant is not None and self._clock.monotonic_ms() < self._lease_until_ms
+        return self.role in ("leading", "settling") and self.lease.holds() and not self.comparing
 
     async def until_may_act(self) -> None:
         """Wait until side effects are allowed; the lease is timed, so there is nothing to be told by."""
@@ -119,13 +104,13 @@ class Leader:
 
     def may_record(self) -> bool:
         """Say whether facts can be appended now."""
-        return self.role == "leading" and self._holds()
+        return self.role == "leading" and self.lease.holds()
 
     def doubt(self) -> str:
         """Say why this process must not answer from its state, or the empty string."""
-        if self._grant is None or self.role not in ("leading", "settling"):
+        if self.lease.grant is None or self.role not in ("leading", "settling"):
             return f"not leading: {self.why_not}"
-        return "" if self._holds() else "the lease has run out"
+        return "" if self.lease.holds() else "the lease has run out"
 
     def compared(self, takes: int) -> None:
         """Hear that the log, as it was found at a take, was compared with the cluster: life goes on.
@@ -142,7 +127,12 @@ class Leader:
     @property
     def epoch(self) -> Epoch:
         """Give the epoch of our grant, 0 without one."""
-        return self._grant.epoch if self._grant is not None else Epoch(0)
+        return self.lease.epoch
+
+    @property
+    def takes(self) -> int:
+        """Count how often the lease was taken; what was decided under an earlier take is decided anew."""
+        return self.lease.takes
 
     async def wait_changed(self) -> None:
         """Wait until the acknowledged state changes."""
@@ -181,18 +171,20 @@ class Leader:
         Raises:
             NotLeading: As `record`.
         """
-        if not self.may_record() or self._grant is None:
-            raise NotLeading(self.why_not if self._grant is None else f"{self.role}: cannot append")
+        if not self.may_record() or self.lease.grant is None:
+            raise NotLeading(
+                self.why_not if self.lease.grant is None else f"{self.role}: cannot append"
+            )
         if self.comparing and any(isinstance(d.fact, GangAdmitted | GangExtended) for d in drafts):
             raise NotLeading(self.comparing)
-        events = stamped(drafts, self.speculative, self._grant.epoch, self._clock)
+        events = stamped(drafts, self.speculative, self.lease.grant.epoch, self._clock)
         self.speculative = fold(self.speculative, events)
         loop = asyncio.get_running_loop()
         flight = _Flight(events, loop.create_future(), after, loop.create_future())
         before = self._flights[-1].sent if self._flights else None
         self._flights.append(flight)
         # A task of its own: a caller that is cancelled must not leave its append unsettled.
-        task = asyncio.create_task(self._append(self._grant, flight, before), name="append")
+        task = asyncio.create_task(self._append(self.lease.grant, flight, before), name="append")
         self._appends.add(task)
         task.add_done_callback(self._appends.discard)
         return self._until_done(flight)
@@ -265,12 +257,13 @@ class Leader:
         pause_s = 0.05
         while True:
             try:
-                grant = await self._taken()
+                grant = await self.lease.take()
                 ids = [e.event_id for f in self._flights for e in f.events]
                 found = await self._log.find(ids)
                 if not await self.history.intact():
                     self._lost(OLDER_COPY)
                     return
+                self.lease.begin()
                 break
             except (LeaseHeld, Fenced) as error:
                 self._lost(str(error))
@@ -304,7 +297,7 @@ class Leader:
 
     def _lost(self, why: str) -> None:
         log.warning("lease lost", extra={"reason": why, "epoch": self.epoch})
-        self._grant = None
+        self.lease.grant = None
         self.role, self.why_not = "following", why
         flights, self._flights = self._flights, []
         self.speculative = self.acknowledged
@@ -315,24 +308,6 @@ class Leader:
 
     # -- the lease ---------------------------------------------------------------------------
 
-    async def _taken(self) -> Grant:
-        asked_ms = self._clock.monotonic_ms()
-        grant = await self._log.take(
-            holder=self._me.holder,
-            address=self._me.address,
-            ttl_ms=self._me.ttl_ms,
-            above=self.history.epoch,
-        )
-        self.takes += 1
-        self.history.granted(grant)
-        self._grant = grant
-        self._prolong(asked_ms)
-        return grant
-
-    def _prolong(self, asked_ms: int) -> None:
-        """Count our lease from before the database was asked, less a tenth for the drift of clocks."""
-        self._lease_until_ms = asked_ms + self._me.ttl_ms - self._me.ttl_ms // 10
-
     async def run(self) -> None:
         """Follow until the lease can be had, then lead until it is lost; for ever.
 
@@ -342,7 +317,8 @@ class Leader:
         pause_s = self._me.ttl_ms / 5000
         while True:
             try:
-                grant = await self._taken()
+                grant = await self.lease.take()
+                self.lease.begin()
             except LeaseHeld as error:
                 if self.why_not != str(error):
                     log.info("following", extra={"reason": str(error)})
@@ -366,7 +342,7 @@ class Leader:
             grant = await self._looked_outside(grant)
             state = await load_state(self._log, self._checkpoints, until=grant.head.position)
             truncated = await self.history.compare(grant, state)
-            if self._grant is not grant:
+            if self.lease.grant is not grant:
                 return  # lost meanwhile; what was found is kept
             if truncated is not None:
                 self.comparing = f"history lost: {truncated.text}; comparing with the cluster"
@@ -392,14 +368,18 @@ class Leader:
 
     async def _looked_outside(self, grant: Grant) -> Grant:
         """Read what was published of the log, for as long as it takes; a higher epoch may be needed then."""
-        while self._grant is grant:
+        while self.lease.grant is grant:
             try:
                 fresh = await self.history.look_outside(grant)
             except ClusterUnavailable as error:
                 self.why_not = f"the published end of the log cannot be read: {error}"
                 await asyncio.sleep(OUTSIDE_PAUSE_S)
             else:
-                return grant if fresh else await self._taken()
+                if fresh:
+                    return grant
+                grant = await self.lease.take()
+                self.lease.begin()
+                return grant
         return grant
 
     async def _record_lease(self, grant: Grant) -> None:
@@ -419,7 +399,7 @@ class Leader:
     async def _renew_for_ever(self) -> None:
         while True:
             await asyncio.sleep(self._me.ttl_ms / 3000)
-            grant, asked_ms = self._grant, self._clock.monotonic_ms()
+            grant, asked_ms = self.lease.grant, self._clock.monotonic_ms()
             if grant is None:
                 return
             if self.role == "settling":
@@ -428,25 +408,25 @@ class Leader:
                 await self._log.renew(grant)
                 intact = await self._still_our_log()
             except Fenced as error:
-                if self._grant is grant:  # not taken again meanwhile
+                if self.lease.grant is grant:  # not taken again meanwhile
                     self._lost(str(error))
                     return
             except StoreUnavailable as error:
                 log.warning("lease not renewed", extra={"error": str(error)})
             else:
-                if self._grant is not grant:
+                if self.lease.grant is not grant:
                     continue
                 if not intact:
                     self._lost(OLDER_COPY)
                     return
-                self._prolong(asked_ms)
+                self.lease.prolong(asked_ms)
 
     async def _still_our_log(self) -> bool:
         return self.role != "leading" or await self.history.intact()
 
     async def stop(self) -> None:
         """Save a checkpoint and give the lease back."""
-        grant, self._grant = self._grant, None
+        grant, self.lease.grant = self.lease.grant, None
         self.role, self.why_not = "stopped", "stopping"
         for task in (self._settling, self._announcing):
             if task is not None:

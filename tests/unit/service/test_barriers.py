@@ -193,7 +193,7 @@ async def test_a_call_that_is_too_old_is_not_posted():
         old = stage.bind("g-0")
         await quiet(stage)
         stage.clock.advance(stage.settings.bind_post_within_ms / 1000 + 0.001)
-        stage.leader._lease_until_ms = stage.clock.monotonic_ms() + 1000
+        stage.leader.lease.until_ms = stage.clock.monotonic_ms() + 1000
         assert await stage.bind("g-1") == ""
         assert await old == "too late: kube-scheduler is about to give this call up"
         assert [name for name, _ in stage.cluster.did("bind")] == ["default/g-1"]

@@ -121,7 +121,7 @@ async def test_nothing_happens_outside_the_lease():
         stage.start(stage.admission.effects.run())
         await asyncio.sleep(0.15)
         assert stage.cluster.calls == []
-        stage.leader._prolong(stage.clock.monotonic_ms())
+        stage.leader.lease.prolong(stage.clock.monotonic_ms())
         await carried_out(stage, "g-0", "g-1")
 
 
@@ -236,7 +236,7 @@ async def test_the_newest_reason_wins_over_a_late_retry():
         for number in range(16):
             stage.cluster.delete_pod(f"g-{number}")
         stage.clock.advance(1)
-        stage.leader._prolong(stage.clock.monotonic_ms())
+        stage.leader.lease.prolong(stage.clock.monotonic_ms())
         await stage.settled()
         wanted = "; ".join(stage.root("g").answer.reasons)
         stage.cluster.go.set()

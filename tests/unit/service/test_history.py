@@ -109,7 +109,7 @@ async def test_an_epoch_is_never_handed_out_twice(stage):
     """Only takes were lost, no fact of ours: the lease row tells, and the next epoch is above all."""
     backup = stage.database.copy()
     for _ in range(3):
-        await stage.leader._taken()
+        await stage.leader.lease.take()
     assert stage.database.epoch == 4
     stage.database.restore(backup)
     stage.leader._lost("test")
@@ -150,8 +150,8 @@ async def test_a_restart_notices_by_what_was_published(stage):
 
 async def test_an_epoch_that_was_published_is_not_used_again(stage):
     """An empty database in place of the old one: the first epoch would be one that was held before."""
-    await stage.leader._taken()
-    await stage.leader._taken()
+    await stage.leader.lease.take()
+    await stage.leader.lease.take()
     await Publisher(stage.leader, stage.log, stage.cluster, stage.clock).publish()
     assert stage.cluster.mark.epoch == 3
     await stage.killed()

@@ -159,7 +159,7 @@ async def test_a_deposed_leader_writes_nothing(stage, fault):
         stage.clock.advance(TTL_MS / 1000)
         await other.lead()
         await other.leader.record(drafts(1, "theirs"))
-        stage.leader._lease_until_ms = stage.clock.monotonic_ms() + 1  # a clock that runs late
+        stage.leader.lease.until_ms = stage.clock.monotonic_ms() + 1  # a clock that runs late
         if fault is HeadMoved:
 
             async def moved(grant, events):

@@ -90,7 +90,7 @@ class Life:
             )
         elif what == "time":
             stage.clock.advance(chance.choice([1, 400]))
-            stage.leader._prolong(stage.clock.monotonic_ms())
+            stage.leader.lease.prolong(stage.clock.monotonic_ms())
         await self.look()
         for _ in range(10):
             await asyncio.sleep(0)
