@@ -282,3 +282,18 @@ async def test_an_older_copy_is_not_published(stage):
     stage.database.restore(backup)
     await publisher.publish()
     assert stage.cluster.mark.position == 2
+
+
+async def test_an_effect_of_a_lost_admission_is_not_carried_out_later(stage):
+    """Queued before the loss, taken up after the comparison: the reservation is not in the log any more."""
+    backup = stage.database.copy()
+    await stage.one_pass()
+    assert stage.admission.effects._queue.qsize() == 2
+    stage.database.restore(backup)
+    await noticed(stage)
+    stage.leader.compared(stage.leader.takes)
+    assert stage.leader.may_act()
+    stage.start(stage.admission.effects.run())
+    await until(lambda: stage.admission.effects._queue.empty(), "worked off")
+    await asyncio.sleep(0)
+    assert stage.cluster.did("nominate") == []
