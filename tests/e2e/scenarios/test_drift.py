@@ -22,7 +22,7 @@ from tests.e2e.scenarios.intercept import Intercept, intercept
 
 __all__ = ["intercept"]
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("long"), pytest.mark.timeout(200)]
 GPU = {"nvidia.com/gpu": 8}
 PODS = "/api/v1/namespaces/default/pods"
 PLAN = "gang-extender.dev/plan"

@@ -23,7 +23,7 @@ from tests.postgres import run, running_postgres
 
 __all__ = ["intercept"]
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("long"), pytest.mark.timeout(300)]
 GPU = {"nvidia.com/gpu": 8}
 CONFIG_MAP = "/api/v1/namespaces/gang-extender/configmaps/gang-extender-log"
 

@@ -294,6 +294,6 @@ async def test_an_effect_of_a_lost_admission_is_not_carried_out_later(stage):
     stage.leader.compared(stage.leader.takes)
     assert stage.leader.may_act()
     stage.start(stage.admission.effects.run())
-    await until(lambda: stage.admission.effects._queue.empty(), "worked off")
+    await until(stage.admission.effects._queue.empty, "worked off")
     await asyncio.sleep(0)
     assert stage.cluster.did("nominate") == []
