@@ -60,7 +60,7 @@ class Held:
                 for pod, node in where.items()
             )
 
-        await eventually(carried_out, timeout_s=20)
+        await eventually(carried_out, timeout_s=40)
         return where
 
 
@@ -80,7 +80,7 @@ async def told(story: Story, kind: str, *pods: str) -> list[dict[str, Any]]:
     async def look() -> bool:
         return len(await of_kind(story, kind)) >= len(pods)
 
-    await eventually(look, timeout_s=20)
+    await eventually(look, timeout_s=40)
     found = await of_kind(story, kind)
     assert sorted(f["data"]["object"] for f in found) == [f"Pod/default/{p}" for p in sorted(pods)]
     assert await story.service.metric("gang_extender_drift_total", kind) == len(pods)

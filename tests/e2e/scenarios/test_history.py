@@ -56,7 +56,7 @@ async def half_bound(
     intercept.call = keep_two
     await story.create(*(a_node(f"n{i}", gpu=8) for i in range(8)))
     await story.create(*a_gang("waiting", pods=4, requests=GPU)[:-1])
-    await story.until_fact("GangRefused", "default/waiting")
+    await story.until_fact("GangRefused", "default/waiting", timeout_s=40)
     await backup.take()
     await story.create(*a_gang("a", pods=4, minimum=2, requests=GPU))
     bound = await story.until_bound(2, prefix="a-")
@@ -64,7 +64,7 @@ async def half_bound(
     async def recorded() -> bool:
         return len(await story.service.facts("PodBound")) == 2
 
-    await eventually(recorded, timeout_s=20)
+    await eventually(recorded, timeout_s=40)
 
     def let_go() -> None:
         nonlocal obstacle
@@ -147,7 +147,7 @@ async def test_an_older_copy_and_a_new_process(
         found = await story.api.get(CONFIG_MAP)
         return int(found["data"]["position"]) >= len(lost)
 
-    await eventually(published, timeout_s=20)
+    await eventually(published, timeout_s=40)
     story.service.kill()
     await backup.restore()
     await story.service.start()
