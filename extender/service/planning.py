@@ -10,6 +10,7 @@ import asyncio
 import ctypes
 import logging
 import multiprocessing
+import os
 import signal
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -67,7 +68,9 @@ class Planner:
     async def _away(self, encoded: DecisionInput) -> Verdict:
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_begin_worker)
+            self._pool = ProcessPoolExecutor(
+                1, mp_context=context, initializer=_begin_worker, initargs=(os.getpid(),)
+            )
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, _plan_bytes, encoded.head, encoded.parts)
 
@@ -98,9 +101,11 @@ class _Worker:
 _WORKER = _Worker()
 
 
-def _begin_worker() -> None:
+def _begin_worker(service: int) -> None:
     """Make the kernel end this worker when the service is killed, so that none is left behind."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != service:  # killed before we asked for the signal
+        os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service decides when to stop
 
 
