@@ -57,7 +57,8 @@ class Protector:
 
     async def _write(self, wanted: Protection) -> None:
         now = self._cluster.view()
-        if now.guards.get(wanted.group) is not wanted.guard or wanted not in decide_protection(now):
+        same = now.guards.get(wanted.group) is wanted.guard
+        if not same or (wanted.guard.deleting and wanted not in decide_protection(now)):
             return  # changed while others were written: the next look decides anew
         try:
             await self._cluster.set_finalizers(wanted)

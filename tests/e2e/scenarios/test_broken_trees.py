@@ -141,6 +141,7 @@ async def test_five_levels_are_too_many(story: Story) -> None:
     assert (await story.until_fact("RootInvalid", "default/root"))["data"]["problems"]
 
 
+@pytest.mark.lived_in("long")
 async def test_a_group_stays_until_nothing_needs_it(story: Story) -> None:
     """H06: bottom up, as its pods end or go and its children do; a child made meanwhile is refused (E15)."""
     await story.create(
@@ -210,6 +211,7 @@ async def test_one_pod_of_another_priority_holds_the_tree(story: Story) -> None:
     await story.check_facts()
 
 
+@pytest.mark.lived_in("long")
 @pytest.mark.parametrize(
     ("field", "spec", "words"),
     [
@@ -249,6 +251,7 @@ async def test_one_pod_of_another_kind_holds_the_tree(
     await story.check_facts()
 
 
+@pytest.mark.lived_in("long")
 @pytest.mark.kubernetes("1.37", "1.36")
 @pytest.mark.lived_in("long")
 async def test_a_parent_that_comes_late(story: Story) -> None:

@@ -10,7 +10,7 @@ from tests.builders import RACK, a_group, a_node
 from tests.e2e.scenarios.conftest import Story, member
 from tests.e2e.scenarios.test_broken_trees import says, until_condition
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.lived_in("long")]
 ONE = {"nvidia.com/gpu": 1}
 HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 Object = dict[str, Any]

@@ -21,7 +21,7 @@ from tests.controlplane.plane import ControlPlane
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import Story, real
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.lived_in("long")]
 GPU = {"nvidia.com/gpu": 8}
 DRA, STORAGE, CORE = "resource.k8s.io/v1", "storage.k8s.io/v1", "v1"
 BOUND = {"pv.kubernetes.io/bind-completed": "yes"}

@@ -214,6 +214,7 @@ def of_daemonset(name: str, node: str, requests: dict[str, Any], **spec: Any) ->
     )
 
 
+@pytest.mark.lived_in("long")
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.lived_in("long")
 async def test_room_that_is_reserved_and_not_nominated(story: Story, scope: str) -> None:
