@@ -136,6 +136,7 @@ class Bindings:
             body=msgspec.json.encode(body),
             content_type=content_type,
             effect=True,
+            tries_max=1,  # who asked looks whether it is still wanted before it asks again
         )
         try:
             await self._server.call(request)

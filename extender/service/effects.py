@@ -139,7 +139,7 @@ class Effects:
                         "member not nominated yet",
                         extra={"pod": reservation.pod, "error": str(error)},
                     )
-                    await asyncio.sleep(pause_s)
+                    await asyncio.sleep(max(pause_s, error.retry_after_s))
                     pause_s = min(pause_s * 2, RETRY_S_MAX)
 
     def _wanted(self, reservation: Reservation) -> bool:
