@@ -22,6 +22,7 @@ BENCHES = {
     "admission": "tests.bench.admission",
     "store": "tests.bench.store",
     "gang": "tests.bench.gang",
+    "trees": "tests.bench.trees",
 }
 OUT = Path(__file__).parents[2] / ".bench"
 
