@@ -23,6 +23,7 @@ BENCHES = {
     "store": "tests.bench.store",
     "gang": "tests.bench.gang",
     "trees": "tests.bench.trees",
+    "storms": "tests.bench.storms",
 }
 OUT = Path(__file__).parents[2] / ".bench"
 

@@ -114,8 +114,23 @@ class BoundWatch:
         return True
 
 
-async def create_all(api: Api, pods: Sequence[dict[str, Any]], per_s: float = 0) -> float:
-    """Create pods over a few connections, in order, evenly spaced if wanted; the time of the last answer."""
+async def create_all(
+    api: Api,
+    pods: Sequence[dict[str, Any]],
+    per_s: float = 0,
+    sent_at: dict[str, float] | None = None,
+) -> float:
+    """Create pods over a few connections, in order, evenly spaced if wanted.
+
+    Args:
+        api: Who creates.
+        pods: What.
+        per_s: How many in a second; 0: as fast as it goes.
+        sent_at: Filled in: pod -> when its create was sent (monotonic).
+
+    Returns:
+        When the last create was answered (monotonic).
+    """
     queue = iter(enumerate(pods))
     began_s = time.monotonic()
 
@@ -123,6 +138,8 @@ async def create_all(api: Api, pods: Sequence[dict[str, Any]], per_s: float = 0)
         for number, pod in queue:
             if per_s:
                 await asyncio.sleep(began_s + number / per_s - time.monotonic())
+            if sent_at is not None:
+                sent_at[pod["metadata"]["name"]] = time.monotonic()
             await api.create(pod)
 
     await asyncio.gather(*(worker() for _ in range(CONNECTIONS_MAX - 2)))

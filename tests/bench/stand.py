@@ -23,7 +23,7 @@ from extender.store import migrate
 from extender.store.embedded import running
 from tests.bench.sides import BUILT_IN, NAMESPACE, OUR_VERSION, RACK, ZONE, Side
 from tests.controlplane.api import Api, ApiError, Object
-from tests.controlplane.objects import a_namespace, a_node
+from tests.controlplane.objects import a_namespace, a_node, a_pod
 from tests.controlplane.plane import ControlPlane, token_of
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.service import ROOT, Service
@@ -163,6 +163,24 @@ class Stand:
     async def _nodes_gone(self, api: Api) -> bool:
         return not (await api.get("/api/v1/nodes", limit="1"))["items"]
 
+    async def fill(self) -> None:
+        """Let a pod of nobody's run on every node; it asks for one GPU."""
+        async with self.loader() as api:
+            await asyncio.gather(
+                *(
+                    api.create(
+                        a_pod(
+                            f"filler-{number}",
+                            namespace=NAMESPACE["ordinary"],
+                            requests={},
+                            markers=("nvidia.com/gpu",),
+                            nodeName=f"n{number:05}",
+                        )
+                    )
+                    for number in range(self._fleet)
+                )
+            )
+
     async def start(self, side: Side, qps: tuple[int, int] | None, **settings: str) -> None:
         """Start what a side needs: kube-scheduler, and for ours the service on an empty database.
 
@@ -197,16 +215,15 @@ class Stand:
             for namespace in sorted(set(NAMESPACE.values())):
                 await api.delete(f"/api/v1/namespaces/{namespace}/pods", {"gracePeriodSeconds": 0})
                 await api.delete(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events")
-            for side in NAMESPACE:
-                await self._sweep_groups(api, side)
+            for namespace in sorted(set(NAMESPACE.values())):
+                for version in (OUR_VERSION, BUILT_IN[self.minor]):
+                    await self._sweep_groups(api, version, namespace)
             await eventually(lambda: self._empty(api), timeout_s=120)
 
-    async def _sweep_groups(self, api: Api, side: str) -> None:
-        version = {"ours": OUR_VERSION, "native": BUILT_IN[self.minor]}.get(side)
-        for kind in ("podgroups", "compositepodgroups") if version else ():
-            path = f"/apis/{version}/namespaces/{NAMESPACE[side]}/{kind}"
-            if side == "native" and self.minor == "1.36" and kind == "compositepodgroups":
-                continue
+    async def _sweep_groups(self, api: Api, version: str, namespace: str) -> None:
+        alone = version == BUILT_IN["1.36"]  # has no composites
+        for kind in ("podgroups",) if alone else ("podgroups", "compositepodgroups"):
+            path = f"/apis/{version}/namespaces/{namespace}/{kind}"
             for item in (await api.get(path))["items"]:
                 if item["metadata"].get("finalizers"):  # no controller here lifts them
                     name = item["metadata"]["name"]

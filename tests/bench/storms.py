@@ -1,0 +1,233 @@
+"""What ordinary pods lose: by an extender being there, by members that wait at the gate, by refused ones.
+
+The same ordinary pods (1 CPU, 1 GPU) on the same fleet, in each scope of deploy/kubernetes/scopes and
+without an extender. Every node has one GPU less than a waiting member wants, so gangs are searched
+for and never placed. First pods come at 20/s (create to bind of each), then at full speed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from tests.bench.figures import Figure, Scale
+from tests.bench.race import BoundWatch, create_all
+from tests.bench.sides import NAMESPACE, ORDINARY, OUR_VERSION, OURS, Side, shipped_config
+from tests.bench.stand import Stand
+from tests.builders import a_group
+from tests.controlplane.objects import BIND, MEMBER, a_pod, condition_of
+from tests.controlplane.waiting import eventually
+
+SCOPES = ("marker-resource", "contended-resource", "everything")
+THROUGHPUT = {"marker-resource": "0.95 x", "contended-resource": "0.85 x"}
+QPS = (200, 400)  # as deploy/ ships it, on both sides
+GANG = 8
+PER_S = 20.0
+DEADLINE_S = 240.0
+GPU = "nvidia.com/gpu"
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """Who waits meanwhile."""
+
+    gated: int = 0
+    refused: int = 0
+
+    def __str__(self) -> str:
+        if self.gated:
+            return f"{self.gated:,} members wait at the gate"
+        return f"{self.refused:,} members refused without it" if self.refused else "nobody waits"
+
+
+class Size(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is measured."""
+
+    nodes: int
+    slowly: int  # ordinary pods at 20/s
+    at_once: int
+
+
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run gave."""
+
+    per_s: float
+    latencies_ms: tuple[float, ...]
+    filter_calls: int
+    unbound: int
+
+
+async def measure(stand: Stand, side: Side, waiting: Waiting, size: Size) -> Loss:
+    """Bring up the situation, then let ordinary pods come."""
+    await stand.sweep()
+    await stand.fleet(size.nodes)
+    await stand.fill()
+    await stand.start(side, QPS)
+    try:
+        async with stand.loader() as api, BoundWatch(api, NAMESPACE["ordinary"]) as watch:
+            await wait_for_room(stand, api, waiting)
+            warm = ordinary("warm", GANG)
+            await create_all(api, warm)
+            await seen(watch, warm)
+            before = filter_calls(stand)
+            sent_at: dict[str, float] = {}
+            slow = ordinary("slow", size.slowly)
+            await create_all(api, slow, PER_S, sent_at)
+            unbound = await seen(watch, slow)
+            calls = filter_calls(stand) - before
+            took = [watch.at[name] - at for name, at in sent_at.items() if name in watch.at]
+            fast = ordinary("fast", size.at_once)
+            began: dict[str, float] = {}
+            await create_all(api, fast, 0, began)
+            unbound += await seen(watch, fast)
+            last_s = max((watch.at[n] for n in began if n in watch.at), default=0)
+            return Loss(
+                per_s=size.at_once / (last_s - min(began.values())),
+                latencies_ms=tuple(sorted(t * 1000 for t in took)),
+                filter_calls=calls,
+                unbound=unbound,
+            )
+    finally:
+        await stand.stop()
+        await stand.sweep()
+
+
+def ordinary(prefix: str, count: int) -> list[dict[str, Any]]:
+    return [
+        a_pod(f"{prefix}-{n}", namespace=NAMESPACE["ordinary"], markers=(GPU,))
+        for n in range(count)
+    ]
+
+
+async def seen(watch: BoundWatch, pods: Sequence[dict[str, Any]]) -> int:
+    """Wait until pods are bound; the number of those that never were."""
+    names = {pod["metadata"]["name"] for pod in pods}
+    await watch.until(names, DEADLINE_S)
+    return len(names - watch.at.keys())
+
+
+async def wait_for_room(stand: Stand, api: Any, waiting: Waiting) -> None:
+    """Create gangs that find no room, and wait until everybody has said so."""
+    count = waiting.gated or waiting.refused
+    if not count:
+        return
+    # Without the policy (it holds in our namespace only) members must say what it would add.
+    namespace = NAMESPACE["ours" if waiting.gated else "ordinary"]
+    spec: dict[str, Any] = {} if waiting.gated else {"schedulerName": "gang-scheduler"}
+    markers = (GPU,) if waiting.gated else (GPU, MEMBER, BIND)
+    gangs = [f"w{number}" for number in range(count // GANG)]
+    for gang in gangs:
+        await api.create(a_group(gang, gang=GANG, namespace=namespace, version=OUR_VERSION))
+    pods = [
+        a_pod(
+            f"{gang}-{n}",
+            namespace=namespace,
+            markers=markers,
+            metadata={"labels": {"gang-extender.dev/pod-group": gang}},
+            **spec,
+        )
+        for gang in gangs
+        for n in range(GANG)
+    ]
+    for pod in pods:  # a whole node
+        for amounts in pod["spec"]["containers"][0]["resources"].values():
+            amounts[GPU] = "8"
+    await create_all(api, pods)
+    service = stand.service
+    assert service is not None
+
+    async def told() -> bool:
+        found = await service.get("/v1/gangs")
+        ready = [g for g in found if g["phase"] == "refused" and g["outcome"] != "waiting"]
+        if len(ready) < len(gangs) or waiting.gated:
+            return len(ready) == len(gangs)
+        items = (await api.get(f"/api/v1/namespaces/{namespace}/pods"))["items"]
+        return sum(condition_of(i, "PodScheduled") is not None for i in items) >= len(pods)
+
+    await eventually(told, timeout_s=DEADLINE_S, every_s=0.5)
+
+
+def filter_calls(stand: Stand) -> int:
+    return len(stand.service.calls("filter")) if stand.service is not None else 0
+
+
+def in_scope(scope: str) -> Side:
+    return msgspec.structs.replace(OURS, config=partial(shipped_config, file=f"scopes/{scope}"))
+
+
+def run(scale: Scale) -> Iterator[list[Figure]]:
+    """Measure every scope in every situation, each beside a run without an extender."""
+    size = Size(nodes=1000, slowly=600, at_once=2000)
+    situations = [Waiting(), Waiting(gated=5000), Waiting(refused=1000)]
+    scopes: tuple[str, ...] = SCOPES
+    if scale.quick:
+        size = Size(nodes=40, slowly=20, at_once=40)
+        situations = [Waiting(), Waiting(gated=40), Waiting(refused=24)]
+        scopes = SCOPES[:1]
+    cases = [
+        (f"{scope}, {waiting}", scope, waiting)
+        for waiting in situations
+        for scope in scopes
+        if scale.wants("storms", f"{scope}, {waiting}")
+    ]
+    if not cases:
+        return
+    with Stand() as stand, asyncio.Runner() as runner:
+        for name, scope, waiting in cases:
+            ours, alone = [], []
+            for number in range(1 if scale.quick else scale.rounds):
+                work = [(ours, in_scope(scope), waiting), (alone, ORDINARY, Waiting())]
+                for kept, side, who in work if number % 2 == 0 else work[::-1]:
+                    kept.append(runner.run(measure(stand, side, who, size)))
+                    print(f"  {name}: round {number + 1}, {side.name}: {kept[-1].per_s:.0f}/s")
+            yield figures_of(name, scope, waiting, ours, alone)
+
+
+def figures_of(
+    name: str, scope: str, waiting: Waiting, ours: list[Loss], alone: list[Loss]
+) -> list[Figure]:
+    """Compare throughput and latencies; runs that left pods unbound count as unfinished."""
+    done = [loss for loss in ours if not loss.unbound]
+    base = [loss for loss in alone if not loss.unbound]
+    calls = statistics.median([loss.filter_calls for loss in ours])
+    common: dict[str, Any] = {
+        "bench": "storms",
+        "baseline_name": "no extender",
+        "unfinished": len(ours) - len(done),
+        "baseline_unfinished": len(alone) - len(base),
+        "note": f"{calls:.0f} filter calls meanwhile",
+    }
+    stated = bool(waiting.refused)  # a loss to be known, not a promise
+    made = [
+        Figure(
+            what=f"{name}: ordinary pods at full speed",
+            unit="pods/s",
+            better="higher",
+            values=tuple(loss.per_s for loss in done),
+            baseline=tuple(loss.per_s for loss in base),
+            target="" if stated else THROUGHPUT.get(scope, ""),
+            **common,
+        )
+    ]
+    for label, part in (("p50", 0.5), ("p99", 0.99)):
+        made.append(
+            Figure(
+                what=f"{name}: create to bind at {PER_S:g}/s, {label}",
+                unit="ms",
+                better="lower",
+                values=tuple(quantile(loss.latencies_ms, part) for loss in done),
+                baseline=tuple(quantile(loss.latencies_ms, part) for loss in base),
+                target="1.2 x" if label == "p99" and not stated else "",
+                **common,
+            )
+        )
+    return made
+
+
+def quantile(values: Sequence[float], part: float) -> float:
+    """Give the value below which this part lies; nearest rank."""
+    return values[min(len(values) - 1, int(part * len(values)))]
