@@ -22,8 +22,9 @@ from typing import Any, Self
 from extender.store import migrate
 from extender.store.embedded import running
 from tests.bench.sides import BUILT_IN, NAMESPACE, OUR_VERSION, RACK, ZONE, Side
+from tests.builders import SLOT
 from tests.controlplane.api import Api, ApiError, Object
-from tests.controlplane.objects import a_namespace, a_node, a_pod
+from tests.controlplane.objects import a_namespace, a_node
 from tests.controlplane.plane import ControlPlane, token_of
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.service import ROOT, Service
@@ -145,7 +146,10 @@ class Stand:
         return held == {side: side == "ours" for side in NAMESPACE}
 
     async def fleet(self, size: int, **room: str) -> None:
-        """Bring the number of nodes to `size`: 20 to a rack, 5 racks to a zone; 8 CPUs and 8 GPUs each."""
+        """Bring the number of nodes to `size`: 20 to a rack, 5 racks to a zone; 8 CPUs and 8 GPUs each.
+
+        Every fifth node, so four of a rack, has one `SLOT`.
+        """
         if size == self._fleet:
             return
         room = {"nvidia.com/gpu": "8"} | room
@@ -157,29 +161,12 @@ class Stand:
             for number in range(self._fleet, size):
                 rack = number // NODES_PER_RACK
                 labels = {RACK: f"r{rack}", ZONE: f"z{rack // RACKS_PER_ZONE}"}
-                await api.create(a_node(f"n{number:05}", labels=labels, **room))
+                slot = {} if number % 5 else {SLOT: "1"}
+                await api.create(a_node(f"n{number:05}", labels=labels, **room, **slot))
         self._fleet = size
 
     async def _nodes_gone(self, api: Api) -> bool:
         return not (await api.get("/api/v1/nodes", limit="1"))["items"]
-
-    async def fill(self) -> None:
-        """Let a pod of nobody's run on every node; it asks for one GPU."""
-        async with self.loader() as api:
-            await asyncio.gather(
-                *(
-                    api.create(
-                        a_pod(
-                            f"filler-{number}",
-                            namespace=NAMESPACE["ordinary"],
-                            requests={},
-                            markers=("nvidia.com/gpu",),
-                            nodeName=f"n{number:05}",
-                        )
-                    )
-                    for number in range(self._fleet)
-                )
-            )
 
     async def start(self, side: Side, qps: tuple[int, int] | None, **settings: str) -> None:
         """Start what a side needs: kube-scheduler, and for ours the service on an empty database.

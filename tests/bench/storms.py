@@ -1,8 +1,9 @@
 """What ordinary pods lose: by an extender being there, by members that wait at the gate, by refused ones.
 
 The same ordinary pods (1 CPU, 1 GPU) on the same fleet, in each scope of deploy/kubernetes/scopes and
-without an extender. Every node has one GPU less than a waiting member wants, so gangs are searched
-for and never placed. First pods come at 20/s (create to bind of each), then at full speed.
+without an extender. Gangs of 8 want a rack with 8 slots where every rack has 4: each member alone would
+pass kube-scheduler's own filters, none is ever placed, and ordinary pods take nothing from them. First
+ordinary pods come at 20/s (create to bind of each is timed), then at full speed.
 """
 
 from __future__ import annotations
@@ -17,9 +18,17 @@ import msgspec
 
 from tests.bench.figures import Figure, Scale
 from tests.bench.race import BoundWatch, create_all
-from tests.bench.sides import NAMESPACE, ORDINARY, OUR_VERSION, OURS, Side, shipped_config
+from tests.bench.sides import (
+    NAMESPACE,
+    ORDINARY,
+    OUR_VERSION,
+    OURS,
+    RACK,
+    Side,
+    shipped_config,
+)
 from tests.bench.stand import Stand
-from tests.builders import a_group
+from tests.builders import SLOT, a_group
 from tests.controlplane.objects import BIND, MEMBER, a_pod, condition_of
 from tests.controlplane.waiting import eventually
 
@@ -65,7 +74,6 @@ async def measure(stand: Stand, side: Side, waiting: Waiting, size: Size) -> Los
     """Bring up the situation, then let ordinary pods come."""
     await stand.sweep()
     await stand.fleet(size.nodes)
-    await stand.fill()
     await stand.start(side, QPS)
     try:
         async with stand.loader() as api, BoundWatch(api, NAMESPACE["ordinary"]) as watch:
@@ -118,10 +126,12 @@ async def wait_for_room(stand: Stand, api: Any, waiting: Waiting) -> None:
     # Without the policy (it holds in our namespace only) members must say what it would add.
     namespace = NAMESPACE["ours" if waiting.gated else "ordinary"]
     spec: dict[str, Any] = {} if waiting.gated else {"schedulerName": "gang-scheduler"}
-    markers = (GPU,) if waiting.gated else (GPU, MEMBER, BIND)
+    markers = (SLOT,) if waiting.gated else (SLOT, MEMBER, BIND)
     gangs = [f"w{number}" for number in range(count // GANG)]
     for gang in gangs:
-        await api.create(a_group(gang, gang=GANG, namespace=namespace, version=OUR_VERSION))
+        await api.create(
+            a_group(gang, gang=GANG, topo=RACK, namespace=namespace, version=OUR_VERSION)
+        )
     pods = [
         a_pod(
             f"{gang}-{n}",
@@ -133,9 +143,6 @@ async def wait_for_room(stand: Stand, api: Any, waiting: Waiting) -> None:
         for gang in gangs
         for n in range(GANG)
     ]
-    for pod in pods:  # a whole node
-        for amounts in pod["spec"]["containers"][0]["resources"].values():
-            amounts[GPU] = "8"
     await create_all(api, pods)
     service = stand.service
     assert service is not None

@@ -76,9 +76,13 @@ def pytest_runtest_makereport(
 def site(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ControlPlane]:
-    """A control plane with our manifests applied; the built-in groups are served too."""
-    require_programs(request.param)
-    with ControlPlane(request.param, tmp_path_factory.mktemp(f"site-{request.param}")) as plane:
+    """A control plane with our manifests applied; the built-in groups are served too.
+
+    Flags of kube-apiserver may follow the version: `kubernetes("1.37 --max-requests-inflight=20")`.
+    """
+    minor, *flags = request.param.split()
+    require_programs(minor)
+    with ControlPlane(minor, tmp_path_factory.mktemp(f"site-{minor}"), flags=flags) as plane:
         for name in MANIFESTS:
             done = plane.kubectl("apply", "--server-side", "-f", str(DEPLOY / f"{name}.yaml"))
             assert done.returncode == 0, done.stderr

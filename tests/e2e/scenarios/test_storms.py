@@ -1,0 +1,234 @@
+"""No storms: members that wait cost nobody anything, and who can go is woken, alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tests.builders import a_gang, a_node
+from tests.controlplane.waiting import eventually
+from tests.e2e.scenarios.conftest import Story, member
+from tests.e2e.scenarios.intercept import Intercept, cannot, intercept, pod_of
+
+__all__ = ["intercept"]
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+GPU = {"nvidia.com/gpu": 8}
+WRITES = ("POST", "PATCH", "PUT", "DELETE")
+
+
+class Calls:
+    """Counts filter calls per member, and may answer some instead of the service."""
+
+    def __init__(self, intercept: Intercept) -> None:
+        self.filtered: Counter[str] = Counter()
+        self.kept_back = ""  # the pod whose filter calls fail
+        intercept.call = self._see
+
+    async def _see(self, request: web.Request, body: dict[str, Any]) -> web.Response | None:
+        if request.path.endswith("/filter"):
+            pod = pod_of(request.path, body)
+            if pod == self.kept_back:
+                return cannot("kept back by the test")
+            self.filtered[pod] += 1
+        return None
+
+    async def check(self, story: Story, *gangs: str) -> None:
+        """Check that nobody was filtered more than twice for each plan that has a place for it."""
+        plans: Counter[str] = Counter()
+        for fact in await story.service.facts("GangAdmitted", "GangExtended"):
+            plans.update(a["pod"].partition("/")[2] for a in fact["data"]["assignments"])
+        over = {p: (n, plans[p]) for p, n in self.filtered.items() if n > 2 * plans[p]}
+        assert not over, f"pod: (filter calls, plans) {over}\n{await story.report()}"
+        for gang in gangs:
+            assert any(pod.startswith(gang) for pod in self.filtered), f"{gang} was never filtered"
+
+
+def nodes(count: int, **labels: str) -> list[dict[str, Any]]:
+    return [a_node(f"n{i}", labels, gpu=8) for i in range(count)]
+
+
+def gang(name: str, pods: int, **spec: Any) -> list[dict[str, Any]]:
+    return a_gang(name, pods=pods, requests=GPU, **spec)
+
+
+def writes(story: Story) -> list[tuple[str, str]]:
+    """Give what our service has written so far."""
+    return [(method, path) for method, path in story.server.seen if method in WRITES]
+
+
+async def until_refused(story: Story, *gangs: str) -> None:
+    """Wait until trees have been told that there is no room, and everything about it is said."""
+
+    async def told() -> bool:
+        found = {g["gang"]: g for g in await story.service.get("/v1/gangs")}
+        return all(
+            (line := found.get(f"default/{name}")) is not None
+            and line["phase"] == "refused"
+            and line["outcome"] == "impossible"
+            for name in gangs
+        )
+
+    await eventually(told, timeout_s=60)
+    await until_quiet(story)
+
+
+async def until_quiet(story: Story, quiet_s: float = 3.0, within_s: float = 60.0) -> None:
+    """Wait until our service has written nothing to the API server for a while."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + within_s
+    before, since = len(writes(story)), loop.time()
+    while loop.time() - since < quiet_s:
+        if len(writes(story)) != before:
+            before, since = len(writes(story)), loop.time()
+        assert loop.time() < deadline, f"it never rests: {writes(story)[-20:]}"
+        await asyncio.sleep(0.2)
+
+
+async def test_two_filter_calls_at_most_per_member_and_plan(
+    intercept: Intercept, story: Story
+) -> None:
+    """Three gangs in turn, one of them extended later: kube-scheduler asks at most twice for each plan."""
+    calls = Calls(intercept)
+    await story.create(*nodes(60), *gang("a", 30))
+    await story.until_bound(30, "a-")
+    await story.create(*gang("b", 20, minimum=10))
+    await story.until_bound(20, "b-")
+    await story.create(*gang("c", 12))  # ten nodes are left
+    await until_refused(story, "c")
+    await story.create(a_node("n60", gpu=8), a_node("n61", gpu=8))
+    await story.until_bound(12, "c-")
+    await story.create(a_node("n62", gpu=8), member("a-30", "a", requests=GPU))
+    await story.until_bound(31, "a-")
+    await calls.check(story, "a-", "b-", "c-")
+    await story.check_facts()
+
+
+async def test_a_vetoed_plan_counts_for_itself(intercept: Intercept, story: Story) -> None:
+    """kube-scheduler refuses two of the nodes: the tree is planned again, with two calls for each plan."""
+    calls = Calls(intercept)
+    term = {
+        "labelSelector": {"matchLabels": {"app": "noisy"}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    loud = [
+        member(f"noisy-{n}", "", nodeName=f"n{n}", requests={"cpu": "1"}, metadata={"labels": {"app": "noisy"}})
+        for n in range(2)
+    ]  # fmt: skip
+    await story.create(*nodes(18), *loud)
+    await story.create(*gang("quiet", 16, affinity=affinity))
+    bound = await story.until_bound(16, "quiet-", timeout_s=90)
+    assert not {"n0", "n1"} & set(bound.values())
+    assert await story.service.facts("NodeVetoed"), "nothing was vetoed: the story tells nothing"
+    await calls.check(story, "quiet-")
+
+
+@pytest.mark.settings(barrier_timeout_s="4")
+async def test_an_expired_plan_counts_for_itself(intercept: Intercept, story: Story) -> None:
+    """One of twelve does not come: after the barrier's deadline all are planned and asked for again."""
+    calls = Calls(intercept)
+    calls.kept_back = "late-11"
+    await story.create(*nodes(12), *gang("late", 12))
+    await story.until_fact("BarrierExpired", "default/late")
+    calls.kept_back = ""
+    await story.until_bound(12, "late-", timeout_s=90)
+    assert len(await story.service.facts("GangAdmitted")) >= 2
+    await calls.check(story, "late-")
+
+
+async def test_members_that_wait_cost_nothing(story: Story) -> None:
+    """300 held members of gangs without room: no call of kube-scheduler, and after a while no write of ours.
+
+    Nor do ordinary pods that come and go wake anybody.
+    """
+    names = [f"w{n}" for n in range(30)]
+    await story.create(*nodes(9))
+    for name in names:
+        await story.create(*gang(name, 10))
+    await until_refused(story, *names)
+    assert not story.verbs.count("POST", "/filter")
+    before = len(writes(story))
+    await story.create(*(member(f"o-{n}", "", requests={"cpu": "1"}) for n in range(30)))
+    await story.until_bound(30, "o-")
+    for number in range(30):
+        path = f"/api/v1/namespaces/default/pods/o-{number}"
+        await story.api.delete(path, {"gracePeriodSeconds": 0})
+    await until_quiet(story)
+    assert writes(story)[before:] == []
+    assert not story.verbs.count("POST", "/filter")
+    assert not story.verbs.count("POST", "/bind")
+    assert not await story.bound("w")
+
+
+async def test_a_freed_slot_wakes_the_tree_that_lacks_it_and_no_other(
+    intercept: Intercept, story: Story
+) -> None:
+    """Three trees wait, each for devices that only one rack has; a freed one wakes that rack's tree (L39)."""
+    calls = Calls(intercept)
+    racks = ("a", "b", "c")
+    device = {rack: {f"example.com/{rack}": 8} for rack in racks}
+    fleet = [a_node(f"{r}{n}", {"rack": r}, **device[r]) for r in racks for n in range(4)]
+    blockers = [member(f"block-{r}", "", nodeName=f"{r}0", requests=device[r]) for r in racks]
+    await story.create(*fleet, *blockers)
+    for rack in racks:
+        await story.create(*a_gang(f"t{rack}", pods=4, topo="rack", requests=device[rack]))
+    trees = tuple(f"t{rack}" for rack in racks)
+    await until_refused(story, *trees)
+    assert not calls.filtered
+    before = len(writes(story))
+    await story.api.delete("/api/v1/namespaces/default/pods/block-b", {"gracePeriodSeconds": 0})
+    bound = await story.until_bound(4, "tb-")
+    assert {node[0] for node in bound.values()} == {"b"}
+    await until_quiet(story)
+    touched = writes(story)[before:]
+    others = [w for w in touched if any(f"/{t}" in w[1] for t in ("ta", "tc"))]
+    told = [(f["gang"], f["data"]) for f in await story.service.facts("GangRefused")]
+    assert others == [], f"trees that cannot go were touched: {told}"
+    assert {pod[:2] for pod in calls.filtered} == {"tb"}
+    await calls.check(story, "tb-")
+    pods = await story.pods()
+    for name, pod in pods.items():
+        if name.startswith(("ta-", "tc-")):
+            assert pod["spec"]["schedulingGates"]
+            assert not pod["status"].get("nominatedNodeName")
+    await story.check_facts()
+
+
+@pytest.mark.kubernetes(
+    "1.37 --max-mutating-requests-inflight=20 --max-requests-inflight=20",
+    # Without priority and fairness nobody queues: what is over four at once gets 429 there and then.
+    "1.37 --enable-priority-and-fairness=false --max-mutating-requests-inflight=4",
+)
+async def test_a_busy_api_server_makes_it_slower_and_loses_nothing(
+    story: Story, request: pytest.FixtureRequest
+) -> None:
+    """300 members through an API server that takes few requests at once (DESIGN 9.4)."""
+    refused: Counter[str] = Counter()
+
+    async def look(method: str, path: str, status: int) -> None:
+        if status == 429:
+            refused[f"{method} {path.rpartition('/')[2]}"] += 1
+
+    story.server.after = look
+    await story.create(*nodes(38), *a_gang("big", pods=300))
+    await story.until_bound(300, "big-", timeout_s=150)
+    await story.until_fact("GangSatisfied", "default/big")
+
+    async def all_recorded() -> bool:
+        return len(await story.service.facts("PodBound")) == 300
+
+    await eventually(all_recorded, timeout_s=30)
+    facts = await story.check_facts()
+    kinds = Counter(f["type"] for f in facts)
+    assert kinds["GangAdmitted"] == 1, "it was planned more than once"
+    assert not kinds["BindFailed"]
+    assert not kinds["BarrierExpired"]
+    assert not kinds["ReservationReleased"]
+    await story.check_room()
+    if "fairness=false" in request.node.callspec.params["site"]:
+        assert refused, "nobody was refused: the story tells nothing"
