@@ -1,4 +1,4 @@
-"""Run benchmarks: python -m tests.bench [NAME...] [--quick] [--rounds N] [--only TEXT] [--resume] [--out FILE]."""
+"""Run benchmarks: python -m tests.bench [NAME...] [--quick] [--rounds N] [--only PATTERN] [--resume] [--out FILE]."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ BENCHES = {
     "planner": "tests.bench.planner",
     "admission": "tests.bench.admission",
     "store": "tests.bench.store",
+    "verbs": "tests.bench.verbs",
+    "freed": "tests.bench.freed",
+    "memory": "tests.bench.memory",
     "gang": "tests.bench.gang",
     "trees": "tests.bench.trees",
     "storms": "tests.bench.storms",
@@ -33,7 +36,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHES))
     parser.add_argument("--quick", action="store_true", help="small sizes")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="", help="only cases whose name contains this")
+    parser.add_argument("--only", default="", help="only cases in whose name this is found")
     parser.add_argument("--resume", action="store_true", help="skip what is in the file already")
     parser.add_argument("--out", type=Path, default=OUT / "latest.json")
     given = parser.parse_args()

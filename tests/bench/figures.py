@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import statistics
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -13,13 +15,13 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
 
     rounds: int = 5  # alternating runs of each side
     quick: bool = False  # small sizes: does the benchmark work at all
-    only: str = ""  # only cases whose name contains this
+    only: str = ""  # only cases in whose name this pattern is found
     done: frozenset[tuple[str, str]] = frozenset()  # (bench, what) measured before; not again
 
     def wants(self, bench: str, case: str) -> bool:
         """Say whether a case is to be run; its figures are called "<case>: ..."."""
         known = any(b == bench and what.partition(": ")[0] == case for b, what in self.done)
-        return self.only in case and not known
+        return re.search(self.only, case) is not None and not known
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,3 +60,9 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
         if len(self.values) < 2 or not self.median:
             return 0.0
         return (max(self.values) - min(self.values)) / self.median
+
+
+def quantile(values: Sequence[float], part: float) -> float:
+    """Give the value below which this part lies, by nearest rank."""
+    ranked = sorted(values)
+    return ranked[min(len(ranked) - 1, int(part * len(ranked)))]

@@ -85,15 +85,14 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
                 for pod in range(shape.pods):
                     yield self.pod(f"{group}-{pod}", group)
 
-    def pod(self, name: str, group: str) -> Object:
-        """Make one pod of a group: 1 CPU."""
+    def pod(self, name: str, group: str, *resources: str) -> Object:
+        """Make one pod of a group: 1 CPU, and one of each extended resource."""
+        more: Object = {"namespace": self.namespace, "markers": resources}
         if self.name == "ours":
-            labels = {"labels": {"gang-extender.dev/pod-group": group}}
-            return a_pod(name, namespace=self.namespace, metadata=labels)
+            return a_pod(name, metadata={"labels": {"gang-extender.dev/pod-group": group}}, **more)
         if self.name == "native":
-            grouped = {"schedulingGroup": {"podGroupName": group}}
-            return a_pod(name, namespace=self.namespace, **grouped)
-        return a_pod(name, namespace=self.namespace)
+            return a_pod(name, schedulingGroup={"podGroupName": group}, **more)
+        return a_pod(name, **more)
 
 
 def shipped_config(url: str, file: str = "scheduler-config") -> Object:

@@ -168,6 +168,16 @@ class Stand:
     async def _nodes_gone(self, api: Api) -> bool:
         return not (await api.get("/api/v1/nodes", limit="1"))["items"]
 
+    async def start_service(self, **settings: str) -> None:
+        """Start the service as a ServiceAccount, on an empty database."""
+        name = f"bench_{next(self._numbers)}"
+        url = self.postgres.url
+        await execute(url, f'CREATE DATABASE "{name}" TEMPLATE "{TEMPLATE}"')
+        (self.folder / name).mkdir()
+        database = database_of(url, name)
+        self.service = Service(self.plane, self.folder / name, database, **settings)
+        await self.service.start()
+
     async def start(self, side: Side, qps: tuple[int, int] | None, **settings: str) -> None:
         """Start what a side needs: kube-scheduler, and for ours the service on an empty database.
 
@@ -177,14 +187,7 @@ class Stand:
             settings: Of the service.
         """
         if side.service:
-            name = f"bench_{next(self._numbers)}"
-            url = self.postgres.url
-            await execute(url, f'CREATE DATABASE "{name}" TEMPLATE "{TEMPLATE}"')
-            (self.folder / name).mkdir()
-            self.service = Service(
-                self.plane, self.folder / name, database_of(url, name), **settings
-            )
-            await self.service.start()
+            await self.start_service(**settings)
         config = side.config(self.service.url if self.service is not None else "")
         config["clientConnection"] = {} if qps is None else {"qps": qps[0], "burst": qps[1]}
         self.plane.start_scheduler(config, gates=side.gates(self.minor))

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from tests.bench.figures import Figure, Scale
+from tests.bench.figures import Figure, Scale, quantile
 from tests.bench.race import BoundWatch, create_all
 from tests.bench.sides import (
     NAMESPACE,
@@ -233,8 +233,3 @@ def figures_of(
             )
         )
     return made
-
-
-def quantile(values: Sequence[float], part: float) -> float:
-    """Give the value below which this part lies; nearest rank."""
-    return values[min(len(values) - 1, int(part * len(values)))]
