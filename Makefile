@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN := $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test e2e check fmt lint types arch bench long lock revision clean
+.PHONY: help setup demo test e2e check fmt lint types arch bench bench-check long lock revision clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -45,8 +45,11 @@ types: setup
 arch: setup
 	$(BIN)/lint-imports
 
-bench: setup ## Every number beside its baseline, measured in one run: make bench [NAMES="planner store"] [ROUNDS=5]
-	$(RUN) -m tests.bench $(NAMES) --rounds $(or $(ROUNDS),5)
+bench: setup ## Every number beside its baseline: make bench [NAMES="gang verbs"] [ROUNDS=5] [ONLY=pattern] [RESUME=1] [QUICK=1] [RECORD=1]
+	$(RUN) -m tests.bench $(NAMES) --rounds $(or $(ROUNDS),5) $(if $(ONLY),--only '$(ONLY)') $(if $(RESUME),--resume) $(if $(QUICK),--quick) $(if $(RECORD),--record)
+
+bench-check: setup ## What of the last run got worse than recorded by more than the spread
+	$(RUN) -m tests.bench $(NAMES) --check
 
 long: setup ## Soaks and large sizes, by hand
 	$(RUN) -m pytest -m long --timeout 3600

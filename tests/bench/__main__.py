@@ -1,4 +1,4 @@
-"""Run benchmarks: python -m tests.bench [NAME...] [--quick] [--rounds N] [--only PATTERN] [--resume] [--out FILE]."""
+"""Run benchmarks: python -m tests.bench [NAME...] [--quick] [--rounds N] [--only PATTERN] [--resume]."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import importlib
 import inspect
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ from pathlib import Path
 import msgspec
 
 from tests.bench.figures import Figure, Scale
+from tests.bench.plot import plot
+from tests.bench.record import PLOTS, load, record, worse
 from tests.bench.table import table
 
 # name -> module with `run(scale)`: a list of figures, plain or async, or lists of them as they come;
@@ -28,37 +31,61 @@ BENCHES = {
     "trees": "tests.bench.trees",
     "storms": "tests.bench.storms",
 }
+PLOTTED = ("gang", "trees")
 OUT = Path(__file__).parents[2] / ".bench"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHES))
-    parser.add_argument("--quick", action="store_true", help="small sizes")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="", help="only cases in whose name this is found")
-    parser.add_argument("--resume", action="store_true", help="skip what is in the file already")
-    parser.add_argument("--out", type=Path, default=OUT / "latest.json")
-    given = parser.parse_args()
-    unknown = [n for n in given.names if n not in BENCHES]
-    if unknown:
-        parser.error(f"no benchmark {unknown[0]!r}; there are {', '.join(BENCHES)}")
-    kept = {(f.bench, f.what): f for f in read(given.out)}
+def main() -> int:
+    given = _arguments()
+    quick = OUT / "quick.json"
+    out = given.out or (quick if given.quick else OUT / "latest.json")
+    names = given.names or list(BENCHES)
+    kept = {(f.bench, f.what): f for f in read(out)}
+    if given.check:
+        return check([f for f in kept.values() if f.bench in names])
     scale = Scale(
         rounds=given.rounds,
         quick=given.quick,
         only=given.only,
         done=frozenset(kept) if given.resume else frozenset(),
     )
-    for name in given.names or BENCHES:
+    measured = set(kept) if given.resume else set()
+    for name in names:
         began_s = time.monotonic()
         for found in figures_of(name, scale):
-            kept |= {(f.bench, f.what): f for f in found}
-            given.out.parent.mkdir(parents=True, exist_ok=True)
-            encoded = msgspec.json.encode(list(kept.values()))
-            given.out.write_bytes(msgspec.json.format(encoded))
-            print(table(found), flush=True)
+            new = {(f.bench, f.what): f for f in found}
+            kept |= new
+            measured |= set(new)
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_bytes(msgspec.json.format(msgspec.json.encode(list(kept.values()))))
+            print(table(list(new.values())), flush=True)
         print(f"{name}: {(time.monotonic() - began_s) / 60:.1f} min", flush=True)
+    if given.record:
+        keep([kept[key] for key in measured if key[0] in names], given.rounds)
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHES))
+    parser.add_argument("--quick", action="store_true", help="small sizes")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="", help="only cases in whose name this is found")
+    parser.add_argument("--resume", action="store_true", help="skip what is in the file already")
+    parser.add_argument(
+        "--record", action="store_true", help="write recorded.json, RESULTS.md, plots"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="measure nothing, compare with recorded"
+    )
+    parser.add_argument("--out", type=Path, help="file of figures (.bench/latest.json)")
+    given = parser.parse_args()
+    unknown = [n for n in given.names if n not in BENCHES]
+    if unknown:
+        parser.error(f"no benchmark {unknown[0]!r}; there are {', '.join(BENCHES)}")
+    if given.quick and given.record:
+        parser.error("--record with --quick: small sizes say nothing worth keeping")
+    return given
 
 
 def figures_of(name: str, scale: Scale) -> Iterator[Iterable[Figure]]:
@@ -75,5 +102,28 @@ def read(file: Path) -> list[Figure]:
     return msgspec.json.decode(file.read_bytes(), type=list[Figure]) if file.exists() else []
 
 
+def keep(figures: list[Figure], rounds: int) -> None:
+    """Record figures with the plots that belong to them."""
+    ranked = sorted(figures, key=lambda f: list(BENCHES).index(f.bench))
+    for bench in PLOTTED:
+        cases = {f.what.partition(": ")[0] for f in ranked if f.bench == bench}
+        plot(bench, cases, PLOTS / f"{bench}.png")
+    names = " ".join(dict.fromkeys(f.bench for f in ranked))
+    record(ranked, f'make bench NAMES="{names}" ROUNDS={rounds} RECORD=1')
+
+
+def check(figures: list[Figure]) -> int:
+    """Print what got worse; 1 when something did, or when there is nothing to compare."""
+    recorded = load()
+    known = {(r.figure.bench, r.figure.what) for r in recorded}
+    common = [f for f in figures if (f.bench, f.what) in known]
+    if not common:
+        print("nothing to compare: run `make bench` first, and once with RECORD=1", file=sys.stderr)
+        return 1
+    lines = worse(common, recorded)
+    print("\n".join(lines) or f"none of {len(common)} figures got worse by more than the spread")
+    return 1 if lines else 0
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

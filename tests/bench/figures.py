@@ -57,9 +57,18 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def spread(self) -> float:
         """Give (largest - smallest) / median of our values: what a difference must exceed to mean something."""
-        if len(self.values) < 2 or not self.median:
-            return 0.0
-        return (max(self.values) - min(self.values)) / self.median
+        return _spread(self.values)
+
+    @property
+    def baseline_spread(self) -> float:
+        """Give the same of the other side."""
+        return _spread(self.baseline)
+
+
+def _spread(values: Sequence[float]) -> float:
+    if len(values) < 2 or not statistics.median(values):
+        return 0.0
+    return (max(values) - min(values)) / statistics.median(values)
 
 
 def quantile(values: Sequence[float], part: float) -> float:

@@ -1,0 +1,68 @@
+"""What `make bench-check` calls worse, and what it leaves alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.bench.figures import Figure, Scale, quantile
+from tests.bench.record import Recorded, machine, page, worse
+
+
+def figure(*values: float, **more: Any) -> Figure:
+    common: dict[str, Any] = {"bench": "gang", "what": "a: b", "unit": "pods/s", "better": "higher"}
+    beside = {"baseline_name": "native gang", "baseline": (100.0, 102.0)}
+    return Figure(values=values, **(common | beside | more))
+
+
+def recorded(old: Figure, where: str = "") -> Recorded:
+    return Recorded(date="2026-11-21", machine=where or machine(), command="make bench", figure=old)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "lost"),
+    [
+        (figure(300, 310), figure(290, 300), False),  # within the spread
+        (figure(300, 310), figure(200, 210), True),
+        (figure(300, 310), figure(400, 410), False),  # better
+        (figure(300, 310), figure(100, 500), False),  # it jitters more than it lost
+        (figure(300, 310), figure(150, 155, baseline=(50.0, 51.0)), False),  # a slower machine
+        (figure(2, 2, better="lower"), figure(3, 3, better="lower"), True),
+        (figure(3, 3, better="lower"), figure(2, 2, better="lower"), False),
+        (figure(300, 310), figure(300, 310, unfinished=1), True),
+        (figure(300, 310), figure(200, what="another"), False),  # nothing to compare with
+    ],
+)
+def test_worse_is_what_loses_more_than_the_spread(old: Figure, new: Figure, lost: bool) -> None:
+    """Ratios are compared, so that another machine does not matter; spreads of both runs count."""
+    assert bool(worse([new], [recorded(old, where="another machine")])) == lost
+
+
+def test_without_a_baseline_only_the_same_machine_is_compared() -> None:
+    """A bare time says nothing on another machine."""
+    alone = {"baseline_name": "", "baseline": (), "better": "lower"}
+    old, new = figure(1.0, 1.0, **alone), figure(2.0, 2.0, **alone)
+    assert worse([new], [recorded(old)])
+    assert not worse([new], [recorded(old, where="another machine")])
+
+
+def test_the_page_shows_the_bad_as_well() -> None:
+    """Runs that did not finish stand beside those that did, and so does a ratio below the target."""
+    text = page([recorded(figure(50, 60, unfinished=3, baseline_unfinished=1, target="2 x"))])
+    assert "| a: b | 55 pods/s | 101 (native gang) | 0.54 | 18%, 2% | 2/3, 2/1 | 2 x |" in text
+
+
+def test_a_case_is_done_only_by_figures_of_its_own() -> None:
+    """Names of cases begin alike; resuming must not skip the longer by the shorter."""
+    done = frozenset({("gang", "1,000 pods, QPS 5, created at 20/s: last create to last bind")})
+    scale = Scale(done=done, only="QPS")
+    assert scale.wants("gang", "1,000 pods, QPS 5")
+    assert not scale.wants("gang", "1,000 pods, QPS 5, created at 20/s")
+    assert not scale.wants("gang", "1,000 pods")
+
+
+def test_quantiles_are_values_that_were_measured() -> None:
+    """Nearest rank, whatever the order."""
+    assert quantile([3, 1, 2], 0.5) == 2
+    assert quantile(range(100), 0.99) == 99
