@@ -46,6 +46,7 @@ def main() -> int:
     scale = Scale(
         rounds=given.rounds,
         quick=given.quick,
+        kubernetes=given.kubernetes,
         only=given.only,
         done=frozenset(kept) if given.resume else frozenset(),
     )
@@ -70,6 +71,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHES))
     parser.add_argument("--quick", action="store_true", help="small sizes")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--kubernetes", default="1.37", help="for gang: 1.37 or 1.36")
     parser.add_argument("--only", default="", help="only cases in whose name this is found")
     parser.add_argument("--resume", action="store_true", help="skip what is in the file already")
     parser.add_argument(

@@ -73,6 +73,7 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
     name = f"gang of {GANG.pods}, {nodes:,} nodes"
     if not scale.wants("freed", name):
         return
+    print(f"freed: {rounds} rounds, about {rounds * 1.5:.0f} min", flush=True)
     took: dict[str, list[float | None]] = {"ours": [], "native": []}
     with Stand() as stand, asyncio.Runner() as runner:
         for number in range(rounds):

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 from tests.bench.figures import Figure, Scale
-from tests.bench.race import Case, figures_of, keep, race
+from tests.bench.race import Case, figures_of, foretell, keep, race
 from tests.bench.sides import NATIVE, ORDINARY, OURS, Shape
 from tests.bench.stand import Stand
 
@@ -17,11 +17,12 @@ SIDES = (OURS, NATIVE, ORDINARY)
 
 def cases(scale: Scale) -> list[Case]:
     """Give what is measured, cheapest first."""
+    minor = scale.kubernetes
     if scale.quick:
-        return [Case(shape=Shape(pods=40), nodes=40, qps=QPS[0], deadline_s=40)]
+        return [Case(shape=Shape(pods=40), nodes=40, qps=QPS[0], deadline_s=40, kubernetes=minor)]
     gang = Shape(pods=1000)
     return [
-        Case(shape=gang, nodes=nodes, qps=qps, per_s=per_s)
+        Case(shape=gang, nodes=nodes, qps=qps, per_s=per_s, kubernetes=minor)
         for per_s in (0, 20)
         for nodes in (1000, 5000)
         for qps in QPS
@@ -34,7 +35,8 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
     if not wanted:
         return
     rounds = 1 if scale.quick else scale.rounds
-    with Stand() as stand, asyncio.Runner() as runner:
+    foretell("gang", [(case, SIDES) for case in wanted], rounds)
+    with Stand(scale.kubernetes) as stand, asyncio.Runner() as runner:
         for case in wanted:
             runs = runner.run(race(stand, SIDES, case, rounds))
             keep("gang", case, runs)

@@ -70,6 +70,7 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
     name = f"{nodes:,} nodes, {pods:,} pods, {gangs:,} gangs"
     if not scale.wants("memory", name):
         return
+    print(f"memory: about {1 + pods // 6000} min", flush=True)
     with Stand() as stand:
         found = asyncio.run(measure(stand, nodes, pods, gangs))
         asyncio.run(stand.stop())

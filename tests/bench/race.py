@@ -35,11 +35,20 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     qps: tuple[int, int] | None = None  # of kube-scheduler's client; None: its default
     per_s: float = 0  # pods created per second; 0: at full speed
     deadline_s: float = 300  # after the last create; a run that takes longer did not finish
+    kubernetes: str = "1.37"
 
     def __str__(self) -> str:
         qps = "QPS 50/100 (default)" if self.qps is None else f"QPS {self.qps[0]:,}/{self.qps[1]:,}"
         speed = f", created at {self.per_s:g}/s" if self.per_s else ""
-        return f"{self.shape}, {self.nodes:,} nodes, {qps}{speed}"
+        version = "" if self.kubernetes == "1.37" else f", Kubernetes {self.kubernetes}"
+        return f"{self.shape}, {self.nodes:,} nodes, {qps}{speed}{version}"
+
+    def about_s(self, side: str) -> float:
+        """Guess how long one run takes, for people who plan their evening."""
+        slots = sum(number <= (self.qps or (0, 0))[0] for number in (200, 5000))
+        per_s = RATES[side][slots]
+        creating_s = self.shape.total / (self.per_s or 500)
+        return 15 + self.nodes / 500 + 2 * creating_s + self.shape.total / per_s
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,6 +219,12 @@ def _after(stamp: str, wall_s: float) -> float:
     return seconds + float(f"0.{re.sub(r'[^0-9].*', '', rest) or 0}") - wall_s
 
 
+def foretell(bench: str, cases: Sequence[tuple[Case, Sequence[Side]]], rounds: int) -> None:
+    """Say how long it will take."""
+    seconds = sum(rounds * case.about_s(side.name) for case, sides in cases for side in sides)
+    print(f"{bench}: {len(cases)} cases, {rounds} rounds, about {seconds / 60:.0f} min", flush=True)
+
+
 async def race(
     stand: Stand, sides: Sequence[Side], case: Case, rounds: int
 ) -> dict[str, list[Run]]:
@@ -260,4 +275,6 @@ def figures_of(bench: str, case: Case, runs: dict[str, list[Run]], target: str) 
     return made
 
 
+# Pods per second, roughly, at the default QPS, at 200/400, and at 5,000
+RATES = {"ours": (150, 150, 150), "native": (24, 90, 150), "ordinary": (50, 200, 500)}
 BASELINES = {"native": "native gang", "ordinary": "ordinary pods"}

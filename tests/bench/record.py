@@ -73,6 +73,8 @@ def page(recorded: Sequence[Recorded]) -> str:
         "baseline, measured alternating in the same run on the same machine: medians, then the ratio of ours",
         "to theirs, the spread of ours and of theirs ((largest - smallest) / median), and of each side the",
         "runs that finished / did not. `make bench-check` compares a later run with these ratios.",
+        "QPS is that of kube-scheduler's client. Our service, which binds for its members, is limited by 24",
+        "connections and by API priority and fairness, not by a rate of its own.",
     ]
     for bench in dict.fromkeys(r.figure.bench for r in recorded):
         mine = [r for r in recorded if r.figure.bench == bench]

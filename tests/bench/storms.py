@@ -173,7 +173,7 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
     scopes: tuple[str, ...] = SCOPES
     if scale.quick:
         size = Size(nodes=40, slowly=20, at_once=40)
-        situations = [Waiting(), Waiting(gated=40), Waiting(refused=24)]
+        situations = [Waiting(gated=40), Waiting(refused=24)]
         scopes = SCOPES[:1]
     cases = [
         (f"{scope}, {waiting}", scope, waiting)
@@ -183,10 +183,12 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
     ]
     if not cases:
         return
+    rounds = 1 if scale.quick else scale.rounds
+    print(f"storms: {len(cases)} cases, {rounds} rounds, about {len(cases) * rounds * 3} min")
     with Stand() as stand, asyncio.Runner() as runner:
         for name, scope, waiting in cases:
             ours, alone = [], []
-            for number in range(1 if scale.quick else scale.rounds):
+            for number in range(rounds):
                 work = [(ours, in_scope(scope), waiting), (alone, ORDINARY, Waiting())]
                 for kept, side, who in work if number % 2 == 0 else work[::-1]:
                     kept.append(runner.run(measure(stand, side, who, size)))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from tests.bench.figures import Figure, Scale
 from tests.bench.gang import QPS, TARGETS
-from tests.bench.race import Case, figures_of, keep, race
+from tests.bench.race import Case, figures_of, foretell, keep, race
 from tests.bench.sides import NATIVE_TREES, ORDINARY, OURS, Shape, Side
 from tests.bench.stand import Stand
 
@@ -44,8 +44,10 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
     wanted = [(case, who) for case, who in cases(scale) if scale.wants("trees", str(case))]
     if not wanted:
         return
+    rounds = 1 if scale.quick else scale.rounds
+    foretell("trees", wanted, rounds)
     with Stand() as stand, asyncio.Runner() as runner:
         for case, sides in wanted:
-            runs = runner.run(race(stand, sides, case, 1 if scale.quick else scale.rounds))
+            runs = runner.run(race(stand, sides, case, rounds))
             keep("trees", case, runs)
             yield figures_of("trees", case, runs, TARGETS[case.qps])

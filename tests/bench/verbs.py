@@ -105,6 +105,7 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
     if not scale.wants("verbs", "filter"):
         return
     nodes, count, rounds = (200, 50, 2) if scale.quick else (5000, 500, scale.rounds)
+    print(f"verbs: about {1 + rounds} min", flush=True)
     with Stand() as stand:
         bodies = asyncio.run(prepare(stand, nodes))
         assert stand.service is not None

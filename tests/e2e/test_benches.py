@@ -1,0 +1,39 @@
+"""Every benchmark of the whole product still runs, at sizes that say nothing about speed."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.bench.figures import Figure
+from tests.e2e.conftest import NEWEST, require_programs
+from tests.e2e.scenarios.service import ROOT
+
+# name -> figures that it gives at its small size
+BENCHES = {"verbs": 12, "freed": 1, "memory": 2, "gang": 2, "trees": 1, "storms": 6}
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("name", BENCHES)
+def test_a_benchmark_gives_its_figures(name: str, tmp_path: Path) -> None:
+    """It ends, nothing is left unfinished on either side, and every figure is a number."""
+    require_programs(NEWEST)
+    file = tmp_path / "figures.json"
+    command = [sys.executable, "-m", "tests.bench", name, "--quick", "--out", str(file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = msgspec.json.decode(file.read_bytes(), type=list[Figure])
+    assert len(figures) == BENCHES[name], done.stdout
+    for figure in figures:
+        assert not figure.unfinished, figure
+        assert not figure.baseline_unfinished, figure
+        assert figure.values, figure
+        assert math.isfinite(figure.median), figure
+        if figure.baseline_name:
+            assert figure.ratio > 0, figure
