@@ -67,6 +67,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     per_s: float
     latencies_ms: tuple[float, ...]
     filter_calls: int
+    service_cpu_s: float  # the service and its planner, while pods came slowly
     unbound: int
 
 
@@ -82,11 +83,13 @@ async def measure(stand: Stand, side: Side, waiting: Waiting, size: Size) -> Los
             await create_all(api, warm)
             await seen(watch, warm)
             before = filter_calls(stand)
+            used_s = service_cpu_s(stand)
             sent_at: dict[str, float] = {}
             slow = ordinary("slow", size.slowly)
             await create_all(api, slow, PER_S, sent_at)
             unbound = await seen(watch, slow)
             calls = filter_calls(stand) - before
+            used_s = service_cpu_s(stand) - used_s
             took = [watch.at[name] - at for name, at in sent_at.items() if name in watch.at]
             fast = ordinary("fast", size.at_once)
             began: dict[str, float] = {}
@@ -97,6 +100,7 @@ async def measure(stand: Stand, side: Side, waiting: Waiting, size: Size) -> Los
                 per_s=size.at_once / (last_s - min(began.values())),
                 latencies_ms=tuple(sorted(t * 1000 for t in took)),
                 filter_calls=calls,
+                service_cpu_s=used_s,
                 unbound=unbound,
             )
     finally:
@@ -162,6 +166,10 @@ def filter_calls(stand: Stand) -> int:
     return len(stand.service.calls("filter")) if stand.service is not None else 0
 
 
+def service_cpu_s(stand: Stand) -> float:
+    return sum(used for name, used in stand.cpu_s().items() if name.startswith("service"))
+
+
 def in_scope(scope: str) -> Side:
     return msgspec.structs.replace(OURS, config=partial(shipped_config, file=f"scopes/{scope}"))
 
@@ -203,12 +211,15 @@ def figures_of(
     done = [loss for loss in ours if not loss.unbound]
     base = [loss for loss in alone if not loss.unbound]
     calls = statistics.median([loss.filter_calls for loss in ours])
+    seconds = statistics.median([loss.service_cpu_s for loss in ours])
+    pods = len(ours[0].latencies_ms)
     common: dict[str, Any] = {
         "bench": "storms",
         "baseline_name": "no extender",
         "unfinished": len(ours) - len(done),
         "baseline_unfinished": len(alone) - len(base),
-        "note": f"{calls:.0f} filter calls meanwhile",
+        "note": f"{name}: while {pods} pods came at {PER_S:g}/s, {calls:.0f} filter calls and "
+        f"{seconds:.1f} s of CPU of the service",
     }
     stated = bool(waiting.refused)  # a loss to be known, not a promise
     made = [
