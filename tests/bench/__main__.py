@@ -16,6 +16,7 @@ import msgspec
 from tests.bench.figures import Figure, Scale
 from tests.bench.plot import plot
 from tests.bench.record import PLOTS, load, record, worse
+from tests.bench.stand import close_stands
 from tests.bench.table import table
 
 # name -> module with `run(scale)`: a list of figures, plain or async, or lists of them as they come;
@@ -128,4 +129,7 @@ def check(figures: list[Figure]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    finally:
+        close_stands()

@@ -10,7 +10,7 @@ from typing import Any
 from tests.bench.figures import Figure, Scale
 from tests.bench.race import BoundWatch, create_all
 from tests.bench.sides import NATIVE, OURS, Shape, Side
-from tests.bench.stand import Stand
+from tests.bench.stand import Stand, a_stand
 from tests.builders import SLOT
 from tests.controlplane.objects import a_pod, condition_of
 from tests.controlplane.waiting import eventually
@@ -75,7 +75,8 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
         return
     print(f"freed: {rounds} rounds, about {rounds * 1.5:.0f} min", flush=True)
     took: dict[str, list[float | None]] = {"ours": [], "native": []}
-    with Stand() as stand, asyncio.Runner() as runner:
+    stand = a_stand()
+    with asyncio.Runner() as runner:
         for number in range(rounds):
             for side in (OURS, NATIVE) if number % 2 == 0 else (NATIVE, OURS):
                 took[side.name].append(runner.run(measure(stand, side, nodes)))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tests.bench.figures import Figure, Scale
 from tests.bench.race import Case, figures_of, foretell, keep, race
 from tests.bench.sides import NATIVE, ORDINARY, OURS, Shape
-from tests.bench.stand import Stand
+from tests.bench.stand import a_stand
 
 QPS: tuple[tuple[int, int] | None, ...] = ((5000, 5000), (200, 400), None)
 TARGETS = {(5000, 5000): "2 x", (200, 400): "3 x", None: "10 x"}
@@ -36,7 +36,8 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
         return
     rounds = 1 if scale.quick else scale.rounds
     foretell("gang", [(case, SIDES) for case in wanted], rounds)
-    with Stand(scale.kubernetes) as stand, asyncio.Runner() as runner:
+    stand = a_stand(scale.kubernetes)
+    with asyncio.Runner() as runner:
         for case in wanted:
             runs = runner.run(race(stand, SIDES, case, rounds))
             keep("gang", case, runs)

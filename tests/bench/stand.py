@@ -242,6 +242,23 @@ class Stand:
         return used
 
 
+_open: dict[str, Stand] = {}
+_stack = ExitStack()
+
+
+def a_stand(minor: str = "1.37") -> Stand:
+    """Give the stand of this process: started at first use, kept for the next benchmark."""
+    if minor not in _open:
+        _open[minor] = _stack.enter_context(Stand(minor))
+    return _open[minor]
+
+
+def close_stands() -> None:
+    """Stop everything that `a_stand` has started."""
+    _open.clear()
+    _stack.close()
+
+
 def children(pid: int) -> list[int]:
     """Give the processes below one."""
     found: list[int] = []

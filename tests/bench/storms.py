@@ -27,7 +27,7 @@ from tests.bench.sides import (
     Side,
     shipped_config,
 )
-from tests.bench.stand import Stand
+from tests.bench.stand import Stand, a_stand
 from tests.builders import SLOT, a_group
 from tests.controlplane.objects import BIND, MEMBER, a_pod, condition_of
 from tests.controlplane.waiting import eventually
@@ -193,7 +193,8 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
         return
     rounds = 1 if scale.quick else scale.rounds
     print(f"storms: {len(cases)} cases, {rounds} rounds, about {len(cases) * rounds * 3} min")
-    with Stand() as stand, asyncio.Runner() as runner:
+    stand = a_stand()
+    with asyncio.Runner() as runner:
         for name, scope, waiting in cases:
             ours, alone = [], []
             for number in range(rounds):

@@ -9,7 +9,7 @@ from tests.bench.figures import Figure, Scale
 from tests.bench.gang import QPS, TARGETS
 from tests.bench.race import Case, figures_of, foretell, keep, race
 from tests.bench.sides import NATIVE_TREES, ORDINARY, OURS, Shape, Side
-from tests.bench.stand import Stand
+from tests.bench.stand import a_stand
 
 # Composites x groups x pods of kube-scheduler's own performance tests, and with a topology of two levels
 UPSTREAM = (
@@ -46,7 +46,8 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
         return
     rounds = 1 if scale.quick else scale.rounds
     foretell("trees", wanted, rounds)
-    with Stand() as stand, asyncio.Runner() as runner:
+    stand = a_stand()
+    with asyncio.Runner() as runner:
         for case, sides in wanted:
             runs = runner.run(race(stand, sides, case, rounds))
             keep("trees", case, runs)
