@@ -16,7 +16,8 @@ from tests.e2e.scenarios.intercept import Intercept, cannot, intercept, pod_of
 
 __all__ = ["intercept"]
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+# Calls and writes are counted here, and neighbours have some of their own.
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.lived_in("long")]
 GPU = {"nvidia.com/gpu": 8}
 WRITES = ("POST", "PATCH", "PUT", "DELETE")
 
