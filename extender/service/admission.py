@@ -23,7 +23,7 @@ from extender.core.decisions.admission import (
 )
 from extender.core.decisions.differences import Circumstances, Nominations
 from extender.core.decisions.reconcile import decide_reconcile
-from extender.core.decisions.requests import members_wanting, plan_request
+from extender.core.decisions.requests import TreeParts, plan_request
 from extender.core.decisions.rows import NodeRows
 from extender.core.decisions.standing import Refusals
 from extender.core.decisions.vetoes import Suspicions, VetoBook, decide_vetoes
@@ -47,7 +47,7 @@ from extender.telemetry import METRICS
 log = logging.getLogger(__name__)
 
 SETTLE_S = 0.01  # changes come in bursts; one pass serves a burst
-REST_PER_PASS = 2  # after a pass the loop rests this many times as long as the pass took, ...
+REST_PER_PASS = 4  # after a pass the loop rests this many times as long as the pass took, ...
 REST_S_MAX = 0.2  # ... at most so long: what passes leave is what filter and bind live on
 SLICE_MS = 10  # a pass gives the event loop back this often
 EXPLAIN_MS = (
@@ -90,6 +90,7 @@ class Admission:
         )
         self._forest_of = ClusterView()  # the view that `forest` was made from
         self._rows = NodeRows()
+        self._parts = TreeParts()
         self._suspicions = Suspicions()
         self._nominations = Nominations()
         self._vetoes = VetoBook()
@@ -225,15 +226,17 @@ class Admission:
 
     def _pending(self) -> list[GroupKey]:
         """Give the roots that want something, highest priority first, then oldest."""
-        state = self._leader.speculative
+        view, state = self._look()
+        hints = self._suspicions.hints(view)
         trees = [
             tree
             for tree in self.forest.trees.values()
-            if tree.problems or members_wanting(tree, state.roots.get(tree.root.uid))
+            if tree.problems or self._parts.of(tree, state.roots.get(tree.root.uid), hints).wanting
         ]
         trees.sort(key=lambda t: (-t.root.priority, t.root.created_us, t.root.key))
         wanted = {tree.root.uid for tree in trees}
         self._refused.keep(wanted)
+        self._parts.keep({tree.root.uid for tree in self.forest.trees.values()})
         self._not_before = {uid: t for uid, t in self._not_before.items() if uid in wanted}
         self._counted = {uid: t for uid, t in self._counted.items() if uid in wanted}
         return [tree.root.key for tree in trees]
@@ -356,16 +359,17 @@ class Admission:
         current = self.forest.trees.get(tree.root.key)
         if current is None or current.problems or current.root.uid != tree.root.uid:
             return None, None
-        if not members_wanting(current, state.roots.get(current.root.uid)):
+        root = state.roots.get(current.root.uid)
+        part = self._parts.of(current, root, self._suspicions.hints(view))
+        if not part.wanting:
             return None, None
         request = plan_request(
             view,
             state,
-            current,
+            part,
             rows=self._rows,
             budget=self._settings.plan_budget,
             vetoes=self._vetoes.holding(view, state, self._clock.now_us() // 1000),
-            hints=self._suspicions.hints(view),
         )
         return current, request
 

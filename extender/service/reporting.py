@@ -18,7 +18,7 @@ from extender.core.decisions.requests import foreign_gates
 from extender.core.decisions.verbs import pending_reason, suspect_rules
 from extender.core.errors import BindRefused, ClusterUnavailable
 from extender.core.groups import PODS_DIFFER, Forest, Group, Tree
-from extender.core.ids import GroupKey, PodUid
+from extender.core.ids import GroupKey, PodUid, RootUid
 from extender.core.pods import Pod
 from extender.core.state import ReservationState, RootState
 from extender.core.view import ClusterView
@@ -38,6 +38,20 @@ class _ConditionJob(msgspec.Struct, frozen=True):
     condition: Condition
 
 
+class _Leaf(msgspec.Struct):
+    """What the members of a leaf were told."""
+
+    seen: tuple[object, ...]  # what it was made from: pods, tree, root
+    reason: str
+    since_ms: int
+    said: dict[PodUid, str]
+    settled: bool  # everybody was told
+
+
+def _same(before: tuple[object, ...], now: tuple[object, ...]) -> bool:
+    return all(a is b for a, b in zip(before, now, strict=True))
+
+
 class Reporter:
     """Brings conditions and Events up to what the state says."""
 
@@ -46,8 +60,8 @@ class Reporter:
         self._leader = leader
         self._clock = clock
         self._jobs: asyncio.Queue[_ConditionJob | Notice] = asyncio.Queue()
-        self._said: dict[PodUid, str] = {}
-        self._since: dict[GroupKey, tuple[str, int]] = {}  # leaf -> its reason, and since when
+        self._leaves: dict[GroupKey, _Leaf] = {}
+        self._trees: dict[RootUid, tuple[object, ...]] = {}  # what conditions were last made from
         self._wrote: dict[tuple[GroupKey, str, str], Condition] = {}
         self._warned: dict[GroupKey, tuple[str, ...]] = {}
         self._looked: tuple[Forest, int] | None = (
@@ -56,11 +70,16 @@ class Reporter:
 
     def sync(self, view: ClusterView, state: ReservationState, forest: Forest) -> None:
         """Queue what differs from what was said before."""
+        trees: dict[RootUid, tuple[object, ...]] = {}
         for tree in forest.trees.values():
             root = state.roots.get(tree.root.uid)
+            made_from = trees[tree.root.uid] = (tree, root, view.blueprints)
+            if _same(self._trees.get(tree.root.uid, (None, None, None)), made_from):
+                continue
             for group in tree.groups:
                 self._condition(group, _condition_of(tree, group, root))
             self._templates(view, tree)
+        self._trees = trees
         self._warnings(view, forest)
         for orphan in forest.orphans.values():
             condition = Condition(
@@ -116,10 +135,19 @@ class Reporter:
         self._warned = warned
 
     def _pods(self, view: ClusterView, state: ReservationState, forest: Forest) -> None:
-        said: dict[PodUid, str] = {}
-        since: dict[GroupKey, tuple[str, int]] = {}
+        leaves: dict[GroupKey, _Leaf] = {}
         now_ms = self._clock.monotonic_ms()
         for leaf, members in view.members.items():
+            root_key = forest.root_of.get(leaf)
+            tree = forest.trees.get(root_key) if root_key is not None else None
+            root = state.roots.get(tree.root.uid) if tree is not None else None
+            before = self._leaves.get(leaf)
+            seen = (members, tree, root)
+            if before is None:
+                before = _Leaf((None, None, None), "", now_ms, {}, settled=False)
+            elif before.settled and tree is not None and _same(before.seen, seen):
+                leaves[leaf] = before
+                continue
             waiting = [
                 pod
                 for pod in members.values()
@@ -128,18 +156,20 @@ class Reporter:
             if not waiting:
                 continue
             reason = pending_reason(state, forest, view, leaf)
-            before = self._since.get(leaf)
-            since[leaf] = before if before is not None and before[0] == reason else (reason, now_ms)
-            if now_ms - since[leaf][1] < SETTLED_MS:
-                said |= {pod.uid: self._said[pod.uid] for pod in waiting if pod.uid in self._said}
-                continue
-            fresh = 0
-            for pod in sorted(waiting, key=lambda p: p.path):
-                said[pod.uid] = reason
-                if self._said.get(pod.uid) != reason and fresh < NOTICES_PER_TREE_MAX:
-                    fresh += 1
-                    self._jobs.put_nowait(_pod_notice(pod, reason))
-        self._said, self._since = said, since
+            since_ms = before.since_ms if before.reason == reason else now_ms
+            settled = now_ms - since_ms >= SETTLED_MS
+            said = {p.uid: before.said[p.uid] for p in waiting if p.uid in before.said}
+            if settled:
+                self._tell(waiting, reason, said)
+            leaves[leaf] = _Leaf(seen, reason, since_ms, said, settled)
+        self._leaves = leaves
+
+    def _tell(self, waiting: list[Pod], reason: str, said: dict[PodUid, str]) -> None:
+        """Tell the pods of a leaf their reason, those that have not heard it yet."""
+        fresh = [pod for pod in waiting if said.get(pod.uid) != reason]
+        for pod in sorted(fresh, key=lambda p: p.path)[:NOTICES_PER_TREE_MAX]:
+            self._jobs.put_nowait(_pod_notice(pod, reason))
+        said |= {pod.uid: reason for pod in waiting}
 
     async def run(self) -> None:
         """Write for ever; what fails is said again when it next differs."""

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from extender.core.decisions.oddities import oddities, template_mismatches
-from extender.core.decisions.requests import foreign_gates, is_candidate, plan_request
+from extender.core.decisions.requests import TreeParts, foreign_gates, is_candidate, plan_request
 from extender.core.decisions.rows import NodeRows
 from extender.core.groups import Forest, Group, Orphan, Tree
 from extender.core.ids import GroupKey, PodUid, RootUid
@@ -210,7 +210,7 @@ def _planned(
     if tree.problems:
         texts = tuple(problem.text for problem in tree.problems)
         return RootVerdict(root=name, kind=kind, verdict="invalid", reasons=texts), view
-    request = plan_request(view, EMPTY, tree, rows=rows, budget=budget)
+    request = plan_request(view, EMPTY, TreeParts().of(tree, None), rows=rows, budget=budget)
     verdict = plan(request)
     search = SearchLine(verdict.search.nodes, verdict.search.exhausted)
     gates = foreign_gates(tree)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from extender.core.decisions.requests import plan_request
+from extender.core.decisions.requests import TreeParts, plan_request
 from extender.core.decisions.rows import NodeRows
 from extender.core.planner.search import plan
 from extender.core.view import forest_of
 from tests.bench.figures import Figure, Scale
-from tests.builders import Object, a_fleet, a_group, a_pod
+from tests.builders import GPU, Object, a_fleet, a_group, a_pod
 from tests.fakes import GATED, Stage
 
 CPU = {"cpu": "1"}
@@ -64,7 +64,9 @@ async def plans_of(objects: Iterable[Object]) -> float:
         found, rows = forest_of(view), NodeRows()
         took = 0.0
         for tree in found.trees.values():
-            request = plan_request(view, state, tree, rows=rows, budget=100_000)
+            request = plan_request(
+                view, state, TreeParts().of(tree, None), rows=rows, budget=100_000
+            )
             begun = time.perf_counter()
             plan(request)
             took += (time.perf_counter() - begun) * 1e3
@@ -109,6 +111,35 @@ async def idle_passes(objects: Iterable[Object], rounds: int) -> list[float]:
         return times
 
 
+async def waiting_passes(nodes: list[Object], gangs: int, rounds: int) -> list[float]:
+    """Let gangs of 8 wait, then bind and end an ordinary pod, again and again; ms per pass."""
+    bare = [
+        {**n, "status": {"allocatable": {"cpu": "64", "memory": "256Gi", "pods": "110"}}}
+        for n in nodes
+    ]
+    wanted: list[Object] = []
+    for g in range(gangs):
+        wanted.append(a_group(f"g{g}", gang=8))
+        wanted += [
+            a_pod(f"g{g}-{p}", f"g{g}", requests={GPU: 1}, schedulingGates=GATED) for p in range(8)
+        ]
+    async with Stage(*bare, *wanted, a_pod("other", requests=CPU)) as stage:
+        await stage.lead()
+        for _ in range(3):
+            await stage.one_pass()
+            stage.clock.advance(2)
+        answered = [root.answer is not None for root in stage.leader.acknowledged.roots.values()]
+        assert answered == [True] * gangs
+        node = stage.cluster.seen.nodes[next(iter(stage.cluster.seen.nodes))].name
+        times = []
+        for number in range(rounds):
+            stage.cluster.change_pod("other", node=None if number % 2 else node)
+            begun = time.perf_counter()
+            await stage.one_pass()
+            times.append((time.perf_counter() - begun) * 1e3)
+        return times
+
+
 async def run(scale: Scale) -> list[Figure]:
     nodes, count, size = (400, 20, 100) if scale.quick else (5000, 250, 1000)
     rounds = 2 if scale.quick else scale.rounds
@@ -119,6 +150,9 @@ async def run(scale: Scale) -> list[Figure]:
     single = [await passes_of([*fleet(nodes), *gang(size)]) for _ in range(rounds)]
     bound = await binding_passes([*fleet(nodes), *gang(size)], size // 50)
     idle = await idle_passes([*fleet(nodes), *trees(count)], 20)
+
+    gangs = 20 if scale.quick else 625
+    waiting = await waiting_passes(fleet(min(nodes, 1000)), gangs, 20)
 
     def figure(what: str, values: list[float], **rest: object) -> Figure:
         return Figure(
@@ -135,4 +169,5 @@ async def run(scale: Scale) -> list[Figure]:
         figure(f"gang of {size} admitted in one pass, {nodes} nodes", single),
         figure(f"a pass while a gang of {size} is being bound, {nodes} nodes", bound),
         figure(f"a pass that has nothing to do, {count} trees held, {nodes} nodes", idle),
+        figure(f"a pass after an ordinary pod, {8 * gangs} members waiting", waiting),
     ]

@@ -48,6 +48,8 @@ def decide_reconcile(
     drafts: list[Draft] = []
     for root in state.roots.values():
         tree = forest.trees.get(group_key_of(root))
+        if tree is not None and tree.root.uid == root.uid and not (root.held or root.bound):
+            continue  # it is there, and nothing of it is placed: nothing can have happened to it
         broken = tree is not None and bool(tree.problems)
         drafts += _root_drafts(view, root, overtaken, now, broken=broken)
     for tree in forest.trees.values():

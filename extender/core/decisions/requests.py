@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from extender.core.decisions.rows import NodeRows, taken_room
+import msgspec
+
+from extender.core.decisions.rows import NO_HOLDS, NodeRows
 from extender.core.groups import Group, Tree
-from extender.core.ids import GroupKey, NodeName, PodUid
+from extender.core.ids import GroupKey, NodeName, PodUid, RootUid
 from extender.core.planner.placement import (
     PlanBound,
     PlanGroup,
@@ -47,38 +49,86 @@ class _Shapes:
         return self.index.setdefault(shape, len(self.index))
 
 
+class TreePart(msgspec.Struct, frozen=True, eq=False):
+    """What a request takes from its tree, and from the tree's own reservations, alone."""
+
+    tree: Tree
+    held: Mapping[PodUid, Reservation]
+    hints: Mapping[PodUid, NodeName]
+    root: PlanGroup
+    shapes: tuple[PodShape, ...]
+    wanting: bool  # some member waits that holds no reservation
+    claims: frozenset[str]  # exclusive claims of any of its pods
+
+
+class TreeParts:
+    """Parts of trees: a part is the same object for as long as tree, reservations and hints are."""
+
+    def __init__(self) -> None:
+        self._kept: dict[RootUid, TreePart] = {}
+
+    def of(
+        self,
+        tree: Tree,
+        root: RootState | None,
+        hints: Mapping[PodUid, NodeName] = EMPTY_HINTS,
+    ) -> TreePart:
+        """Give the part of a tree.
+
+        Args:
+            tree: What is to be placed.
+            root: What is known of it.
+            hints: Nodes to try first.
+        """
+        held = root.held if root is not None else NO_HOLDS
+        kept = self._kept.get(tree.root.uid)
+        if kept is not None and kept.tree is tree and kept.held is held and kept.hints == hints:
+            return kept
+        shapes = _Shapes()
+        part = TreePart(
+            tree=tree,
+            held=held,
+            hints=hints,
+            root=_plan_group(tree, tree.root, held, shapes, hints),
+            shapes=tuple(shapes.index),
+            wanting=bool(members_wanting(tree, root)),
+            claims=frozenset(c for pod in tree.pods for c in pod.shape.exclusive_claims),
+        )
+        self._kept[tree.root.uid] = part
+        return part
+
+    def keep(self, roots: Collection[RootUid]) -> None:
+        """Forget all other trees."""
+        self._kept = {uid: part for uid, part in self._kept.items() if uid in roots}
+
+
 def plan_request(
     view: ClusterView,
     state: ReservationState,
-    tree: Tree,
+    part: TreePart,
     *,
     rows: NodeRows,
     budget: int,
     vetoes: Collection[VetoKey] = (),
-    hints: Mapping[PodUid, NodeName] = EMPTY_HINTS,
 ) -> PlanRequest:
     """Ask the planner about one tree.
 
     Args:
         view: The cluster.
         state: What is held.
-        tree: What is to be placed.
+        part: What is to be placed.
         rows: Rows of earlier requests.
         budget: In search nodes.
         vetoes: Those that hold now.
-        hints: Nodes to try first.
     """
-    root_state = state.roots.get(tree.root.uid)
-    held: Mapping[PodUid, Reservation] = root_state.held if root_state is not None else {}
-    shapes = _Shapes()
-    root = _plan_group(tree, tree.root, held, shapes, hints)
-    taken = taken_room(view, state, priority=tree.root.priority, root_uid=tree.root.uid)
+    root = part.tree.root
+    taken = rows.taken(view, state, priority=root.priority, root_uid=root.uid)
     return PlanRequest(
-        root=root,
+        root=part.root,
         nodes=rows.rows(view, taken),
-        shapes=tuple(shapes.index),
-        vetoes=_vetoes(view, state, tree, shapes, vetoes),
-        claims_in_use=_claims_in_use(view, state, tree),
+        shapes=part.shapes,
+        vetoes=_vetoes(view, state, part, vetoes),
+        claims_in_use=_claims_in_use(view, state, part.claims),
         budget=budget,
     )
 
@@ -126,21 +176,18 @@ def _plan_group(
 
 
 def _vetoes(
-    view: ClusterView,
-    state: ReservationState,
-    tree: Tree,
-    shapes: _Shapes,
-    holding: Collection[VetoKey],
+    view: ClusterView, state: ReservationState, part: TreePart, holding: Collection[VetoKey]
 ) -> tuple[Veto, ...]:
     found = []
+    numbers = {shape: number for number, shape in enumerate(part.shapes)} if holding else {}
     for key in holding:
         veto = state.vetoes.get(key)
-        if veto is None or key.root_uid != tree.root.uid or key.node not in view.nodes:
+        if veto is None or key.root_uid != part.tree.root.uid or key.node not in view.nodes:
             continue
         pod = view.pods.get(key.uid)
         if pod is None:
             continue
-        shape = shapes.index.get(pod.shape) if veto.by_shape else None
+        shape = numbers.get(pod.shape) if veto.by_shape else None
         if shape is not None:
             found.append(Veto(node=key.node, shape=shape))
         else:
@@ -148,8 +195,9 @@ def _vetoes(
     return tuple(sorted(found, key=lambda v: (v.node, v.uid or "", v.shape or 0)))
 
 
-def _claims_in_use(view: ClusterView, state: ReservationState, tree: Tree) -> tuple[str, ...]:
-    asked = {claim for pod in tree.pods for claim in pod.shape.exclusive_claims}
+def _claims_in_use(
+    view: ClusterView, state: ReservationState, asked: frozenset[str]
+) -> tuple[str, ...]:
     if not asked:
         return ()
     used = {claim for usage in view.usage.values() for claim in usage.claims}

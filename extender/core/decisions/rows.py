@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from immutables import Map
 
-from extender.core.ids import NodeName, PodUid
+from extender.core.ids import NodeName, PodUid, RootUid
 from extender.core.nodes import Node
 from extender.core.planner.placement import PlanNode
 from extender.core.pods import HostPort, Pod
@@ -139,6 +139,23 @@ class NodeRows:
         self._nodes = _NO_NODES
         self._usage = _NO_USAGE
         self._with_taken: frozenset[NodeName] = frozenset()
+        self._taken: dict[int, dict[NodeName, Taken]] = {}  # by priority
+        self._taken_from: tuple[object, object, object] = (None, None, None)
+
+    def taken(
+        self, view: ClusterView, state: ReservationState, *, priority: int, root_uid: RootUid
+    ) -> Mapping[NodeName, Taken]:
+        """Give `taken_room`; made once for all trees of a priority that hold nothing themselves."""
+        root = state.roots.get(root_uid)
+        if root is not None and root.held:
+            return taken_room(view, state, priority=priority, root_uid=root_uid)
+        made_from = (view.pods, view.nominated, state.held_on)
+        if any(a is not b for a, b in zip(made_from, self._taken_from, strict=True)):
+            self._taken, self._taken_from = {}, made_from
+        known = self._taken.get(priority)
+        if known is None:
+            known = self._taken[priority] = taken_room(view, state, priority=priority)
+        return known
 
     def rows(self, view: ClusterView, taken: Mapping[NodeName, Taken]) -> tuple[PlanNode, ...]:
         """Give one row per node, sorted by name; the same tuple when no row changed."""

@@ -31,7 +31,10 @@ class Refusals:
     def holds(self, root: RootUid, now: PlanRequest) -> bool:
         """Say whether planning the tree as it is now could only be refused again."""
         before = self._last.get(root)
-        if before is None or before.root != now.root or before.shapes != now.shapes:
+        if before is None:
+            return False
+        same_tree = before.root is now.root and before.shapes is now.shapes
+        if not same_tree and (before.root != now.root or before.shapes != now.shapes):
             return False
         if (before.budget, before.explain) != (now.budget, now.explain):
             return False

@@ -12,7 +12,7 @@ from extender.core.decisions.admission import (
     decide_verdict,
     still_holds,
 )
-from extender.core.decisions.requests import plan_request
+from extender.core.decisions.requests import TreeParts, plan_request
 from extender.core.decisions.rows import NodeRows
 from extender.core.events import GangAdmitted, GangExtended
 from extender.core.ids import NodeName, PlanId
@@ -42,7 +42,7 @@ class Case:
         return plan_request(
             self.cluster.seen,
             self.state,
-            self.tree,
+            TreeParts().of(self.tree, self.state.roots.get(self.tree.root.uid)),
             rows=NodeRows(),
             budget=10_000,
             vetoes=tuple(self.state.vetoes),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from extender.core.decisions.requests import (
     GATE,
+    TreeParts,
     foreign_gates,
     is_candidate,
     is_running,
@@ -38,7 +39,8 @@ from tests.unit.core.decisions.support import folded
 def _request(view, state, name, now_ms=0, rows=None):
     tree = next(t for t in forest_of(view).trees.values() if t.root.key.name == name)
     holding = VetoBook().holding(view, state, now_ms)
-    return plan_request(view, state, tree, rows=rows or NodeRows(), budget=1000, vetoes=holding)
+    part = TreeParts().of(tree, state.roots.get(tree.root.uid))
+    return plan_request(view, state, part, rows=rows or NodeRows(), budget=1000, vetoes=holding)
 
 
 def _free(request, node="n0"):

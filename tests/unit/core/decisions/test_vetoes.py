@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from extender.core.decisions.admission import Recipe, decide_verdict
-from extender.core.decisions.requests import NodeRows, plan_request
+from extender.core.decisions.requests import TreeParts, plan_request
+from extender.core.decisions.rows import NodeRows
 from extender.core.decisions.vetoes import Suspicions, VetoBook, decide_vetoes
 from extender.core.events import NodeVetoed
 from extender.core.ids import NodeName, PlanId, PodUid
@@ -41,11 +42,10 @@ class Scene:
     def plan(self):
         view = self.cluster.seen
         tree = forest_of(view).trees[self.cluster.group("g").key]
-        request = plan_request(
-            view, self.state, tree, rows=NodeRows(), budget=1000,
-            vetoes=self.book.holding(view, self.state, self.now_ms),
-            hints=self.suspicions.hints(view),
-        )  # fmt: skip
+        root = self.state.roots.get(tree.root.uid)
+        part = TreeParts().of(tree, root, self.suspicions.hints(view))
+        vetoes = self.book.holding(view, self.state, self.now_ms)
+        request = plan_request(view, self.state, part, rows=NodeRows(), budget=1000, vetoes=vetoes)
         verdict = plan(request)
         assert isinstance(verdict, Plan)
         recipe = Recipe(plan=PlanId(f"p{self.now_ms}"), digest="", actor="test", cause="test")
