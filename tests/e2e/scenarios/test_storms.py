@@ -58,8 +58,15 @@ def gang(name: str, pods: int, **spec: Any) -> list[dict[str, Any]]:
 
 
 def writes(story: Story) -> list[tuple[str, str]]:
-    """Give what our service has written so far."""
-    return [(method, path) for method, path in story.server.seen if method in WRITES]
+    """Give what our service has written about pods and groups so far.
+
+    The end of the log is published beside that, once in five seconds at most, whoever waits.
+    """
+    return [
+        (method, path)
+        for method, path in story.server.seen
+        if method in WRITES and not path.endswith("/gang-extender-log")
+    ]
 
 
 async def until_refused(story: Story, *gangs: str) -> None:
