@@ -336,7 +336,7 @@ def one_of(facts: list[dict[str, Any]], kind: str) -> dict[str, Any]:
 async def test_min_count_may_change_while_it_waits(story: Story) -> None:
     """minCount above the members waits and says so; lowered, the gang is bound; nothing is rewritten meanwhile."""
     await story.create(*nodes(3), *a_gang("train", pods=3, minimum=5, requests=GPU))
-    await until_condition(story, "PodGroup", "train", "Unschedulable", "5 required")
+    await until_condition(story, "PodGroup", "train", "Unschedulable", "5 required, 3 present")
     await says(story, "train-0", "waiting for members")
     path = f"/apis/{OURS}/namespaces/default/podgroups/train"
     await unwritten(story, path)
