@@ -4,8 +4,9 @@ Its filters are the authority, ours only predict them. It shows a refusal in two
 that offers nodes but not the planned one, or (when no node passes) the pod's PodScheduled message.
 One sight proves little, because kube-scheduler knows of pods that we have not seen yet; so a refusal
 is suspected first, and believed when after `SETTLED_MS` nothing on that node has changed and the
-member has still not got through. On a node that never rests it is believed after `RESTLESS_MS`, when
-kube-scheduler has looked again after whatever changed. A veto ends with its time, or with any change of pod or node;
+member has still not got through. On a node that never rests it is believed as soon as kube-scheduler has
+said it `RESTLESS_CALLS` times over that time, each time anew, or after `RESTLESS_MS`, when it has looked
+again after whatever changed. A veto ends with its time, or with any change of pod or node;
 one that is learned again holds longer, so that no change can make a loop.
 
 The nodes that were offered instead are a hint for the next plan, never a reason: without it a gang
@@ -31,6 +32,7 @@ from extender.core.view import NOTHING, ClusterView, Usage
 
 SETTLED_MS = 1_500
 RESTLESS_MS = 12_000  # longer than kube-scheduler's longest back-off (10 s)
+RESTLESS_CALLS = 5  # filter calls; pods that come and go on the node wake the member for each
 TTL_MS = 300_000
 REPEATED_MS = (
     30_000  # a veto learned for the second time is not forgotten before; doubled each time
@@ -45,6 +47,7 @@ class _Suspicion(msgspec.Struct, frozen=True):
     usage: Usage
     first_ms: int  # seen first, the member fitting ever since by our own model
     since_ms: int | None  # seen since the last change of what is on the node
+    calls: int  # filter calls that said so, the member fitting ever since the first
 
 
 class Suspicions:
@@ -79,12 +82,14 @@ class Suspicions:
         known = self._found.get(reservation.uid)
         node = view.nodes.get(reservation.node)
         usage = view.usage.get(reservation.node, NOTHING)
-        first_ms = now_ms
+        first_ms, since_ms, calls = now_ms, now_ms, 1 if offered else 0
         if known is not None and _same(known, reservation, node):
+            first_ms, calls = known.first_ms, known.calls + calls
             if known.usage is usage and known.since_ms is not None:
-                return
-            first_ms = known.first_ms
-        self._found[reservation.uid] = _Suspicion(reservation.plan, node, usage, first_ms, now_ms)
+                since_ms = known.since_ms
+        self._found[reservation.uid] = _Suspicion(
+            reservation.plan, node, usage, first_ms, since_ms, calls
+        )
 
     def clear(self, uid: PodUid) -> None:
         """Forget a suspicion: the member got through."""
@@ -131,7 +136,9 @@ class Suspicions:
                 since_ms = None
                 self._found[uid] = msgspec.structs.replace(suspicion, usage=usage, since_ms=None)
             settled = since_ms is not None and now_ms - since_ms >= SETTLED_MS
-            if settled or now_ms - suspicion.first_ms >= RESTLESS_MS:
+            stood_ms = now_ms - suspicion.first_ms
+            insisted = suspicion.calls >= RESTLESS_CALLS and stood_ms >= SETTLED_MS
+            if settled or insisted or stood_ms >= RESTLESS_MS:
                 del self._found[uid]
                 found.append(reservation)
         return tuple(found)

@@ -1,7 +1,8 @@
 """One control plane per version with everything of deploy/kubernetes applied, and a story's cast.
 
 Every story runs twice: on a clean cluster and on a lived-in one (tests/controlplane/livedin.py). Mark
-one `lived_in("long")` to have the second run only under `make long`, or `lived_in("only")`.
+one `lived_in("long")` to have the second run only under `make long`, or `lived_in("only")`, or
+`lived_in("never")` where the neighbours' own doings are what a story counts.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         kinds = [pytest.param(True, id="lived-in", marks=marks)]
         if how != "only":
             kinds.insert(0, pytest.param(False, id="clean"))
+        if how == "never":
+            kinds.pop()
         metafunc.parametrize("lived_in", kinds, indirect=True)
 
 

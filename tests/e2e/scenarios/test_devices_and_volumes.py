@@ -170,8 +170,9 @@ async def check_learning(story: Story, good: set[str], bound: dict[str, str]) ->
             proposed = {(a["pod"], a["node"]) for a in fact["data"]["assignments"]}
             assert not proposed & learned, (fact["position"], proposed & learned)
     asked = [line["pod"] for line in story.service.calls("filter")]
-    for name in bound:
-        assert asked.count(f"default/{name}") <= CALLS_PER_PLAN * plans, (name, plans)
+    if story.neighbours is None:  # with any, every pod that comes to a node wakes a refused member
+        for name in bound:
+            assert asked.count(f"default/{name}") <= CALLS_PER_PLAN * plans, (name, plans)
     return facts
 
 

@@ -116,6 +116,7 @@ async def test_two_filter_calls_at_most_per_member_and_plan(
     await story.check_facts()
 
 
+@pytest.mark.lived_in("never")  # a refused member is asked again for every pod that comes to a node
 async def test_a_vetoed_plan_counts_for_itself(intercept: Intercept, story: Story) -> None:
     """kube-scheduler refuses two of the nodes: the tree is planned again, with two calls for each plan."""
     calls = Calls(intercept)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.core.decisions.vetoes import RESTLESS_MS, SETTLED_MS, Suspicions
+from extender.core.decisions.vetoes import RESTLESS_CALLS, RESTLESS_MS, SETTLED_MS, Suspicions
 from extender.core.events import AssignmentRecord, GangAdmitted, GroupRecord, RootObserved
 from extender.core.ids import NodeName, PlanId
 from extender.core.state import EMPTY
@@ -39,9 +39,9 @@ class Scene:
         self.found = Suspicions()
         self.passing = 0
 
-    def see(self, now_ms):
+    def see(self, now_ms, offered=()):
         reservation = self.state.held_on[NodeName("n0")][self.uid]
-        self.found.suspect(self.cluster.view(), reservation, now_ms)
+        self.found.suspect(self.cluster.view(), reservation, now_ms, offered=offered)
 
     def believed(self, now_ms):
         return bool(self.found.confirmed(self.cluster.view(), self.state, now_ms))
@@ -82,6 +82,30 @@ def test_it_is_believed_on_a_node_that_never_rests(seen_again):
         assert not scene.believed(now_ms)
     scene.pass_by()
     assert scene.believed(RESTLESS_MS)
+
+
+def test_kube_scheduler_is_believed_sooner_when_it_insists():
+    """Each filter call without the node is a fresh refusal; five over the usual time need no rest."""
+    scene = Scene()
+    for call in range(RESTLESS_CALLS):
+        scene.see(call * 10, offered=[NodeName("n1")])
+        scene.pass_by()
+        assert not scene.believed(call * 10), "five in a moment are one"
+    assert not scene.believed(SETTLED_MS - 1)
+    assert scene.believed(SETTLED_MS)
+
+
+def test_who_insisted_before_the_room_was_taken_begins_anew():
+    """Refusals from before other pods explained them do not count."""
+    scene = Scene()
+    for call in range(RESTLESS_CALLS):
+        scene.see(call, offered=[NodeName("n1")])
+    scene.pass_by(**{GPU: 4})
+    assert not scene.believed(100)
+    scene.cluster.delete_pod("other-1")
+    scene.see(200, offered=[NodeName("n1")])
+    scene.pass_by()
+    assert not scene.believed(200 + SETTLED_MS)
 
 
 def test_pods_that_take_the_room_explain_it():
