@@ -173,6 +173,7 @@ class Admission:
             cause=f"cluster revision {view.revision}",
             started=self._barriers.started(),
             binding=self._barriers.binding(),
+            posted=self._barriers.posted(),
             expired=self._expired(state),
         )
         drafts = decide_reconcile(view, state, self.forest, now)

@@ -122,6 +122,10 @@ class Barriers:
         """Give the members whose Binding is on its way, or through and maybe not seen yet."""
         return frozenset(uid for b in self._barriers.values() for uid in (*b.sent, *b.posted))
 
+    def posted(self) -> frozenset[PodUid]:
+        """Give the members whose Binding the API server took."""
+        return frozenset(uid for b in self._barriers.values() for uid in b.posted)
+
     def waits(self, uid: PodUid) -> bool:
         """Say whether a member is at bind now."""
         found = (barrier.arrivals.get(uid) for barrier in self._barriers.values())

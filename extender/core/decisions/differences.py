@@ -39,6 +39,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
         frozenset()
     )  # barriers of these roots are releasing or have released
     binding: frozenset[PodUid] = frozenset()  # their Binding was sent, and may be seen any moment
+    posted: frozenset[PodUid] = frozenset()  # the API server took their Binding
     expired: frozenset[RootUid] = frozenset()  # reservations older than their time to live
 
 

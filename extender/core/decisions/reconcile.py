@@ -81,7 +81,8 @@ def _root_drafts(
     strayed = strayed_facts(view, root)
     elsewhere = {f.uid for f in strayed if isinstance(f, MemberLost)}
     facts = [*_relabelled(view, root), *_settled(view, root), *strayed]
-    bound_here = {f.uid: f.node for f in facts if isinstance(f, PodBound)}
+    short_lived = _short_lived(view, root, now)
+    bound_here = {f.uid: f.node for f in (*facts, *short_lived) if isinstance(f, PodBound)}
     facts += [
         _lost(view, m)
         for m in root.bound.values()
@@ -91,7 +92,18 @@ def _root_drafts(
     counts = _counts(view, root, facts)
     if root.phase == "admitted" and satisfied(root.groups, counts):
         facts.append(GangSatisfied(plan=root.plan or NO_PLAN, bound=sum(counts.values())))
-    return [_draft(root, fact, now) for fact in facts]
+    return [_draft(root, fact, now) for fact in (*short_lived, *facts)]
+
+
+def _short_lived(view: ClusterView, root: RootState, now: Circumstances) -> list[AnyFact]:
+    """Record members that we bound and that ended before anybody saw them run, as when a kubelet refuses."""
+    facts: list[AnyFact] = []
+    for r in root.held.values():
+        if r.uid in now.posted and r.uid not in view.pods:
+            facts.append(PodBound(plan=r.plan, pod=r.pod, uid=r.uid, node=r.node, group=r.group))
+            cause: LossCause = "gone" if r.node in view.nodes else "node-lost"
+            facts.append(MemberLost(pod=r.pod, uid=r.uid, node=r.node, cause=cause))
+    return facts
 
 
 def _relabelled(view: ClusterView, root: RootState) -> list[AnyFact]:

@@ -176,6 +176,27 @@ def test_a_deleted_extra_takes_nobody_with_it():
     assert len(scene.root.held) == 2
 
 
+def test_a_member_that_ended_before_it_was_seen_running_was_bound_all_the_same():
+    """The API server took our Binding, the kubelet refused: bound and lost, not deleted before it was bound."""
+    scene = Scene(pods=2)
+    uid = scene.cluster.pod("g-0").uid
+    scene.cluster.delete_pod("g-0")
+    now = Circumstances(
+        actor="t",
+        cause="t",
+        started=frozenset({scene.uid}),
+        binding=frozenset({uid}),
+        posted=frozenset({uid}),
+    )
+    bound, lost = scene.decide(now)
+    assert isinstance(bound, PodBound)
+    assert isinstance(lost, MemberLost)
+    assert (bound.pod, lost.pod, lost.cause) == ("default/g-0", "default/g-0", "gone")
+    assert (bound.node, lost.node) == ("n0", "n0")
+    assert [r.pod for r in scene.root.held.values()] == ["default/g-1"]
+    assert scene.decide(now) == []
+
+
 @pytest.mark.parametrize("how", ["bound", "barrier"])
 def test_a_started_gang_loses_only_what_is_gone(how):
     """Once a member is bound, or the barrier releases, the rest keeps its room (DESIGN 9.6)."""
