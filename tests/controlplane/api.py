@@ -1,12 +1,14 @@
 """Speak to an API server with plain dicts, for the set-up and the assertions of tests.
 
-Owns one small REST client: no models, no retries, no cache. What the service under test uses is
+Owns one small REST client: no models, no cache, no retries but of reads while the server starts. What the service under test uses is
 `extender/cluster`; a test that looks through other eyes finds more.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +19,9 @@ import msgspec
 
 from tests.controlplane.objects import path_of
 
+STARTING_S = (
+    30.0  # an API server that was killed answers 429 for custom resources that long at most
+)
 # Connections of one client; more at once get 429 from API priority and fairness (DESIGN 9.4).
 CONNECTIONS_MAX = 24
 PATCH_TYPES = {
@@ -70,8 +75,15 @@ class Api:
             await self._session.close()
 
     async def get(self, path: str, **query: str) -> Object:
-        """Read an object, a list or any document of the API server."""
-        return await self._call("GET", path, query=query)
+        """Read an object, a list or any document of the API server; again while it is only starting."""
+        deadline_s = time.monotonic() + STARTING_S
+        while True:
+            try:
+                return await self._call("GET", path, query=query)
+            except ApiError as refused:  # "storage is (re)initializing"
+                if refused.status != 429 or time.monotonic() > deadline_s:
+                    raise
+            await asyncio.sleep(0.2)
 
     async def post(self, path: str, body: Mapping[str, Any], **query: str) -> Object:
         """Create by POST to a collection or a subresource."""
