@@ -23,7 +23,7 @@ from extender.store import migrate
 from extender.store.embedded import running
 from tests.bench.sides import BUILT_IN, NAMESPACE, OUR_VERSION, RACK, ZONE, Side
 from tests.builders import SLOT
-from tests.controlplane.api import Api, ApiError, Object
+from tests.controlplane.api import Api, ApiError
 from tests.controlplane.objects import a_namespace, a_node
 from tests.controlplane.plane import ControlPlane, token_of
 from tests.controlplane.waiting import eventually
@@ -41,14 +41,7 @@ LOADER = "developer"
 class Loader(Api):
     """Comes again when the API server says 429, as every client should."""
 
-    async def _call(self, method: str, path: str, **rest: Any) -> Object:
-        while True:
-            try:
-                return await super()._call(method, path, **rest)
-            except ApiError as refused:
-                if refused.status != 429:
-                    raise
-                await asyncio.sleep(0.1)
+    again = frozenset({"GET", "DELETE", "POST", "PUT", "PATCH"})
 
 
 class Stand:

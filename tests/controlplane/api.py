@@ -1,6 +1,6 @@
 """Speak to an API server with plain dicts, for the set-up and the assertions of tests.
 
-Owns one small REST client: no models, no cache, no retries but of reads while the server starts. What the service under test uses is
+Owns one small REST client: no models, no cache, no retries but after 429. What the service under test uses is
 `extender/cluster`; a test that looks through other eyes finds more.
 """
 
@@ -19,9 +19,7 @@ import msgspec
 
 from tests.controlplane.objects import path_of
 
-STARTING_S = (
-    30.0  # an API server that was killed answers 429 for custom resources that long at most
-)
+PATIENCE_S = 60.0  # with an API server that answers 429
 # Connections of one client; more at once get 429 from API priority and fairness (DESIGN 9.4).
 CONNECTIONS_MAX = 24
 PATCH_TYPES = {
@@ -51,6 +49,9 @@ class ApiError(Exception):
 class Api:
     """One user's connection to one API server; use it as an async context manager."""
 
+    # An API server that was killed answers 429 for custom resources while it is only starting.
+    again: frozenset[str] = frozenset({"GET", "DELETE"})
+
     def __init__(self, url: str, token: str, ca_file: Path) -> None:
         self._url = url
         self._token = token
@@ -75,15 +76,8 @@ class Api:
             await self._session.close()
 
     async def get(self, path: str, **query: str) -> Object:
-        """Read an object, a list or any document of the API server; again while it is only starting."""
-        deadline_s = time.monotonic() + STARTING_S
-        while True:
-            try:
-                return await self._call("GET", path, query=query)
-            except ApiError as refused:  # "storage is (re)initializing"
-                if refused.status != 429 or time.monotonic() > deadline_s:
-                    raise
-            await asyncio.sleep(0.2)
+        """Read an object, a list or any document of the API server."""
+        return await self._call("GET", path, query=query)
 
     async def post(self, path: str, body: Mapping[str, Any], **query: str) -> Object:
         """Create by POST to a collection or a subresource."""
@@ -138,7 +132,19 @@ class Api:
         assert self._session is not None, "use `async with`"
         return self._session
 
-    async def _call(
+    async def _call(self, method: str, path: str, **rest: Any) -> Object:
+        """Send a request; those of `again` once more after a 429, which says that nothing was done."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return await self._call_once(method, path, **rest)
+            except ApiError as refused:
+                late = time.monotonic() > deadline_s
+                if refused.status != 429 or method not in self.again or late:
+                    raise
+            await asyncio.sleep(0.1)
+
+    async def _call_once(
         self,
         method: str,
         path: str,

@@ -42,6 +42,10 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     posted: frozenset[PodUid] = frozenset()  # the API server took their Binding
     expired: frozenset[RootUid] = frozenset()  # reservations older than their time to live
 
+    def draft(self, uid: RootUid, root: str, fact: AnyFact) -> Draft:
+        """Put a fact into the stream of a root (namespace/name)."""
+        return Draft(root_uid=uid, root=root, fact=fact, actor=self.actor, cause=self.cause)
+
 
 def _drift(kind: str, path: str, text: str) -> DriftFound:
     return DriftFound(kind=kind, object=f"Pod/{path}", text=text)
@@ -97,31 +101,21 @@ def bound_outside(
 ) -> list[Draft]:
     """Record members that run without a reservation of ours; one whose node is gone runs no more."""
     root = state.roots.get(tree.root.uid)
-    drafts: list[Draft] = []
+    facts: list[AnyFact] = []
     for leaf, pods in tree.members.items():
         for pod in pods:
             if not is_running(pod) or pod.node not in view.nodes or _known(root, pod):
                 continue
-            drafts += [_tree_draft(tree, fact, now) for fact in _outside_facts(leaf.name, pod)]
-    if drafts and root is None:
+            facts += _outside_facts(leaf.name, pod)
+    if facts and root is None:
         observed = RootObserved(
             kind=tree.root.key.kind,
             priority=tree.root.priority,
             groups=len(tree.groups),
             members=len(tree.pods),
         )
-        drafts.insert(0, _tree_draft(tree, observed, now))
-    return drafts
-
-
-def _tree_draft(tree: Tree, fact: AnyFact, now: Circumstances) -> Draft:
-    return Draft(
-        root_uid=tree.root.uid,
-        root=tree.root.key.path,
-        fact=fact,
-        actor=now.actor,
-        cause=now.cause,
-    )
+        facts.insert(0, observed)
+    return [now.draft(tree.root.uid, tree.root.key.path, fact) for fact in facts]
 
 
 def _known(root: RootState | None, pod: Pod) -> bool:
@@ -160,7 +154,10 @@ class Nominations:
             if pod.nominated == reservation.node:
                 shown[pod.uid] = reservation.plan
             elif pod.nominated is not None and self._shown.get(pod.uid) == reservation.plan:
-                drafts.append(_nomination_draft(state, reservation, pod, now))
+                text = f"its nomination of {reservation.node} was changed to {pod.nominated}"
+                root = state.roots[reservation.root_uid]
+                fact = _drift("nomination-altered", pod.path, text)
+                drafts.append(now.draft(root.uid, root.root, fact))
         self._shown = shown
         return drafts
 
@@ -168,16 +165,3 @@ class Nominations:
 def _held(state: ReservationState) -> Iterable[Reservation]:
     for held in state.held_on.values():
         yield from held.values()
-
-
-def _nomination_draft(
-    state: ReservationState, reservation: Reservation, pod: Pod, now: Circumstances
-) -> Draft:
-    text = f"its nomination of {reservation.node} was changed to {pod.nominated}"
-    return Draft(
-        root_uid=reservation.root_uid,
-        root=state.roots[reservation.root_uid].root,
-        fact=_drift("nomination-altered", pod.path, text),
-        actor=now.actor,
-        cause=now.cause,
-    )

@@ -57,10 +57,6 @@ def decide_reconcile(
     return drafts
 
 
-def _draft(root: RootState, fact: AnyFact, now: Circumstances) -> Draft:
-    return Draft(root_uid=root.uid, root=root.root, fact=fact, actor=now.actor, cause=now.cause)
-
-
 def _root_drafts(
     view: ClusterView,
     root: RootState,
@@ -77,7 +73,7 @@ def _root_drafts(
                 _release(root.held.values(), "deleted", f"{group_key_of(root)} was deleted")
             )
         facts.append(RootCompleted(why="the root group was deleted"))
-        return [_draft(root, fact, now) for fact in facts]
+        return [now.draft(root.uid, root.root, fact) for fact in facts]
     strayed = strayed_facts(view, root)
     elsewhere = {f.uid for f in strayed if isinstance(f, MemberLost)}
     facts = [*_relabelled(view, root), *_settled(view, root), *strayed]
@@ -92,7 +88,7 @@ def _root_drafts(
     counts = _counts(view, root, facts)
     if root.phase == "admitted" and satisfied(root.groups, counts):
         facts.append(GangSatisfied(plan=root.plan or NO_PLAN, bound=sum(counts.values())))
-    return [_draft(root, fact, now) for fact in (*short_lived, *facts)]
+    return [now.draft(root.uid, root.root, fact) for fact in (*short_lived, *facts)]
 
 
 def _short_lived(view: ClusterView, root: RootState, now: Circumstances) -> list[AnyFact]:

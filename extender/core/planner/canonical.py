@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -91,7 +91,7 @@ class Encoder:
             head=head,
             parts=tuple(self._parts),
             hashes=hashes,
-            digest=hashlib.sha256(b"".join(hashes)).hexdigest(),
+            digest=_digest(hashes),
         )
 
     def _take(self, nodes: tuple[PlanNode, ...]) -> None:
@@ -139,9 +139,11 @@ def encode(request: PlanRequest) -> Encoded:
 
 def digest_of(head: bytes, parts: Sequence[bytes]) -> str:
     """Hash the pieces one by one and then their hashes, so that no cut can be moved unnoticed."""
-    return hashlib.sha256(
-        b"".join(hashlib.sha256(part).digest() for part in (head, *parts))
-    ).hexdigest()
+    return _digest(hashlib.sha256(part).digest() for part in (head, *parts))
+
+
+def _digest(hashes: Iterable[bytes]) -> str:
+    return hashlib.sha256(b"".join(hashes)).hexdigest()
 
 
 class Decoder:

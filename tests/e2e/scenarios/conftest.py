@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -312,20 +311,8 @@ async def sweep_groups(api: Api) -> None:
     """Delete all groups of both kinds; whether our service lets them go is for the tests of that."""
     for kind in ("podgroups", "compositepodgroups"):
         path = f"/apis/{OURS}/namespaces/default/{kind}"
-        await eventually(functools.partial(_is_deleted, api, path), timeout_s=30)
+        await api.delete(path)
         for item in (await api.get(path))["items"]:
             with contextlib.suppress(ApiError):  # it has gone by itself
                 name = item["metadata"]["name"]
                 await api.patch(f"{path}/{name}", {"metadata": {"finalizers": None}})
-
-
-async def _is_deleted(api: Api, path: str) -> bool:
-    """Delete a collection and read it; False while an API server that a story killed is still starting."""
-    try:
-        await api.delete(path)
-        await api.get(path)
-    except ApiError as refused:
-        if refused.status != 429:  # "storage is (re)initializing"
-            raise
-        return False
-    return True
