@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections import Counter
 
 from extender.core.planner.placement import PlanGroup, PlanRequest
-from tests.checker import _holds, _leaves, _walk, clash, passes
+from tests.checker import _holds, _leaves, _walk, clash
+from tests.rules import broken_rules
+from tests.static import passes
 
 
 def best_total(request: PlanRequest) -> int | None:
@@ -52,6 +54,7 @@ def best_total(request: PlanRequest) -> int | None:
     domains = {k: (v, 1) for k, (v, _) in domains.items()}
     new: Counter = Counter()
     best: list[int | None] = [None]
+    seats: list = []
 
     def step(i: int, placed: int) -> None:
         if best[0] is not None and placed + len(pods) - i <= best[0]:
@@ -62,6 +65,7 @@ def best_total(request: PlanRequest) -> int | None:
                 for g in _walk(request.root)
                 if any(new[leaf.key] for leaf in _leaves(g))
             )
+            legal = legal and not broken_rules(request, seats)
             if legal:
                 best[0] = placed
             return
@@ -89,7 +93,9 @@ def best_total(request: PlanRequest) -> int | None:
             for k, v in values:
                 domains[k] = (v, domains.get(k, (v, 0))[1] + 1)
             new[leaf.key] += 1
+            seats.append((member.shape, nodes[n]))
             step(i + 1, placed + 1)
+            seats.pop()
             new[leaf.key] -= 1
             for k, v in values:
                 if domains[k][1] == 1:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from extender.core.planner.placement import Plan, PlanGroup, PlanNode, PlanRequest
-from extender.core.pods import PodShape
+from extender.core.planner.placement import Plan, PlanGroup, PlanRequest
+from tests.rules import broken_rules
+from tests.static import passes
 
 
 def _leaves(g: PlanGroup) -> list[PlanGroup]:
@@ -24,50 +25,6 @@ def _holds(g: PlanGroup, new: Counter) -> bool:
     if g.key.kind == "PodGroup":
         return new[g.key] + len(g.bound) >= least
     return sum(_holds(c, new) for c in g.groups) >= least
-
-
-def _number(text: str) -> int | None:
-    try:
-        return int(text) if text.lstrip("+-").isdigit() and text.isascii() else None
-    except ValueError:
-        return None
-
-
-def _expression(r, value: str | None) -> bool:
-    if r.operator == "In":
-        return value in r.values
-    if r.operator == "NotIn":
-        return bool(r.values) and value not in r.values
-    if r.operator in {"Exists", "DoesNotExist"}:
-        return (value is not None) == (r.operator == "Exists")
-    a, b = _number(value or ""), _number(r.values[0])
-    return a is not None and b is not None and (a > b if r.operator == "Gt" else a < b)
-
-
-def passes(shape: PodShape, node: PlanNode) -> bool:
-    """The static filters, pod by pod."""
-    if any(node.labels.get(k) != v for k, v in shape.node_selector):
-        return False
-    for selector in shape.selectors:
-        if not any(
-            (t.labels or t.fields)
-            and all(_expression(r, node.labels.get(r.key)) for r in t.labels)
-            and all(_expression(r, node.name) for r in t.fields)
-            for t in selector.terms
-        ):
-            return False
-    taints = [(t.key, t.value, t.effect) for t in node.taints if t.effect != "PreferNoSchedule"]
-    if node.unschedulable:
-        taints.append(("node.kubernetes.io/unschedulable", "", "NoSchedule"))
-    return all(
-        any(
-            t.effect in {"", effect}
-            and t.key in {"", key}
-            and (t.operator == "Exists" or t.value == value)
-            for t in shape.tolerations
-        )
-        for key, value, effect in taints
-    )
 
 
 def clash(a, b) -> bool:
@@ -113,6 +70,8 @@ def faults(request: PlanRequest, plan: Plan) -> list[str]:
         claims.update(shape.exclusive_claims)
         if any(claims[c] > 1 for c in shape.exclusive_claims):
             bad.append(f"{a.pod}: exclusive claim used twice")
+    seats = [(a.shape, nodes[a.node]) for a in plan.assignments if a.node in nodes]
+    bad += broken_rules(request, seats)
     for name, sums in used.items():
         for resource, amount in sums.items():
             free = nodes[name].free.get(resource, 0) if resource in nodes[name].allocatable else 0

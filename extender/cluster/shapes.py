@@ -17,14 +17,12 @@ import msgspec
 
 from extender.cluster import api
 from extender.cluster.parse import bad, micros, node_selector
+from extender.cluster.pod_rules import pod_rules
 from extender.cluster.priorities import Priorities
 from extender.core.errors import BadInput, BadQuantity
 from extender.core.groups import leaf_key
 from extender.core.ids import GroupKey, NodeName, PodUid
 from extender.core.pods import (
-    AVOIDS_PODS,
-    NEEDS_PODS,
-    SPREADS,
     HostPort,
     NodeSelector,
     Pod,
@@ -146,6 +144,7 @@ def shape_of(found: api.Pod, volumes: VolumeFacts) -> PodShape:
         except BadInput as fault:
             raise bad(found, "spec.affinity.nodeAffinity", str(fault)) from fault
         selectors = (own, *selectors)
+    rules, unseen = pod_rules(found)
     return PodShape(
         requests=requests_of(found),
         node_selector=tuple(sorted(spec.node_selector.items())),
@@ -153,7 +152,8 @@ def shape_of(found: api.Pod, volumes: VolumeFacts) -> PodShape:
         tolerations=_tolerations(found),
         host_ports=_host_ports(found),
         exclusive_claims=volumes.exclusive_claims,
-        unmodelled=tuple(sorted({*_unmodelled(spec), *volumes.unmodelled})),
+        unmodelled=tuple(sorted({*_unmodelled(spec), *volumes.unmodelled, *unseen})),
+        rules=rules,
     )
 
 
@@ -191,13 +191,6 @@ def _unmodelled(spec: api.PodSpec) -> Iterable[str]:
     """Name what about the pod itself the planner cannot see; the same words for equal pods."""
     for claim in spec.resource_claims:
         yield f"resource claim {claim.name}"
-    for term in spec.affinity.pod_affinity.required:
-        yield f"{NEEDS_PODS}{term.topology_key}"
-    for term in spec.affinity.pod_anti_affinity.required:
-        yield f"{AVOIDS_PODS}{term.topology_key}"
-    for spread in spec.topology_spread_constraints:
-        if spread.when_unsatisfiable != "ScheduleAnyway":
-            yield f"{SPREADS}{spread.topology_key}"
     for volume in spec.volumes:
         if (
             volume.iscsi

@@ -7,6 +7,7 @@ bytes, extended resources in units, and `pods` (one each) as a resource like the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -55,10 +56,76 @@ class HostPort(msgspec.Struct, frozen=True, order=True):
     ip: str = "0.0.0.0"  # noqa: S104 -- Kubernetes' word for "any address", nothing is bound here
 
 
-# How rules about other pods begin in `unmodelled`; the rest names the topology key.
+# How rules about other pods are told; the rest names the topology key.
 NEEDS_PODS = "pod affinity over "
 AVOIDS_PODS = "pod anti-affinity over "
 SPREADS = "topology spread over "
+RuleKind = Literal["near", "apart", "spread"]
+_RULE_WORDS: dict[RuleKind, str] = {"near": NEEDS_PODS, "apart": AVOIDS_PODS, "spread": SPREADS}
+
+
+class AboutPods(msgspec.Struct, frozen=True):
+    """Which other pods a rule is about; no namespaces: those of every namespace."""
+
+    namespaces: tuple[str, ...] = ()  # sorted
+    labels: tuple[Requirement, ...] = ()  # all must hold; none: every pod
+
+    def match(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        """Say whether a pod is meant.
+
+        >>> AboutPods(("ns",), (Requirement("app", "NotIn", ("a",)),)).match("ns", {})
+        True
+        """
+        if self.namespaces and namespace not in self.namespaces:
+            return False
+        return all(_holds(r, labels) for r in self.labels)
+
+
+class PodRule(msgspec.Struct, frozen=True):
+    """A required rule of a pod about other pods.
+
+    `near`: pods that match every one of `about` must be in the node's domain of each key. `apart`: no
+    pod that matches may be in its domain. `spread`: with this pod its domain has at most `skew` more
+    pods that match than the domain with the fewest.
+
+    Source:
+        Plugins InterPodAffinity and PodTopologySpread (whenUnsatisfiable: DoNotSchedule).
+    """
+
+    kind: RuleKind
+    keys: tuple[str, ...]  # of node labels; `apart` and `spread` have one
+    about: tuple[AboutPods, ...]  # `apart` and `spread` have one
+    skew: int = 1
+    least_domains: int = 1  # `spread`: with fewer domains than that the fewest is taken to be 0
+    honors_affinity: bool = True  # `spread`: only nodes count that the pod selects
+    honors_taints: bool = False  # `spread`: only nodes count whose taints the pod tolerates
+
+    @property
+    def text(self) -> str:
+        """Say it in words.
+
+        >>> PodRule("apart", ("zone",), (AboutPods(),)).text
+        'pod anti-affinity over zone'
+        """
+        return _RULE_WORDS[self.kind] + " and ".join(self.keys)
+
+    def match(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        """Say whether a pod is one of those that the rule is about."""
+        return all(about.match(namespace, labels) for about in self.about)
+
+
+def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
+    """Evaluate an expression of a label selector: NotIn also holds where the label is missing."""
+    value = labels.get(requirement.key)
+    match requirement.operator:
+        case "In":
+            return value in requirement.values
+        case "NotIn":
+            return value not in requirement.values
+        case "Exists":
+            return value is not None
+        case _:
+            return value is None
 
 
 class PodShape(msgspec.Struct, frozen=True):
@@ -78,19 +145,24 @@ class PodShape(msgspec.Struct, frozen=True):
     ] = ()  # ReadWriteOncePod claims, namespace/name: one pod in the whole cluster
     unmodelled: tuple[
         str, ...
-    ] = ()  # what the planner cannot see (unbound volumes, resource claims, inter-pod rules)
+    ] = ()  # what the planner cannot see (unbound volumes, resource claims, rules about namespaces)
+    rules: tuple[PodRule, ...] = ()  # about other pods
 
     @property
     def needs_pods(self) -> bool:
         """Say whether it may run only near certain other pods, which must come first."""
-        return any(text.startswith(NEEDS_PODS) for text in self.unmodelled)
+        return any(text.startswith(NEEDS_PODS) for text in self.pod_rules)
 
     @property
     def pod_rules(self) -> tuple[str, ...]:
         """Give the rules about other pods, in words."""
-        return tuple(
-            text for text in self.unmodelled if text.startswith((NEEDS_PODS, AVOIDS_PODS, SPREADS))
-        )
+        unseen = (t for t in self.unmodelled if t.startswith(tuple(_RULE_WORDS.values())))
+        return tuple(sorted({*unseen, *(rule.text for rule in self.rules)}))
+
+    @property
+    def keeps_off(self) -> bool:
+        """Say whether it forbids other pods to come near it."""
+        return any(rule.kind == "apart" for rule in self.rules)
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):

@@ -52,6 +52,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     members: Map[GroupKey, Map[PodUid, Pod]] = Map()  # pods by the leaf they name
     nominated: Map[PodUid, Pod] = Map()  # unassigned pods with a nominated node
     on_node: Map[NodeName, Map[PodUid, Pod]] = Map()  # assigned pods
+    keeping_off: Map[PodUid, Pod] = Map()  # pods with anti-affinity, assigned or not
     blueprints: Map[tuple[str, str], tuple[Blueprint, ...]] = Map()  # Workload (namespace, name)
     guards: Map[GroupKey, Guard] = Map()  # only where an API server knows finalizers
     generation: int = 0  # changes with the set of nodes, their labels, taints or allocatable
@@ -155,6 +156,8 @@ def with_pod(view: ClusterView, pod: Pod) -> ClusterView:
     if pod.group is not None:
         mates = view.members.get(pod.group, Map())
         changes["members"] = view.members.set(pod.group, mates.set(pod.uid, pod))
+    if pod.shape.keeps_off:
+        changes["keeping_off"] = view.keeping_off.set(pod.uid, pod)
     if pod.node is not None:
         here = view.on_node.get(pod.node, Map())
         changes["on_node"] = view.on_node.set(pod.node, here.set(pod.uid, pod))
@@ -175,6 +178,8 @@ def without_pod(view: ClusterView, uid: PodUid) -> ClusterView:
         mates = view.members[pod.group].delete(uid)
         members = view.members.set(pod.group, mates) if mates else view.members.delete(pod.group)
         changes["members"] = members
+    if pod.shape.keeps_off:
+        changes["keeping_off"] = view.keeping_off.delete(uid)
     if pod.node is not None:
         here = view.on_node[pod.node].delete(uid)
         empty = not here

@@ -22,6 +22,7 @@ from extender.core.decisions.admission import (
     still_holds,
 )
 from extender.core.decisions.differences import Circumstances, Nominations
+from extender.core.decisions.pod_rules import RuleBook
 from extender.core.decisions.reconcile import decide_reconcile
 from extender.core.decisions.requests import TreeParts, plan_request
 from extender.core.decisions.rows import NodeRows
@@ -90,6 +91,7 @@ class Admission:
         )
         self._forest_of = ClusterView()  # the view that `forest` was made from
         self._rows = NodeRows()
+        self._book = RuleBook()
         self._parts = TreeParts()
         self._suspicions = Suspicions()
         self._nominations = Nominations()
@@ -238,6 +240,7 @@ class Admission:
         wanted = {tree.root.uid for tree in trees}
         self._refused.keep(wanted)
         self._parts.keep({tree.root.uid for tree in self.forest.trees.values()})
+        self._book.keep(wanted)
         self._not_before = {uid: t for uid, t in self._not_before.items() if uid in wanted}
         self._counted = {uid: t for uid, t in self._counted.items() if uid in wanted}
         return [tree.root.key for tree in trees]
@@ -369,6 +372,7 @@ class Admission:
             state,
             part,
             rows=self._rows,
+            book=self._book,
             budget=self._settings.plan_budget,
             vetoes=self._vetoes.holding(view, state, self._clock.now_us() // 1000),
         )

@@ -31,7 +31,15 @@ from extender.cluster.api.groups import (
     WorkloadSpec,
 )
 from extender.cluster.api.nodes import Node, PriorityClass
-from extender.cluster.api.pods import Container, ContainerStatus, Pod, PodSpec, ResourceNeeds
+from extender.cluster.api.pods import (
+    Container,
+    ContainerStatus,
+    LabelSelector,
+    Pod,
+    PodAffinityTerm,
+    PodSpec,
+    ResourceNeeds,
+)
 from extender.cluster.api.volumes import PersistentVolume, PersistentVolumeClaim
 
 Group = PodGroup | CompositePodGroup
@@ -67,12 +75,14 @@ __all__ = [
     "Group",
     "GroupSpec",
     "KubernetesObject",
+    "LabelSelector",
     "Node",
     "NodeSelectorTerm",
     "ObjectMeta",
     "PersistentVolume",
     "PersistentVolumeClaim",
     "Pod",
+    "PodAffinityTerm",
     "PodGroup",
     "PodSpec",
     "PriorityClass",

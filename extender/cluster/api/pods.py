@@ -12,6 +12,7 @@ from extender.cluster.api.common import (
     Priority,
     RequiredNodes,
     Resources,
+    SelectorRequirement,
     StoredCondition,
 )
 
@@ -49,10 +50,22 @@ class NodeAffinity(Part, frozen=True, kw_only=True):
     )
 
 
+class LabelSelector(Part, frozen=True, kw_only=True):
+    """Which objects are meant, by their labels; without any expression every one."""
+
+    match_labels: dict[str, str] = field(default_factory=dict)
+    match_expressions: tuple[SelectorRequirement, ...] = ()
+
+
 class PodAffinityTerm(Part, frozen=True, kw_only=True):
-    """A rule about other pods; only named, never evaluated."""
+    """A rule about other pods; without a selector it is about none."""
 
     topology_key: str = ""
+    label_selector: LabelSelector | None = None
+    namespaces: tuple[str, ...] = ()
+    namespace_selector: LabelSelector | None = None
+    match_label_keys: tuple[str, ...] = ()
+    mismatch_label_keys: tuple[str, ...] = ()
 
 
 class PodAffinity(Part, frozen=True, kw_only=True):
@@ -85,6 +98,12 @@ class SpreadConstraint(Part, frozen=True, kw_only=True):
 
     topology_key: str = ""
     when_unsatisfiable: str = "DoNotSchedule"
+    max_skew: int = 1
+    min_domains: int | None = None
+    label_selector: LabelSelector | None = None
+    match_label_keys: tuple[str, ...] = ()
+    node_affinity_policy: str = "Honor"
+    node_taints_policy: str = "Ignore"
 
 
 class ClaimSource(Part, frozen=True, kw_only=True):

@@ -208,6 +208,7 @@ def still_holds(request: PlanRequest, plan: Plan, now: PlanRequest) -> bool:
         request.root != now.root
         or request.shapes != now.shapes
         or request.claims_in_use != now.claims_in_use
+        or request.rules != now.rules
     ):
         return False
     before = {node.name: node for node in request.nodes}

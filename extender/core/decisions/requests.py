@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from extender.core.decisions.pod_rules import RuleBook, Ruled
 from extender.core.decisions.rows import NO_HOLDS, NodeRows
 from extender.core.groups import Group, Tree
 from extender.core.ids import GroupKey, NodeName, PodUid, RootUid
@@ -110,6 +111,7 @@ def plan_request(
     rows: NodeRows,
     budget: int,
     vetoes: Collection[VetoKey] = (),
+    book: RuleBook | None = None,
 ) -> PlanRequest:
     """Ask the planner about one tree.
 
@@ -120,14 +122,17 @@ def plan_request(
         rows: Rows of earlier requests.
         budget: In search nodes.
         vetoes: Those that hold now.
+        book: Rules between pods of earlier requests.
     """
     root = part.tree.root
     taken = rows.taken(view, state, priority=root.priority, root_uid=root.uid)
+    ruled = (book or RuleBook()).of(view, state, part.tree, Ruled(part.root, part.shapes), taken)
     return PlanRequest(
-        root=part.root,
+        root=ruled.root,
         nodes=rows.rows(view, taken),
-        shapes=part.shapes,
-        vetoes=_vetoes(view, state, part, vetoes),
+        shapes=ruled.shapes,
+        rules=ruled.rules,
+        vetoes=_vetoes(view, state, part.tree.root.uid, ruled.shapes, vetoes),
         claims_in_use=_claims_in_use(view, state, part.claims),
         budget=budget,
     )
@@ -176,21 +181,23 @@ def _plan_group(
 
 
 def _vetoes(
-    view: ClusterView, state: ReservationState, part: TreePart, holding: Collection[VetoKey]
+    view: ClusterView,
+    state: ReservationState,
+    root_uid: RootUid,
+    shapes: tuple[PodShape, ...],
+    holding: Collection[VetoKey],
 ) -> tuple[Veto, ...]:
     found = []
-    numbers = {shape: number for number, shape in enumerate(part.shapes)} if holding else {}
     for key in holding:
         veto = state.vetoes.get(key)
-        if veto is None or key.root_uid != part.tree.root.uid or key.node not in view.nodes:
+        if veto is None or key.root_uid != root_uid or key.node not in view.nodes:
             continue
         pod = view.pods.get(key.uid)
         if pod is None:
             continue
-        shape = numbers.get(pod.shape) if veto.by_shape else None
-        if shape is not None:
-            found.append(Veto(node=key.node, shape=shape))
-        else:
+        alike = [n for n, shape in enumerate(shapes) if shape == pod.shape] if veto.by_shape else []
+        found += [Veto(node=key.node, shape=number) for number in alike]
+        if not alike:
             found.append(Veto(node=key.node, uid=key.uid))
     return tuple(sorted(found, key=lambda v: (v.node, v.uid or "", v.shape or 0)))
 

@@ -36,7 +36,7 @@ class Refusals:
         same_tree = before.root is now.root and before.shapes is now.shapes
         if not same_tree and (before.root != now.root or before.shapes != now.shapes):
             return False
-        if (before.budget, before.explain) != (now.budget, now.explain):
+        if (before.budget, before.explain, before.rules) != (now.budget, now.explain, now.rules):
             return False
         if not set(before.vetoes) <= set(now.vetoes):
             return False

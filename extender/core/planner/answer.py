@@ -60,6 +60,7 @@ def given(request: PlanRequest, problem: Problem, *, limited: bool) -> tuple[str
     """List what an answer rests on that the planner could not see; vetoes only where room was short."""
     used = sorted({problem.kinds[k] for g in problem.groups for k in g.members})
     lines = dict.fromkeys(text for s in used for text in request.shapes[s].unmodelled)
+    lines |= dict.fromkeys(text for shape, text in problem.rules.unseen if shape in used)
     if limited and request.vetoes:
         names = sorted({v.node for v in request.vetoes})
         lines[f"kube-scheduler refused {name_some(list(names))}"] = None

@@ -58,11 +58,12 @@ def make_cells(problem: Problem) -> list[Cell]:
 
 
 def _atoms(problem: Problem) -> Ints:
-    """Number the nodes by their domains on every level that a group uses."""
+    """Number the nodes by their domains on every level that a group, or a rule between pods, uses."""
     levels = {g.level.keys: g.level.domain for g in problem.groups if g.alive and g.level.keys}
-    if not levels:
+    domains = [*levels.values(), *(rule.domain for rule in problem.rules.moving)]
+    if not domains:
         return np.zeros(problem.fleet.size, dtype=np.int64)
-    _, atoms = np.unique(np.stack(list(levels.values()), axis=1), axis=0, return_inverse=True)
+    _, atoms = np.unique(np.stack(domains, axis=1), axis=0, return_inverse=True)
     return atoms.astype(np.int64).reshape(-1)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from extender.core.planner.bounds import Bounds, pods_per_node
 from extender.core.planner.capacity import Ints, count_fitting
 from extender.core.planner.model import Group, Problem
+from extender.core.planner.rules import Ledger
 from extender.core.planner.scoring import (
     Strategy,
     order_children,
@@ -65,6 +66,7 @@ class Draft:
         self.domains: dict[int, int] = {}  # active group -> its domain
         self.trail: list[tuple[int, int, Ints, Ints]] = []  # leaf, kind, nodes, amounts
         self.claimed: set[str] = set(problem.in_use)
+        self.ledger = Ledger(problem.rules, problem.kinds)
         self._rooms: dict[tuple[str, ...], Ints] = {}
         self.liked = _liked(problem)
 
@@ -206,7 +208,8 @@ class Draft:
         if claims & self.claimed:
             return np.zeros(len(nodes), dtype=np.int64)
         fit = count_fitting(self.free[nodes], self.problem.requests[kind])
-        return np.where(self.problem.allowed[kind][nodes], fit, 0)
+        fit = np.where(self.problem.allowed[kind][nodes], fit, 0)
+        return self.ledger.limit(kind, nodes, fit)
 
     def put(self, leaf: Group, kind: int, nodes: Ints, want: int) -> int:
         """Place up to `want` pods of a kind on some nodes; give how many it were."""
@@ -214,6 +217,8 @@ class Draft:
             return 0
         claims = self.problem.claims[kind]
         want = min(want, 1) if claims else want
+        if self.ledger.moves(kind) and want > 1:
+            return self._put_singly(leaf, kind, nodes, want)
         fit = self.fits(kind, nodes)
         liked = self.liked.get((leaf.index, kind), {})
         amounts = np.zeros(len(nodes), dtype=np.int64)
@@ -229,6 +234,14 @@ class Draft:
         self.take(leaf.index, kind, nodes[used], amounts[used])
         return int(amounts.sum())
 
+    def _put_singly(self, leaf: Group, kind: int, nodes: Ints, want: int) -> int:
+        """Place pods one by one, since each decides where the next may go."""
+        for placed in range(want):
+            nodes_left = nodes[self.fits(kind, nodes) > 0]
+            if not self.put(leaf, kind, nodes_left, 1):
+                return placed
+        return want
+
     def take(self, leaf: int, kind: int, nodes: Ints, amounts: Ints) -> None:
         """Take room for pods, which must fit; a step that `undo` can take back."""
         if not len(nodes):
@@ -236,6 +249,7 @@ class Draft:
         self.free[nodes] -= amounts[:, None] * self.problem.requests[kind]
         self.total += int(amounts.sum())
         self.claimed |= self.problem.claims[kind]
+        self.ledger.note(kind, nodes, amounts)
         self.trail.append((leaf, kind, nodes, amounts))
 
     def undo(self, mark: int) -> None:
@@ -245,6 +259,7 @@ class Draft:
             self.free[nodes] += amounts[:, None] * self.problem.requests[kind]
             self.total -= int(amounts.sum())
             self.claimed -= self.problem.claims[kind]
+            self.ledger.note(kind, nodes, -amounts)
 
     def _liking(self, group: Group) -> Ints:
         """Count per domain of a group the members below it that an earlier plan had put there."""

@@ -189,4 +189,8 @@ def _barred(problem: Problem, leaf: Group) -> str:
     kept = matching & tolerated(problem.fleet, shape)
     if not kept.any():
         return f"it does not tolerate the taints of the {int(matching.sum())} nodes it could run on"
+    mask = problem.rules.masks.get(problem.kinds[min(leaf.members)])
+    if mask is not None and not (kept & mask).any():
+        rules = " and ".join(rule.text for rule in shape.rules) or "rules of the pods there"
+        return f"{rules} keeps it off the {int(kept.sum())} nodes it could run on"
     return f"kube-scheduler refused the {int(kept.sum())} nodes it could run on"

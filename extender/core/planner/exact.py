@@ -17,6 +17,7 @@ from extender.core.planner.bounds import Bounds, pods_per_node
 from extender.core.planner.cells import Cell, make_cells
 from extender.core.planner.construct import Solution
 from extender.core.planner.model import Group, Problem
+from extender.core.planner.rules import Apart, Spread
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -114,6 +115,7 @@ class _Model:
             if group.alive and not group.leaf:
                 self._threshold(group)
         self._capacity()
+        self._rules()
         self._floors()
         return True
 
@@ -278,6 +280,52 @@ class _Model:
             offer = self.cp.LinearExpr.weighted_sum(counts, [p[position] for p in place.patterns])
             used = self.cp.LinearExpr.sum([v for k, v in pods if k == kind])
             self.model.add(used <= offer)
+
+    def _rules(self) -> None:
+        """Keep the rules between pods that depend on what is placed."""
+        everybody = sum(g.size for g in self.problem.groups)
+        for rule in self.problem.rules.moving:
+            keepers, others = self._users(rule)
+            if isinstance(rule, Spread):
+                self._spread(rule, keepers)
+                continue
+            for domain in keepers.keys() & others.keys() if not rule.alone else keepers.keys():
+                first, second = keepers[domain], others.get(domain, [])
+                here = self.model.new_bool_var("")
+                most = 1 if rule.alone else everybody
+                self.model.add(self.cp.LinearExpr.sum(first) <= most * here)
+                self.model.add(self.cp.LinearExpr.sum(second) <= everybody * (1 - here))
+
+    def _spread(self, rule: Spread, keepers: dict[int, list[cp_model.IntVar]]) -> None:
+        """Say that no domain that gets a pod ends up more than the skew above the fewest."""
+        most = int(rule.start.sum()) + sum(g.size for g in self.problem.groups)
+        fewest = self.model.new_int_var(0, 0 if rule.floor else most, "")
+        for domain, start in enumerate(rule.start.tolist()):
+            pods = keepers.get(domain, [])
+            total = self.cp.LinearExpr.sum(pods) + start
+            if not rule.floor:
+                self.model.add(fewest <= total)
+            here = self.model.new_bool_var("")
+            self.model.add(self.cp.LinearExpr.sum(pods) <= most * here)
+            self.model.add(total <= fewest + rule.skew + most * (1 - here))
+
+    def _users(
+        self, rule: Apart | Spread
+    ) -> tuple[dict[int, list[cp_model.IntVar]], dict[int, list[cp_model.IntVar]]]:
+        """List per domain the pod counts of those that keep a rule, and of the others it is about."""
+        keepers: dict[int, list[cp_model.IntVar]] = {}
+        others: dict[int, list[cp_model.IntVar]] = {}
+        for leaves in self.leaves:
+            for (kind, cell), variable in leaves.pods.items():
+                domain = int(rule.domain[self.cells[cell].nodes[0]])
+                shape = self.problem.kinds[kind]
+                if domain < 0:
+                    continue
+                if shape in rule.keepers:
+                    keepers.setdefault(domain, []).append(variable)
+                elif isinstance(rule, Apart) and shape in rule.others:
+                    others.setdefault(domain, []).append(variable)
+        return keepers, others
 
     def _floors(self) -> None:
         """Say again, per domain, that the minima of the leaves in it need slots (a cut, not a rule)."""

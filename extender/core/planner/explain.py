@@ -25,6 +25,7 @@ from extender.core.planner.placement import (
     PlanRequest,
 )
 from extender.core.planner.solve import Solved, solve
+from extender.core.pods import AVOIDS_PODS
 
 SOLVES_MAX = 48  # some milliseconds each on 5,000 nodes
 PART_OF_BUDGET = 32  # one solve here may spend this fraction of the request's budget
@@ -133,7 +134,10 @@ def _requirements(request: PlanRequest, fleet: Fleet) -> list[Requirement]:
         out.append(Requirement("reservation", root, text))
     if len(fleet.taints()[1]) > 1 or any(fleet.taints()[1]) or bool(fleet.cordoned().any()):
         out.append(Requirement("taint", root, "taints and cordons of nodes are respected"))
-    if any(s.node_selector or s.selectors for s in shapes):
+    if request.rules:
+        text = "node selectors, required affinity and rules about other pods hold"
+        out.append(Requirement("selector", root, text))
+    elif any(s.node_selector or s.selectors for s in shapes):
         out.append(Requirement("selector", root, "node selectors and required affinity hold"))
     for group in groups:
         if is_leaf(group):
@@ -191,7 +195,9 @@ def _relaxations(solver: _Solver, solved: Solved, conflict: list[Requirement]) -
     words = {
         "reservation": "the room reserved for other trees becomes free",
         "taint": "tolerate the taints of the nodes, or uncordon them",
-        "selector": "drop the node selectors",
+        "selector": "drop the rules about other pods, or the node selectors"
+        if solver.request.rules
+        else "drop the node selectors",
     }
     for r in conflict:
         if len(found) >= RELAXATIONS_MAX:
@@ -286,7 +292,7 @@ def _model_node(
             (
                 offer.get(a, 0) // r
                 for a, r in zip(axes, request, strict=True)
-                if r and not a.startswith("host port ")
+                if r and not a.startswith(("host port ", AVOIDS_PODS))
             ),
             default=FIT_MAX,
         )

@@ -171,15 +171,11 @@ class Turn:
                 liked = set(draft.liked.get((self.leaf.index, kind), {}))
                 order = order_nodes(fit, liked, self.nodes)
                 self._holes = self.nodes[order][fit[order] > 0].tolist()[::-1]
-            request = draft.problem.requests[kind]
             while self._holes and self.left[kind]:
-                node = self._holes[-1]
-                if not draft.problem.claims[kind] & draft.claimed and bool(
-                    (draft.free[node] >= request).all()
-                ):
+                node = np.array([self._holes[-1]])
+                if draft.fits(kind, node)[0]:
                     self.left[kind] -= 1
-                    one = np.ones(1, dtype=np.int64)
-                    draft.take(self.leaf.index, kind, np.array([node]), one)
+                    draft.take(self.leaf.index, kind, node, np.ones(1, dtype=np.int64))
                     return True
                 self._holes.pop()
             self._queue.pop(0)

@@ -39,15 +39,15 @@ def selected(fleet: Fleet, shape: PodShape) -> Bools:
     return mask
 
 
-def tolerated(fleet: Fleet, shape: PodShape) -> Bools:
-    """Tell per node whether its taints and its cordon are tolerated."""
+def tolerated(fleet: Fleet, shape: PodShape, *, cordons: bool = True) -> Bools:
+    """Tell per node whether its taints, and its cordon if that matters, are tolerated."""
     codes, lists = fleet.taints()
     good = [
         all(t.effect == "PreferNoSchedule" or _tolerates(shape.tolerations, t) for t in taints)
         for taints in lists
     ]
     mask = np.array(good, dtype=np.bool_)[codes] if lists else np.ones(fleet.size, dtype=np.bool_)
-    if not _tolerates(shape.tolerations, CORDON):
+    if cordons and not _tolerates(shape.tolerations, CORDON):
         mask &= ~fleet.cordoned()
     return mask
 

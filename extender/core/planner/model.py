@@ -15,6 +15,7 @@ from extender.core.planner.capacity import FIT_MAX, Bools, Fleet, Ints, Level, c
 from extender.core.planner.feasibility import admissible, holds_already, is_leaf, threshold
 from extender.core.planner.filters import may_run, port_axes, port_request, port_room, selected
 from extender.core.planner.placement import PlanBound, PlanGroup, PlanMember, PlanRequest
+from extender.core.planner.rules import Rules, compile_rules
 from extender.core.pods import PodShape
 
 
@@ -60,6 +61,7 @@ class Problem:
     axes: list[str]
     counts: Ints  # (kinds, nodes): pods of one kind that fit when nothing else comes
     violations: list[str]  # bound members that no domain can hold together
+    rules: Rules  # between pods
 
 
 @dataclass(slots=True, frozen=True)
@@ -75,21 +77,41 @@ class Options:
 
 def compile_request(request: PlanRequest, fleet: Fleet, options: Options | None = None) -> Problem:
     """Compile a request; cheap where the fleet has been used before."""
-    groups, kinds, vetoed = _groups(request, fleet, options or Options())
+    options = options or Options()
+    rules = Rules()
+    if not options.no_selectors:
+        rules = compile_rules(request, fleet, strict=not options.no_resources)
+    groups, kinds, vetoed = _groups(request, fleet, options, rules)
     shapes = [request.shapes[shape] for shape in kinds]
-    axes, requests, free = _room(fleet, shapes, request, options or Options())
+    axes, requests, free = _room(fleet, shapes, request, options)
+    if rules.axes:
+        axes, requests, free = _with_rules(rules, kinds, axes, requests, free)
     allowed = np.zeros((len(kinds), fleet.size), dtype=np.bool_)
     counts = np.zeros((len(kinds), fleet.size), dtype=np.int64)
     claims = [frozenset(s.exclusive_claims) for s in shapes]
     in_use = frozenset(request.claims_in_use)
     for k, shape in enumerate(shapes):
-        allowed[k] = _static(fleet, shape, options or Options())
+        allowed[k] = _static(fleet, shape, options)
+        if kinds[k] in rules.masks:
+            allowed[k] &= rules.masks[kinds[k]]
         allowed[k][sorted(vetoed[k])] = False
         counts[k] = np.where(allowed[k], count_fitting(free, requests[k]), 0)
         if claims[k]:
             counts[k] = 0 if claims[k] & in_use else np.minimum(counts[k], 1)
     problem = Problem(
-        fleet, groups, kinds, shapes, requests, free, allowed, claims, in_use, axes, counts, []
+        fleet,
+        groups,
+        kinds,
+        shapes,
+        requests,
+        free,
+        allowed,
+        claims,
+        in_use,
+        axes,
+        counts,
+        [],
+        rules,
     )
     _pin(problem)
     return problem
@@ -104,7 +126,7 @@ def _static(fleet: Fleet, shape: PodShape, options: Options) -> Bools:
 
 
 def _groups(
-    request: PlanRequest, fleet: Fleet, options: Options
+    request: PlanRequest, fleet: Fleet, options: Options, rules: Rules
 ) -> tuple[list[Group], list[int], list[frozenset[int]]]:
     """Walk the tree: compile groups, find the kinds and, per kind, the nodes vetoed for it."""
     of_shape: dict[int, set[int]] = {}
@@ -125,7 +147,8 @@ def _groups(
         return number.setdefault((member.shape, own), len(number))
 
     def walk(source: PlanGroup, parent: int, *, keys: tuple[str, ...], alive: bool) -> None:
-        keys += tuple(k for k in dict.fromkeys(source.topology) if k not in keys)
+        shared = (*source.topology, *rules.keys.get(source.key, ()))
+        keys += tuple(k for k in dict.fromkeys(shared) if k not in keys)
         group = Group(
             index=len(groups),
             source=source,
@@ -181,6 +204,18 @@ def _room(
             columns = _unreserved(request, names, columns)
     free = np.stack(columns, axis=1) if fleet.size else np.zeros((0, len(columns)), dtype=np.int64)
     axes = names + [f"host port {p.port}/{p.protocol}" for p in ports]
+    return axes, requests, free
+
+
+def _with_rules(
+    rules: Rules, kinds: list[int], axes: list[str], requests: Ints, free: Ints
+) -> tuple[list[str], Ints, Ints]:
+    """Add an axis for every rule that works like one."""
+    for axis in rules.axes:
+        takes = [axis.take if s in axis.keepers else int(s in axis.others) for s in kinds]
+        axes = [*axes, axis.name]
+        requests = np.column_stack([requests, np.array(takes, dtype=np.int64)])
+        free = np.column_stack([free, axis.room])
     return axes, requests, free
 
 

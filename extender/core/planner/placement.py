@@ -12,10 +12,10 @@ import msgspec
 
 from extender.core.ids import GroupKey, NodeName, PodUid
 from extender.core.nodes import Taint
-from extender.core.pods import HostPort, PodShape
+from extender.core.pods import HostPort, PodShape, RuleKind
 
 PLANNER_VERSION = (
-    "2"  # part of every recorded decision; a change that can alter an answer raises it
+    "3"  # part of every recorded decision; a change that can alter an answer raises it
 )
 
 GIVEN = "does not fit, given that"  # begins what a refusal rests on that is no proof
@@ -89,6 +89,26 @@ class Veto(msgspec.Struct, frozen=True, kw_only=True):
     shape: int | None = None
 
 
+class PlanRule(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule between pods (`PodRule`), with the pods of the cluster that it is about counted.
+
+    Shapes of the request that differ in nothing but whom they matter to are listed apart, so that a
+    shape tells both who must keep the rule and whom it is about. `shapes` empty: pods that are
+    placed already keep pods away (`apart`), and `there` counts these.
+    """
+
+    kind: RuleKind
+    keys: tuple[str, ...]
+    shapes: tuple[int, ...]  # must keep it, ascending
+    about: tuple[int, ...]  # are meant by it, ascending
+    there: tuple[tuple[tuple[str, int], ...], ...]
+    """Pods per key and value of that key, sorted; of `spread` per node, in one table."""
+    skew: int = 1
+    least_domains: int = 1
+    honors_affinity: bool = True
+    honors_taints: bool = False
+
+
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a decision depends on."""
 
@@ -100,6 +120,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
         str, ...
     ] = ()  # ReadWriteOncePod claims of running pods, namespace/name, sorted
     budget: int = 200_000  # search nodes
+    rules: tuple[PlanRule, ...] = ()  # between pods, those that matter to a waiting member
     explain: bool = (
         True  # look for the conflict and for ways out when nothing fits (costs more solves)
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -21,7 +23,7 @@ from extender.cluster.parse import (
 from extender.cluster.priorities import Priorities
 from extender.cluster.shapes import ended, pod_of, requests_of
 from extender.core.errors import BadInput
-from extender.core.pods import HostPort, Requirement, Toleration
+from extender.core.pods import AboutPods, HostPort, PodRule, PodShape, Requirement, Toleration
 from tests.builders import a_group, a_node, a_pod, an_object
 
 NOBODY = Priorities()
@@ -228,23 +230,75 @@ def test_host_ports_of_containers_sidecars_and_the_hosts_network() -> None:
     assert HostPort("TCP", 80) in shape.host_ports
 
 
+def ruled(**spec: Any) -> PodShape:
+    """Read a pod with labels app=a and index=7."""
+    return pod_of(pod_with(metadata={"labels": {"app": "a", "index": "7"}}, **spec), NOBODY).shape
+
+
+def required(kind: str, **term: Any) -> dict[str, Any]:
+    term = {"topologyKey": "zone", **term}
+    return {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
 def test_what_the_planner_cannot_see_is_named() -> None:
-    rule = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]}
-    shape = pod_of(
-        pod_with(
-            resourceClaims=[{"name": "gpu"}],
-            affinity={"podAffinity": rule, "podAntiAffinity": rule},
-            topologySpreadConstraints=[
-                {"topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"},
-                {"topologyKey": "soft", "whenUnsatisfiable": "ScheduleAnyway"},
-            ],
-        ),
-        NOBODY,
-    ).shape
+    elsewhere = {"namespaceSelector": {"matchLabels": {"team": "x"}}}
+    affinity = required("podAffinity", **elsewhere) | required("podAntiAffinity", **elsewhere)
+    shape = ruled(resourceClaims=[{"name": "gpu"}], affinity=affinity)
+    assert shape.rules == ()
     assert shape.unmodelled == (
         "pod affinity over zone", "pod anti-affinity over zone", "resource claim gpu",
-        "topology spread over rack",
     )  # fmt: skip
+    assert shape.pod_rules == ("pod affinity over zone", "pod anti-affinity over zone")
+    assert shape.needs_pods
+
+
+@pytest.mark.parametrize(
+    ("term", "namespaces", "labels"),
+    [
+        ({}, ("default",), (Requirement("", "In"),)),
+        ({"labelSelector": {}}, ("default",), ()),
+        ({"labelSelector": {}, "namespaces": ["b", "a"]}, ("a", "b"), ()),
+        ({"labelSelector": {}, "namespaceSelector": {}}, (), ()),
+        (
+            {"labelSelector": {"matchLabels": {"k": "v"}}},
+            ("default",),
+            (Requirement("k", "In", ("v",)),),
+        ),
+        (
+            {
+                "labelSelector": {},
+                "matchLabelKeys": ["app", "none"],
+                "mismatchLabelKeys": ["index"],
+            },
+            ("default",),
+            (Requirement("app", "In", ("a",)), Requirement("index", "NotIn", ("7",))),
+        ),
+    ],
+    ids=["no selector", "all here", "namespaces", "everywhere", "labels", "own values"],
+)
+def test_rules_about_other_pods_are_read_as_kube_scheduler_reads_them(
+    term: dict[str, Any], namespaces: tuple[str, ...], labels: tuple[Requirement, ...]
+) -> None:
+    about = AboutPods(namespaces, labels)
+    shape = ruled(affinity=required("podAntiAffinity", **term))
+    assert shape.rules == (PodRule("apart", ("zone",), (about,)),)
+    assert shape.keeps_off
+    assert ruled(affinity=required("podAffinity", **term)).rules == (
+        PodRule("near", ("zone",), (about,)),
+    )
+
+
+def test_topology_spread_is_read_with_its_policies() -> None:
+    hard = {
+        "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule", "maxSkew": 2, "minDomains": 3,
+        "labelSelector": {"matchLabels": {"app": "a"}}, "nodeTaintsPolicy": "Honor",
+        "nodeAffinityPolicy": "Ignore",
+    }  # fmt: skip
+    soft = {"topologyKey": "soft", "whenUnsatisfiable": "ScheduleAnyway"}
+    about = AboutPods(("default",), (Requirement("app", "In", ("a",)),))
+    assert ruled(topologySpreadConstraints=[hard, soft]).rules == (
+        PodRule("spread", ("rack",), (about,), 2, 3, honors_affinity=False, honors_taints=True),
+    )
 
 
 # --- groups

@@ -15,11 +15,13 @@ LAPSE_S = 60
 
 
 def gated(name="g", pods=2, **rest):
-    return a_gang(name, pods=pods, schedulingGates=GATED, **rest)
+    labels = {"labels": {"app": "first"}}
+    return a_gang(name, pods=pods, schedulingGates=GATED, metadata=labels, **rest)
 
 
 async def leading(*objects, **rest):
-    stage = Stage(a_node("n0", gpu=8), a_node("n1", gpu=8), *objects, **rest)
+    nodes = (a_node(name, {"zone": "z"}, gpu=8) for name in ("n0", "n1"))
+    stage = Stage(*nodes, *objects, **rest)
     await stage.lead()
     return stage
 
@@ -305,7 +307,7 @@ async def test_members_that_need_others_come_last():
 
 async def test_members_that_need_each_other_wait_for_nobody():
     """All of them have the rule: kube-scheduler lets the first one in by itself."""
-    near = {"labelSelector": {"matchLabels": {"app": "g"}}, "topologyKey": "zone"}
+    near = {"labelSelector": {"matchLabels": {"app": "first"}}, "topologyKey": "zone"}
     needs = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}
     async with await leading(*gated(affinity=needs)) as stage:
         stage.start(stage.admission.effects.run())

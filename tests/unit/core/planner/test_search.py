@@ -23,7 +23,7 @@ from extender.core.planner.search import Fleet, plan, plan_at_once
 from tests import vectors
 from tests.bruteforce import best_total
 from tests.checker import faults
-from tests.unit.core.planner.trees import changed_nodes, requests
+from tests.unit.core.planner.trees import changed_nodes, requests, ruled_requests
 
 PLACE = vectors.of_kind("place")
 
@@ -116,6 +116,22 @@ def test_agrees_with_brute_force(request_):
 @given(requests())
 def test_complete_search_agrees_alone(request_):
     """With the quick way taken out, the complete one gives the same answers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solve, "_quickly", lambda *args, **options: None)
+        _agree(request_)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@given(ruled_requests())
+def test_rules_between_pods_agree_with_brute_force(request_):
+    """Affinity, anti-affinity and spread: every answer is the best there is, and keeps the rules."""
+    _agree(request_)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(ruled_requests())
+def test_rules_between_pods_in_the_complete_search(request_):
+    """The same with the quick way taken out."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(solve, "_quickly", lambda *args, **options: None)
         _agree(request_)

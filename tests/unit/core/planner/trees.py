@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import msgspec
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from extender.core.ids import GroupKey, NodeName, PodUid
 from extender.core.nodes import Taint
+from extender.core.planner.capacity import Fleet
 from extender.core.planner.placement import (
     PlanBound,
     PlanGroup,
     PlanMember,
     PlanNode,
     PlanRequest,
+    PlanRule,
     Veto,
 )
+from extender.core.planner.rules import compile_rules
 from extender.core.pods import (
     HostPort,
     NodeSelector,
@@ -74,6 +78,7 @@ def nodes(draw, index: int) -> PlanNode:
     for key, values in (("zone", "AB"), ("rack", "RST"), ("gen", ["1", "2", "x"])):
         if draw(st.integers(0, 9)):
             labels[key] = draw(st.sampled_from(list(values)))
+    labels["host"] = f"n{index}"
     free = {
         "gpu": draw(st.integers(-1, 5)),
         "cpu": draw(st.integers(0, 6)),
@@ -164,6 +169,45 @@ def requests(draw, most_pods: int = 6) -> PlanRequest:
     return PlanRequest(
         root=root, nodes=fleet, shapes=kinds, vetoes=vetoes, claims_in_use=in_use, explain=False
     )
+
+
+@st.composite
+def rules(draw, request: PlanRequest) -> PlanRule:
+    """Make a rule between pods of a request's shapes."""
+    kind = draw(st.sampled_from(["near", "apart", "apart", "spread"]))
+    key = draw(st.sampled_from(["host", "rack", "zone"]))
+    some = st.sets(st.integers(0, len(request.shapes) - 1))
+    shapes, about = draw(some), draw(some)
+    if kind != "apart" or draw(st.booleans()):
+        about = shapes = shapes or {0}  # mostly pods of one app mean each other
+        if kind == "near" and draw(st.integers(0, 3)) == 0:
+            about = draw(some)
+    values = {"host": "n0 n1 n2", "rack": "R S T", "zone": "A B"}[key].split()
+    counted = [n.name for n in request.nodes] if kind == "spread" else values
+    there = {v: draw(st.integers(0, 2)) for v in counted} if draw(st.integers(0, 2)) == 0 else {}
+    if kind == "apart" and there and draw(st.booleans()):
+        shapes = set()
+    return PlanRule(
+        kind=kind,
+        keys=(key,),
+        shapes=tuple(sorted(shapes)),
+        about=tuple(sorted(about)),
+        there=(tuple(sorted((v, n) for v, n in there.items() if n)),),
+        skew=draw(st.integers(1, 2)),
+        least_domains=draw(st.sampled_from([1, 1, 1, 3])),
+        honors_affinity=draw(st.integers(0, 3)) > 0,
+        honors_taints=draw(st.integers(0, 3)) == 0,
+    )
+
+
+@st.composite
+def ruled_requests(draw) -> PlanRequest:
+    """Make a request with rules between pods that the planner models."""
+    request = draw(requests(5))
+    made = tuple(draw(rules(request)) for _ in range(draw(st.integers(1, 2))))
+    request = msgspec.structs.replace(request, rules=made)
+    assume(not compile_rules(request, Fleet(request.nodes)).unseen)
+    return request
 
 
 @st.composite
