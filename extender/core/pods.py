@@ -155,9 +155,12 @@ class PodShape(msgspec.Struct, frozen=True):
 
     @property
     def pod_rules(self) -> tuple[str, ...]:
-        """Give the rules about other pods, in words."""
+        """Give the rules about other pods that are not planned for in every case, in words.
+
+        Anti-affinity always is; affinity and spread among members of several shapes are not.
+        """
         unseen = (t for t in self.unmodelled if t.startswith(tuple(_RULE_WORDS.values())))
-        return tuple(sorted({*unseen, *(rule.text for rule in self.rules)}))
+        return tuple(sorted({*unseen, *(r.text for r in self.rules if r.kind != "apart")}))
 
     @property
     def keeps_off(self) -> bool:

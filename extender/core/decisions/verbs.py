@@ -143,7 +143,7 @@ def _answer_words(root: RootState, tree: Tree) -> str:
             text = f"kube-scheduler refuses every node with room for {what}"
             rules = suspect_rules(root, tree)
             return (
-                f"{text}; rules between pods are not planned for: {', '.join(rules)}"
+                f"{text}; rules between pods may be the cause: {', '.join(rules)}"
                 if rules
                 else text
             )

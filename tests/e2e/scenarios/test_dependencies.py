@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
-from tests.builders import RACK, a_group, a_node
+from tests.builders import RACK, a_group, a_node, a_pod
 from tests.e2e.scenarios.conftest import Story, member
 from tests.e2e.scenarios.test_broken_trees import says, until_condition
 
@@ -36,7 +37,7 @@ def check_rounds(facts: list[Object], most: int) -> None:
 
 @pytest.mark.lived_in("long")
 async def test_one_member_per_node(story: Story) -> None:
-    """Members that keep away from each other: the first rack is too small for that, the second is not."""
+    """Members that keep away from each other: the first rack is too small for that, which is planned for."""
     await story.create(
         *(a_node(f"a{i}", {RACK: "a"}, gpu=2) for i in range(2)),
         *(a_node(f"b{i}", {RACK: "b"}, gpu=8) for i in range(4)),
@@ -46,7 +47,9 @@ async def test_one_member_per_node(story: Story) -> None:
     await story.create(*(labelled(f"g-{n}", "g", "g", affinity=apart) for n in range(4)))
     bound = await story.until_bound(4, prefix="g-", timeout_s=60)
     assert set(bound.values()) == {"b0", "b1", "b2", "b3"}
-    check_rounds(await story.check_facts(), 4)
+    facts = await story.check_facts()
+    check_rounds(facts, 1)
+    assert not [f for f in facts if f["type"] == "NodeVetoed"]
 
 
 @pytest.mark.kubernetes("1.37", "1.36")
@@ -67,11 +70,80 @@ async def test_a_member_that_needs_another(story: Story, first: str) -> None:
 
 
 async def test_a_rule_that_nothing_fulfils_is_said(story: Story) -> None:
+    """Proved, with the rule in the reason; the pod that it asks for comes, and the gang goes."""
+    await story.create(
+        *(a_node(f"n{i}", {ZONE: f"z{i}"}, gpu=8) for i in range(2)), a_group("g", gang=1)
+    )
+    near = rule("podAffinity", ZONE, app="db")
+    await story.create(labelled("g-0", "g", "g", affinity=near))
+    text = f"pod affinity over {ZONE} keeps it off the 2 nodes it could run on"
+    await until_condition(story, "PodGroup", "g", "Unschedulable", text)
+    assert not await story.bound()
+    await story.create(a_pod("db", node="n1", metadata={"labels": {"app": "db"}}))
+    assert await story.until_bound(1, prefix="g-", timeout_s=60) == {"g-0": "n1"}
+    check_rounds(await story.check_facts(), 1)
+
+
+async def test_a_rule_that_the_planner_does_not_see_is_said(story: Story) -> None:
     """Not "Unschedulable", which would ask for another node; pod and group say what may be the cause."""
     await story.create(a_node("n0", gpu=8), a_node("n1", gpu=8), a_group("g", gang=1))
     alone = rule("podAffinity", ZONE, app="nowhere")
+    (term,) = alone["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    term["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": "default"}}
     await story.create(labelled("g-0", "g", "g", affinity=alone))
     text = f"pod affinity over {ZONE}"
     await until_condition(story, "PodGroup", "g", "UnsupportedDependency", text)
-    await says(story, "g-0", f"rules between pods are not planned for: {text}")
+    await says(story, "g-0", f"rules between pods may be the cause: {text}")
     assert not await story.bound()
+
+
+async def test_members_spread_over_zones(story: Story) -> None:
+    """No zone gets more than one member above another, whatever else it could hold; all are bound at once."""
+    await story.create(
+        *(a_node(f"a{i}", {ZONE: "a"}, gpu=8) for i in range(3)),
+        *(a_node(f"{zone}0", {ZONE: zone}, gpu=8) for zone in "bc"),
+        a_group("g", gang=7),
+    )
+    spread = {
+        "maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "g"}},
+    }  # fmt: skip
+    await story.create(
+        *(labelled(f"g-{n}", "g", "g", topologySpreadConstraints=[spread]) for n in range(7))
+    )
+    bound = await story.until_bound(7, prefix="g-", timeout_s=90)
+    assert sorted(Counter(node[0] for node in bound.values()).values()) == [2, 2, 3]
+    check_rounds(await story.check_facts(), 2)
+
+
+async def test_members_that_all_want_one_zone(story: Story) -> None:
+    """Affinity to one another is planned as a domain: the zone that holds them all, not the first that holds one."""
+    await story.create(
+        *(
+            a_node(f"{zone}{i}", {ZONE: zone}, gpu=gpus)
+            for zone, gpus in (("a", 1), ("b", 2))
+            for i in range(2)
+        ),
+        a_group("g", gang=4),
+    )
+    near = rule("podAffinity", ZONE, app="g")
+    await story.create(*(labelled(f"g-{n}", "g", "g", affinity=near) for n in range(4)))
+    bound = await story.until_bound(4, prefix="g-", timeout_s=60)
+    assert {node[0] for node in bound.values()} == {"b"}
+    check_rounds(await story.check_facts(), 1)
+
+
+async def test_pods_that_run_already_keep_members_off(story: Story) -> None:
+    """A foreign pod with anti-affinity against the gang's labels: its zone is not even tried."""
+    away = rule("podAntiAffinity", ZONE, app="g")
+    await story.create(
+        *(a_node(f"{zone}{i}", {ZONE: zone}, gpu=1) for zone in "ab" for i in range(2)),
+        a_pod("hermit", node="a0", affinity=away),
+        a_group("g", gang=2),
+    )
+    await story.create(*(labelled(f"g-{n}", "g", "g") for n in range(2)))
+    bound = await story.until_bound(2, prefix="g-", timeout_s=60)
+    assert set(bound.values()) == {"b0", "b1"}
+    facts = await story.check_facts()
+    check_rounds(facts, 1)
+    assert not [f for f in facts if f["type"] == "NodeVetoed"]

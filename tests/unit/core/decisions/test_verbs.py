@@ -125,11 +125,12 @@ def test_a_mended_tree_is_not_said_to_lack_room(cluster):
 @pytest.mark.parametrize(("ruled", "words"), [
     (False, "kube-scheduler refuses every node with room for its minimum"),
     (True, "kube-scheduler refuses every node with room for its minimum; "
-           "rules between pods are not planned for: pod anti-affinity over rack"),
+           "rules between pods may be the cause: pod anti-affinity over rack"),
 ])  # fmt: skip
 def test_a_refusal_that_rests_on_vetoes_is_not_a_budget(ruled, words):
     """Nothing was searched for too short; where a rule between pods may be the cause, it is named (H10)."""
-    rule = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "rack"}]}
+    elsewhere = {"topologyKey": "rack", "namespaceSelector": {"matchLabels": {"team": "x"}}}
+    rule = {"requiredDuringSchedulingIgnoredDuringExecution": [elsewhere]}
     spec = {"affinity": {"podAntiAffinity": rule}} if ruled else {}
     cluster = FakeCluster(a_node("n0"), *a_gang("g", pods=1, **spec))
     root = (cluster.group("g").uid, "default/g")
