@@ -95,6 +95,7 @@ class RootState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     groups: tuple[GroupRecord, ...] = ()
     held: Map[PodUid, Reservation] = Map()
     bound: Map[PodUid, BoundMember] = Map()
+    away: Map[PodUid, BoundMember] = Map()  # lost with their node, which may come back with them
     topology: Map[NodeName, dict[str, str]] = Map()  # labels of used nodes; "" where it has none
     answer: Answer | None = None
     observed_us: int = 0
@@ -165,6 +166,7 @@ class _Root(msgspec.Struct, eq=False):
     groups: tuple[GroupRecord, ...]
     held: MutableMapping[PodUid, Reservation]
     bound: MutableMapping[PodUid, BoundMember]
+    away: MutableMapping[PodUid, BoundMember]
     topology: MutableMapping[NodeName, dict[str, str]]
     answer: Answer | None
     observed_us: int
@@ -175,8 +177,8 @@ class _Root(msgspec.Struct, eq=False):
         return RootState(
             uid=self.uid, root=self.root, kind=self.kind, priority=self.priority, phase=self.phase,
             plan=self.plan, groups=self.groups, held=_closed(self.held), bound=_closed(self.bound),
-            topology=_closed(self.topology), answer=self.answer, observed_us=self.observed_us,
-            admitted_us=self.admitted_us,
+            away=_closed(self.away), topology=_closed(self.topology), answer=self.answer,
+            observed_us=self.observed_us, admitted_us=self.admitted_us,
         )  # fmt: skip
 
 
@@ -327,8 +329,8 @@ class Folding:
             opened = self._opened
             root = self._roots[uid] = _Root(
                 known.uid, known.root, known.kind, known.priority, known.phase, known.plan,
-                known.groups, opened(known.held), opened(known.bound), opened(known.topology),
-                known.answer, known.observed_us, known.admitted_us,
+                known.groups, opened(known.held), opened(known.bound), opened(known.away),
+                opened(known.topology), known.answer, known.observed_us, known.admitted_us,
             )  # fmt: skip
         return root
 
@@ -384,6 +386,7 @@ class Folding:
         root, uid = self._root(event), fact.uid
         if uid in root.held:
             self._drop_held(root, uid)
+        root.away.pop(uid, None)
         root.bound[uid] = BoundMember(
             plan=fact.plan, pod=fact.pod, uid=uid, group=fact.group, node=fact.node
         )
@@ -394,7 +397,9 @@ class Folding:
 
     def _lose(self, root: _Root, fact: MemberLost) -> None:
         if fact.uid in root.bound:
-            del root.bound[fact.uid]
+            member = root.bound.pop(fact.uid)
+            if fact.cause == "node-lost":
+                root.away[fact.uid] = member
             del self._root_of[fact.uid]
             self._emptied(root)
 

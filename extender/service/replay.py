@@ -33,7 +33,7 @@ from extender.service.ports import Checkpoint, Checkpoints, EventLog, Head
 
 log = logging.getLogger(__name__)
 
-CODEC = "state-4"  # changes with the meaning or shape of the state; older checkpoints are then passed over
+CODEC = "state-5"  # changes with the meaning or shape of the state; older checkpoints are then passed over
 
 BULK_EVENTS = 20_000  # from here on it pays to unpack the whole state before a fold
 
@@ -51,6 +51,7 @@ class _SavedRoot(msgspec.Struct, frozen=True):
     admitted_us: int
     held: tuple[Reservation, ...]
     bound: tuple[BoundMember, ...]
+    away: tuple[BoundMember, ...]
     topology: dict[NodeName, dict[str, str]]
 
 
@@ -72,6 +73,7 @@ def encode_state(state: ReservationState) -> bytes:
         fields |= {
             "held": tuple(root.held.values()),
             "bound": tuple(root.bound.values()),
+            "away": tuple(root.away.values()),
             "topology": dict(root.topology),
         }
         roots.append(_SavedRoot(**fields))
@@ -110,6 +112,7 @@ def _rebuilt(saved: _Saved) -> ReservationState:
         fields |= {
             "held": Map({r.uid: r for r in entry.held}),
             "bound": Map({m.uid: m for m in entry.bound}),
+            "away": Map({m.uid: m for m in entry.away}),
             "topology": Map(entry.topology),
         }
         root = RootState(**fields)

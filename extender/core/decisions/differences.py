@@ -11,8 +11,10 @@ The kinds of `DriftFound` that come from here:
 | `nomination-altered` | the nomination of a reservation was there and names another node now | nothing: filter refuses that node and tells the right one |
 
 `memory` comes from `service/drift`. No drift but life: a pod that is gone, or was made again under its
-name (`MemberLost` or `ReservationReleased` say it), and a nomination that was erased: kube-scheduler
-does that itself after every failed bind, and filter tells the node of the reservation all the same.
+name (`MemberLost` or `ReservationReleased` say it); a node that was deleted and registers again with
+its pods (`MemberLost`, then `PodBound` under the same plan); and a nomination that was erased:
+kube-scheduler does that itself after every failed bind, and filter tells the node of the reservation
+all the same.
 """
 
 from __future__ import annotations
@@ -106,7 +108,7 @@ def bound_outside(
         for pod in pods:
             if not is_running(pod) or pod.node not in view.nodes or _known(root, pod):
                 continue
-            facts += _outside_facts(leaf.name, pod)
+            facts += _outside_facts(leaf.name, pod, root)
     if facts and root is None:
         observed = RootObserved(
             kind=tree.root.key.kind,
@@ -122,9 +124,12 @@ def _known(root: RootState | None, pod: Pod) -> bool:
     return root is not None and (pod.uid in root.held or pod.uid in root.bound)
 
 
-def _outside_facts(leaf: str, pod: Pod) -> list[AnyFact]:
+def _outside_facts(leaf: str, pod: Pod, root: RootState | None) -> list[AnyFact]:
     assert pod.node is not None
     node = NodeName(pod.node)
+    away = root.away.get(pod.uid) if root is not None else None
+    if away is not None and away.node == node:
+        return [_bound_of(away)]  # its node was gone and is back, and so is the member
     bound = PodBound(plan=PlanId(pod.plan), pod=pod.path, uid=pod.uid, node=node, group=leaf)
     text = f"runs on {node} without a reservation in the log"
     if not pod.plan:

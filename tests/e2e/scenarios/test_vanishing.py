@@ -345,6 +345,28 @@ async def _lost(story: Story, count: int) -> bool:
     return len(await story.service.facts("MemberLost")) == count
 
 
+async def test_a_node_that_registers_again_brings_its_members_along(story: Story) -> None:
+    """Somebody deletes the Node of a kubelet that lives: lost with it, and bound again when it is back."""
+    await story.create(*racks("a0 a1"), *a_gang("g", pods=2, requests=GPU))
+    first = await story.until_bound(2)
+    await story.until_fact("GangSatisfied")
+    await story.api.delete(f"/api/v1/nodes/{first['g-0']}")
+    lost = await story.until_fact("MemberLost")
+    assert (lost["data"]["pod"], lost["data"]["cause"]) == ("default/g-0", "node-lost")
+    await story.create(*racks(first["g-0"]))
+
+    async def back() -> bool:
+        line = await gang_of(story, "g")
+        return line is not None and line["bound"] == 2
+
+    await eventually(back, timeout_s=30)
+    last = (await story.service.facts("PodBound"))[-1]
+    assert last["position"] > lost["position"]
+    assert (last["data"]["pod"], last["data"]["node"]) == ("default/g-0", first["g-0"])
+    assert await story.bound() == first
+    await story.check_facts()
+
+
 async def test_nodes_relabelled_after_the_bind(story: Story) -> None:
     """Bound members in two racks: nothing moves, nothing new is placed, with the reason; put right, it goes on."""
     await story.create(*racks("a0 a1 a2"), *a_gang("g", pods=2, requests=GPU, topo=RACK))

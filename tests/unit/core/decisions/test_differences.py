@@ -8,6 +8,8 @@ import pytest
 from extender.core.decisions.differences import Nominations
 from extender.core.events import DriftFound, MemberLost, PodBound
 from extender.core.ids import NodeName, PlanId
+from extender.core.view import with_node
+from extender.service.replay import decode_state, encode_state
 from tests.builders import GPU, a_pod
 from tests.unit.core.decisions.support import ME
 from tests.unit.core.decisions.test_reconcile import Scene, kinds
@@ -94,6 +96,37 @@ def test_elsewhere_on_a_node_that_is_gone_is_lost_once():
     facts = scene.decide()
     assert [f.pod for f in facts if isinstance(f, MemberLost)] == ["default/g-0"]
     assert at_rest(scene)
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["", "after a restart"])
+def test_a_node_that_comes_back_brings_its_members_along(restarted):
+    """Somebody deletes the Node of a kubelet that lives: lost, then bound again under its plan; no drift."""
+    scene = Scene(pods=2)
+    scene.bind("g-0", "g-1")
+    scene.decide()
+    node = scene.cluster.seen.nodes[NodeName("n0")]
+    scene.cluster.delete_node("n0")
+    assert kinds(scene.decide()) == ["MemberLost"]
+    assert at_rest(scene)
+    if restarted:
+        scene.state = decode_state(encode_state(scene.state))
+    scene.cluster.seen = with_node(scene.cluster.seen, node)
+    (back,) = scene.decide()
+    assert isinstance(back, PodBound)
+    assert (back.pod, back.node, back.plan) == ("default/g-0", "n0", "plan-g")
+    assert not scene.root.away
+    assert at_rest(scene)
+
+
+def test_who_comes_back_on_another_node_is_drift():
+    """Its node is gone for good; that it runs elsewhere now is nobody's plan."""
+    scene = Scene(pods=2)
+    scene.bind("g-0", "g-1")
+    scene.decide()
+    scene.cluster.delete_node("n0")
+    scene.decide()
+    scene.cluster.change_pod("g-0", node=NodeName("n1"))
+    assert drift(scene.decide()) == [("bound-outside-admission", "Pod/default/g-0")]
 
 
 def test_a_nomination_that_was_shown_is_missed_once():
