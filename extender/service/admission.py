@@ -33,7 +33,6 @@ from extender.core.events import Draft, Event, GangAdmitted, GangExtended, GangR
 from extender.core.groups import Forest, Tree
 from extender.core.ids import GroupKey, NodeName, PlanId, PodUid, RootUid
 from extender.core.planner.placement import Plan, PlanRequest, Verdict
-from extender.core.pods import Pod
 from extender.core.state import Reservation, ReservationState
 from extender.core.view import ClusterView, forest_after
 from extender.service.barriers import Barriers
@@ -159,6 +158,7 @@ class Admission:
         await self._explain()
         view, state = self._cluster.view(), self._leader.acknowledged
         self._barriers.sync(state)  # first: effects ask who is at bind for the plan of now
+        self._suspicions.heed(view, state)  # before anybody is nominated
         self.effects.sync(view, state)
         self._reporter.sync(view, state, self.forest)
 
@@ -195,16 +195,7 @@ class Admission:
         """Believe refusals that have stood, and record them (DESIGN 2.7)."""
         view, state = self._look()
         now_ms = self._clock.now_us() // 1000
-        for held in state.held_on.values():
-            for reservation in held.values():
-                pod = view.pods.get(reservation.uid)
-                if (
-                    pod is not None
-                    and pod.nominated == reservation.node  # not of an earlier plan
-                    and _refused_everywhere(pod)
-                    and not self._barriers.waits(pod.uid)
-                ):
-                    self._suspicions.suspect(view, reservation, now_ms)
+        self._suspicions.listen(view, state, self._barriers.waits, now_ms)
         refused = self._suspicions.confirmed(view, state, now_ms)
         drafts = decide_vetoes(
             view,
@@ -377,12 +368,3 @@ class Admission:
             vetoes=self._vetoes.holding(view, state, self._clock.now_us() // 1000),
         )
         return current, request
-
-
-def _refused_everywhere(pod: Pod) -> bool:
-    """Say whether kube-scheduler found no node for a nominated member, before any extender was asked.
-
-    Its message then has no word of ours in it; a message from before the nomination always has.
-    """
-    nominated = pod.nominated is not None and not pod.gates
-    return nominated and bool(pod.unschedulable) and "gang " not in pod.unschedulable

@@ -9,13 +9,17 @@ said it `RESTLESS_CALLS` times over that time, each time anew, or after `RESTLES
 again after whatever changed. A veto ends with its time, or with any change of pod or node;
 one that is learned again holds longer, so that no change can make a loop.
 
+A message has no date: kube-scheduler writes it only when it changes, and a new attempt may wait for
+its back-off. So a message that stood before the nomination was seen says nothing about this node
+until `RESTLESS_MS` have passed; one that came after it is a refusal like a filter call.
+
 The nodes that were offered instead are a hint for the next plan, never a reason: without it a gang
 whose devices are on a few of many nodes would learn the others one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -48,6 +52,15 @@ class _Suspicion(msgspec.Struct, frozen=True):
     first_ms: int  # seen first, the member fitting ever since by our own model
     since_ms: int | None  # seen since the last change of what is on the node
     calls: int  # filter calls that said so, the member fitting ever since the first
+    dated: bool  # known to be about this nomination
+
+
+class _Message(msgspec.Struct, frozen=True):
+    """What PodScheduled said of a member with a reservation."""
+
+    plan: PlanId
+    before: str  # when its nomination was not seen yet
+    renewed: bool = False  # it has said something else since
 
 
 class Suspicions:
@@ -55,8 +68,54 @@ class Suspicions:
 
     def __init__(self) -> None:
         self._found: dict[PodUid, _Suspicion] = {}
+        self._messages: dict[PodUid, _Message] = {}
         self._offered: dict[PodUid, tuple[NodeName, ...]] = {}
         self._last_offered: tuple[NodeName, ...] = ()  # kept once for all pods alike
+
+    def heed(self, view: ClusterView, state: ReservationState) -> None:
+        """Note what the messages of members are before they are nominated, and which are new after that.
+
+        To be called after every admission before it is carried out, or old messages pass for unknown.
+        """
+        messages: dict[PodUid, _Message] = {}
+        for held in state.held_on.values():
+            for uid, reservation in held.items():
+                pod = view.pods.get(uid)
+                if pod is None or pod.node is not None:
+                    continue
+                known = self._messages.get(uid)
+                on_its_way = pod.nominated != reservation.node
+                if known is None or known.plan != reservation.plan or on_its_way:
+                    known = _Message(reservation.plan, pod.unschedulable)
+                elif not known.renewed and known.before != pod.unschedulable:
+                    known = _Message(known.plan, known.before, renewed=True)
+                messages[uid] = known
+        self._messages = messages
+
+    def listen(
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        at_bind: Callable[[PodUid], bool],
+        now_ms: int,
+    ) -> None:
+        """Suspect the refusals that stand in messages: no node passed, so no filter call tells.
+
+        Args:
+            view: As it is now.
+            state: What is held.
+            at_bind: Says whether a member is at the barrier now: it got through.
+            now_ms: Since when.
+        """
+        self.heed(view, state)
+        for held in state.held_on.values():
+            for uid, reservation in held.items():
+                pod = view.pods.get(uid)
+                if pod is None or pod.nominated != reservation.node or at_bind(uid):
+                    continue
+                if _refused_everywhere(pod):
+                    dated = self._messages[uid].renewed
+                    self._suspect(view, reservation, now_ms, dated=dated)
 
     def suspect(
         self,
@@ -64,31 +123,45 @@ class Suspicions:
         reservation: Reservation,
         now_ms: int,
         *,
-        offered: Sequence[NodeName] = (),
+        offered: Sequence[NodeName],
     ) -> None:
-        """Note that kube-scheduler did not let a member onto its node.
+        """Note that a filter call did not offer a member its node.
 
         Args:
             view: As it is now.
             reservation: What the member holds.
             now_ms: Since when.
-            offered: Where it would have the member instead, if it said so.
+            offered: Where kube-scheduler would have the member instead.
         """
         if offered:
             names = tuple(sorted(offered))
             if names != self._last_offered:
                 self._last_offered = names
             self._offered[reservation.uid] = self._last_offered
+        self._suspect(view, reservation, now_ms, calls=1)
+
+    def _suspect(
+        self,
+        view: ClusterView,
+        reservation: Reservation,
+        now_ms: int,
+        *,
+        calls: int = 0,
+        dated: bool = True,
+    ) -> None:
         known = self._found.get(reservation.uid)
         node = view.nodes.get(reservation.node)
         usage = view.usage.get(reservation.node, NOTHING)
-        first_ms, since_ms, calls = now_ms, now_ms, 1 if offered else 0
+        first_ms, since_ms = now_ms, now_ms if dated else None
         if known is not None and _same(known, reservation, node):
-            first_ms, calls = known.first_ms, known.calls + calls
-            if known.usage is usage and known.since_ms is not None:
-                since_ms = known.since_ms
+            if known.dated and not dated:
+                return  # it is known already, and better
+            if known.dated == dated:
+                first_ms, calls = known.first_ms, known.calls + calls
+                if known.usage is usage and known.since_ms is not None:
+                    since_ms = known.since_ms
         self._found[reservation.uid] = _Suspicion(
-            reservation.plan, node, usage, first_ms, since_ms, calls
+            reservation.plan, node, usage, first_ms, since_ms, calls, dated
         )
 
     def clear(self, uid: PodUid) -> None:
@@ -142,6 +215,15 @@ class Suspicions:
                 del self._found[uid]
                 found.append(reservation)
         return tuple(found)
+
+
+def _refused_everywhere(pod: Pod) -> bool:
+    """Say whether kube-scheduler found no node for a nominated member, before any extender was asked.
+
+    Its message then has no word of ours in it.
+    """
+    asked = pod.node is None and not pod.gates
+    return asked and bool(pod.unschedulable) and "gang " not in pod.unschedulable
 
 
 def _same(known: _Suspicion, reservation: Reservation, node: Node | None) -> bool:

@@ -12,11 +12,14 @@ from tests.builders import GPU, a_gang, a_node, a_pod
 from tests.fakes import FakeCluster
 from tests.unit.core.decisions.support import folded
 
+REFUSED = "0/1 nodes are available: 1 node(s) had a taint."
+OURS = "0/1 nodes are available: 1 gang default/g: waiting for members."
+
 
 class Scene:
-    """One member of one GPU, reserved on n0."""
+    """One member of one GPU, reserved on n0; `told` is what kube-scheduler said of it before."""
 
-    def __init__(self):
+    def __init__(self, told=""):
         self.cluster = FakeCluster(
             a_node("n0", gpu=4), *a_gang("g", pods=1, requests={GPU: 1, "cpu": 1})
         )
@@ -38,10 +41,27 @@ class Scene:
         self.uid = pod.uid
         self.found = Suspicions()
         self.passing = 0
+        if told:
+            self.tell(told)
+        self.found.heed(self.cluster.view(), self.state)
+        self.nominate()
 
-    def see(self, now_ms, offered=()):
-        reservation = self.state.held_on[NodeName("n0")][self.uid]
-        self.found.suspect(self.cluster.view(), reservation, now_ms, offered=offered)
+    def nominate(self):
+        self.cluster.change_pod("g-0", nominated=NodeName("n0"))
+
+    def tell(self, message):
+        self.cluster.change_pod("g-0", unschedulable=message)
+
+    def see(self, now_ms, offered=(), message=REFUSED):
+        if offered:
+            reservation = self.state.held_on[NodeName("n0")][self.uid]
+            self.found.suspect(self.cluster.view(), reservation, now_ms, offered=offered)
+            return
+        self.tell(message)
+        self.listen(now_ms)
+
+    def listen(self, now_ms, at_bind=False):
+        self.found.listen(self.cluster.view(), self.state, lambda uid: at_bind, now_ms)
 
     def believed(self, now_ms):
         return bool(self.found.confirmed(self.cluster.view(), self.state, now_ms))
@@ -115,4 +135,60 @@ def test_pods_that_take_the_room_explain_it():
     scene.pass_by(**{GPU: 4})
     assert not scene.believed(100)
     scene.cluster.delete_pod("other-1")
+    assert not scene.believed(RESTLESS_MS)
+
+
+def test_a_message_from_before_the_nomination_is_no_evidence_yet():
+    """kube-scheduler may not have tried again; after its longest back-off it has, and found the same words."""
+    scene = Scene(told=REFUSED)
+    for now_ms in range(0, RESTLESS_MS, 500):
+        scene.listen(now_ms)
+        assert not scene.believed(now_ms)
+    assert scene.believed(RESTLESS_MS)
+
+
+@pytest.mark.parametrize("before", [OURS, "0/1 nodes are available: 1 Insufficient cpu."])
+def test_other_words_after_the_nomination_are_evidence(before):
+    """Then it has tried again; the usual time counts from there."""
+    scene = Scene(told=before)
+    scene.listen(0)
+    scene.listen(5_000)
+    assert not scene.believed(5_000)
+    scene.see(5_000)
+    assert not scene.believed(5_000 + SETTLED_MS - 1)
+    assert scene.believed(5_000 + SETTLED_MS)
+
+
+def test_the_old_words_said_again_are_evidence():
+    """Room came and went meanwhile: it has tried since."""
+    scene = Scene(told=REFUSED)
+    scene.listen(0)
+    scene.see(100, message="0/1 nodes are available: 1 Insufficient cpu.")
+    scene.see(200)
+    assert scene.believed(100 + SETTLED_MS)
+
+
+def test_an_attempt_that_ends_while_the_nomination_is_on_its_way_is_no_evidence():
+    scene = Scene()
+    scene.cluster.change_pod("g-0", nominated=None)
+    scene.tell(REFUSED)
+    scene.listen(0)
+    scene.nominate()
+    scene.listen(10)
+    assert not scene.believed(SETTLED_MS + 10)
+
+
+def test_a_filter_call_is_evidence_whatever_the_message():
+    scene = Scene(told=REFUSED)
+    scene.listen(0)
+    scene.see(1_000, offered=[NodeName("n1")])
+    scene.listen(1_500)
+    assert not scene.believed(1_000 + SETTLED_MS - 1)
+    assert scene.believed(1_000 + SETTLED_MS)
+
+
+def test_who_is_at_bind_got_through():
+    scene = Scene()
+    scene.tell(REFUSED)
+    scene.listen(0, at_bind=True)
     assert not scene.believed(RESTLESS_MS)
