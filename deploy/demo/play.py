@@ -127,7 +127,7 @@ def heading(text: str) -> None:
     out.print(f"\n[bold cyan]{text}[/bold cyan]")
 
 
-async def wait_for(condition, what: str, within_s: float = 30.0) -> None:
+async def wait_for(condition, what: str, within_s: float = 90.0) -> None:
     """Wait until something holds."""
     deadline = time.monotonic() + within_s
     while not condition():

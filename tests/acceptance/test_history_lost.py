@@ -24,7 +24,14 @@ import yaml
 from deploy.demo.kube_scheduler import Player
 from deploy.demo.play import Service
 from extender.store import migrate
-from tests.acceptance.test_kills import ROOT, facts, processes_naming, recorded
+from tests.acceptance.test_kills import (
+    ROOT,
+    WITHIN_S,
+    facts,
+    play_until,
+    processes_naming,
+    recorded,
+)
 from tests.backups import Backup, Standby
 from tests.builders import GPU, a_fleet, a_gang
 from tests.fakes import GATED, until
@@ -32,7 +39,7 @@ from tests.postgres import run, running_postgres
 
 # the wheel's server has no pg_basebackup, the distribution's has
 PROGRAMS = [path.parent for path in sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_basebackup"))]
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
 SIZE, MINIMUM = 6, 3
 
 
@@ -84,7 +91,7 @@ class World:
         return done.stdout
 
     async def until_ready(self):
-        await until(self.service.ready, "ready", 20)
+        await until(self.service.ready, "ready", WITHIN_S)
 
 
 @pytest.fixture
@@ -98,7 +105,7 @@ def world(request):
             yield made
         finally:
             made.service.stop()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + WITHIN_S
     while (left := processes_naming(str(folder))) and time.monotonic() < deadline:
         time.sleep(0.1)
     shutil.rmtree(folder, ignore_errors=True)
@@ -111,22 +118,27 @@ async def before_the_copy(world):
     player = world.player()
     world.create("kept")
     world.create("waiting", pods=SIZE - 1, minimum=SIZE)
-    await until(lambda: len(recorded(world.service, "gate-lifted", "kept")) == SIZE, "let go", 20)
+    await until(
+        lambda: len(recorded(world.service, "gate-lifted", "kept")) == SIZE, "let go", WITHIN_S
+    )
     player.reload()
-    await player.run_until_idle(quiet_s=0.3)
-    await until(lambda: count_of(world, "PodBound", "kept") == SIZE, "kept is recorded", 20)
+    await play_until(player, lambda: count_of(world, "PodBound", "kept") == SIZE, "kept recorded")
     return player
 
 
 async def after_the_copy(world, player):
     """Half a gang bound, the other half admitted and nominated; all of it will be missing in the copy."""
     world.create("half")
-    await until(lambda: len(recorded(world.service, "gate-lifted", "half")) == SIZE, "let go", 20)
+    await until(
+        lambda: len(recorded(world.service, "gate-lifted", "half")) == SIZE, "let go", WITHIN_S
+    )
     player.reload()
     mine = [pod for pod in player.pending() if pod.name.startswith("half-")]
     placed = [(pod, await player.place(pod)) for pod in mine[:MINIMUM]]
     await asyncio.gather(*(player.bind(pod, node) for pod, node in placed))
-    await until(lambda: count_of(world, "PodBound", "half") == MINIMUM, "half is recorded", 20)
+    await until(
+        lambda: count_of(world, "PodBound", "half") == MINIMUM, "half is recorded", WITHIN_S
+    )
     return facts(world.service)
 
 
@@ -137,7 +149,7 @@ def count_of(world, kind, gang):
 async def all_ends_well(world, player, lost, evidence):
     """The loss is told, what ran is in the log again, everybody gets room once."""
     await until(
-        lambda: any(f["type"] == "HistoryTruncated" for f in facts(world.service)), "told", 20
+        lambda: any(f["type"] == "HistoryTruncated" for f in facts(world.service)), "told", WITHIN_S
     )
     await world.until_ready()
     (told,) = [f for f in facts(world.service) if f["type"] == "HistoryTruncated"]
@@ -156,13 +168,12 @@ async def all_ends_well(world, player, lost, evidence):
 
     world.create("waiting", minimum=SIZE)  # its last member comes
     await until(
-        lambda: len(recorded(world.service, "gate-lifted", "waiting")) == SIZE, "let go", 20
+        lambda: len(recorded(world.service, "gate-lifted", "waiting")) == SIZE, "let go", WITHIN_S
     )
     player.reload()
-    await player.run_until_idle(quiet_s=0.5)
     for name in ("kept", "half", "waiting"):
-        await until(
-            lambda name=name: count_of(world, "PodBound", name) == SIZE, f"{name} bound", 20
+        await play_until(
+            player, lambda name=name: count_of(world, "PodBound", name) == SIZE, f"{name} bound"
         )
 
     log = facts(world.service)
@@ -213,7 +224,9 @@ async def test_a_backup_is_restored_and_the_service_restarted(world):
         lost = await after_the_copy(world, player)
         published = world.service.data / "log-end.json"
         await until(
-            lambda: int(json.loads(published.read_text())["position"]) == len(lost), "published", 20
+            lambda: int(json.loads(published.read_text())["position"]) == len(lost),
+            "published",
+            WITHIN_S,
         )
         world.service.kill()
         await backup.restore()

@@ -27,7 +27,10 @@ from tests.fakes import GATED, until
 
 ROOT = Path(__file__).parents[2]
 SIZE = 6
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(180)]
+WITHIN_S = (
+    90.0  # what comes at all comes within seconds on an idle machine; a busy one may be this slow
+)
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
 
 
 def processes_naming(text):
@@ -58,7 +61,7 @@ def service():
         yield made
     finally:
         made.stop()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + WITHIN_S
         while (left := processes_naming(str(folder))) and time.monotonic() < deadline:
             time.sleep(0.1)
         shutil.rmtree(folder, ignore_errors=True)
@@ -89,10 +92,20 @@ def recorded(service, kind, gang):
     return [e for e in entries if e["type"] == kind and e["name"].startswith(f"{gang}-")]
 
 
+async def play_until(player, condition, what):
+    """Be kube-scheduler until something holds: it does not give up either when nothing moves for a moment."""
+    deadline = time.monotonic() + WITHIN_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for: {what}"
+        await player.run_until_idle(quiet_s=0.3)
+
+
 async def at_bind(service, player, name, count):
     """Bring `count` members to bind; gives the calls."""
     player.reload()
-    await until(lambda: len(recorded(service, "gate-lifted", name)) == SIZE, f"{name} let go", 20)
+    await until(
+        lambda: len(recorded(service, "gate-lifted", name)) == SIZE, f"{name} let go", WITHIN_S
+    )
     calls = []
     mine = [p for p in player.pending() if p.name.startswith(f"{name}-")]
     assert len(mine) == SIZE
@@ -109,9 +122,11 @@ async def kill_at(service, player, name, point):
     if point == "before the admission":
         await asyncio.sleep(0.1)
     elif point == "while nominating":
-        await until(lambda: recorded(service, "nominated", name), "a nomination", 20)
+        await until(lambda: recorded(service, "nominated", name), "a nomination", WITHIN_S)
     elif point == "before the first filter":
-        await until(lambda: len(recorded(service, "gate-lifted", name)) == SIZE, "all let go", 20)
+        await until(
+            lambda: len(recorded(service, "gate-lifted", name)) == SIZE, "all let go", WITHIN_S
+        )
         held = members_of(service, name)
     elif point == "in the barrier":
         calls = await at_bind(service, player, name, SIZE // 2)
@@ -122,7 +137,7 @@ async def kill_at(service, player, name, point):
     else:
         calls = await at_bind(service, player, name, SIZE)
         least = 1 if point == "between two binds" else SIZE
-        await until(lambda: len(recorded(service, "bound", name)) >= least, "a bind", 20)
+        await until(lambda: len(recorded(service, "bound", name)) >= least, "a bind", WITHIN_S)
     service.kill()
     await asyncio.gather(*calls, return_exceptions=True)
     await player.close()
@@ -146,13 +161,15 @@ async def test_a_kill_between_any_two_facts_loses_nothing(service):
                 assert members_of(service, name) == held, point
             player.reload()
             await until(
-                lambda name=name: len(recorded(service, "gate-lifted", name)) == SIZE, "let go", 20
+                lambda name=name: len(recorded(service, "gate-lifted", name)) == SIZE,
+                "let go",
+                WITHIN_S,
             )
-            await player.run_until_idle(quiet_s=0.4)
-            await until(
+            await play_until(
+                player,
                 lambda name=name: service.get(f"/v1/gangs/default/{name}")["phase"] == "satisfied",
-                f"{name} satisfied after a kill {point}", 20,
-            )  # fmt: skip
+                f"{name} satisfied after a kill {point}",
+            )
             assert service.get(f"/v1/gangs/default/{name}")["bound"] == SIZE
     finally:
         await player.close()
@@ -231,7 +248,7 @@ class Replica:
             return 0, None
 
     async def until(self, path, status):
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + WITHIN_S
         while (found := await self.ask(path))[0] != status:
             assert self.process.poll() is None, self.log.read_text()[-2000:]
             assert time.monotonic() < deadline, (found, self.log.read_text()[-2000:])
@@ -257,7 +274,7 @@ async def test_a_second_process_waits_and_takes_over(database_url, tmp_path):
         await first.until("/readyz", 200)
         gang = await first.until("/v1/gangs/default/g", 200)
         second = Replica(tmp_path, database_url, manifests, "second")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + WITHIN_S
         while "held by first" not in str(body := await second.until("/readyz", 503)):
             assert time.monotonic() < deadline, body
             await asyncio.sleep(0.05)

@@ -10,9 +10,12 @@ from typing import Any
 from tests.controlplane.api import Api, ApiError, Object
 from tests.controlplane.objects import a_pod, a_priority_class, path_of
 
+# What comes at all comes within seconds on an idle machine; a busy one may be this slow.
+TIMEOUT_S = 90.0
+
 
 async def eventually(
-    look: Callable[[], Awaitable[Any]], *, timeout_s: float = 15, every_s: float = 0.05
+    look: Callable[[], Awaitable[Any]], *, timeout_s: float = TIMEOUT_S, every_s: float = 0.05
 ) -> Any:
     """Look until what is seen is true, and return it.
 
@@ -27,7 +30,7 @@ async def eventually(
     return seen
 
 
-async def wait_until_bound(api: Api, pod: Object, *, timeout_s: float = 15) -> Object:
+async def wait_until_bound(api: Api, pod: Object, *, timeout_s: float = TIMEOUT_S) -> Object:
     """Wait until a pod stands on a node and return it as it is then."""
 
     async def look() -> Object | None:

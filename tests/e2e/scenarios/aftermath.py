@@ -14,7 +14,7 @@ from tests.builders import a_manifest
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.livedin import NAMESPACE
 from tests.controlplane.objects import amount_of, requests_of
-from tests.controlplane.waiting import eventually
+from tests.controlplane.waiting import TIMEOUT_S, eventually
 
 if TYPE_CHECKING:
     from tests.e2e.scenarios.conftest import Story
@@ -25,7 +25,7 @@ BUDGET = 200_000
 ENDED = ("Succeeded", "Failed")
 
 
-async def check_aftermath(story: Story, *, timeout_s: float = 60) -> None:
+async def check_aftermath(story: Story, *, timeout_s: float = TIMEOUT_S) -> None:
     """Wait until all of it holds.
 
     Raises:

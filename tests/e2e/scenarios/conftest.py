@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from tests.controlplane.api import Api, ApiError
 from tests.controlplane.livedin import Neighbourhood
 from tests.controlplane.objects import path_of
 from tests.controlplane.plane import ControlPlane
-from tests.controlplane.waiting import eventually
+from tests.controlplane.waiting import TIMEOUT_S, eventually
 from tests.e2e.conftest import NEWEST, require_programs, sweep
 from tests.e2e.scenarios.aftermath import check_aftermath, check_room
 from tests.e2e.scenarios.proxy import Proxy
@@ -106,7 +106,7 @@ async def _policy_works(plane: ControlPlane) -> None:
                 return False
             return bool(made["spec"].get("schedulingGates"))
 
-        await eventually(ready, timeout_s=30)
+        await eventually(ready)
 
 
 def member(name: str, group: str, **spec: Any) -> dict[str, Any]:
@@ -187,7 +187,7 @@ class Story:
         }
 
     async def until_bound(
-        self, count: int, prefix: str = "", timeout_s: float = 40
+        self, count: int, prefix: str = "", timeout_s: float = TIMEOUT_S
     ) -> dict[str, str]:
         """Wait until exactly so many pods are bound."""
 
@@ -202,14 +202,35 @@ class Story:
         assert len(found) == count, found
         return found
 
-    async def until_fact(self, kind: str, gang: str = "", timeout_s: float = 20) -> dict[str, Any]:
-        """Wait for a fact and give the newest of its kind."""
+    async def until_fact(
+        self, kind: str, gang: str = "", *, after: int = 0, **data: Any
+    ) -> dict[str, Any]:
+        """Wait for a fact and give the newest of its kind.
+
+        Args:
+            kind: Its type.
+            gang: Of this root only.
+            after: Only behind this position.
+            data: What it must say, by field; without, the newest of the moment may soon be outdated.
+        """
 
         async def look() -> dict[str, Any] | None:
-            found = [f for f in await self.service.facts(kind) if gang in ("", f["gang"])]
+            found = [
+                f
+                for f in await self.service.facts(kind)
+                if gang in ("", f["gang"]) and f["position"] > after
+                if all(f["data"][name] == value for name, value in data.items())
+            ]
             return found[-1] if found else None
 
-        return await eventually(look, timeout_s=timeout_s, every_s=0.1)
+        return await self.until(look, every_s=0.1)
+
+    async def until(self, look: Callable[[], Awaitable[Any]], *, every_s: float = 0.05) -> Any:
+        """Wait like `eventually`; an error tells what there is instead."""
+        try:
+            return await eventually(look, every_s=every_s)
+        except TimeoutError as error:
+            raise AssertionError(f"{error}\n{await self.report()}") from error
 
     async def report(self) -> str:
         """Tell what there is, for a failed assertion."""

@@ -26,6 +26,7 @@ class Proxy:
         self.target = target.rstrip("/")
         self.url = ""
         self.seen: list[tuple[str, str]] = []
+        self.open: list[str] = []  # paths of requests that the server has not answered yet
         self.before: Hook | None = None
         self.after: Callable[[str, str, int], Awaitable[None]] | None = None
         self._tls = ssl.create_default_context(cafile=str(ca_file)) if ca_file else None
@@ -71,6 +72,7 @@ class Proxy:
         body = await request.read()
         headers = {k: v for k, v in request.headers.items() if k not in DROPPED}
         assert self._session is not None
+        self.open.append(path)
         try:
             async with self._session.request(
                 method,
@@ -92,3 +94,5 @@ class Proxy:
             if request.transport is not None:
                 request.transport.abort()
             return web.Response(status=502)
+        finally:
+            self.open.remove(path)

@@ -119,21 +119,30 @@ class Service:
 
     async def get(self, path: str) -> Any:
         """Ask the read API."""
+        return (await self._get(path))[0]
+
+    async def _get(self, path: str) -> tuple[Any, int]:
+        """Ask it, also for the position that its memory is at."""
         async with aiohttp.ClientSession() as session, session.get(self.url + path) as reply:
             body = await reply.read()
             assert reply.status == 200, (path, reply.status, body)
-            return json.loads(body)
+            return json.loads(body), int(reply.headers.get("X-Log-Position", 0))
 
     async def facts(self, *types: str) -> list[dict[str, Any]]:
-        """Read the whole log, or only some types."""
+        """Read the whole log, or only some types; what else the service says knows of them then.
+
+        Facts are read from the database, where they are a moment before its memory has them.
+        """
         found: list[dict[str, Any]] = []
         query = "".join(f"&type={t}" for t in types)
         while True:
             after = found[-1]["position"] if found else 0
-            page = await self.get(f"/v1/events?limit=1000&after={after}{query}")
-            if not page:
+            page, position = await self._get(f"/v1/events?limit=1000&after={after}{query}")
+            if not page and position >= after:
                 return found
             found += page
+            if not page:
+                await asyncio.sleep(0.01)
 
     async def metric(self, name: str, kind: str = "") -> float:
         """Read one value of /metrics, of a label `kind` if it has one; 0 when it is not there."""

@@ -16,7 +16,7 @@ from tests.e2e.scenarios.intercept import Intercept, cannot, intercept, pod_of
 
 __all__ = ["intercept"]
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 GPU = {"nvidia.com/gpu": 8}
 
 
@@ -34,7 +34,7 @@ async def until_waiting(story: Story, count: int) -> None:
     async def look() -> bool:
         return story.verbs.count("POST", "/bind") >= count
 
-    await eventually(look, timeout_s=30)
+    await eventually(look)
 
 
 async def nobody_bound(story: Story, seconds: float) -> None:
@@ -47,13 +47,13 @@ async def nobody_bound(story: Story, seconds: float) -> None:
 
 async def whole(story: Story, count: int) -> list[dict[str, Any]]:
     """Wait for the whole gang and check that every Binding is inside an admission, in room of its own."""
-    bound = await story.until_bound(count, timeout_s=90)
-    await story.until_fact("GangSatisfied", timeout_s=30)
+    bound = await story.until_bound(count)
+    await story.until_fact("GangSatisfied")
 
     async def all_recorded() -> bool:
         return len(await story.service.facts("PodBound")) == count
 
-    await eventually(all_recorded, timeout_s=20)
+    await eventually(all_recorded)
     facts = await story.check_facts()
     await story.check_room()
     planned = {
@@ -85,14 +85,15 @@ async def test_the_deadline_passes(intercept: Intercept, story: Story, verb: str
 
     intercept.call = keep_the_last
     await story.create(*nodes(8), *gang("train", 8))
-    expired = await story.until_fact("BarrierExpired", "default/train")
+    # A busy machine may need more than one deadline until the seven are there together.
+    missing = ["default/train-7"]
+    expired = await story.until_fact("BarrierExpired", "default/train", missing=missing)
     assert not await story.bound()
     obstacle = False
-    assert expired["data"]["missing"] == ["default/train-7"]
     assert expired["data"]["arrived"] == [f"default/train-{i}" for i in range(7)]
     assert expired["data"]["waited_ms"] >= 4000
-    released = await story.until_fact("ReservationReleased", "default/train")
-    assert released["position"] == expired["position"] + 1
+    released = (await story.service.facts())[expired["position"]]
+    assert released["type"] == "ReservationReleased"
     assert released["data"]["why"] == "expired"
     assert len(released["data"]["pods"]) == 8
 
@@ -100,7 +101,7 @@ async def test_the_deadline_passes(intercept: Intercept, story: Story, verb: str
         refused = [c for c in story.service.calls("bind") if c["outcome"] == "refused"]
         return len([c for c in refused if "nobody was bound" in c["error"]]) >= 7
 
-    await eventually(told, timeout_s=10)
+    await eventually(told)
     facts = await whole(story, 8)
     assert len(of(facts, "GangAdmitted")) >= 2, "it was not planned again"
     first_bound = min(f["position"] for f in of(facts, "PodBound"))
@@ -122,11 +123,11 @@ async def test_calls_of_a_dead_scheduler_do_not_count(intercept: Intercept, stor
 
     intercept.call = keep_the_last
     await story.create(*nodes(8), *gang("train", 8))
-    await eventually(lambda: _is(len(arrived) == 8), timeout_s=30)
-    await asyncio.sleep(0.5)  # the seven are forwarded
+    await eventually(lambda: _is(len(arrived) == 8))
+    await eventually(lambda: _is(open_binds(story) == 7))
     assert not await story.bound()
     story.plane.schedulers["scheduler"].kill()
-    await asyncio.sleep(0.5)
+    await eventually(lambda: _is(not open_binds(story)))
     async with aiohttp.ClientSession() as session:
         url = f"{story.service.url}/scheduler/bind"
         eighth = asyncio.create_task(session.post(url, json=arrived["train-7"]))
@@ -179,9 +180,9 @@ async def test_zombies_bind_nobody(intercept: Intercept, story: Story, before_de
     story.server.before, story.server.after = hold, count
     intercept.call = keep_the_last
     await story.create(*nodes(8), *gang("train", 8))
-    await eventually(lambda: _is(begun == 8 and done == before_death), timeout_s=40)
+    await eventually(lambda: _is(begun == 8 and done == before_death))
     story.plane.schedulers["scheduler"].kill()
-    await asyncio.sleep(0.5)  # the hang-up travels through the proxy
+    await eventually(lambda: _is(not open_binds(story)))
     dead.set()
     alone = True
     deadline = asyncio.get_running_loop().time() + 1.5
@@ -191,12 +192,17 @@ async def test_zombies_bind_nobody(intercept: Intercept, story: Story, before_de
     story.plane.schedulers["scheduler"].start()
     await asyncio.to_thread(story.plane.wait_for_scheduler)
     if not before_death:
-        await eventually(lambda: _is(len(again) == 7), timeout_s=30)
+        await eventually(lambda: _is(len(again) == 7))
         await nobody_bound(story, 1.5)
     alone = False
     facts = await whole(story, 8)
     assert len(of(facts, "GangAdmitted")) == 1
     assert not of(facts, "BindFailed")
+
+
+def open_binds(story: Story) -> int:
+    """Count the bind calls that our service holds; a hang-up has come to it when there are fewer."""
+    return sum(path.endswith("/bind") for path in story.verbs.open)
 
 
 async def _is(value: bool) -> bool:
@@ -226,6 +232,7 @@ async def test_bindings_refused_for_the_moment_are_posted_again(story: Story) ->
     assert not of(facts, "BindFailed")
     assert len(of(facts, "GangAdmitted")) == 1
     assert (tries["train-1"], tries["train-4"], tries["train-8"]) == (2, 4, 8)
+    await eventually(lambda: _is(not open_binds(story)))  # a line is written with its answer
     outcomes = [c["outcome"] for c in story.service.calls("bind")]
     assert outcomes == ["bound"] * 10
 
@@ -234,7 +241,7 @@ STATUS = {"kind": "Status", "apiVersion": "v1", "status": "Failure"}
 
 
 @pytest.mark.lived_in("long")
-@pytest.mark.settings(bind_timeout_s="8", barrier_timeout_s="5")
+@pytest.mark.settings(bind_timeout_s="24", barrier_timeout_s="15")
 @pytest.mark.parametrize(("status", "reason"), [(404, "NotFound"), (409, "Conflict")])
 async def test_a_refused_binding_stops_nobody_else(story: Story, status: int, reason: str) -> None:
     """One of ten is refused for good: that is recorded, nine are bound, the tenth follows when it can."""
@@ -250,7 +257,7 @@ async def test_a_refused_binding_stops_nobody_else(story: Story, status: int, re
     await story.create(*nodes(10), *gang("train", 10))
     bound = await story.until_bound(9)
     assert "train-3" not in bound
-    failed = await story.until_fact("BindFailed", "default/train", timeout_s=30)
+    failed = await story.until_fact("BindFailed", "default/train")
     assert failed["data"]["pod"] == "default/train-3"
     assert "refused by the test" in failed["data"]["error"]
     assert await story.bound() == bound

@@ -18,10 +18,9 @@ from tests.builders import a_gang, a_node, a_pod, an_object
 from tests.controlplane.api import ApiError
 from tests.controlplane.objects import path_of
 from tests.controlplane.plane import ControlPlane
-from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import Story, real
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.lived_in("long")]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("long")]
 GPU = {"nvidia.com/gpu": 8}
 DRA, STORAGE, CORE = "resource.k8s.io/v1", "storage.k8s.io/v1", "v1"
 BOUND = {"pv.kubernetes.io/bind-completed": "yes"}
@@ -183,7 +182,7 @@ async def test_nodes_without_the_device_are_learned(controllers: None, story: St
     made = (DEVICE_CLASS, device_of("n6"), device_of("n7"), device_template("device"))
     async with things(story, *made):
         await create_claiming(story, "d", 2)
-        bound = await story.until_bound(2, prefix="d-", timeout_s=60)
+        bound = await story.until_bound(2, prefix="d-")
         assert set(bound.values()) == {"n6", "n7"}
         facts = await check_learning(story, {"n6", "n7"}, bound)
         assert len(facts_of(facts, "GangAdmitted")) <= 3, "what was offered instead is tried next"
@@ -204,10 +203,7 @@ async def test_vetoes_hold_over_a_crash_and_end_with_a_change(
                 bool(found) and "kube-scheduler refused n0, n1" in found[-1]["data"]["reasons"][0]
             )
 
-        try:
-            await eventually(refused, timeout_s=60)
-        except TimeoutError as error:
-            raise AssertionError(await story.report()) from error
+        await story.until(refused)
         said = (await story.service.facts("GangRefused"))[-1]["data"]
         assert said["outcome"] == "unknown"
         assert "the planner does not see: resource claim device" in said["reasons"][0]
@@ -220,7 +216,7 @@ async def test_vetoes_hold_over_a_crash_and_end_with_a_change(
         assert {f["type"] for f in since} == {"LeaseTaken"}, since
         async with things(story, device_of("n1")):
             await story.api.patch("/api/v1/nodes/n1", {"metadata": {"labels": {"driver": "ready"}}})
-            bound = await story.until_bound(2, prefix="d-", timeout_s=60)
+            bound = await story.until_bound(2, prefix="d-")
             assert set(bound.values()) == {"n1", "n2"}
             later = facts_of((await story.check_facts())[before:], "GangAdmitted")
             assert later
@@ -236,7 +232,7 @@ async def test_nodes_without_a_volume_are_learned(controllers: None, story: Stor
     claims = [claim(f"v-{n}") for n in range(2)]
     async with things(story, LOCAL, *disks, *claims):
         await story.create(*gang_with_disks("v", 2))
-        bound = await story.until_bound(2, prefix="v-", timeout_s=60)
+        bound = await story.until_bound(2, prefix="v-")
         assert set(bound.values()) == {"n4", "n5"}
         await check_learning(story, {"n4", "n5"}, bound)
         for name, node in bound.items():
@@ -280,7 +276,7 @@ async def test_a_full_csi_node_is_learned(story: Story) -> None:
     async with things(story, LOCAL, *limits, *disks, *claims):
         await story.create(with_disk(a_pod("resident", node="n0"), "resident"))
         await story.create(*gang_with_disks("c", 2))
-        bound = await story.until_bound(2, prefix="c-", timeout_s=60)
+        bound = await story.until_bound(2, prefix="c-")
         assert set(bound.values()) == {"n1", "n2"}
         facts = await check_learning(story, {"n1", "n2"}, bound)
         assert not any(v["by_shape"] for v in facts_of(facts, "NodeVetoed")), (

@@ -22,7 +22,7 @@ from tests.e2e.scenarios.intercept import Intercept, intercept
 
 __all__ = ["intercept"]
 
-pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("long"), pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("long"), pytest.mark.timeout(600)]
 GPU = {"nvidia.com/gpu": 8}
 PODS = "/api/v1/namespaces/default/pods"
 PLAN = "gang-extender.dev/plan"
@@ -60,7 +60,7 @@ class Held:
                 for pod, node in where.items()
             )
 
-        await eventually(carried_out, timeout_s=40)
+        await eventually(carried_out)
         return where
 
 
@@ -80,12 +80,20 @@ async def told(story: Story, kind: str, *pods: str) -> list[dict[str, Any]]:
     async def look() -> bool:
         return len(await of_kind(story, kind)) >= len(pods)
 
-    await eventually(look, timeout_s=40)
+    await story.until(look)
     found = await of_kind(story, kind)
     assert sorted(f["data"]["object"] for f in found) == [f"Pod/default/{p}" for p in sorted(pods)]
+
+    def lines() -> list[dict[str, Any]]:
+        return [line for line in story.service.lines("drift") if line["kind"] == kind]
+
+    async def said() -> bool:
+        counted = await story.service.metric("gang_extender_drift_total", kind)
+        return counted >= len(pods) and len(lines()) >= len(pods)
+
+    await story.until(said)
     assert await story.service.metric("gang_extender_drift_total", kind) == len(pods)
-    lines = [line for line in story.service.lines("drift") if line["kind"] == kind]
-    assert [line["level"] for line in lines] == ["ERROR"] * len(pods)
+    assert [line["level"] for line in lines()] == ["ERROR"] * len(pods)
     return await story.service.facts()
 
 
@@ -106,7 +114,7 @@ async def whole(story: Story, name: str, pods: int) -> None:
         said = {m["pod"].partition("/")[2]: m["node"] for m in gang["members"]}
         return len(bound) == pods and said == bound and gang["bound"] == pods
 
-    await eventually(same, timeout_s=40)
+    await eventually(same)
     await story.check_room()
 
 
@@ -114,7 +122,7 @@ async def looked(story: Story, name: str) -> None:
     """Wait until the service has seen what was done to pods before; they come in order."""
     huge = {"nvidia.com/gpu": 999}
     await story.create(*a_gang(name, pods=1, requests=huge))
-    await story.until_fact("GangRefused", f"default/{name}")
+    await story.until_fact("GangRefused", f"default/{name}", outcome="impossible")
 
 
 def types_of(facts: list[dict[str, Any]], pod: str) -> list[str]:

@@ -24,7 +24,7 @@ from tests.postgres import run, running_postgres
 
 __all__ = ["intercept"]
 
-pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("long"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("long"), pytest.mark.timeout(600)]
 GPU = {"nvidia.com/gpu": 8}
 CONFIG_MAP = "/api/v1/namespaces/gang-extender/configmaps/gang-extender-log"
 
@@ -57,7 +57,7 @@ async def half_bound(
     intercept.call = keep_two
     await story.create(*(a_node(f"n{i}", gpu=8) for i in range(8)))
     await story.create(*a_gang("waiting", pods=4, requests=GPU)[:-1])
-    await story.until_fact("GangRefused", "default/waiting", timeout_s=40)
+    await story.until_fact("GangRefused", "default/waiting")
     await backup.take()
     await story.create(*a_gang("a", pods=4, minimum=2, requests=GPU))
     bound = await story.until_bound(2, prefix="a-")
@@ -65,7 +65,7 @@ async def half_bound(
     async def recorded() -> bool:
         return len(await story.service.facts("PodBound")) == 2
 
-    await eventually(recorded, timeout_s=40)
+    await eventually(recorded)
 
     def let_go() -> None:
         nonlocal obstacle
@@ -76,8 +76,8 @@ async def half_bound(
 
 async def told_and_ready(story: Story) -> dict[str, Any]:
     """Wait until the loss is in the log and the service answers again."""
-    told = await story.until_fact("HistoryTruncated", timeout_s=40)
-    await eventually(story.service.ready, timeout_s=30)
+    told = await story.until_fact("HistoryTruncated")
+    await eventually(story.service.ready)
     return told
 
 
@@ -88,15 +88,15 @@ async def all_ends_well(
     told = await told_and_ready(story)
     assert told["data"]["found_position"] < told["data"]["known_position"]
     assert told["epoch"] > max(fact["epoch"] for fact in lost)
-    await story.until_bound(4, prefix="a-", timeout_s=90)
+    await story.until_bound(4, prefix="a-")
     await story.create(member("waiting-3", "waiting", containers=_containers()))
-    await story.until_bound(8, timeout_s=90)
+    await story.until_bound(8)
 
     async def recorded() -> bool:
         satisfied = {fact["gang"] for fact in await story.service.facts("GangSatisfied")}
         return "default/waiting" in satisfied and len(await story.service.facts("PodBound")) == 8
 
-    await eventually(recorded, timeout_s=30)
+    await eventually(recorded)
     await story.check_room()
     assert bound.items() <= (await story.bound()).items(), "who ran was left alone"
     facts = await story.service.facts()
@@ -151,7 +151,7 @@ async def test_an_older_copy_and_a_new_process(
             return False
         return int(found["data"]["position"]) >= len(lost)
 
-    await eventually(published, timeout_s=40)
+    await eventually(published)
     story.service.kill()
     await backup.restore()
     await story.service.start()

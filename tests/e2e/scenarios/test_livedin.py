@@ -12,7 +12,7 @@ from tests.controlplane.objects import amount_of, requests_of
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import Story, member
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.lived_in("only")]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("only")]
 GPU = {"nvidia.com/gpu": 8}
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
@@ -74,13 +74,13 @@ async def test_it_is_lived_in_and_the_room_of_a_test_is_free(story: Story) -> No
                 seen.add(pod["status"]["phase"])
         return seen >= {"plain", "devices", "volume", "Running", "Failed", "Succeeded", "Pending"}
 
-    await eventually(everything, timeout_s=40)
+    await eventually(everything)
     before = neighbours.came
 
     async def more_came() -> bool:
         return neighbours.came >= before + 40
 
-    await eventually(more_came, timeout_s=30)
+    await eventually(more_came)
     assert not neighbours.missed
 
 
@@ -98,7 +98,7 @@ async def test_the_kubelet_refuses_one_member_and_loses_another(story: Story) ->
         facts = await story.service.facts("MemberLost")
         return {f["data"]["pod"] for f in facts} == {"default/train-1", "default/train-2"}
 
-    await eventually(lost, timeout_s=20)
+    await eventually(lost)
     await story.create(member("train-4", "train", requests=GPU))
     await story.create(member("train-5", "train", requests=GPU))
     bound = await story.until_bound(5)  # and the refused one, which keeps its node in vain

@@ -14,7 +14,7 @@ from tests.controlplane.objects import condition_of
 from tests.controlplane.waiting import create_priority_class, eventually
 from tests.e2e.scenarios.conftest import DEPLOY, Story, member
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 GPU = {"nvidia.com/gpu": 8}
 CPU = {"cpu": "1"}
 PODS = "/api/v1/namespaces/default/pods"
@@ -70,10 +70,7 @@ async def refused(story: Story, *pods: str) -> dict[str, str]:
                 found[name] = condition.get("message", "")
         return found if len(found) == len(pods) else None
 
-    try:
-        return await eventually(look, timeout_s=30)
-    except TimeoutError as error:
-        raise AssertionError(await story.report()) from error
+    return await story.until(look)
 
 
 async def drop(story: Story, *pods: str) -> None:
@@ -88,7 +85,7 @@ async def count(story: Story, kind: str, many: int) -> list[dict[str, Any]]:
         found = await story.service.facts(kind)
         return found if len(found) >= many else None
 
-    return await eventually(look, timeout_s=30)
+    return await story.until(look)
 
 
 async def nominated(story: Story) -> bool:
@@ -157,7 +154,7 @@ async def test_reserved_room_in_every_scope(story: Story, scope: str) -> None:
 
     # 2. It is nominated: kube-scheduler itself keeps it, in every scope.
     brake.nominations = False
-    await eventually(lambda: nominated(story), timeout_s=20)
+    await eventually(lambda: nominated(story))
     await story.create(*rivals)
     await refused(story, "equal", "lower")
     await drop(story, "equal", "lower")
@@ -192,7 +189,7 @@ async def test_reserved_room_in_every_scope(story: Story, scope: str) -> None:
         await refused(story, *waiting)
     assert set(await story.bound("late-")) == served
     await story.service.start()
-    await story.until_bound(2, "late-", timeout_s=60)
+    await story.until_bound(2, "late-")
     asked = {line["pod"] for line in story.service.calls("filter")}
     assert ("default/late-gpu" in asked) == (scope != "marker-resource"), asked
     assert ("default/late-cpu" in asked) == (scope == "everything"), asked
@@ -255,7 +252,7 @@ async def test_room_that_is_reserved_and_not_nominated(story: Story, scope: str)
     await story.create(a_node("n3", gpu=8))
     await count(story, "GangAdmitted", 3)
     brake.nominations = False
-    await eventually(lambda: nominated(story), timeout_s=20)
+    await eventually(lambda: nominated(story))
     await story.create(*(of_daemonset(f"net-{n}", n, CPU) for n in ("n2", "n3")))
     assert await story.until_bound(2, "net-") == {"net-n2": "n2", "net-n3": "n3"}
     brake.gates = False
