@@ -66,6 +66,12 @@ async def discover(server: ApiServer) -> tuple[Resource, ...]:
     return tuple(found)
 
 
+def serves_ours(found: tuple[Resource, ...]) -> bool:
+    """Say whether all kinds that we define are served."""
+    ours = {one.name for one in found if one.api_version.startswith(f"{OURS}/")}
+    return ours >= set(GROUP_KINDS)
+
+
 async def _served(server: ApiServer, api_version: str) -> tuple[str, ...]:
     """Name the resources of a version; none when it is not served."""
     try:

@@ -21,7 +21,7 @@ from typing import Self
 from extender.cluster.anchors import Anchors
 from extender.cluster.bindings import Bindings
 from extender.cluster.client import Answered, ApiServer, Request, load_configuration
-from extender.cluster.discovery import discover
+from extender.cluster.discovery import discover, serves_ours
 from extender.cluster.finalizers import write_finalizers
 from extender.cluster.informers import Informer, Resource, Vanished
 from extender.cluster.notices import Notices
@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 ASK_EVERY_S = 5.0
 SILENT_MS = 15_000  # the age after which nothing is decided from the caches any more
 DISCOVER_EVERY_S = 60.0
+DISCOVER_MISSING_S = 5.0  # while our own kinds are not served: somebody is about to install them
 PAUSE_S = 1.0
 
 
@@ -264,8 +265,9 @@ class KubernetesCluster:
             await self._adjust(wanted)
             self._discovered = True
             self._statuses.forget({group.uid for group in self._world.view.groups.values()})
+            pause_s = DISCOVER_EVERY_S if serves_ours(wanted) else DISCOVER_MISSING_S
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._rediscover.wait(), DISCOVER_EVERY_S)
+                await asyncio.wait_for(self._rediscover.wait(), pause_s)
 
     async def _adjust(self, wanted: tuple[Resource, ...]) -> None:
         """Stop what is not served any more, then start what is new."""

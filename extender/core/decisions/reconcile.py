@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from extender.core.decisions.admission import group_records
 from extender.core.decisions.differences import (
     Circumstances,
     bound_facts,
@@ -22,6 +23,7 @@ from extender.core.events import (
     AnyFact,
     Draft,
     GangSatisfied,
+    GroupRecord,
     LossCause,
     MemberLost,
     NodeTopologyChanged,
@@ -31,7 +33,7 @@ from extender.core.events import (
     ReservationReleased,
     RootCompleted,
 )
-from extender.core.groups import Forest, kind_of
+from extender.core.groups import Forest, Tree, kind_of
 from extender.core.ids import GroupKey, NodeName, PlanId, PodUid
 from extender.core.state import BoundMember, Reservation, ReservationState, RootState, satisfied
 from extender.core.view import ClusterView
@@ -50,8 +52,7 @@ def decide_reconcile(
         tree = forest.trees.get(group_key_of(root))
         if tree is not None and tree.root.uid == root.uid and not (root.held or root.bound):
             continue  # it is there, and nothing of it is placed: nothing can have happened to it
-        broken = tree is not None and bool(tree.problems)
-        drafts += _root_drafts(view, root, overtaken, now, broken=broken)
+        drafts += _root_drafts(view, root, tree, overtaken, now)
     for tree in forest.trees.values():
         drafts += bound_outside(view, state, tree, now)
     return drafts
@@ -60,10 +61,9 @@ def decide_reconcile(
 def _root_drafts(
     view: ClusterView,
     root: RootState,
+    tree: Tree | None,
     overtaken: Collection[PodUid],
     now: Circumstances,
-    *,
-    broken: bool,
 ) -> list[Draft]:
     group = view.groups.get(group_key_of(root))
     if group is None or group.uid != root.uid:
@@ -84,11 +84,22 @@ def _root_drafts(
         for m in root.bound.values()
         if m.uid not in elsewhere and _is_lost(view, m.uid, m.node)
     ]
+    broken = tree is not None and bool(tree.problems)
     facts += _given_back(view, root, overtaken, bound_here, now, broken=broken)
     counts = _counts(view, root, facts)
-    if root.phase == "admitted" and satisfied(root.groups, counts):
+    if root.phase not in ("satisfied", "invalid") and satisfied(_minima(root, tree), counts):
         facts.append(GangSatisfied(plan=root.plan or NO_PLAN, bound=sum(counts.values())))
     return [now.draft(root.uid, root.root, fact) for fact in (*short_lived, *facts)]
+
+
+def _minima(root: RootState, tree: Tree | None) -> tuple[GroupRecord, ...]:
+    """Give the groups as admitted; of a tree that runs without our doing as they are.
+
+    So it is when a group was made again while its pods ran on, and when history was lost.
+    """
+    if root.groups or root.held or tree is None or tree.root.uid != root.uid or tree.problems:
+        return root.groups
+    return group_records(tree, None)
 
 
 def _short_lived(view: ClusterView, root: RootState, now: Circumstances) -> list[AnyFact]:

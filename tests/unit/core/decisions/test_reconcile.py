@@ -289,6 +289,19 @@ def test_a_root_that_is_recreated_is_another_root():
     assert [m.pod for m in scene.state.roots[RootUid("another")].bound.values()] == ["default/g-0"]
 
 
+@pytest.mark.parametrize(("bound", "phase"), [(2, "satisfied"), (1, "observed")])
+def test_a_group_made_again_while_its_pods_run_on_is_satisfied_when_they_are_enough(bound, phase):
+    """Nobody admitted it, and its minimum runs: its condition must not say otherwise, or nothing."""
+    scene = Scene(pods=2)
+    scene.bind(*(f"g-{n}" for n in range(bound)))
+    scene.decide()
+    scene.cluster.change_group("g", uid=RootUid("another"))
+    scene.decide()
+    again = scene.state.roots[RootUid("another")]
+    assert (again.phase, len(again.bound)) == (phase, bound)
+    assert scene.decide() == []
+
+
 def test_a_member_bound_outside_any_admission_is_recorded_as_drift():
     """RootObserved, PodBound and DriftFound, once; the member counts from then on."""
     cluster = FakeCluster(a_node("n0", gpu=4), *a_gang("g", pods=2, minimum=1))
