@@ -258,6 +258,7 @@ async def test_kinds_installed_later_are_noticed_and_removed_ones_forgotten(
 ) -> None:
     """CRDs come and go while we run."""
     monkeypatch.setattr(kubernetes, "DISCOVER_EVERY_S", 0.1)
+    monkeypatch.setattr(kubernetes, "DISCOVER_MISSING_S", 0.1)
     await synced(cluster, fake)
     fake.put("podgroups", a_pod_group("g"))
     assert not cluster.view().groups
