@@ -32,6 +32,7 @@ from tests.builders import SLOT, a_group
 from tests.controlplane.objects import BIND, MEMBER, a_pod, condition_of
 from tests.controlplane.waiting import eventually
 
+ALONE = "no extender"
 SCOPES = ("marker-resource", "contended-resource", "everything")
 THROUGHPUT = {"marker-resource": "0.95 x", "contended-resource": "0.85 x"}
 QPS = (200, 400)  # as deploy/ ships it, on both sides
@@ -69,6 +70,11 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     filter_calls: int
     service_cpu_s: float  # the service and its planner, while pods came slowly
     unbound: int
+
+    def __str__(self) -> str:
+        """Say it in a line of progress."""
+        p50, p99 = (quantile(self.latencies_ms, part) for part in (0.5, 0.99))
+        return f"{self.per_s:.0f}/s, p50 {p50:.1f} ms, p99 {p99:.1f} ms, {self.unbound} unbound"
 
 
 async def measure(stand: Stand, side: Side, waiting: Waiting, size: Size) -> Loss:
@@ -175,7 +181,7 @@ def in_scope(scope: str) -> Side:
 
 
 def run(scale: Scale) -> Iterator[list[Figure]]:
-    """Measure every scope in every situation, each beside a run without an extender."""
+    """Measure situation by situation: in each round every scope, and once no extender."""
     size = Size(nodes=1000, slowly=600, at_once=2000)
     situations = [Waiting(), Waiting(gated=5000), Waiting(refused=1000)]
     scopes: tuple[str, ...] = SCOPES
@@ -183,26 +189,30 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
         size = Size(nodes=40, slowly=20, at_once=40)
         situations = [Waiting(gated=40), Waiting(refused=24)]
         scopes = SCOPES[:1]
-    cases = [
-        (f"{scope}, {waiting}", scope, waiting)
+    work = [
+        (waiting, [s for s in scopes if scale.wants("storms", f"{s}, {waiting}")])
         for waiting in situations
-        for scope in scopes
-        if scale.wants("storms", f"{scope}, {waiting}")
     ]
-    if not cases:
+    work = [(waiting, wanted) for waiting, wanted in work if wanted]
+    if not work:
         return
     rounds = 1 if scale.quick else scale.rounds
-    print(f"storms: {len(cases)} cases, {rounds} rounds, about {len(cases) * rounds * 3} min")
+    runs = sum(len(wanted) + 1 for _, wanted in work) * rounds
+    print(f"storms: {runs} runs, about {runs * 1.2:.0f} min", flush=True)
     stand = a_stand()
     with asyncio.Runner() as runner:
-        for name, scope, waiting in cases:
-            ours, alone = [], []
+        for waiting, wanted in work:
+            losses: dict[str, list[Loss]] = {name: [] for name in (*wanted, ALONE)}
             for number in range(rounds):
-                work = [(ours, in_scope(scope), waiting), (alone, ORDINARY, Waiting())]
-                for kept, side, who in work if number % 2 == 0 else work[::-1]:
-                    kept.append(runner.run(measure(stand, side, who, size)))
-                    print(f"  {name}: round {number + 1}, {side.name}: {kept[-1].per_s:.0f}/s")
-            yield figures_of(name, scope, waiting, ours, alone)
+                for name in list(losses) if number % 2 == 0 else list(losses)[::-1]:
+                    side = ORDINARY if name == ALONE else in_scope(name)
+                    who = Waiting() if name == ALONE else waiting
+                    loss = runner.run(measure(stand, side, who, size))
+                    losses[name].append(loss)
+                    print(f"  {waiting}, round {number + 1}, {name}: {loss}", flush=True)
+            for scope in wanted:
+                alone = losses[ALONE]
+                yield figures_of(f"{scope}, {waiting}", scope, waiting, losses[scope], alone)
 
 
 def figures_of(
@@ -216,7 +226,7 @@ def figures_of(
     pods = len(ours[0].latencies_ms)
     common: dict[str, Any] = {
         "bench": "storms",
-        "baseline_name": "no extender",
+        "baseline_name": ALONE,
         "unfinished": len(ours) - len(done),
         "baseline_unfinished": len(alone) - len(base),
         "note": f"{name}: while {pods} pods came at {PER_S:g}/s, {calls:.0f} filter calls and "
