@@ -9,7 +9,8 @@ from pathlib import Path
 from tests.bench.figures import Figure, Scale
 from tests.bench.race import BoundWatch, create_all
 from tests.bench.sides import NAMESPACE, OURS, Shape
-from tests.bench.stand import Stand, children
+from tests.bench.stand import Stand
+from tests.bench.weight import children
 from tests.controlplane.objects import a_pod
 
 QPS = (5000, 5000)

@@ -22,6 +22,7 @@ from typing import Any, Self
 from extender.store import migrate
 from extender.store.embedded import running
 from tests.bench.sides import BUILT_IN, NAMESPACE, OUR_VERSION, RACK, ZONE, Side
+from tests.bench.weight import Weight, children
 from tests.builders import SLOT
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.objects import a_namespace, a_node
@@ -61,6 +62,7 @@ class Stand:
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
             (folder / "pg").mkdir(mode=0o755)
             self.folder = folder
+            stack.enter_context(Weight())
             self.postgres = stack.enter_context(running(folder / "pg"))
             self.plane = stack.enter_context(ControlPlane(self.minor, folder / "plane"))
             for name in MANIFESTS:
@@ -250,20 +252,6 @@ def close_stands() -> None:
     """Stop everything that `a_stand` has started."""
     _open.clear()
     _stack.close()
-
-
-def children(pid: int) -> list[int]:
-    """Give the processes below one."""
-    found: list[int] = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if parent == pid:
-                found += [int(entry.name), *children(int(entry.name))]
-    return found
 
 
 def _cpu_s(pid: int) -> float:

@@ -69,6 +69,7 @@ class Service:
                 env=self._environ,
                 stdout=log,
                 stderr=log,
+                start_new_session=True,  # as a pod: its own share of the CPUs, not that of its parent
             )
         self.starts += 1
         deadline = time.monotonic() + READY_WITHIN_S
