@@ -27,6 +27,7 @@ BENCHES = {
     "store": "tests.bench.store",
     "verbs": "tests.bench.verbs",
     "freed": "tests.bench.freed",
+    "latency": "tests.bench.latency",
     "memory": "tests.bench.memory",
     "gang": "tests.bench.gang",
     "trees": "tests.bench.trees",

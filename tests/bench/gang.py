@@ -1,13 +1,16 @@
-"""A gang of 1,000 pods: ours, kube-scheduler's own gang, and as many ordinary pods."""
+"""A gang of 1,000 pods: ours, kube-scheduler's own gang, and as many ordinary pods.
+
+On 1,000 nodes also ours without the gate, so that its price is seen.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tests.bench.figures import Figure, Scale
 from tests.bench.race import Case, figures_of, foretell, keep, race
-from tests.bench.sides import NATIVE, ORDINARY, OURS, Shape
+from tests.bench.sides import NATIVE, ORDINARY, OURS, UNGATED, Shape, Side
 from tests.bench.stand import a_stand
 
 QPS: tuple[tuple[int, int] | None, ...] = ((5000, 5000), (200, 400), None)
@@ -15,14 +18,18 @@ TARGETS = {(5000, 5000): "2 x", (200, 400): "3 x", None: "10 x"}
 SIDES = (OURS, NATIVE, ORDINARY)
 
 
-def cases(scale: Scale) -> list[Case]:
-    """Give what is measured, cheapest first."""
+def cases(scale: Scale) -> list[tuple[Case, Sequence[Side]]]:
+    """Give what is measured and who runs, cheapest first."""
     minor = scale.kubernetes
     if scale.quick:
-        return [Case(shape=Shape(pods=40), nodes=40, qps=QPS[0], deadline_s=40, kubernetes=minor)]
+        case = Case(shape=Shape(pods=40), nodes=40, qps=QPS[0], deadline_s=40, kubernetes=minor)
+        return [(case, (*SIDES, UNGATED))]
     gang = Shape(pods=1000)
     return [
-        Case(shape=gang, nodes=nodes, qps=qps, per_s=per_s, kubernetes=minor)
+        (
+            Case(shape=gang, nodes=nodes, qps=qps, per_s=per_s, kubernetes=minor),
+            (*SIDES, UNGATED) if nodes == 1000 and not per_s else SIDES,
+        )
         for per_s in (0, 20)
         for nodes in (1000, 5000)
         for qps in QPS
@@ -31,14 +38,14 @@ def cases(scale: Scale) -> list[Case]:
 
 def run(scale: Scale) -> Iterator[list[Figure]]:
     """Measure case by case."""
-    wanted = [case for case in cases(scale) if scale.wants("gang", str(case))]
+    wanted = [(case, who) for case, who in cases(scale) if scale.wants("gang", str(case))]
     if not wanted:
         return
     rounds = 1 if scale.quick else scale.rounds
-    foretell("gang", [(case, SIDES) for case in wanted], rounds)
+    foretell("gang", wanted, rounds)
     stand = a_stand(scale.kubernetes)
     with asyncio.Runner() as runner:
-        for case in wanted:
-            runs = runner.run(race(stand, SIDES, case, rounds))
+        for case, sides in wanted:
+            runs = runner.run(race(stand, sides, case, rounds))
             keep("gang", case, runs)
             yield figures_of("gang", case, runs, TARGETS[case.qps])

@@ -13,12 +13,13 @@ import msgspec
 import yaml
 
 from tests.builders import a_group
-from tests.controlplane.objects import a_pod
+from tests.controlplane.objects import BIND, MEMBER, a_pod
 from tests.controlplane.plane import native_switches
 from tests.e2e.scenarios.service import ROOT
 
 Object = dict[str, Any]
-NAMESPACE = {"ours": "ours", "native": "theirs", "ordinary": "theirs"}
+# The admission policy that puts our gate on members holds in the first namespace only (stand.py).
+NAMESPACE = {"ours": "ours", "ungated": "theirs", "native": "theirs", "ordinary": "theirs"}
 BUILT_IN = {"1.36": "scheduling.k8s.io/v1alpha2", "1.37": "scheduling.k8s.io/v1alpha3"}
 OUR_VERSION = "gang-extender.dev/v1alpha1"
 RACK, ZONE = "topology.kubernetes.io/rack", "topology.kubernetes.io/zone"
@@ -47,7 +48,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 class Side(msgspec.Struct, frozen=True, kw_only=True):
     """One competitor."""
 
-    name: Literal["ours", "native", "ordinary"]
+    name: Literal["ours", "ungated", "native", "ordinary"]
     config: Callable[[str], Object]  # of kube-scheduler, given the URL of the service
     gates: Callable[[str], Mapping[str, bool]]  # of kube-scheduler, by Kubernetes version
     service: bool = False
@@ -60,7 +61,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
         """Give the groups of a shape, parents first."""
         if self.name == "ordinary":
             return []
-        version = OUR_VERSION if self.name == "ours" else BUILT_IN[minor]
+        version = OUR_VERSION if self.service else BUILT_IN[minor]
         common: Object = {"version": version, "namespace": self.namespace}
         made = []
         for tree in range(shape.trees):
@@ -88,8 +89,10 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     def pod(self, name: str, group: str, *resources: str) -> Object:
         """Make one pod of a group: 1 CPU, and one of each extended resource."""
         more: Object = {"namespace": self.namespace, "markers": resources}
-        if self.name == "ours":
-            return a_pod(name, metadata={"labels": {"gang-extender.dev/pod-group": group}}, **more)
+        if self.service:
+            more["metadata"] = {"labels": {"gang-extender.dev/pod-group": group}}
+        if self.name == "ungated":  # what the policy would add, but for the gate
+            more |= {"schedulerName": "gang-scheduler", "markers": (*resources, MEMBER, BIND)}
         if self.name == "native":
             return a_pod(name, schedulingGroup={"podGroupName": group}, **more)
         return a_pod(name, **more)
@@ -122,6 +125,8 @@ def _tree_gates(minor: str) -> Mapping[str, bool]:
 
 
 OURS = Side(name="ours", config=shipped_config, gates=_no_gates, service=True)
+# The same without our gate: members reach kube-scheduler at once and are refused until their plan stands
+UNGATED = Side(name="ungated", config=shipped_config, gates=_no_gates, service=True)
 # Flat gangs with what they need and no more: with topology and composites on as well, kube-scheduler
 # 1.37 spends 30 s of CPU on a gang of 1,000 instead of 5 s, which would flatter us.
 NATIVE = Side(name="native", config=_stock, gates=_gang_gates)

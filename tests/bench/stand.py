@@ -54,6 +54,7 @@ class Stand:
         self._stack = ExitStack()
         self._numbers = count(1)
         self._fleet = 0
+        self._room: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -143,13 +144,14 @@ class Stand:
     async def fleet(self, size: int, **room: str) -> None:
         """Bring the number of nodes to `size`: 20 to a rack, 5 racks to a zone; 8 CPUs and 8 GPUs each.
 
+        `room` overrides what each has, such as `cpu="64"`.
         Every fifth node, so four of a rack, has one `SLOT`.
         """
-        if size == self._fleet:
-            return
         room = {"nvidia.com/gpu": "8"} | room
+        if (size, room) == (self._fleet, self._room):
+            return
         async with self.loader() as api:
-            if size < self._fleet:
+            if size < self._fleet or room != self._room:
                 await api.delete("/api/v1/nodes")
                 await eventually(lambda: self._nodes_gone(api), timeout_s=120)
                 self._fleet = 0
@@ -158,7 +160,7 @@ class Stand:
                 labels = {RACK: f"r{rack}", ZONE: f"z{rack // RACKS_PER_ZONE}"}
                 slot = {} if number % 5 else {SLOT: "1"}
                 await api.create(a_node(f"n{number:05}", labels=labels, **room, **slot))
-        self._fleet = size
+        self._fleet, self._room = size, room
 
     async def _nodes_gone(self, api: Api) -> bool:
         return not (await api.get("/api/v1/nodes", limit="1"))["items"]
@@ -220,6 +222,10 @@ class Stand:
             if (await api.get(f"/api/v1/namespaces/{namespace}/pods", limit="1"))["items"]:
                 return False
         return True
+
+    def filter_calls(self) -> int:
+        """Count the calls of filter that the service of this run has answered."""
+        return len(self.service.calls("filter")) if self.service is not None else 0
 
     def cpu_s(self) -> dict[str, float]:
         """Read the CPU time that every program has used so far."""

@@ -88,13 +88,13 @@ async def measure(stand: Stand, side: Side, waiting: Waiting, size: Size) -> Los
             warm = ordinary("warm", GANG)
             await create_all(api, warm)
             await seen(watch, warm)
-            before = filter_calls(stand)
+            before = stand.filter_calls()
             used_s = service_cpu_s(stand)
             sent_at: dict[str, float] = {}
             slow = ordinary("slow", size.slowly)
             await create_all(api, slow, PER_S, sent_at)
             unbound = await seen(watch, slow)
-            calls = filter_calls(stand) - before
+            calls = stand.filter_calls() - before
             used_s = service_cpu_s(stand) - used_s
             took = [watch.at[name] - at for name, at in sent_at.items() if name in watch.at]
             fast = ordinary("fast", size.at_once)
@@ -166,10 +166,6 @@ async def wait_for_room(stand: Stand, api: Any, waiting: Waiting) -> None:
         return sum(condition_of(i, "PodScheduled") is not None for i in items) >= len(pods)
 
     await eventually(told, timeout_s=DEADLINE_S, every_s=0.5)
-
-
-def filter_calls(stand: Stand) -> int:
-    return len(stand.service.calls("filter")) if stand.service is not None else 0
 
 
 def service_cpu_s(stand: Stand) -> float:

@@ -1,0 +1,109 @@
+"""Gangs of 8 on 100 nodes, one after another: from the create of the group to the last bind of each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from tests.bench.figures import Figure, Scale, quantile
+from tests.bench.race import BoundWatch, create_all
+from tests.bench.sides import NATIVE, OURS, Shape, Side
+from tests.bench.stand import Stand, a_stand
+
+GANG = Shape(pods=8)
+QPS: tuple[tuple[int, int] | None, ...] = ((200, 400), None)
+WARM = 3  # gangs that are not counted
+PAUSE_S = 0.1  # what is written after a bind is over when the next comes
+DEADLINE_S = 60.0
+ROOM = "64"  # CPUs per node, so that no gang has to go for another
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """How many come, where, and how fast kube-scheduler may call."""
+
+    nodes: int
+    gangs: int
+    qps: tuple[int, int] | None
+
+    def __str__(self) -> str:
+        qps = "QPS 50/100 (default)" if self.qps is None else f"QPS {self.qps[0]:,}/{self.qps[1]:,}"
+        return f"gang of {GANG.pods}, {self.nodes} nodes, {qps}"
+
+
+async def measure(stand: Stand, side: Side, case: Case) -> list[float]:
+    """Let gangs come one after another; ms of those that were bound."""
+    await stand.sweep()
+    await stand.fleet(case.nodes, cpu=ROOM)
+    await stand.start(side, case.qps)
+    took = []
+    try:
+        async with stand.loader() as api, BoundWatch(api, side.namespace) as watch:
+            for number in range(WARM + case.gangs):
+                ms = await once(api, watch, stand, side, f"s{number}-")
+                if ms is not None and number >= WARM:
+                    took.append(ms)
+                await asyncio.sleep(PAUSE_S)
+    finally:
+        await stand.stop()
+        await stand.sweep()
+    return took
+
+
+async def once(api: Any, watch: BoundWatch, stand: Stand, side: Side, prefix: str) -> float | None:
+    """Create one gang; ms until all its pods are bound, None: never."""
+    began_s = time.monotonic()
+    for group in side.groups(GANG, stand.minor, prefix):
+        await api.create(group)
+    pods = list(side.pods(GANG, prefix))
+    names = [pod["metadata"]["name"] for pod in pods]
+    await create_all(api, pods)
+    if not await watch.until(names, DEADLINE_S):
+        return None
+    return (max(watch.at[name] for name in names) - began_s) * 1000
+
+
+def run(scale: Scale) -> Iterator[list[Figure]]:
+    """Measure ours and the native gang in turns."""
+    nodes, gangs, rounds = (40, 5, 1) if scale.quick else (100, 120, scale.rounds)
+    cases = [Case(nodes=nodes, gangs=gangs, qps=qps) for qps in (QPS[:1] if scale.quick else QPS)]
+    wanted = [case for case in cases if scale.wants("latency", str(case))]
+    if not wanted:
+        return
+    print(
+        f"latency: {len(wanted)} cases, {rounds} rounds, about {len(wanted) * rounds * 1.7:.0f} min"
+    )
+    stand = a_stand()
+    with asyncio.Runner() as runner:
+        for case in wanted:
+            took: dict[str, list[list[float]]] = {"ours": [], "native": []}
+            for number in range(rounds):
+                for side in (OURS, NATIVE) if number % 2 == 0 else (NATIVE, OURS):
+                    took[side.name].append(runner.run(measure(stand, side, case)))
+                    told = [quantile(took[side.name][-1] or [float("nan")], p) for p in (0.5, 0.99)]
+                    told_ms = f"p50 {told[0]:.0f} ms, p99 {told[1]:.0f} ms"
+                    print(f"  {case}: round {number + 1}, {side.name}: {told_ms}", flush=True)
+            yield figures_of(case, took)
+
+
+def figures_of(case: Case, took: dict[str, list[list[float]]]) -> list[Figure]:
+    """Compare medians and p99 of the runs in which every gang was bound."""
+    done = {side: [ms for ms in runs if len(ms) == case.gangs] for side, runs in took.items()}
+    return [
+        Figure(
+            bench="latency",
+            what=f"{case}: create to all bound, {label} of {case.gangs}",
+            unit="ms",
+            better="lower",
+            values=tuple(quantile(ms, part) for ms in done["ours"]),
+            baseline_name="native gang",
+            baseline=tuple(quantile(ms, part) for ms in done["native"]),
+            target="1 x" if label == "p99" else "",
+            unfinished=len(took["ours"]) - len(done["ours"]),
+            baseline_unfinished=len(took["native"]) - len(done["native"]),
+        )
+        for label, part in (("p50", 0.5), ("p99", 0.99))
+    ]
