@@ -109,8 +109,9 @@ def read(file: Path) -> list[Figure]:
 def keep(figures: list[Figure], rounds: int) -> None:
     """Record figures with the plots that belong to them."""
     ranked = sorted(figures, key=lambda f: list(BENCHES).index(f.bench))
+    known = [*ranked, *(r.figure for r in load())]  # cases recorded before stay in the plots
     for bench in PLOTTED:
-        cases = {f.what.partition(": ")[0] for f in ranked if f.bench == bench}
+        cases = {f.what.partition(": ")[0] for f in known if f.bench == bench}
         plot(bench, cases, PLOTS / f"{bench}.png")
     names = " ".join(dict.fromkeys(f.bench for f in ranked))
     record(ranked, f'make bench NAMES="{names}" ROUNDS={rounds} RECORD=1')

@@ -65,6 +65,15 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
         """Give the same of the other side."""
         return _spread(self.baseline)
 
+    @property
+    def met(self) -> bool | None:
+        """Say whether the target is met: "2 x" by the ratio, "5 ms" by the median; None without one."""
+        if not self.target:
+            return None
+        number = float(re.match(r"[\d.,]+", self.target).group().replace(",", ""))  # type: ignore[union-attr]
+        found = self.ratio if self.target.endswith(" x") else self.median
+        return found >= number if self.better == "higher" else found <= number
+
 
 def _spread(values: Sequence[float]) -> float:
     if len(values) < 2 or not statistics.median(values):

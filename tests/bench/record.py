@@ -24,6 +24,8 @@ HERE = Path(__file__).parent
 RECORDED = HERE / "recorded.json"
 RESULTS = HERE / "RESULTS.md"
 PLOTS = HERE / "plots"
+HELPED = HERE / "HELPED.md"  # by hand: what made which figure better
+MET = {True: "met", False: "**missed**", None: "-"}
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +61,7 @@ def record(figures: Iterable[Figure], command: str) -> None:
     for figure in figures:
         made = Recorded(date=date, machine=where, command=command, figure=figure)
         kept[figure.bench, figure.what] = made
-    everything = list(kept.values())
+    everything = sorted(kept.values(), key=lambda r: (r.figure.bench, r.figure.what))
     RECORDED.write_bytes(msgspec.json.format(msgspec.json.encode(everything)) + b"\n")
     RESULTS.write_text(page(everything), encoding="utf-8")
 
@@ -75,6 +77,14 @@ def page(recorded: Sequence[Recorded]) -> str:
         "runs that finished / did not. `make bench-check` compares a later run with these ratios.",
         "QPS is that of kube-scheduler's client. Our service, which binds for its members, is limited by 24",
         "connections and by API priority and fairness, not by a rate of its own.",
+        "",
+        "## Targets",
+        "",
+        "Every figure that has a target (DESIGN 8); in words: ratio for `x`, else the median.",
+        "",
+        "| bench | what | measured | target | |",
+        "|---|---|---|---|---|",
+        *(_target(r.figure) for r in recorded if r.figure.target),
     ]
     for bench in dict.fromkeys(r.figure.bench for r in recorded):
         mine = [r for r in recorded if r.figure.bench == bench]
@@ -90,7 +100,16 @@ def page(recorded: Sequence[Recorded]) -> str:
         ]
         notes = dict.fromkeys(r.figure.note for r in mine if r.figure.note and bench != "planner")
         lines += ["", *(f"- {note}" for note in notes)] if notes else []
+    if HELPED.exists():
+        lines += ["", HELPED.read_text(encoding="utf-8").rstrip()]
     return "\n".join(lines) + "\n"
+
+
+def _target(figure: Figure) -> str:
+    by_ratio = figure.target.endswith(" x")
+    measured = f"{figure.ratio:.2f} x" if by_ratio else f"{figure.median:.3g} {figure.unit}"
+    cells = (figure.bench, figure.what, measured, figure.target, MET[figure.met])
+    return f"| {' | '.join(cells)} |"
 
 
 def _row(figure: Figure) -> str:

@@ -53,6 +53,24 @@ def test_the_page_shows_the_bad_as_well() -> None:
     assert "| a: b | 55 pods/s | 101 (native gang) | 0.54 | 18%, 2% | 2/3, 2/1 | 2 x |" in text
 
 
+@pytest.mark.parametrize(
+    ("one", "met"),
+    [
+        (figure(200, 206, target="2 x"), True),
+        (figure(190, 200, target="2 x"), False),
+        (figure(100, 102, better="lower", target="1.2 x"), True),
+        (figure(0.4, unit="ms", better="lower", target="0.5 ms"), True),
+        (figure(0.6, unit="ms", better="lower", target="0.5 ms"), False),
+        (figure(21_000, unit="/s", target="20,000/s"), True),
+        (figure(target="2 x"), False),  # no run finished
+        (figure(1), None),
+    ],
+)
+def test_a_target_is_met_by_the_ratio_or_by_the_median(one: Figure, met: bool | None) -> None:
+    """As its words say."""
+    assert one.met is met
+
+
 def test_a_case_is_done_only_by_figures_of_its_own() -> None:
     """Names of cases begin alike; resuming must not skip the longer by the shorter."""
     done = frozenset({("gang", "1,000 pods, QPS 5, created at 20/s: last create to last bind")})
