@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -17,6 +17,7 @@ from extender.core.decisions.verbs import (
     FilterDecision,
     decide_filter,
     decide_prioritize,
+    empty_shares,
     reservation_of,
 )
 from extender.core.errors import BindRefused, CannotAnswer, ClusterUnavailable
@@ -29,6 +30,8 @@ from extender.service.ports import Binding, Clock, Cluster, PodRef
 from extender.settings import Settings
 
 log = logging.getLogger(__name__)
+# To look at every node takes longer than all the rest of a call, and binds change little of it.
+SHARES_KEPT_MS = 500
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -58,6 +61,8 @@ class Scheduling:
         self._barriers = barriers
         self._clock = clock
         self._settings = settings
+        self._shares: Mapping[NodeName, float] = {}
+        self._shares_until_ms = 0
 
     def checks(self) -> tuple[Check, ...]:
         """Say what readiness rests on."""
@@ -98,13 +103,21 @@ class Scheduling:
         return decision
 
     def prioritize(self, pod: Pod, offered: Sequence[NodeName]) -> Sequence[tuple[NodeName, int]]:
-        """Answer /prioritize; an empty list means no opinion (not ready)."""
+        """Answer /prioritize; an empty list means no opinion (not ready, or no topology in use)."""
         if any(not check.ok for check in self.checks()):
             return ()
-        view = self._cluster.view()
-        known = view.pods.get(pod.uid, pod)
-        keys = self._settings.topology_keys or self._keys_in_use()
-        return decide_prioritize(view, self._leader.acknowledged, known, offered, keys)
+        known = self._cluster.view().pods.get(pod.uid, pod)
+        return decide_prioritize(
+            self._leader.acknowledged, known, offered, self._recent_empty_shares
+        )
+
+    def _recent_empty_shares(self) -> Mapping[NodeName, float]:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._shares_until_ms:
+            keys = self._settings.topology_keys or self._keys_in_use()
+            self._shares = empty_shares(self._cluster.view(), self._leader.acknowledged, keys)
+            self._shares_until_ms = self._clock.monotonic_ms() + SHARES_KEPT_MS
+        return self._shares
 
     def _keys_in_use(self) -> tuple[str, ...]:
         groups = self._cluster.view().groups.values()

@@ -6,7 +6,7 @@ Refusal texts are a function of state only: a text that changes by itself makes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -201,22 +201,29 @@ def _room_beside(
 
 
 def decide_prioritize(
-    view: ClusterView,
     state: ReservationState,
     pod: Pod,
     offered: Sequence[NodeName],
-    keys: Sequence[str],
+    shares: Callable[[], Mapping[NodeName, float]],
 ) -> tuple[tuple[NodeName, int], ...]:
-    """Score nodes from 0 to 10.
+    """Score nodes from 0 to 10; nothing at all where every node would score the same.
 
     For a member its reserved node wins. For any other pod a node scores the more, the less of its
     narrowest topology domain is still empty, so that the largest free domains stay whole.
+
+    Args:
+        state: Who holds what.
+        pod: Who asks.
+        offered: Between which nodes.
+        shares: Gives `empty_shares`, not necessarily of this moment; asked only where it counts.
     """
     reservation = reservation_of(state, pod.uid)
     if reservation is not None:
         return tuple((n, SCORE_MAX if n == reservation.node else 0) for n in offered)
-    shares = empty_shares(view, state, keys)
-    return tuple((n, round(SCORE_MAX * (1 - shares.get(n, 0.0)))) for n in offered)
+    found = shares()
+    if not found:
+        return ()
+    return tuple((n, round(SCORE_MAX * (1 - found.get(n, 0.0)))) for n in offered)
 
 
 def empty_shares(
@@ -224,8 +231,10 @@ def empty_shares(
 ) -> Mapping[NodeName, float]:
     """Give per node the share of empty nodes in its domain, averaged over the topology keys.
 
-    Empty: neither a pod that requests more than its slot, nor a reservation.
+    Empty: neither a pod that requests more than its slot, nor a reservation. Looks at every node.
     """
+    if not keys:
+        return {}
     totals: dict[tuple[str, str], int] = {}
     empties: dict[tuple[str, str], int] = {}
     for name, node in view.nodes.items():

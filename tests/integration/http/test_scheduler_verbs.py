@@ -21,7 +21,7 @@ from extender.http.scheduler import SchedulerVerbs
 from extender.http.server import Parts, application
 from extender.service.audit import Audit
 from extender.wiring import read_wire_pod
-from tests.builders import GPU, a_gang, a_node, a_pod
+from tests.builders import GPU, RACK, a_gang, a_group, a_node, a_pod
 from tests.fakes import Stage
 from tests.fakes_store import FakeAuditReader
 
@@ -154,7 +154,9 @@ def wire_pod(stage, name):
 @pytest.mark.parametrize("mode", MODES)
 async def test_every_recorded_call_is_answered_by_the_schema(mode):
     """Go field names exactly, in the mode of the request; what is offered passes or is refused with a word."""
-    async with Served(*(a_node(name, gpu=8) for name in _nodes_of(mode))) as served:
+    nodes = (a_node(name, {RACK: "r0"}, gpu=8) for name in _nodes_of(mode))
+    # Without a group that looks at racks there would be no opinion about any node.
+    async with Served(*nodes, a_group("somebody", topo=RACK)) as served:
         await served.ready()
         verbs = set()
         for call in recorded(mode):

@@ -200,7 +200,7 @@ def test_filter_keeps_the_order_and_invents_nothing(offered):
 
 def test_the_planned_node_wins(cluster, state):
     """A member's node gets the maximum, everything else nothing."""
-    scores = decide_prioritize(cluster.seen, state, cluster.pod("g-1"), [N0, N1, N2], [RACK])
+    scores = decide_prioritize(state, cluster.pod("g-1"), [N0, N1, N2], dict)
     assert scores == ((N0, 0), (N1, SCORE_MAX), (N2, 0))
 
 
@@ -210,7 +210,8 @@ def test_large_free_domains_stay_whole():
         *a_fleet("2 racks x 2 nodes"), a_pod("filler", node="r0-n0"), a_pod("alien")
     )
     names = sorted(cluster.seen.nodes)
-    scores = dict(decide_prioritize(cluster.seen, EMPTY, cluster.pod("alien"), names, [RACK]))
+    shares = empty_shares(cluster.seen, EMPTY, [RACK])
+    scores = dict(decide_prioritize(EMPTY, cluster.pod("alien"), names, lambda: shares))
     assert scores == {"r0-n0": 5, "r0-n1": 5, "r1-n0": 0, "r1-n1": 0}
 
 
@@ -220,7 +221,7 @@ def test_large_free_domains_stay_whole():
     st.booleans(),
 )
 def test_scores_are_integers_from_zero_to_ten(pods, racks, keyed):
-    """kube-scheduler drops a list with anything but integers in it; every offered node gets one."""
+    """kube-scheduler drops a list with anything but integers in it; every offered node gets one or none does."""
     cluster = FakeCluster(
         *a_fleet(f"{racks} racks x 2 nodes"), *a_gang("g", pods=1), a_pod("alien")
     )
@@ -229,10 +230,9 @@ def test_scores_are_integers_from_zero_to_ten(pods, racks, keyed):
         cluster.add(a_pod(f"f{number}", node=names[where % len(names)]))
     state = admitted(EMPTY, cluster, "g", {"g-0": names[0]})
     offered = [*names, NodeName("unknown")]
-    scores = decide_prioritize(
-        cluster.seen, state, cluster.pod("alien"), offered, [RACK] if keyed else []
-    )
-    assert [name for name, _ in scores] == offered
+    shares = empty_shares(cluster.seen, state, [RACK] if keyed else [])
+    scores = decide_prioritize(state, cluster.pod("alien"), offered, lambda: shares)
+    assert [name for name, _ in scores] == (offered if keyed else [])
     assert all(type(score) is int and 0 <= score <= SCORE_MAX for _, score in scores)
     shares = empty_shares(cluster.seen, state, [RACK])
     assert all(0 <= share < 1 for name, share in shares.items() if name == names[0])
