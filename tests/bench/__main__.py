@@ -64,7 +64,8 @@ def main() -> int:
             print(table(list(new.values())), flush=True)
         print(f"{name}: {(time.monotonic() - began_s) / 60:.1f} min", flush=True)
     if given.record:
-        keep([kept[key] for key in measured if key[0] in names], given.rounds)
+        only = f" ONLY='{given.only}'" if given.only else ""
+        keep([kept[key] for key in measured if key[0] in names], f"ROUNDS={given.rounds}{only}")
     return 0
 
 
@@ -106,15 +107,17 @@ def read(file: Path) -> list[Figure]:
     return msgspec.json.decode(file.read_bytes(), type=list[Figure]) if file.exists() else []
 
 
-def keep(figures: list[Figure], rounds: int) -> None:
-    """Record figures with the plots that belong to them."""
-    ranked = sorted(figures, key=lambda f: list(BENCHES).index(f.bench))
-    known = [*ranked, *(r.figure for r in load())]  # cases recorded before stay in the plots
+def keep(figures: list[Figure], how: str) -> None:
+    """Record figures that are new with the plots that belong to them."""
+    before = [r.figure for r in load()]
+    new = [f for f in figures if f not in before]  # resumed: those were recorded with their date
+    ranked = sorted(new, key=lambda f: list(BENCHES).index(f.bench))
+    known = [*ranked, *before]  # cases recorded before stay in the plots
     for bench in PLOTTED:
         cases = {f.what.partition(": ")[0] for f in known if f.bench == bench}
         plot(bench, cases, PLOTS / f"{bench}.png")
     names = " ".join(dict.fromkeys(f.bench for f in ranked))
-    record(ranked, f'make bench NAMES="{names}" ROUNDS={rounds} RECORD=1')
+    record(ranked, f'make bench NAMES="{names}" {how} RECORD=1')
 
 
 def check(figures: list[Figure]) -> int:
