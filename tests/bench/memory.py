@@ -1,4 +1,6 @@
-"""Memory of the service in a big cluster, beside that of kube-scheduler in the same cluster."""
+"""Memory of the service in a big cluster, beside that of kube-scheduler in the same cluster; and what its
+decisions have left in the database.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,15 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
+import asyncpg
+
 from tests.bench.figures import Figure, Scale
 from tests.bench.race import BoundWatch, create_all
 from tests.bench.sides import NAMESPACE, OURS, Shape
 from tests.bench.stand import Stand
 from tests.bench.weight import children
 from tests.controlplane.objects import a_pod
+from tests.postgres import plain_url
 
 QPS = (5000, 5000)
 GANG_PODS = 5
@@ -47,7 +52,22 @@ async def measure(stand: Stand, nodes: int, pods: int, gangs: int) -> dict[str, 
         "service": in_memory_mib(pid) + sum(in_memory_mib(child) for child in children(pid)),
         "service, its largest": peak_mib(pid),
         "kube-scheduler": in_memory_mib(stand.plane.schedulers["scheduler"].pid),
+        "input per decision": await input_kb(stand.service.database_url),
     }
+
+
+async def input_kb(url: str) -> float:
+    """Read how many kB a decision's input takes in the database on average, parts that are shared included."""
+    connection = await asyncpg.connect(plain_url(url))
+    try:
+        taken = await connection.fetchval(
+            "SELECT pg_total_relation_size('gx.decision_input')"
+            " + pg_total_relation_size('gx.decision_part')"
+        )
+        decisions = await connection.fetchval("SELECT count(*) FROM gx.decision_input")
+    finally:
+        await connection.close()
+    return float(taken) / 1000 / decisions
 
 
 def in_memory_mib(pid: int) -> float:
@@ -89,4 +109,13 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
             target="600 MiB",
         )
         for key, what in (("service", "held"), ("service, its largest", "at most"))
+    ] + [
+        Figure(
+            bench="memory",
+            what=f"{name}: input of a decision in the database, indexes included",
+            unit="kB",
+            better="lower",
+            values=(found["input per decision"],),
+            target="20 kB",
+        )
     ]

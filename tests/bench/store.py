@@ -21,12 +21,14 @@ import uvloop
 
 from extender.core.events import Event
 from extender.core.ids import Epoch, Position, RootUid
+from extender.service.audit import Audit, parse_time
 from extender.service.clock import SystemClock
 from extender.service.drift import DriftWatch
 from extender.service.leading import Identity, Leader
-from extender.service.ports import Checkpoint, Grant, Head
+from extender.service.ports import Checkpoint, EventFilter, Grant, Head
 from extender.service.replay import load_state, save_checkpoint
 from extender.store import migrate
+from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
 from extender.store.checkpoints import PostgresCheckpoints
 from extender.store.codec import Row, encode_event
 from extender.store.engine import create_engine
@@ -315,6 +317,7 @@ async def reading(url: str, scale: Scale) -> list[Figure]:
         for _ in range(rounds):
             seen.setdefault("look", []).append(await timed(watch.look()))
     await engine.dispose()
+    asked = await questions(url, events, rounds)
     bare = tuple(events / took for took, _ in seen["bare"])
 
     def rate(what: str, name: str, target: str) -> Figure:
@@ -345,4 +348,44 @@ async def reading(url: str, scale: Scale) -> list[Figure]:
         time_of(f"look for drift, {TAIL:,} events", "look"),
         hold("replay", "replay"),
         hold("look for drift", "look"),
-    ]
+        *(
+            Figure(
+                bench="store", what=f"audit: {what}", unit="ms", better="lower", values=times,
+                target="100 ms", note=note,
+            )
+            for what, times in asked.items()
+        ),
+    ]  # fmt: skip
+
+
+async def questions(url: str, events: int, rounds: int) -> dict[str, tuple[float, ...]]:
+    """Ask what auditors ask, as HTTP and command line do; the milliseconds of every time."""
+    engine = create_reading_engine(url)
+    audit = Audit(PostgresAuditReader(engine))
+    end = (await audit.events(EventFilter(newest_first=True, limit=1)))[0].time
+    until_us = parse_time(end, "end")
+    hour = {"since_us": until_us - 3_600_000_000, "until_us": until_us}
+    half = Position(events // 2)
+    wanted = {
+        "the last 100 facts": EventFilter(newest_first=True, limit=100),
+        "100 facts from the middle": EventFilter(after=half, limit=100),
+        "1,000 refusals": EventFilter(types=("GangRefused",), limit=1000),
+        "a type that nobody has recorded": EventFilter(types=("HistoryTruncated",)),
+        "1,000 facts of a namespace": EventFilter(namespace="serve", limit=1000),
+        "a namespace without facts": EventFilter(namespace="nobody"),
+        "admissions of the last hour, at most 1,000": EventFilter(
+            types=("GangAdmitted",), limit=1000, **hour
+        ),
+    }
+    works: dict[str, Callable[[int], Awaitable[object]]] = {
+        what: lambda _, one=one: audit.events(one) for what, one in wanted.items()
+    }
+    works["whole history of a gang, by name"] = lambda n: audit.history(f"serve/model-{n:07}")
+    seen: dict[str, list[float]] = {}
+    for number in range(rounds * 10):
+        for what, ask in works.items():
+            start = time.perf_counter()
+            await ask(number * 37 % (events // 50))
+            seen.setdefault(what, []).append((time.perf_counter() - start) * 1e3)
+    await engine.dispose()
+    return {what: tuple(times) for what, times in seen.items()}

@@ -27,9 +27,9 @@ def cases(scale: Scale) -> list[tuple[Case, Sequence[Side]]]:
     both, all_three = (OURS, NATIVE_TREES), (OURS, NATIVE_TREES, ORDINARY)
     upstream = [
         (Case(shape=shape, nodes=nodes, qps=qps), both)
+        for qps in (QPS[0], QPS[2])
         for nodes in (500, 1000)
         for shape in UPSTREAM
-        for qps in (QPS[0], QPS[2])
     ]
     many = [
         (Case(shape=Shape(trees=250, groups=2, pods=2), nodes=nodes, qps=qps), all_three)

@@ -36,6 +36,7 @@ class Service:
     ) -> None:
         self._plane = plane
         self.folder = folder
+        self.database_url = database_url
         self.url = f"http://127.0.0.1:{free_port()}"
         self.log = folder / "service.log"
         self._kubeconfig = folder / "service.kubeconfig"
