@@ -37,6 +37,7 @@ NODES_PER_RACK, RACKS_PER_ZONE = 20, 5
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # The load comes from a user of its own, which API priority and fairness treats as any other.
 LOADER = "developer"
+OTHERS = "others on this machine"
 
 
 class Loader(Api):
@@ -228,7 +229,7 @@ class Stand:
         return len(self.service.calls("filter")) if self.service is not None else 0
 
     def cpu_s(self) -> dict[str, float]:
-        """Read the CPU time that every program has used so far."""
+        """Read the CPU time that every program has used so far, and what is none of ours."""
         used = {
             "etcd": _cpu_s(self.plane.etcd.pid),
             "kube-apiserver": _cpu_s(self.plane.apiserver.pid),
@@ -240,6 +241,7 @@ class Stand:
         if self.service is not None:
             used["service"] = _cpu_s(self.service.pid)
             used["service's children"] = sum(_cpu_s(p) for p in children(self.service.pid))
+        used[OTHERS] = _busy_s() - sum(used.values())
         return used
 
 
@@ -258,6 +260,12 @@ def close_stands() -> None:
     """Stop everything that `a_stand` has started."""
     _open.clear()
     _stack.close()
+
+
+def _busy_s() -> float:
+    """Read the CPU time that everybody on this machine has used (proc(5): user to steal, without idle, iowait)."""
+    ticks = [int(n) for n in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return (sum(ticks) - ticks[3] - ticks[4]) / TICKS_PER_S
 
 
 def _cpu_s(pid: int) -> float:
