@@ -3,8 +3,8 @@
 A nomination that vanished later is evidence for whoever looks, never a cue to write it again. After
 a restart what the view shows as done is not done again. Nothing happens outside the lease.
 
-Members that may run only near other pods (required pod affinity) come last: kube-scheduler judges
-them by what it has placed, so they are let go when the rest of their tree is bound or at bind.
+Members that kube-scheduler judges by what it has placed (required pod affinity, topology spread) are let
+go in turn, as those before them are bound or at bind.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from extender.core.decisions.fitness import unassigned
 from extender.core.decisions.requests import GATE
+from extender.core.decisions.turns import comes_later, spread_rules, whose_turn
 from extender.core.decisions.verbs import reservation_of
 from extender.core.errors import BindRefused, ClusterUnavailable
 from extender.core.ids import PlanId, PodUid
@@ -52,34 +54,31 @@ class Effects:
         """Take on every held reservation that has not been carried out yet."""
         current: dict[PodUid, PlanId] = {}
         later: set[PodUid] = set()
+        in_turn: list[Reservation] = []  # spread: some of them may go now
+        gone: list[Reservation] = []
         for held in state.held_on.values():
             for reservation in held.values():
                 known = self._known.get(reservation.uid) == reservation.plan
                 if known or _done(view, reservation):
                     current[reservation.uid] = reservation.plan
-                elif self._comes_later(view, state, reservation):
+                    gone.append(reservation)
+                elif comes_later(view, state, reservation, self._at_bind):
                     later.add(reservation.uid)
+                elif spread_rules(view, reservation):
+                    in_turn.append(reservation)
                 else:
                     current[reservation.uid] = reservation.plan
                     self._queue.put_nowait(reservation)
+        if in_turn:
+            in_turn.sort(key=lambda r: r.pod)
+            waiting = [r for r in gone if unassigned(view, r.uid)]
+            later |= {r.uid for r in in_turn}
+            for reservation in whose_turn(view, in_turn, waiting, self._at_bind):
+                current[reservation.uid] = reservation.plan
+                self._queue.put_nowait(reservation)
+                later.discard(reservation.uid)
         self._known, self._later = current, later
         self._clear_stale(view)
-
-    def _comes_later(
-        self, view: ClusterView, state: ReservationState, reservation: Reservation
-    ) -> bool:
-        """Say whether a member needs other pods, and some of its tree are still on their way."""
-        pod = view.pods.get(reservation.uid)
-        if pod is None or not pod.shape.needs_pods:
-            return False
-        mates = (view.pods.get(uid) for uid in state.roots[reservation.root_uid].held)
-        return any(
-            mate is not None
-            and mate.node is None
-            and not mate.shape.needs_pods
-            and not self._at_bind(mate.uid)
-            for mate in mates
-        )
 
     def _clear_stale(self, view: ClusterView) -> None:
         """Take nominations off members that hold no room any more: kube-scheduler still counts them."""
