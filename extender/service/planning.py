@@ -75,10 +75,12 @@ class Planner:
         return await loop.run_in_executor(self._pool, _plan_bytes, encoded.head, encoded.parts)
 
     def stop(self) -> None:
-        """End the worker."""
+        """End the worker at once: Python would wait at its own end for whatever is being planned."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
+            for worker in multiprocessing.active_children():
+                worker.kill()  # nothing else is started this way
 
 
 def _count(group: PlanGroup) -> tuple[int, int]:

@@ -31,9 +31,9 @@ from tests.controlplane.build import ensure_binaries, ensure_etcd
 from tests.controlplane.processes import Process, free_port
 
 FLAGS = COMPOSE / "flags.json"
-READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 120.0  # a busy machine needs its time to start them
 # kube-scheduler stops the test long before this when its configuration is wrong.
-SCHEDULER_READY_TIMEOUT_S = 20.0
+SCHEDULER_READY_TIMEOUT_S = 60.0
 
 # user -> (name, groups); the token of a user is "token-" and this key.
 USERS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -294,7 +294,7 @@ class ControlPlane:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
             # Its discovery cache belongs to this API server and ends with it.
             env={"HOME": str(self.folder), "KUBECACHEDIR": str(self.folder / "kubectl-cache")},

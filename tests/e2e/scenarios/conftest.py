@@ -247,10 +247,15 @@ class Story:
 
     async def events_of(self, pod: str) -> list[str]:
         """Give what `kubectl describe pod` prints below Events."""
-        done = self.plane.kubectl("describe", "pod", pod)
-        assert done.returncode == 0, done.stderr
-        _, _, events = done.stdout.partition("\nEvents:")
+        described = await self.kubectl("describe", "pod", pod)
+        _, _, events = described.partition("\nEvents:")
         return events.splitlines()
+
+    async def kubectl(self, *arguments: str) -> str:
+        """Run kubectl, which must succeed, and give what it prints; the proxies work on meanwhile."""
+        done = await asyncio.to_thread(self.plane.kubectl, *arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     async def check_facts(self) -> list[dict[str, Any]]:
         """Check what must hold of every log: positions without a gap, every binding once, all inside an admission."""
@@ -341,11 +346,11 @@ async def story(
                     if request.node.stash.get(PASSED, False) and service.running:
                         await check_aftermath(cast)
             finally:
-                site.stop_scheduler()
+                await asyncio.to_thread(site.stop_scheduler)
                 server.before = server.after = verbs.before = verbs.after = None
                 await sweep(api)
                 await sweep_groups(api)
-                service.stop()
+                await asyncio.to_thread(service.stop)
 
 
 async def sweep_groups(api: Api) -> None:

@@ -20,6 +20,7 @@ from tests.controlplane.processes import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 READY_WITHIN_S = 120  # a busy machine needs its time to start it
+STOPS_WITHIN_S = 60
 
 
 class Service:
@@ -108,12 +109,12 @@ class Service:
         self._process.wait()
 
     def stop(self) -> None:
-        """SIGTERM, then wait."""
+        """SIGTERM, then wait; in a thread, while it speaks through a proxy of this process."""
         if self.running:
             assert self._process is not None
             self._process.terminate()
             try:
-                self._process.wait(15)
+                self._process.wait(STOPS_WITHIN_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()

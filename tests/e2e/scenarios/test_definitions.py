@@ -36,8 +36,7 @@ async def definitions(story: Story) -> AsyncIterator[None]:
 
 
 async def bring_back(story: Story) -> None:
-    done = story.plane.kubectl("apply", "--server-side", "-f", str(DEPLOY / "crds.yaml"))
-    assert done.returncode == 0, done.stderr
+    await story.kubectl("apply", "--server-side", "-f", str(DEPLOY / "crds.yaml"))
     await _policy_works(story.plane)
 
 
@@ -151,7 +150,9 @@ async def test_our_definitions_vanish_and_come_back(definitions: None, story: St
     assert sorted(drift) == [(unknown, f"Pod/default/{name}") for name in sorted(first)]
     now = {name: pod["metadata"]["uid"] for name, pod in (await story.pods()).items()}
     assert uids.items() <= now.items()
-    story.service.stop()  # the log tells of drift, as it must: not what holds after other stories
+    await asyncio.to_thread(
+        story.service.stop
+    )  # the log tells of drift, as it must: not what holds after other stories
 
 
 async def is_ready(story: Story) -> bool:

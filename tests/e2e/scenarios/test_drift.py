@@ -146,7 +146,7 @@ async def test_a_foreign_hand_binds_a_member_elsewhere(intercept: Intercept, sto
     assert bound["data"]["node"] == free
     held.let_go()
     await whole(story, "a", 2)
-    story.service.stop()
+    await asyncio.to_thread(story.service.stop)
 
 
 async def test_a_foreign_hand_binds_what_was_never_admitted(story: Story) -> None:
@@ -165,7 +165,7 @@ async def test_a_foreign_hand_binds_what_was_never_admitted(story: Story) -> Non
     await story.create(member("a-1", "a", containers=[container]))
     await whole(story, "a", 2)
     assert (await story.bound())["a-1"] == "n0", "the room of the stranger's pod is not given twice"
-    story.service.stop()
+    await asyncio.to_thread(story.service.stop)
 
 
 async def test_a_binding_names_a_plan_that_nobody_made(intercept: Intercept, story: Story) -> None:
@@ -178,7 +178,7 @@ async def test_a_binding_names_a_plan_that_nobody_made(intercept: Intercept, sto
     held.let_go()
     await whole(story, "a", 2)
     assert await story.bound() == where
-    story.service.stop()
+    await asyncio.to_thread(story.service.stop)
 
 
 @pytest.mark.parametrize("plant", ["elsewhere", "waiting"])
@@ -198,7 +198,7 @@ async def test_the_log_has_a_member_bound_where_it_is_not(
     pod = (await story.pods())[name]
     runs_on = pod["spec"].get("nodeName")
     (false,) = {"n0", "n1", "n2"} - set((await story.bound()).values())
-    story.service.stop()
+    await asyncio.to_thread(story.service.stop)
     forged = await forge(database_url, pod, NodeName(false))
     await story.service.start()
     kind = "bound-elsewhere" if plant == "elsewhere" else "not-bound"
@@ -213,7 +213,7 @@ async def test_the_log_has_a_member_bound_where_it_is_not(
     else:
         await story.create(a_node("n4", gpu=8))
         await whole(story, "b", 2)
-    story.service.stop()
+    await asyncio.to_thread(story.service.stop)
 
 
 async def forge(url: str, pod: dict[str, Any], node: NodeName) -> int:
@@ -277,7 +277,7 @@ async def test_a_nomination_is_changed_by_a_foreign_hand(
     facts = await story.service.facts()
     assert [f["type"] for f in facts if f["gang"] == "default/a"].count("GangAdmitted") == 1
     assert len(await story.service.facts("DriftFound")) == int(how == "altered")
-    story.service.stop()
+    await asyncio.to_thread(story.service.stop)
 
 
 async def test_a_pod_is_made_again_under_its_name(intercept: Intercept, story: Story) -> None:

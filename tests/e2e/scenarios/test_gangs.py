@@ -59,8 +59,7 @@ async def test_a_gang_binds_whole_or_not_at_all(story: Story) -> None:
 
 async def test_members_without_the_gate_bind_too(story: Story) -> None:
     """Where the policy is not installed, refused members are woken by their nomination."""
-    deleted = story.plane.kubectl("delete", "mutatingadmissionpolicybinding", "--all")
-    assert deleted.returncode == 0, deleted.stderr
+    await story.kubectl("delete", "mutatingadmissionpolicybinding", "--all")
     try:
 
         async def off() -> bool:
@@ -89,8 +88,8 @@ async def test_members_without_the_gate_bind_too(story: Story) -> None:
     finally:
         from tests.e2e.scenarios.conftest import DEPLOY, _policy_works
 
-        story.plane.kubectl("apply", "--server-side", "-f", str(DEPLOY / "admission-policy.yaml"))
-        await asyncio.to_thread(lambda: asyncio.run(_policy_works(story.plane)))
+        await story.kubectl("apply", "--server-side", "-f", str(DEPLOY / "admission-policy.yaml"))
+        await _policy_works(story.plane)
 
 
 @pytest.mark.parametrize("vector", ["V01", "V05", "V07", "V10", "V14"])

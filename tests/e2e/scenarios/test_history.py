@@ -5,6 +5,7 @@ The stories of this module have a PostgreSQL of their own.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -112,7 +113,7 @@ async def all_ends_well(
     assert [line["level"] for line in story.service.lines("history lost")] == ["ERROR"]
     assert await story.service.metric("gang_extender_history_truncated_total") == 1
     assert await story.service.metric("gang_extender_drift_total", "bound-by-unknown-plan") == 2
-    story.service.stop()
+    await asyncio.to_thread(story.service.stop)
     verified(url)
 
 

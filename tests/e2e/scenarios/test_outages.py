@@ -262,7 +262,7 @@ async def postgres_goes_away(
     await all_whole(story, before + during)
     slow = [c for c in story.service.calls("filter") if c["total_ms"] > ANSWERED_S * 1000]
     assert not slow, slow
-    story.service.stop()
+    await asyncio.to_thread(story.service.stop)
     verified(url)
 
 

@@ -124,14 +124,13 @@ async def vanish(story: Story, node: str, how: str) -> None:
     if how == "deleted":
         await story.api.delete(path)
     elif how == "cordoned":
-        assert story.plane.kubectl("cordon", node).returncode == 0
+        await story.kubectl("cordon", node)
     elif how == "drained":
         # Pods that were terminating before are not waited for: one may never end.
         skip = "--skip-wait-for-delete-timeout=1"
-        done = story.plane.kubectl("drain", node, "--ignore-daemonsets", "--force", skip)
-        assert done.returncode == 0, done.stderr
+        await story.kubectl("drain", node, "--ignore-daemonsets", "--force", skip)
     elif how == "tainted":
-        assert story.plane.kubectl("taint", "node", node, "broken=yes:NoSchedule").returncode == 0
+        await story.kubectl("taint", "node", node, "broken=yes:NoSchedule")
     elif how == "shrunk":
         await story.api.patch(
             f"{path}/status", {"status": {"allocatable": {"nvidia.com/gpu": "4"}}}

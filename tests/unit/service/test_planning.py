@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
+import signal
 
 import pytest
 
-from extender.service.planning import _begin_worker
+from extender.core.ids import GroupKey
+from extender.core.planner.placement import PlanGroup, PlanRequest
+from extender.service.planning import Planner, _begin_worker
 
 
 @pytest.mark.parametrize(("lives", "code"), [(True, 0), (False, 1)])
@@ -18,3 +22,20 @@ def test_a_worker_ends_whose_service_died_while_it_started(lives, code):
     worker.start()
     worker.join()
     assert worker.exitcode == code
+
+
+async def test_a_plan_that_goes_on_does_not_keep_the_service_from_ending():
+    """Python waits at its end for the worker of a pool, which may search, or load its libraries, for long."""
+    planner = Planner()
+    root = PlanGroup(key=GroupKey("default", "g", "PodGroup"), basic=False, minimum=1)
+    encoded = planner.encode(PlanRequest(root=root, nodes=(), shapes=()))
+    before = multiprocessing.active_children()
+    await planner.plan(encoded)
+    (worker,) = (one for one in multiprocessing.active_children() if one not in before)
+    os.kill(worker.pid, signal.SIGSTOP)
+    planning = asyncio.create_task(planner.plan(encoded))
+    await asyncio.sleep(0)
+    planning.cancel()
+    planner.stop()
+    await asyncio.to_thread(worker.join)
+    assert worker.exitcode == -signal.SIGKILL
