@@ -19,6 +19,7 @@ from aiohttp import web
 
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.objects import BIND, MEMBER
+from tests.controlplane.waiting import TIMEOUT_S
 
 # Go keeps idle connections for 90 s; a server that closes earlier breaks a POST now and then.
 KEEP_ALIVE_S = 120.0
@@ -95,7 +96,7 @@ class Recorder:
         return [c for c in self.calls if c.verb == verb and (pod is None or c.pod == pod)]
 
     async def wait_for(
-        self, verb: str, pod: str | None = None, *, count: int = 1, timeout_s: float = 15
+        self, verb: str, pod: str | None = None, *, count: int = 1, timeout_s: float = TIMEOUT_S
     ) -> list[Call]:
         """Wait until a verb was called so often; raises TimeoutError with what did come."""
         try:

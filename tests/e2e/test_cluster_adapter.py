@@ -25,7 +25,7 @@ from extender.service.ports import Binding, Condition, Mark, Notice, PodRef
 from tests.controlplane.api import Api
 from tests.controlplane.objects import a_node, a_pod, path_of
 from tests.controlplane.plane import ControlPlane
-from tests.controlplane.waiting import eventually
+from tests.controlplane.waiting import TIMEOUT_S, eventually
 
 KUBERNETES = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 GATE = {"name": "gang-extender.dev/admission"}
@@ -53,7 +53,7 @@ async def cluster(plane: ControlPlane, api: Api) -> AsyncIterator[KubernetesClus
     kubeconfig = str(plane.kubeconfig("extender"))
     adapter = await KubernetesCluster.connect(kubeconfig, clock=SystemClock())
     await adapter.start()
-    await asyncio.wait_for(adapter.synced(), 30)
+    await asyncio.wait_for(adapter.synced(), TIMEOUT_S)
     yield adapter
     await adapter.stop()
 
@@ -259,8 +259,8 @@ async def test_a_restart_of_the_api_server_is_survived(
     plane.start_apiserver()
     async with plane.api() as fresh:  # the connections of the other one ended meanwhile
         await fresh.create(a_node("after"))
-    await eventually(lambda: _has(cluster, "after"), timeout_s=40)
-    await asyncio.wait_for(cluster.synced(), 40)
+    await eventually(lambda: _has(cluster, "after"))
+    await asyncio.wait_for(cluster.synced(), TIMEOUT_S)
 
 
 async def test_a_frozen_api_server_is_doubted(
@@ -274,10 +274,10 @@ async def test_a_frozen_api_server_is_doubted(
 
     plane.apiserver.pause()
     try:
-        assert "has not answered" in await eventually(doubted, timeout_s=20)
+        assert "has not answered" in await eventually(doubted)
     finally:
         plane.apiserver.resume()
-    await asyncio.wait_for(cluster.synced(), 30)
+    await asyncio.wait_for(cluster.synced(), TIMEOUT_S)
 
 
 async def _has(cluster: KubernetesCluster, node: str) -> bool:

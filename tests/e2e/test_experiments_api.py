@@ -294,4 +294,4 @@ async def test_the_api_server_goes_away_and_comes_back_with_everything(
     plane.start_apiserver()
     assert len((await api.get("/api/v1/nodes"))["items"]) == 1
     pod = await api.create(a_pod("a", markers=(MEMBER, BIND)))
-    await wait_until_bound(api, pod, timeout_s=40)
+    await wait_until_bound(api, pod)

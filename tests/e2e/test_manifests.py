@@ -51,7 +51,7 @@ async def installed(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
             return False
         return GATE in found["spec"].get("schedulingGates", [])
 
-    await eventually(ready, timeout_s=30)
+    await eventually(ready)
     yield api
     for kind in ("podgroups", "compositepodgroups", "workloads"):
         await api.delete(f"{OURS}/{kind}")
@@ -65,7 +65,7 @@ async def installed(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
         found = await api.post("/api/v1/namespaces/default/pods", pod, dryRun="All")
         return not found["spec"].get("schedulingGates")
 
-    await eventually(off, timeout_s=30)
+    await eventually(off)
 
 
 async def created(api: Api, **more: Any) -> Object:
@@ -151,7 +151,7 @@ async def test_the_label_outlives_an_api_server_that_drops_the_field(tmp_path: P
                 pod = await created(api, schedulingGroup={"podGroupName": "g"})
                 return pod if pod["spec"].get("schedulingGates") else None
 
-            pod = await eventually(look, timeout_s=30)
+            pod = await eventually(look)
     assert "schedulingGroup" not in pod["spec"]
     assert pod["metadata"]["labels"] == {"gang-extender.dev/pod-group": "g"}
 
@@ -436,5 +436,5 @@ async def test_the_scheduler_takes_its_configuration(plane: ControlPlane, instal
         found = await installed.get(f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}")
         return bool(found["spec"].get("nodeName"))
 
-    await eventually(bound, timeout_s=30)
+    await eventually(bound)
     assert time.monotonic() - began < 30
