@@ -8,7 +8,12 @@ import msgspec
 
 from tests.bench.race import RUNS, Run
 
-COLOURS = {"ours": "tab:blue", "native": "tab:red", "ordinary": "tab:gray"}
+COLOURS = {
+    "ours": "tab:blue",
+    "ungated": "tab:cyan",
+    "native": "tab:red",
+    "ordinary": "tab:gray",
+}
 COLUMNS = 3
 
 
