@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import yaml
 
 from extender.core.ids import GroupKey, NodeName, PodUid
 from extender.core.planner.placement import PlanBound, PlanGroup, PlanMember, PlanNode, PlanRequest
+from extender.core.planner.units import Evictable, PlanBudget, PlanGang, PlanUnit, PlanVictim
 from extender.core.pods import PodShape
 
 ALL = yaml.safe_load((Path(__file__).parent / "golden" / "vectors.yaml").read_text())
@@ -73,4 +75,70 @@ def request_of(vector: dict, *, permute: bool = False, budget: int = 200_000) ->
             )
         )
     root = group(vector["tree"])
-    return PlanRequest(root=root, nodes=tuple(nodes), shapes=tuple(shapes), budget=budget)
+    return PlanRequest(
+        root=root,
+        nodes=tuple(_with_running(node, vector) for node in nodes),
+        shapes=tuple(shapes),
+        budget=budget,
+        evictable=evictable_of(vector) if "run" in vector else None,
+    )
+
+
+def _with_running(node: PlanNode, vector: dict) -> PlanNode:
+    """`f` of a vector is what is free beside the pods that run there."""
+    used = sum(about.get("sz", 1) for about in vector.get("run", ()) if about["nd"] == node.name)
+    offer = {**node.allocatable, "slot": node.allocatable["slot"] + used}
+    return msgspec.structs.replace(node, allocatable=offer)
+
+
+def evictable_of(vector: dict) -> Evictable:
+    """Build the units of a `preempt` vector; `path` names groups with `a` (all) or `s` (single)."""
+    units: dict[tuple[str, str], list[PlanVictim]] = {}
+    gangs: dict[str, PlanGang] = {}
+    shapes: list[PodShape] = []
+    budgets: list[PlanBudget] = []
+    for about in vector["run"]:
+        steps = [step.split("/") for step in about.get("path", "").split()]
+        whole = next((n for n, (_, mode) in enumerate(steps) if mode == "a"), None)
+        name = f"Pod/ns/{about['p']}"
+        for n, (word, _) in enumerate(steps):
+            kind = "PodGroup" if n == len(steps) - 1 else "CompositePodGroup"
+            key = f"{kind}/ns/{word}"
+            if n == whole:
+                name = key
+            above = -1 if n == 0 else next(i for i, k in enumerate(gangs) if k.endswith(f"/{steps[n - 1][0]}"))  # fmt: skip
+            counts = whole is None or n < whole
+            gang = gangs.setdefault(key, PlanGang(name=key, minimum=1, parent=above, counts=counts))
+            if kind == "PodGroup":
+                gangs[key] = msgspec.structs.replace(gang, running=gang.running + 1)
+        shape = PodShape(requests=(("pods", 1), ("slot", about.get("sz", 1))))
+        if shape not in shapes:
+            shapes.append(shape)
+        if about.get("pdb"):
+            budgets.append(PlanBudget(name=f"ns/{about['p']}", allowed=0))
+        pod = PlanVictim(
+            pod=f"ns/{about['p']}",
+            uid=PodUid(about["p"]),
+            node=NodeName(about["nd"]),
+            shape=shapes.index(shape),
+            budgets=(len(budgets) - 1,) if about.get("pdb") else (),
+            gang=list(gangs).index(f"PodGroup/ns/{steps[-1][0]}") if steps else -1,
+        )
+        units.setdefault((name, str(about["pri"])), []).append(pod)
+    return Evictable(
+        priority=vector["pri"],
+        may_preempt=not vector.get("never"),
+        units=tuple(
+            PlanUnit(
+                name=name,
+                uid=name,
+                kind="pod" if name.startswith("Pod/") else "group",
+                priority=int(priority),
+                pods=tuple(pods),
+            )
+            for (name, priority), pods in sorted(units.items())
+        ),
+        shapes=tuple(shapes),
+        gangs=tuple(gangs.values()),
+        budgets=tuple(budgets),
+    )

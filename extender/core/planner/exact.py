@@ -65,21 +65,23 @@ def solve_exactly(
     """
     if limit <= 0:
         return Outcome("unknown", {}, 0)
-    model = _Model(problem, bounds)
+    model = PlacementModel(problem, bounds)
     if not model.build():
         return Outcome("unknown", {}, 0)
     return model.run(limit=limit, hint=hint, maximise=maximise)
 
 
-class _Model:
-    def __init__(self, problem: Problem, bounds: Bounds) -> None:
+class PlacementModel:
+    """The integer program that places a tree; `cheapest.py` adds units that may go."""
+
+    def __init__(self, problem: Problem, bounds: Bounds, cells: list[Cell] | None = None) -> None:
         from ortools.sat.python import cp_model
 
         self.cp = cp_model
         self.model = cp_model.CpModel()
         self.problem = problem
         self.bounds = bounds
-        self.cells: list[Cell] = make_cells(problem)
+        self.cells: list[Cell] = make_cells(problem) if cells is None else cells
         self.of_kind: dict[int, list[int]] = {}
         for number, cell in enumerate(self.cells):
             for kind in cell.kinds:

@@ -12,6 +12,7 @@ import msgspec
 
 from extender.core.ids import GroupKey, NodeName, PodUid
 from extender.core.nodes import Taint
+from extender.core.planner.units import Evictable
 from extender.core.pods import HostPort, PodShape, RuleKind
 
 PLANNER_VERSION = (
@@ -124,6 +125,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     explain: bool = (
         True  # look for the conflict and for ways out when nothing fits (costs more solves)
     )
+    evictable: Evictable | None = None  # None: only room that is free may be used
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):

@@ -83,6 +83,14 @@ def solve_at_once(problem: Problem, bounds: Bounds, limit: int) -> Solved | None
     return Solved(problem, bounds, best.solution(), proved=True, nodes=effort.nodes)
 
 
+def solve_quickly(
+    problem: Problem, bounds: Bounds, effort: Effort, *, maximise: bool
+) -> Solution | None:
+    """Give what the quick way finds; nothing found proves nothing."""
+    best = _quickly(problem, bounds, effort, maximise=maximise)
+    return best.solution() if best is not None else None
+
+
 def _quickly(problem: Problem, bounds: Bounds, effort: Effort, *, maximise: bool) -> Draft | None:
     """Try a few orders; give the placement with the most pods."""
     best: Draft | None = None

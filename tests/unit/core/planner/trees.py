@@ -19,6 +19,7 @@ from extender.core.planner.placement import (
     Veto,
 )
 from extender.core.planner.rules import compile_rules
+from extender.core.planner.units import Evictable, PlanBudget, PlanGang, PlanUnit, PlanVictim
 from extender.core.pods import (
     HostPort,
     NodeSelector,
@@ -233,3 +234,96 @@ def changed_nodes(draw, nodes: tuple[PlanNode, ...]) -> tuple[PlanNode, ...]:
             "port": msgspec.structs.replace(row, host_ports=(HostPort("TCP", 80, "0.0.0.0"),)),
         }[change]
     return tuple(rows)
+
+
+# --- units that may go
+
+
+@st.composite
+def evictables(draw, request: PlanRequest, most_units: int = 5) -> Evictable:
+    """Draw what runs beside a request: lone pods, whole groups, gangs with extras, reservations."""
+    kinds = tuple(dict.fromkeys(draw(shapes()) for _ in range(draw(st.integers(1, 2)))))
+    fleet = request.nodes
+    number = iter(range(1000))
+    budgets = tuple(
+        PlanBudget(name=f"ns/b{i}", allowed=draw(st.integers(0, 2)))
+        for i in range(draw(st.integers(0, 2)))
+    )
+    gangs: list[PlanGang] = []
+    if draw(st.booleans()):
+        gangs.append(PlanGang(name="CompositePodGroup/ns/c", minimum=draw(st.integers(1, 2))))
+    for i in range(draw(st.integers(0, 2))):
+        gangs.append(
+            PlanGang(
+                name=f"PodGroup/ns/l{i}",
+                minimum=draw(st.integers(1, 2)),
+                parent=0 if gangs and gangs[0].minimum and not gangs[0].name.startswith("PodG") else -1,
+                counts=draw(st.integers(0, 3)) > 0,
+            )
+        )
+    leaves = [i for i, g in enumerate(gangs) if g.name.startswith("PodGroup")]
+
+    def victim(*, running: bool = True) -> PlanVictim:
+        gang = draw(st.sampled_from([-1, *leaves])) if running else -1
+        if gang >= 0:
+            gangs[gang] = msgspec.structs.replace(gangs[gang], running=gangs[gang].running + 1)
+        name = f"v{next(number)}"
+        return PlanVictim(
+            pod=f"ns/{name}",
+            uid=PodUid(name),
+            node=draw(st.sampled_from(fleet)).name,
+            shape=draw(st.integers(0, len(kinds) - 1)),
+            created_us=draw(st.integers(0, 3)) * 1_000_000,
+            budgets=tuple(i for i in range(len(budgets)) if running and draw(st.integers(0, 2)) == 0),
+            gang=gang,
+        )
+
+    units = []
+    for _ in range(draw(st.integers(0, most_units))):
+        kind = draw(st.sampled_from(["pod", "pod", "group", "group", "reservation"]))
+        size = 1 if kind == "pod" else draw(st.integers(1, 3))
+        pods = tuple(victim(running=kind != "reservation") for _ in range(size))
+        name = f"Pod/{pods[0].pod}" if kind == "pod" else f"PodGroup/ns/{kind}{next(number)}"
+        priority = draw(st.sampled_from([-1, 0, 1, 2, 3, 9]))
+        may = draw(st.integers(0, 3)) > 0
+        units.append(PlanUnit(name=name, uid=name, kind=kind, priority=priority, pods=pods, may_preempt=may))  # fmt: skip
+    going = tuple(victim() for _ in range(draw(st.integers(0, 3)) // 3))
+    return Evictable(
+        priority=5,
+        units=tuple(sorted(units, key=lambda u: (u.kind, u.name))),
+        shapes=kinds,
+        gangs=tuple(gangs),
+        budgets=budgets,
+        going=going,
+    )
+
+
+@st.composite
+def crowded(draw, most_pods: int = 4) -> PlanRequest:
+    """Draw a request with units; what they take is missing from `free`, their ports and claims are in use."""
+    request = draw(requests(most_pods))
+    nodes = tuple(
+        msgspec.structs.replace(
+            n,
+            free={r: v if draw(st.integers(0, 3)) == 0 else min(v, 1) for r, v in n.free.items()},
+        )
+        for n in request.nodes
+    )
+    request = msgspec.structs.replace(request, nodes=nodes, vetoes=request.vetoes[:1])
+    source = draw(evictables(request))
+    pods = [p for u in source.units for p in u.pods] + list(source.going)
+    claims = {c for p in pods for c in source.shapes[p.shape].exclusive_claims}
+    asked = {c for s in request.shapes for c in s.exclusive_claims}
+    rows = []
+    for node in request.nodes:
+        mine = [source.shapes[p.shape] for p in pods if p.node == node.name]
+        ports = {port for shape in mine for port in shape.host_ports}
+        rows.append(
+            msgspec.structs.replace(node, host_ports=tuple(sorted({*node.host_ports, *ports})))
+        )
+    return msgspec.structs.replace(
+        request,
+        nodes=tuple(rows),
+        claims_in_use=tuple(sorted({*request.claims_in_use, *(claims & asked)})),
+        evictable=source,
+    )

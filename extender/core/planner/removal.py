@@ -1,0 +1,211 @@
+"""The same request with some units gone: once as a request, and once as arrays, for many sets of units.
+
+`without` is what counts: it gives the request that is planned and recorded. `Removal` says the same in
+numpy for the search, which asks for hundreds of sets.
+
+The surprise: a host port counts as free once a pod that goes had it. Two pods of one node never have the
+same port, unless somebody bound them past kube-scheduler.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+from extender.core.ids import NodeName, PodUid
+from extender.core.planner.capacity import Bools, Fleet, Ints, count_fitting
+from extender.core.planner.filters import ANY_ADDRESS, port_axes, port_request
+from extender.core.planner.model import Problem, compile_request
+from extender.core.planner.placement import PlanNode, PlanRequest
+from extender.core.planner.units import Evictable, PlanUnit, PlanVictim
+from extender.core.pods import HostPort, PodShape
+
+
+def without(request: PlanRequest, gone: Iterable[PlanVictim]) -> PlanRequest:
+    """Give the request as it is when some pods of its `evictable` are gone; those are not in it any more."""
+    source = request.evictable or Evictable(priority=0)
+    pods = list(gone)
+    by_node: dict[NodeName, list[PodShape]] = {}
+    for pod in pods:
+        by_node.setdefault(pod.node, []).append(source.shapes[pod.shape])
+    left = {pod.uid for pod in pods}
+    held = _holders([u.pods for u in source.units] + [source.going], source, left)
+    freed = {c for s in by_node.values() for shape in s for c in shape.exclusive_claims} - held
+    return msgspec.structs.replace(
+        request,
+        nodes=tuple(
+            _roomier(n, by_node[n.name]) if n.name in by_node else n for n in request.nodes
+        ),
+        claims_in_use=tuple(c for c in request.claims_in_use if c not in freed),
+        evictable=msgspec.structs.replace(
+            source,
+            units=tuple(u for u in source.units if not any(p.uid in left for p in u.pods)),
+            going=tuple(p for p in source.going if p.uid not in left),
+        ),
+    )
+
+
+def _holders(
+    groups: Iterable[Sequence[PlanVictim]], source: Evictable, but: set[PodUid]
+) -> set[str]:
+    """Name the exclusive claims of all pods but some."""
+    return {
+        claim
+        for pods in groups
+        for pod in pods
+        if pod.uid not in but
+        for claim in source.shapes[pod.shape].exclusive_claims
+    }
+
+
+def _roomier(node: PlanNode, shapes: Sequence[PodShape]) -> PlanNode:
+    free = dict(node.free)
+    for shape in shapes:
+        for name, amount in shape.requests:
+            if name in node.allocatable:
+                free[name] = free.get(name, 0) + amount
+    ports = {port for shape in shapes for port in shape.host_ports}
+    return msgspec.structs.replace(
+        node, free=free, host_ports=tuple(p for p in node.host_ports if p not in ports)
+    )
+
+
+class Room:
+    """Room of nodes and pods along the axes that some shapes ask for, never cut at zero."""
+
+    def __init__(self, nodes: Sequence[PlanNode], shapes: Sequence[PodShape]) -> None:
+        self.names = sorted({r for s in shapes for r, v in s.requests if v > 0} | {"pods"})
+        self.ports = port_axes(list(shapes))
+        self.width = len(self.names) + len(self.ports)
+        self.offered = np.array(
+            [[name in node.allocatable for name in self.names] for node in nodes], dtype=np.bool_
+        ).reshape(len(nodes), len(self.names))
+        self.free = np.zeros((len(nodes), self.width), dtype=np.int64)
+        for i, node in enumerate(nodes):
+            for a, name in enumerate(self.names):
+                if self.offered[i, a]:
+                    self.free[i, a] = node.free.get(name, 0)
+        first = len(self.names)
+        self.free[:, first:] = 1
+        for i, node in enumerate(nodes):
+            if node.host_ports:
+                self.free[i, first:] -= self._clashes(node.host_ports)
+
+    def _clashes(self, ports: Iterable[HostPort]) -> Ints:
+        """Count per port axis the ports that take it."""
+        taken = np.zeros(len(self.ports), dtype=np.int64)
+        for port in ports:
+            for a, axis in enumerate(self.ports):
+                same = (port.protocol, port.port) == (axis.protocol, axis.port)
+                if same and (port.ip == axis.ip or ANY_ADDRESS in {port.ip, axis.ip}):
+                    taken[a] += 1
+        return taken
+
+    def taken(self, shape: PodShape) -> Ints:
+        """Give what a pod that runs takes of every axis, shape (axes,)."""
+        asks = dict(shape.requests)
+        amounts = [asks.get(name, 0) for name in self.names]
+        return np.array([*amounts, *self._clashes(shape.host_ports)], dtype=np.int64)
+
+    def asked(self, shape: PodShape) -> Ints:
+        """Give what a pod that waits asks of every axis, shape (axes,)."""
+        asks = {**{r: v for r, v in shape.requests if v > 0}, "pods": 1}
+        amounts = [asks.get(name, 0) for name in self.names]
+        return np.array([*amounts, *port_request(shape, self.ports)], dtype=np.int64)
+
+    def given_back(
+        self, units: Sequence[Sequence[PlanVictim]], shapes: Sequence[PodShape], fleet: Fleet
+    ) -> tuple[Ints, Ints, Ints]:
+        """Say what each unit gives back where: per row its unit, its node, and the room (rows, axes)."""
+        per_shape = [self.taken(shape) for shape in shapes]
+        rows: dict[tuple[int, int], Ints] = {}
+        for number, pods in enumerate(units):
+            for pod in pods:
+                place = fleet.index.get(pod.node)
+                if place is None:
+                    continue
+                key = (number, place)
+                row = per_shape[pod.shape]
+                rows[key] = rows[key] + row if key in rows else row
+        unit = np.array([u for u, _ in rows], dtype=np.int64)
+        node = np.array([n for _, n in rows], dtype=np.int64)
+        room = np.stack(list(rows.values())) if rows else np.zeros((0, self.width), dtype=np.int64)
+        room[:, : len(self.names)] *= self.offered[node]
+        return unit, node, room
+
+
+class Removal:
+    """The compiled problem as a function of the units that are gone; terminating pods are gone always."""
+
+    def __init__(self, request: PlanRequest, fleet: Fleet) -> None:
+        source = request.evictable or Evictable(priority=0)
+        self.source = source
+        self.request = without(request, source.going)
+        self.units: tuple[PlanUnit, ...] = tuple(
+            u for u in source.units if u.priority < source.priority
+        )
+        everything = without(self.request, (p for u in self.units for p in u.pods))
+        self.fleet = fleet.renewed(everything.nodes)
+        self.full: Problem = compile_request(everything, self.fleet)
+        self.room = Room(self.request.nodes, self.full.shapes)
+        self.unit, self.node, self.back = self.room.given_back(
+            [u.pods for u in self.units], source.shapes, self.fleet
+        )
+        self.claims = [
+            frozenset(c for p in u.pods for c in source.shapes[p.shape].exclusive_claims)
+            for u in self.units
+        ]
+        self._freed = frozenset(self.request.claims_in_use) - self.full.in_use
+
+    @property
+    def nobody(self) -> Bools:
+        """Give the set in which no unit is gone, shape (units,)."""
+        return np.zeros(len(self.units), dtype=np.bool_)
+
+    def free(self, gone: Bools) -> Ints:
+        """Give the room per node and axis, shape (nodes, axes of `room`); negative where overcommitted."""
+        free = self.room.free.copy()
+        rows = gone[self.unit]
+        np.add.at(free, self.node[rows], self.back[rows])
+        return free
+
+    def in_use(self, gone: Bools) -> frozenset[str]:
+        """Name the exclusive claims that no member can have while the other units stay."""
+        if not self._freed:
+            return self.full.in_use
+        held = {c for i in np.flatnonzero(~gone) for c in self.claims[i]}
+        return self.full.in_use | (self._freed & held)
+
+    def problem(self, gone: Bools, within: Bools | None = None) -> Problem:
+        """Compile the request without some units.
+
+        Args:
+            gone: Per unit, shape (units,).
+            within: Per node: where members may be placed; everywhere by default.
+        """
+        full, width = self.full, self.room.width
+        free = full.free.copy()
+        free[:, :width] = np.maximum(self.free(gone), 0)
+        allowed = full.allowed if within is None else full.allowed & within
+        in_use = self.in_use(gone)
+        counts = np.zeros_like(full.counts)
+        for k in range(len(full.kinds)):
+            if full.claims[k] & in_use:
+                continue
+            counts[k] = np.where(allowed[k], count_fitting(free, full.requests[k]), 0)
+            if full.claims[k]:
+                counts[k] = np.minimum(counts[k], 1)
+        return dataclasses.replace(full, free=free, allowed=allowed, counts=counts, in_use=in_use)
+
+    def touching(self, within: Bools | None) -> Bools:
+        """Tell which units can make room on some nodes: they run there, or hold a claim that is wanted."""
+        touches = self.nobody
+        rows = slice(None) if within is None else within[self.node]
+        touches[self.unit[rows]] = True
+        wanted = self._freed
+        for i, claims in enumerate(self.claims):
+            touches[i] |= bool(claims & wanted)
+        return touches
