@@ -24,18 +24,19 @@ def roomier(request: PlanRequest, pods: list[PlanVictim]) -> PlanRequest:
     """The request as a plain one, with the room that some pods took."""
     shapes = request.evictable.shapes
     nodes = []
+    source = request.evictable
+    every = [p for u in source.units for p in u.pods] + list(source.going)
+    stay = [p for p in every if p.uid not in {q.uid for q in pods}]
     for node in request.nodes:
         mine = [shapes[p.shape] for p in pods if p.node == node.name]
         free = Counter(node.free)
         for shape in mine:
             free.update({r: n for r, n in shape.requests if r in node.allocatable})
         ports = {port for shape in mine for port in shape.host_ports}
+        ports -= {port for p in stay if p.node == node.name for port in shapes[p.shape].host_ports}
         left = tuple(p for p in node.host_ports if p not in ports)
         nodes.append(replace(node, free=dict(free), host_ports=left))
-    source = request.evictable
-    every = [p for u in source.units for p in u.pods] + list(source.going)
-    out = {p.uid for p in pods}
-    held = {c for p in every if p.uid not in out for c in shapes[p.shape].exclusive_claims}
+    held = {c for p in stay for c in shapes[p.shape].exclusive_claims}
     freed = {c for p in pods for c in shapes[p.shape].exclusive_claims} - held
     return replace(
         request,
@@ -103,7 +104,9 @@ def price(request: PlanRequest, units: list[PlanUnit]) -> tuple[int, ...]:
     born = [p.created_us for u in eligible if u.kind != "reservation" for p in u.pods]
     age = sum((max(born) - p.created_us) // 10**6 for u in run for p in u.pods)
     before, after = _holding(source.gangs, []), _holding(source.gangs, pods)
-    broken = sum(g.counts and b and not a for g, b, a in zip(source.gangs, before, after, strict=True))
+    broken = sum(
+        g.counts and b and not a for g, b, a in zip(source.gangs, before, after, strict=True)
+    )
     return (
         over,
         max((u.priority for u in run), default=-(2**31) - 1),

@@ -141,7 +141,7 @@ def _cascades(request: PlanRequest, units: tuple[PlanUnit, ...], fleet: Fleet) -
     mine = [u for u in units if u.kind != "reservation"]
     if not mine or len({u.priority for u in mine}) == 1:
         return [False] * len(units)
-    room = Room(request.nodes, shapes)
+    room = Room(request, shapes)
     unit, node, back = room.given_back([u.pods for u in mine], shapes, fleet)
     priority = np.array([u.priority for u in mine], dtype=np.int64)
     asked = [room.asked(shape) for shape in shapes]

@@ -3,19 +3,19 @@
 `without` is what counts: it gives the request that is planned and recorded. `Removal` says the same in
 numpy for the search, which asks for hundreds of sets.
 
-The surprise: a host port counts as free once a pod that goes had it. Two pods of one node never have the
-same port, unless somebody bound them past kube-scheduler.
+The surprise: `PlanNode.host_ports` names a port once, however many pods have it. A port therefore counts
+as free when the last of the pods listed here that have it is gone.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
 
-from extender.core.ids import NodeName, PodUid
+from extender.core.ids import NodeName
 from extender.core.planner.capacity import Bools, Fleet, Ints, count_fitting
 from extender.core.planner.filters import ANY_ADDRESS, port_axes, port_request
 from extender.core.planner.model import Problem, compile_request
@@ -28,16 +28,18 @@ def without(request: PlanRequest, gone: Iterable[PlanVictim]) -> PlanRequest:
     """Give the request as it is when some pods of its `evictable` are gone; those are not in it any more."""
     source = request.evictable or Evictable(priority=0)
     pods = list(gone)
+    left = {pod.uid for pod in pods}
+    staying = [p for p in _pods(source) if p.uid not in left]
     by_node: dict[NodeName, list[PodShape]] = {}
     for pod in pods:
         by_node.setdefault(pod.node, []).append(source.shapes[pod.shape])
-    left = {pod.uid for pod in pods}
-    held = _holders([u.pods for u in source.units] + [source.going], source, left)
+    ports = {(p.node, port) for p in staying for port in source.shapes[p.shape].host_ports}
+    held = {claim for p in staying for claim in source.shapes[p.shape].exclusive_claims}
     freed = {c for s in by_node.values() for shape in s for c in shape.exclusive_claims} - held
     return msgspec.structs.replace(
         request,
         nodes=tuple(
-            _roomier(n, by_node[n.name]) if n.name in by_node else n for n in request.nodes
+            _roomier(n, by_node[n.name], ports) if n.name in by_node else n for n in request.nodes
         ),
         claims_in_use=tuple(c for c in request.claims_in_use if c not in freed),
         evictable=msgspec.structs.replace(
@@ -48,35 +50,30 @@ def without(request: PlanRequest, gone: Iterable[PlanVictim]) -> PlanRequest:
     )
 
 
-def _holders(
-    groups: Iterable[Sequence[PlanVictim]], source: Evictable, but: set[PodUid]
-) -> set[str]:
-    """Name the exclusive claims of all pods but some."""
-    return {
-        claim
-        for pods in groups
-        for pod in pods
-        if pod.uid not in but
-        for claim in source.shapes[pod.shape].exclusive_claims
-    }
+def _pods(source: Evictable) -> Iterator[PlanVictim]:
+    for unit in source.units:
+        yield from unit.pods
+    yield from source.going
 
 
-def _roomier(node: PlanNode, shapes: Sequence[PodShape]) -> PlanNode:
+def _roomier(
+    node: PlanNode, shapes: Sequence[PodShape], taken: Container[tuple[NodeName, HostPort]]
+) -> PlanNode:
     free = dict(node.free)
     for shape in shapes:
         for name, amount in shape.requests:
             if name in node.allocatable:
                 free[name] = free.get(name, 0) + amount
     ports = {port for shape in shapes for port in shape.host_ports}
-    return msgspec.structs.replace(
-        node, free=free, host_ports=tuple(p for p in node.host_ports if p not in ports)
-    )
+    kept = (p for p in node.host_ports if p not in ports or (node.name, p) in taken)
+    return msgspec.structs.replace(node, free=free, host_ports=tuple(kept))
 
 
 class Room:
     """Room of nodes and pods along the axes that some shapes ask for, never cut at zero."""
 
-    def __init__(self, nodes: Sequence[PlanNode], shapes: Sequence[PodShape]) -> None:
+    def __init__(self, request: PlanRequest, shapes: Sequence[PodShape]) -> None:
+        nodes = request.nodes
         self.names = sorted({r for s in shapes for r, v in s.requests if v > 0} | {"pods"})
         self.ports = port_axes(list(shapes))
         self.width = len(self.names) + len(self.ports)
@@ -93,6 +90,18 @@ class Room:
         for i, node in enumerate(nodes):
             if node.host_ports:
                 self.free[i, first:] -= self._clashes(node.host_ports)
+        self._count_twice(request)
+
+    def _count_twice(self, request: PlanRequest) -> None:
+        """Let every pod take its port, not only the first one on a node that has it."""
+        source = request.evictable or Evictable(priority=0)
+        place = {node.name: i for i, node in enumerate(request.nodes)}
+        seen: set[tuple[NodeName, HostPort]] = set()
+        for pod in _pods(source) if self.ports else ():
+            for port in source.shapes[pod.shape].host_ports:
+                if (pod.node, port) in seen and pod.node in place:
+                    self.free[place[pod.node], len(self.names) :] -= self._clashes((port,))
+                seen.add((pod.node, port))
 
     def _clashes(self, ports: Iterable[HostPort]) -> Ints:
         """Count per port axis the ports that take it."""
@@ -150,7 +159,7 @@ class Removal:
         everything = without(self.request, (p for u in self.units for p in u.pods))
         self.fleet = fleet.renewed(everything.nodes)
         self.full: Problem = compile_request(everything, self.fleet)
-        self.room = Room(self.request.nodes, self.full.shapes)
+        self.room = Room(self.request, self.full.shapes)
         self.unit, self.node, self.back = self.room.given_back(
             [u.pods for u in self.units], source.shapes, self.fleet
         )

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from extender.core.planner import reprieve
+from extender.core.planner import preempt as front
+from extender.core.planner.canonical import decode, encode
 from extender.core.planner.cheapest import Cheapest
 from extender.core.planner.disruption import Cost
 from extender.core.planner.feasibility import holds_already
 from extender.core.planner.placement import Plan
-from extender.core.planner.search import plan
 from extender.core.planner.preempt import NoPreemption, Preemption, preempt
+from extender.core.planner.search import Fleet, plan
 from tests import preemption, vectors
 from tests.bruteforce import best_total
 from tests.unit.core.planner.trees import crowded
 
+UNKNOWN = Cheapest(None, {}, proved=False, steps=0)
 PREEMPT = vectors.of_kind("preempt")
 
 
@@ -88,3 +95,84 @@ def _agree(request) -> None:
 def test_agrees_with_brute_force(request_):
     """Somebody goes exactly when some set helps, and the set is the cheapest one where that is claimed."""
     _agree(request_)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(crowded())
+def test_without_the_complete_search(request_):
+    """With the complete search taken out the same trees are helped, validly, and nothing is claimed to be proved."""
+    whole = preempt(request_)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(front, "find_cheapest", lambda *args, **options: UNKNOWN)
+        made = preempt(request_)
+        _agree(request_)
+    assert type(made) is type(whole)
+    if isinstance(made, Preemption):
+        assert not made.search.exhausted
+        assert made.cost >= whole.cost or not whole.search.exhausted
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(crowded(), st.sampled_from([0, 1, 2, 5, 20, 100]))
+def test_a_budget_that_ends_evicts_validly_or_nobody(request_, budget):
+    """Whatever the budget, a set is valid and has no unit too many; a verdict without proof evicts nobody."""
+    request_ = msgspec.structs.replace(request_, budget=budget)
+    made = preempt(request_)
+    if isinstance(made, Preemption):
+        extras = holds_already(request_.root)
+        assert preemption.faults(request_, made, extras=extras) == []
+        if made.search.exhausted:
+            _agree(request_)
+    elif made.cause == "impossible" and not holds_already(request_.root):
+        assert preemption.cheapest(request_) is None
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(crowded())
+def test_the_stored_input_says_everything(request_):
+    """Decoded from its bytes the request is the same one, and so is the decision, byte for byte."""
+    encoded = encode(request_)
+    again = decode(encoded.head, encoded.parts)
+    assert again == request_
+    assert encode(again).digest == encoded.digest
+    first, second = preempt(request_), preempt(again)
+    assert msgspec.json.encode(first) == msgspec.json.encode(second)
+    with_fleet = preempt(request_, fleet=Fleet(request_.nodes))
+    assert msgspec.json.encode(with_fleet) == msgspec.json.encode(first)
+
+
+def test_an_input_stored_before_there_was_preemption_can_be_read():
+    """A head without the new field decodes to a request with nothing to evict."""
+    request = vectors.request_of(vectors.by_id("V01"))
+    encoded = encode(request)
+    head = encoded.head.replace(b',"evictable":null', b"")
+    assert head != encoded.head
+    assert decode(head, encoded.parts) == request
+
+
+SCRIPT = """
+import hashlib, msgspec
+from extender.core.planner.preempt import preempt
+from tests import vectors
+h = hashlib.sha256()
+for v in vectors.of_kind("preempt"):
+    h.update(msgspec.json.encode(preempt(vectors.request_of(v)), order="deterministic"))
+print(h.hexdigest())
+"""
+
+
+def test_same_bytes_in_another_process():
+    """The order of sets and dicts has no say: two hash seeds, one answer."""
+    root = Path(__file__).parents[4]
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", SCRIPT],
+            cwd=root,
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(root)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "4711")
+    }
+    assert len(seen) == 1

@@ -240,7 +240,7 @@ def changed_nodes(draw, nodes: tuple[PlanNode, ...]) -> tuple[PlanNode, ...]:
 
 
 @st.composite
-def evictables(draw, request: PlanRequest, most_units: int = 5) -> Evictable:
+def evictables(draw, request: PlanRequest, most_units: int = 6) -> Evictable:
     """Draw what runs beside a request: lone pods, whole groups, gangs with extras, reservations."""
     kinds = tuple(dict.fromkeys(draw(shapes()) for _ in range(draw(st.integers(1, 2)))))
     fleet = request.nodes
@@ -257,7 +257,9 @@ def evictables(draw, request: PlanRequest, most_units: int = 5) -> Evictable:
             PlanGang(
                 name=f"PodGroup/ns/l{i}",
                 minimum=draw(st.integers(1, 2)),
-                parent=0 if gangs and gangs[0].minimum and not gangs[0].name.startswith("PodG") else -1,
+                parent=0
+                if gangs and gangs[0].minimum and not gangs[0].name.startswith("PodG")
+                else -1,
                 counts=draw(st.integers(0, 3)) > 0,
             )
         )
@@ -274,12 +276,14 @@ def evictables(draw, request: PlanRequest, most_units: int = 5) -> Evictable:
             node=draw(st.sampled_from(fleet)).name,
             shape=draw(st.integers(0, len(kinds) - 1)),
             created_us=draw(st.integers(0, 3)) * 1_000_000,
-            budgets=tuple(i for i in range(len(budgets)) if running and draw(st.integers(0, 2)) == 0),
+            budgets=tuple(
+                i for i in range(len(budgets)) if running and draw(st.integers(0, 2)) == 0
+            ),
             gang=gang,
         )
 
     units = []
-    for _ in range(draw(st.integers(0, most_units))):
+    for _ in range(draw(st.integers(most_units // 2, most_units))):
         kind = draw(st.sampled_from(["pod", "pod", "group", "group", "reservation"]))
         size = 1 if kind == "pod" else draw(st.integers(1, 3))
         pods = tuple(victim(running=kind != "reservation") for _ in range(size))
@@ -302,14 +306,18 @@ def evictables(draw, request: PlanRequest, most_units: int = 5) -> Evictable:
 def crowded(draw, most_pods: int = 4) -> PlanRequest:
     """Draw a request with units; what they take is missing from `free`, their ports and claims are in use."""
     request = draw(requests(most_pods))
+    full = {"gpu": 0, "cpu": 6, "pods": 5}
     nodes = tuple(
-        msgspec.structs.replace(
-            n,
-            free={r: v if draw(st.integers(0, 3)) == 0 else min(v, 1) for r, v in n.free.items()},
-        )
+        msgspec.structs.replace(n, taints=(), free=full if draw(st.integers(0, 5)) else n.free)
         for n in request.nodes
     )
-    request = msgspec.structs.replace(request, nodes=nodes, vetoes=request.vetoes[:1])
+    plain = tuple(
+        msgspec.structs.replace(s, node_selector=(), selectors=()) if draw(st.integers(0, 5)) else s
+        for s in request.shapes
+    )
+    request = msgspec.structs.replace(
+        request, nodes=nodes, shapes=plain, vetoes=request.vetoes[: draw(st.integers(0, 4)) // 4]
+    )
     source = draw(evictables(request))
     pods = [p for u in source.units for p in u.pods] + list(source.going)
     claims = {c for p in pods for c in source.shapes[p.shape].exclusive_claims}
