@@ -143,6 +143,15 @@ def a_gang(
     ]
 
 
+def a_budget(
+    name: str, labels: Mapping[str, str], *, allowed: int | None = 0, **spec: Any
+) -> Object:
+    """Make a PodDisruptionBudget of pods with some labels; `allowed` None: nobody has counted yet."""
+    spec = {"selector": {"matchLabels": dict(labels)}, **spec}
+    status = {} if allowed is None else {"disruptionsAllowed": allowed}
+    return an_object("PodDisruptionBudget", name, "policy/v1", spec=spec, status=status)
+
+
 # --- vectors.yaml
 
 
@@ -221,7 +230,9 @@ def _running(run: Iterable[Mapping[str, Any]]) -> list[Object]:
             )  # fmt: skip
             groups.setdefault(name, made)
             parent = name
-        labels = {"protected": about["p"]} if about.get("pdb") else {}
+        labels = {"protected": _dns(about["p"])} if about.get("pdb") else {}
+        if about.get("pdb"):
+            pods.append(a_budget(_dns(about["p"]), labels))
         pods.append(
             a_pod(
                 _dns(about["p"]), parent, node=about["nd"], requests={SLOT: about.get("sz", 1)},

@@ -30,6 +30,13 @@ def plan(
         bool,
         typer.Option("--all-pending", help="Plan also the pending roots found only in --cluster."),
     ] = False,
+    preemption: Annotated[
+        bool,
+        typer.Option(
+            "--preemption/--no-preemption",
+            help="Whether pods of lower priority may be evicted to make room.",
+        ),
+    ] = True,
     budget: Annotated[int | None, typer.Option(help="Search nodes per root.", min=1)] = None,
     output: Annotated[
         Output, typer.Option("-o", "--output", help="Form of the output.")
@@ -42,6 +49,7 @@ def plan(
         pods=frozenset(found.pods),
         all_pending=all_pending or not wanted,
         budget=budget or settings_module.load().plan_budget,
+        preemption=preemption,
         order=found.order,
     )
     odd = questionable(found.world.view, question)
@@ -83,6 +91,8 @@ def _print_root(root: RootVerdict) -> None:
         rows.append(
             (line.pod, line.group, line.node, ", ".join(f"{k}={v}" for k, v in domain.items()))
         )
+    for victim in root.victims:
+        out.print(f"  evicts {victim.unit}: " + ", ".join(victim.pods))
     if rows:
         print_table(("pod", "group", "node", "domain of the group"), rows, empty="")
     if root.unplaced and root.assignments:

@@ -72,6 +72,7 @@ _KINDS: Final[tuple[tuple[type[api.Readable], Source], ...]] = (
     (api.PersistentVolumeClaim, "crd"),
     (api.Node, "crd"),
     (api.Workload, "crd"),
+    (api.PodDisruptionBudget, "crd"),
     (api.PodGroup, "builtin"),
     (api.PodGroup, "crd"),
     (api.CompositePodGroup, "builtin"),

@@ -23,6 +23,7 @@ import msgspec
 
 from extender.cluster import api
 from extender.cluster.admission import check, questions
+from extender.cluster.budgets import counted
 from extender.cluster.documents import Document, files_of, read_file
 from extender.cluster.parse import BUILTIN_GROUP, OUR_GROUP, convert, key_of, named, source_of
 from extender.cluster.priorities import Priorities
@@ -42,13 +43,14 @@ _READ: Final[dict[str, frozenset[str]]] = {  # API group -> kinds that are read
     "": frozenset({"Node", "Pod", "PersistentVolume", "PersistentVolumeClaim"}),
     BUILTIN_GROUP: frozenset({"PriorityClass", *_GROUP_KINDS}),
     OUR_GROUP: frozenset(_GROUP_KINDS),
+    "policy": frozenset({"PodDisruptionBudget"}),
 }
 _OLDEST: Final = (
     "Workload",
     f"{BUILTIN_GROUP}/v1alpha1",
 )  # Kubernetes 1.35: another thing altogether
 _HARMLESS: Final = frozenset(  # allowed in -f, say nothing about where a pod fits
-    {("", "Namespace"), ("policy", "PodDisruptionBudget"), ("storage.k8s.io", "StorageClass")}
+    {("", "Namespace"), ("storage.k8s.io", "StorageClass")}
 )
 _FEED_ORDER: Final[tuple[type[api.Readable], ...]] = (  # so that nothing has to be derived twice
     api.PriorityClass,
@@ -56,6 +58,7 @@ _FEED_ORDER: Final[tuple[type[api.Readable], ...]] = (  # so that nothing has to
     api.PersistentVolumeClaim,
     api.Node,
     api.Workload,
+    api.PodDisruptionBudget,
     api.PodGroup,
     api.CompositePodGroup,
     api.Pod,
@@ -224,8 +227,8 @@ def complete(entries: Iterable[Entry], memory: Memory | None = None) -> Complete
         last[entry.ident] = entry if before is None else _inherited(entry, before)
     filled = [_identified(entry, memory) for entry in last.values()]
     filled = list(_dated(filled, memory))
-    roomy = [_with_room(entry) for entry in filled]
-    limited = [e for e, f in zip(roomy, filled, strict=True) if e is not f and _lacks_pods(f.thing)]
+    roomy = _with_counts([_with_room(entry) for entry in filled])
+    limited = [f for f in filled if _lacks_pods(f.thing)]
     if limited:
         warnings.append(
             f"{len(limited)} nodes say nothing of how many pods they take, such as {limited[0].thing.label}; "
@@ -291,6 +294,26 @@ def _with_room(entry: Entry) -> Entry:
         allocatable={"pods": node.status.capacity.get("pods", KUBELET_PODS_MAX), **room},
     )
     return msgspec.structs.replace(entry, thing=msgspec.structs.replace(node, status=status))
+
+
+def _with_counts(entries: Sequence[Entry]) -> list[Entry]:
+    """Let budgets without a status allow what a disruption controller would.
+
+    Raises:
+        BadInput: A bound or a selector that is none; names file, object and field.
+    """
+    pods = [entry.thing for entry in entries if isinstance(entry.thing, api.Pod)]
+
+    def filled(entry: Entry) -> Entry:
+        if not isinstance(entry.thing, api.PodDisruptionBudget):
+            return entry
+        try:
+            return msgspec.structs.replace(entry, thing=counted(entry.thing, pods))
+        except BadInput as fault:
+            msg = f"{entry.where}: {fault}"
+            raise BadInput(msg) from fault
+
+    return [filled(entry) for entry in entries]
 
 
 def _check_priorities(entries: Sequence[Entry]) -> None:

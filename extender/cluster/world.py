@@ -16,6 +16,7 @@ from typing import Final, assert_never
 import msgspec
 
 from extender.cluster import api
+from extender.cluster.budgets import budget_of
 from extender.cluster.parse import (
     bad,
     blueprints_of,
@@ -39,9 +40,11 @@ from extender.core.view import (
     with_group,
     with_guard,
     with_node,
+    with_pdb,
     with_pod,
     without_group,
     without_node,
+    without_pdb,
     without_pod,
 )
 
@@ -124,6 +127,8 @@ class World:
             case api.Workload():
                 self.workloads[thing.key] = thing
                 self.view = with_blueprints(self.view, thing.key, blueprints_of(thing))
+            case api.PodDisruptionBudget():
+                self.view = with_pdb(self.view, budget_of(thing))
             case _:
                 assert_never(thing)
 
@@ -172,6 +177,7 @@ class World:
             api.Workload: self.workloads,
             api.PersistentVolumeClaim: self._claims,
             api.PersistentVolume: self._volumes,
+            api.PodDisruptionBudget: self.view.budgets,
         }
         if kind in tables:
             yield from tables[kind]
@@ -200,6 +206,8 @@ class World:
         elif kind is api.Workload:
             self.workloads.pop(name, None)
             self.view = with_blueprints(self.view, name, None)
+        elif kind is api.PodDisruptionBudget:
+            self.view = without_pdb(self.view, *name)
         else:
             key = leaf_key(*name) if kind is api.PodGroup else composite_key(*name)
             self._groups.pop((key, source), None)

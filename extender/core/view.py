@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 from immutables import Map
 
+from extender.core.budgets import PodDisruptionBudget
 from extender.core.groups import Blueprint, Forest, Group, build_forest, regrown
 from extender.core.ids import GroupKey, NodeName, PodUid, RootUid
 from extender.core.nodes import Node
@@ -55,6 +56,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     keeping_off: Map[PodUid, Pod] = Map()  # pods with anti-affinity, assigned or not
     blueprints: Map[tuple[str, str], tuple[Blueprint, ...]] = Map()  # Workload (namespace, name)
     guards: Map[GroupKey, Guard] = Map()  # only where an API server knows finalizers
+    budgets: Map[tuple[str, str], PodDisruptionBudget] = Map()  # by namespace and name
     generation: int = 0  # changes with the set of nodes, their labels, taints or allocatable
     revision: int = 0  # changes with anything
 
@@ -142,6 +144,23 @@ def with_blueprints(
     known = view.blueprints
     changed = known.delete(workload) if templates is None else known.set(workload, templates)
     return msgspec.structs.replace(view, blueprints=changed, revision=view.revision + 1)
+
+
+def with_pdb(view: ClusterView, budget: PodDisruptionBudget) -> ClusterView:
+    """Add or replace a PodDisruptionBudget."""
+    name = (budget.namespace, budget.name)
+    if view.budgets.get(name) == budget:
+        return view
+    changed = view.budgets.set(name, budget)
+    return msgspec.structs.replace(view, budgets=changed, revision=view.revision + 1)
+
+
+def without_pdb(view: ClusterView, namespace: str, name: str) -> ClusterView:
+    """Forget a PodDisruptionBudget."""
+    if (namespace, name) not in view.budgets:
+        return view
+    changed = view.budgets.delete((namespace, name))
+    return msgspec.structs.replace(view, budgets=changed, revision=view.revision + 1)
 
 
 def with_pod(view: ClusterView, pod: Pod) -> ClusterView:

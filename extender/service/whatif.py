@@ -13,13 +13,15 @@ import msgspec
 from extender.core.decisions.oddities import oddities, template_mismatches
 from extender.core.decisions.requests import TreeParts, foreign_gates, is_candidate, plan_request
 from extender.core.decisions.rows import NodeRows
+from extender.core.decisions.units import evictable_for
 from extender.core.groups import Forest, Group, Orphan, Tree
 from extender.core.ids import GroupKey, PodUid, RootUid
-from extender.core.planner.placement import Conflict, Plan, Refusal
+from extender.core.planner.placement import Conflict, Plan, Refusal, Search
+from extender.core.planner.preempt import NoPreemption, Preemption, may_ask, preempt
 from extender.core.planner.search import plan
 from extender.core.pods import Pod
 from extender.core.state import EMPTY
-from extender.core.view import ClusterView, forest_of, with_pod
+from extender.core.view import ClusterView, forest_of, with_pod, without_pod
 
 VerdictWord = Literal["placed", "waiting", "unknown", "impossible", "invalid"]
 BEST_TO_WORST: tuple[VerdictWord, ...] = ("placed", "waiting", "unknown", "impossible", "invalid")
@@ -76,6 +78,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     pods: frozenset[PodUid] = frozenset()  # pods that were asked about
     all_pending: bool = False  # also roots that only the cluster files have
     budget: int = 200_000  # search nodes per root
+    preemption: bool = True  # pods of lower priority may be evicted
     order: Mapping[GroupKey | PodUid, int] = {}  # file order, to break ties of priority and age
 
 
@@ -108,7 +111,7 @@ def answer(view: ClusterView, question: Question) -> PlanAnswer:
                 )
             )
             continue
-        verdict, view = _planned(view, unit.tree, unit.kind, rows, question.budget)
+        verdict, view = _planned(view, unit.tree, unit.kind, rows, question)
         found.append(verdict)
     verdicts: list[VerdictWord] = [v.verdict for v in found]
     worst: VerdictWord = max(verdicts, key=BEST_TO_WORST.index) if verdicts else "placed"
@@ -197,65 +200,91 @@ def _lone(pod: Pod) -> Tree:
         key=key,
         uid=RootUid(pod.uid),
         priority=pod.priority,
+        preemption_policy=pod.preemption_policy,
         created_us=pod.created_us,
         source="pod",
     )
     return Tree(root=group, groups=(group,), children={}, members={key: (pod,)})
 
 
+class _Notes(msgspec.Struct, frozen=True, kw_only=True):
+    """What is told of a root beside the planner's answer."""
+
+    held: tuple[str, ...] = ()  # pods that are no members yet
+    texts: tuple[str, ...] = ()
+    victims: tuple[VictimLine, ...] = ()
+
+
 def _planned(
-    view: ClusterView, tree: Tree, kind: str, rows: NodeRows, budget: int
+    view: ClusterView, tree: Tree, kind: str, rows: NodeRows, question: Question
 ) -> tuple[RootVerdict, ClusterView]:
     name = tree.root.key.path
     if tree.problems:
         texts = tuple(problem.text for problem in tree.problems)
         return RootVerdict(root=name, kind=kind, verdict="invalid", reasons=texts), view
-    request = plan_request(view, EMPTY, TreeParts().of(tree, None), rows=rows, budget=budget)
+    part = TreeParts().of(tree, None)
+    request = plan_request(view, EMPTY, part, rows=rows, budget=question.budget)
     verdict = plan(request)
-    search = SearchLine(verdict.search.nodes, verdict.search.exhausted)
     gates = foreign_gates(tree)
-    held = tuple(sorted(p.path for p in tree.pods if p.node is None and not is_candidate(p)))
-    notes = (
+    texts = (
         (f"pods held by scheduling gates {', '.join(gates)} are not members yet",) if gates else ()
     )
-    if isinstance(verdict, Refusal):
-        pending = tuple(sorted(p.path for p in tree.pods if p.node is None and not p.deleting))
-        refused = RootVerdict(
-            root=name,
-            kind=kind,
-            verdict=verdict.outcome,
-            unplaced=pending,
-            reasons=(*verdict.reasons, *verdict.relaxations, *notes),
-            conflict=verdict.conflict,
-            search=search,
-        )
-        return refused, view
-    return _placed(view, tree, kind, verdict, (search, held, notes))
+    held = tuple(sorted(p.path for p in tree.pods if p.node is None and not is_candidate(p)))
+    notes = _Notes(held=held, texts=texts)
+    if question.preemption and may_ask(request, verdict):
+        evictable = evictable_for(view, EMPTY, forest_of(view), tree)
+        asking = msgspec.structs.replace(request, evictable=evictable)
+        made = preempt(asking, verdict=verdict)
+        if isinstance(made, Preemption):
+            for pod in (p for unit in made.victims for p in unit.pods):
+                view = without_pod(view, pod.uid)
+            notes = msgspec.structs.replace(
+                notes, texts=(*made.reasons, *texts), victims=_victims(made)
+            )
+            return _placed(view, tree, kind, made.plan, notes, made.search)
+        notes = msgspec.structs.replace(notes, texts=(*_considered(made), *texts))
+    if isinstance(verdict, Plan):
+        return _placed(view, tree, kind, verdict, notes, verdict.search)
+    return _refused(tree, kind, verdict, notes), view
+
+
+def _considered(made: NoPreemption) -> tuple[str, ...]:
+    """Say why preemption was considered and does not help; nothing where it was not this tree's turn."""
+    return () if made.cause == "not-triggered" else made.reasons
+
+
+def _victims(made: Preemption) -> tuple[VictimLine, ...]:
+    return tuple(VictimLine(u.name, tuple(p.pod for p in u.pods)) for u in made.victims)
+
+
+def _refused(tree: Tree, kind: str, verdict: Refusal, notes: _Notes) -> RootVerdict:
+    return RootVerdict(
+        root=tree.root.key.path,
+        kind=kind,
+        verdict=verdict.outcome,
+        unplaced=tuple(sorted(p.path for p in tree.pods if p.node is None and not p.deleting)),
+        reasons=(*verdict.reasons, *verdict.relaxations, *notes.texts),
+        conflict=verdict.conflict,
+        search=SearchLine(verdict.search.nodes, verdict.search.exhausted),
+    )
 
 
 def _placed(
-    view: ClusterView,
-    tree: Tree,
-    kind: str,
-    verdict: Plan,
-    rest: tuple[SearchLine, tuple[str, ...], tuple[str, ...]],
+    view: ClusterView, tree: Tree, kind: str, verdict: Plan, notes: _Notes, search: Search
 ) -> tuple[RootVerdict, ClusterView]:
-    search, held, notes = rest
     for assignment in verdict.assignments:
         pod = view.pods[assignment.uid]
         view = with_pod(view, msgspec.structs.replace(pod, node=assignment.node))
-    domains: Mapping[str, dict[str, str]] = {
-        p.group.name: dict(p.domain) for p in verdict.placements
-    }
     placed = RootVerdict(
         root=tree.root.key.path,
         kind=kind,
         verdict="placed",
-        domains=dict(domains),
+        domains={p.group.name: dict(p.domain) for p in verdict.placements},
         assignments=_lines(verdict),
-        unplaced=tuple(sorted({*verdict.unplaced, *held})),
-        reasons=(*verdict.reasons, *notes),
-        search=search,
+        unplaced=tuple(sorted({*verdict.unplaced, *notes.held})),
+        victims=notes.victims,
+        reasons=(*verdict.reasons, *notes.texts),
+        search=SearchLine(search.nodes, search.exhausted),
     )
     return placed, view
 

@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from extender.cli import main as cli
-from tests.builders import GPU, RACK, a_fleet, a_gang, a_node, a_pod
+from tests import vectors
+from tests.builders import GPU, RACK, a_fleet, a_gang, a_node, a_pod, vector_objects
 
 
 @pytest.fixture
@@ -269,3 +270,39 @@ def test_version_and_help(run):
         "verify",
     ):
         assert command in out
+
+
+PREEMPT = vectors.of_kind("preempt")
+
+
+@pytest.mark.parametrize("vector", PREEMPT, ids=[v["id"] for v in PREEMPT])
+def test_plan_prints_the_victims_that_vectors_want(run, write, vector):
+    """Every `preempt` vector as manifests: `victims` as wanted, and nobody with --no-preemption."""
+    path = write("v.yaml", *vector_objects(vector))
+    code, out, _ = run("plan", "--cluster", path, "-o", "json")
+    (root,) = json.loads(out)["roots"]
+    best = [name.lower() for name in vector.get("best", [])]
+    units = [v["unit"].rpartition("/")[2] for v in root["victims"]]
+    if vector.get("any"):
+        assert len(units) == len(best)
+    else:
+        assert units == best
+    placed = bool(best) or vector["kep"] == "not-triggered"
+    assert (code, root["verdict"]) == ((0, "placed") if placed else (1, "impossible"))
+    assert all(set(v) == {"unit", "pods"} for v in root["victims"])
+    assert all(v["unit"].count("/") == 2 and v["pods"] for v in root["victims"])
+    code, out, _ = run("plan", "--cluster", path, "-o", "json", "--no-preemption")
+    (alone,) = json.loads(out)["roots"]
+    assert alone["victims"] == []
+    assert (code, alone["verdict"]) == ((1, "impossible") if best else (code, root["verdict"]))
+    code, out, _ = run("plan", "--cluster", path)
+    assert all(f"evicts {v['unit']}" in out for v in root["victims"])
+
+
+def test_plan_says_why_evicting_does_not_help(run, write):
+    """P08: how far evicting everybody would get stands among the reasons."""
+    path = write("v.yaml", *vector_objects(vectors.by_id("P08")))
+    _, out, _ = run("plan", "--cluster", path, "-o", "json")
+    (root,) = json.loads(out)["roots"]
+    text = "evicting Pod/default/a, the only lower-priority unit, yields 1 of 2 pods"
+    assert text in root["reasons"]

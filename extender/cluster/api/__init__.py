@@ -10,6 +10,7 @@ Go writes empty slices that way.
 
 from __future__ import annotations
 
+from extender.cluster.api.budgets import PodDisruptionBudget
 from extender.cluster.api.common import (
     KubernetesObject,
     NodeSelectorTerm,
@@ -52,6 +53,7 @@ Readable = (
     | PersistentVolume
     | PersistentVolumeClaim
     | PriorityClass
+    | PodDisruptionBudget
 )
 KINDS: dict[str, type[Readable]] = {
     kind.__name__: kind
@@ -64,6 +66,7 @@ KINDS: dict[str, type[Readable]] = {
         PersistentVolume,
         PersistentVolumeClaim,
         PriorityClass,
+        PodDisruptionBudget,
     )
 }
 __all__ = [
@@ -83,6 +86,7 @@ __all__ = [
     "PersistentVolumeClaim",
     "Pod",
     "PodAffinityTerm",
+    "PodDisruptionBudget",
     "PodGroup",
     "PodSpec",
     "PriorityClass",

@@ -26,7 +26,7 @@ from extender.core.planner.diagnose import diagnose, shortfall
 from extender.core.planner.disruption import NOBODY, Cost, Tariff
 from extender.core.planner.feasibility import holds_already, threshold
 from extender.core.planner.model import compile_request
-from extender.core.planner.placement import Plan, PlanRequest, Search
+from extender.core.planner.placement import Plan, PlanRequest, Search, Verdict
 from extender.core.planner.removal import Removal, without
 from extender.core.planner.reprieve import Candidate, Candidates, Reprieve
 from extender.core.planner.search import plan
@@ -79,7 +79,9 @@ class NoPreemption(msgspec.Struct, frozen=True, kw_only=True):
 Answer: TypeAlias = Preemption | NoPreemption
 
 
-def preempt(request: PlanRequest, *, fleet: Fleet | None = None) -> Answer:
+def preempt(
+    request: PlanRequest, *, fleet: Fleet | None = None, verdict: Verdict | None = None
+) -> Answer:
     """Find the cheapest units whose removal lets the minimum of a tree be placed.
 
     Of a tree that holds already, with members that find no place, all extras that can be placed at most
@@ -88,11 +90,12 @@ def preempt(request: PlanRequest, *, fleet: Fleet | None = None) -> Answer:
     Args:
         request: With `evictable`; without it there is nothing to evict.
         fleet: Made from the very same `request.nodes` object; it can change the time taken only.
+        verdict: What `plan` said to the very same request, if that is known; saves asking again.
     """
     source = request.evictable or Evictable(priority=0)
     fleet = fleet if fleet is not None and fleet.nodes is request.nodes else Fleet(request.nodes)
     bare = msgspec.structs.replace(request, evictable=None, explain=False)
-    verdict = plan(bare, fleet=fleet)
+    verdict = plan(bare, fleet=fleet) if verdict is None else verdict
     spent = verdict.search.nodes
     if isinstance(verdict, Plan):
         idle = _settled(bare, verdict, fleet)
@@ -108,6 +111,18 @@ def preempt(request: PlanRequest, *, fleet: Fleet | None = None) -> Answer:
         return _none("never", "preemptionPolicy Never: it waits, and nobody is evicted", spent)
     placed = len(verdict.assignments) if isinstance(verdict, Plan) else 0
     return _Decision(request, fleet, spent).decide(placed, extras=isinstance(verdict, Plan))
+
+
+def may_ask(request: PlanRequest, verdict: Verdict) -> bool:
+    """Say quickly whether preemption is worth asking for; False means that `preempt` would not be triggered.
+
+    Args:
+        request: What was planned; `evictable` is not looked at.
+        verdict: What `plan` said to it.
+    """
+    if isinstance(verdict, Plan):
+        return bool(verdict.unplaced) and holds_already(request.root)
+    return verdict.outcome == "impossible" and verdict.status == "Unschedulable"
 
 
 def _settled(request: PlanRequest, verdict: Plan, fleet: Fleet) -> str:

@@ -74,7 +74,7 @@ async def what_would_fit(story: Story) -> tuple[RootVerdict, ...]:
     """Plan everything that waits on what the API server shows now, without the log."""
     items = await objects_of(story.api, story.plane.minor)
     manifest = a_manifest([item for item in items if not _passes_by(item)])
-    question = Question(all_pending=True, budget=BUDGET, order=manifest.order)
+    question = Question(all_pending=True, budget=BUDGET, order=manifest.order, preemption=False)
     return answer(manifest.world.view, question).roots
 
 
