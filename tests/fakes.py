@@ -28,6 +28,7 @@ from extender.core.view import (
     with_group,
     with_guard,
     with_node,
+    with_pdb,
     with_pod,
     without_group,
     without_node,
@@ -122,6 +123,9 @@ class FakeCluster:
         for pod in view.pods.values():
             if ("Pod", pod.namespace, pod.name) in new:
                 self.seen = with_pod(self.seen, pod)
+        for budget in view.budgets.values():
+            if ("PodDisruptionBudget", budget.namespace, budget.name) in new:
+                self.seen = with_pdb(self.seen, budget)
         self._tell()
 
     def pod(self, name: str) -> Pod:

@@ -181,8 +181,9 @@ class _Decision:
         everybody = self._solve(~removal.nobody, maximise=extras)
         most = size(everybody.solution) if everybody.solution is not None else placed
         if free > placed and (not extras or most <= free):
-            pods = _count(len(source.going), "pod")
-            text = f"{pods} that terminate already make room; nobody has to go"
+            text = f"{len(source.going)} pods that terminate already make room; nobody has to go"
+            if len(source.going) == 1:
+                text = "1 pod that terminates already makes room; nobody has to go"
             return _none("comes-free", text, self.nodes)
         if not removal.units:
             text = f"no unit of lower priority than {source.priority} runs or holds room"
