@@ -16,7 +16,7 @@ from extender.core.planner.bounds import bound_all
 from extender.core.planner.capacity import Bools
 from extender.core.planner.cells import Cell, make_cells
 from extender.core.planner.construct import Solution
-from extender.core.planner.disruption import Tariff
+from extender.core.planner.disruption import SHIFT, Tariff
 from extender.core.planner.exact import STEPS_PER_UNIT, PlacementModel
 from extender.core.planner.model import Problem
 from extender.core.planner.removal import Removal
@@ -148,11 +148,11 @@ class _Model(PlacementModel):
             self._highest(running),
             self._broken(running),
             self._sum(running, [int(self.tariff.cascades[i]) for i in running]),
-            self._sum(running, [units[i].priority + (1 << 31) for i in running]),
+            self._sum(running, [units[i].priority + SHIFT for i in running]),
             self._sum(running, [1] * len(running)),
             self._sum(running, [len(units[i].pods) for i in running]),
             self._sum(running, [self.tariff.age_s(units[i]) for i in running]),
-            self._sum(free, [units[i].priority + (1 << 31) for i in free]),
+            self._sum(free, [units[i].priority + SHIFT for i in free]),
             self._sum(free, [len(units[i].pods) for i in free]),
         ]
 

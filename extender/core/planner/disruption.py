@@ -26,7 +26,7 @@ from extender.core.planner.removal import Room
 from extender.core.planner.units import Evictable, PlanUnit, PlanVictim
 
 NOBODY = -(2**31) - 1  # the highest priority among no victims: below every priority
-_SHIFT = 2**31  # makes every priority count as more than nothing
+SHIFT = 2**31  # makes every priority count as more than nothing
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -91,11 +91,11 @@ class Tariff:
             highest=max((u.priority for u in victims), default=NOBODY),
             broken=self._broken([p for u in victims for p in u.pods]),
             cascades=sum(self.cascades[i] for i in gone),
-            weight=sum(u.priority + _SHIFT for u in victims),
+            weight=sum(u.priority + SHIFT for u in victims),
             units=len(victims),
             pods=sum(len(u.pods) for u in victims),
             age_s=sum(self.age_s(u) for u in victims),
-            reserved=sum(u.priority + _SHIFT for u in free),
+            reserved=sum(u.priority + SHIFT for u in free),
             reserved_pods=sum(len(u.pods) for u in free),
             names=tuple(sorted(u.name for u in chosen)),
         )

@@ -23,7 +23,7 @@ from extender.core.planner.capacity import Bools, Fleet
 from extender.core.planner.cheapest import find_cheapest
 from extender.core.planner.construct import Effort, Solution
 from extender.core.planner.diagnose import diagnose, shortfall
-from extender.core.planner.disruption import NOBODY, Cost, Tariff
+from extender.core.planner.disruption import NOBODY, SHIFT, Cost, Tariff
 from extender.core.planner.feasibility import holds_already, threshold
 from extender.core.planner.model import compile_request
 from extender.core.planner.placement import Plan, PlanRequest, Search, Verdict
@@ -313,7 +313,7 @@ class _Decision:
         """List the other sets that were looked at, the cheapest first, and where there was nothing."""
         listed: list[Alternative] = []
         seen = {best.cost.names}
-        for other in sorted(made.found, key=lambda c: c.cost):
+        for other in sorted(made.found, key=lambda c: (c.cost, not c.where)):
             if other.cost.names in seen or len(listed) >= ALTERNATIVES_MAX:
                 continue
             seen.add(other.cost.names)
@@ -377,12 +377,10 @@ _WORDS = {
     "highest": "as highest priority of a victim",
     "broken": "running gangs broken",
     "cascades": "victims that would evict others in turn",
-    "weight": "as weight of priorities",
+    "weight": "as sum of their priorities",
     "units": "units",
     "pods": "pods",
     "age_s": "seconds of work lost more",
-    "reserved": "as weight of reservations",
-    "reserved_pods": "reservations",
 }
 
 
@@ -390,7 +388,14 @@ def _dearer(other: Cost, best: Cost) -> str:
     """Say in which part a set first differs from the chosen one."""
     for field, words in _WORDS.items():
         mine, theirs = getattr(best, field), getattr(other, field)
-        if mine != theirs:
-            instead = "nobody" if mine == NOBODY else mine
-            return f"costs more: {theirs} instead of {instead} {words}"
+        if mine == theirs:
+            continue
+        if field == "weight":
+            if other.units > best.units:
+                return f"costs more: {other.units} units instead of {best.units}"
+            mine, theirs = mine - best.units * SHIFT, theirs - other.units * SHIFT
+        instead = "nobody" if mine == NOBODY else mine
+        return f"costs more: {theirs} instead of {instead} {words}"
+    if (other.reserved, other.reserved_pods) != (best.reserved, best.reserved_pods):
+        return "costs more: takes reservations of more trees, or of more important ones"
     return "costs the same"

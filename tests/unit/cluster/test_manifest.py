@@ -16,6 +16,7 @@ from extender.core.errors import BadInput
 from extender.core.groups import build_forest, leaf_key
 from tests.builders import (
     SLOT,
+    a_budget,
     a_gang,
     a_group,
     a_manifest,
@@ -344,3 +345,44 @@ def test_vectors_become_manifests_with_the_stated_room(vector) -> None:
     for name, about in vector["nodes"].items():
         used = view.usage[name].requests.get(SLOT, 0) if name in view.usage else 0
         assert view.nodes[name].allocatable[SLOT] - used == about["f"]
+
+
+# --- disruption budgets
+
+
+def a_protected_world(**spec):
+    pods = [a_pod(f"p{n}", node="n0", metadata={"labels": {"app": "db"}}) for n in range(4)]
+    waiting = a_pod("p4", metadata={"labels": {"app": "db"}})
+    budget = a_budget("b", {"app": "db"}, allowed=None, **spec)
+    return a_manifest([a_node("n0"), *pods, waiting, budget]).world.view.budgets["default", "b"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "allowed"),
+    [
+        ({"minAvailable": 3}, 1),
+        ({"minAvailable": "50%"}, 1),  # of five, rounded up: three
+        ({"maxUnavailable": 2}, 1),  # one of five is missing already
+        ({"maxUnavailable": "50%"}, 2),
+        ({"minAvailable": 9}, 0),
+        ({}, 4),
+    ],
+    ids=str,
+)
+def test_budgets_without_a_status_are_counted(spec, allowed) -> None:
+    assert a_protected_world(**spec).allowed == allowed
+
+
+def test_a_stored_count_stands() -> None:
+    budget = a_budget("b", {"app": "db"}, allowed=7, minAvailable=1)
+    found = a_manifest([budget]).world.view.budgets["default", "b"]
+    assert found.allowed == 7
+    assert found.protects("default", {"app": "db"})
+
+
+def test_bad_budgets_name_field_and_value() -> None:
+    with pytest.raises(BadInput, match=r'PodDisruptionBudget/default/b: spec.minAvailable: "half"'):
+        a_protected_world(minAvailable="half")
+    odd = {"matchExpressions": [{"key": "a", "operator": "In"}]}
+    with pytest.raises(BadInput, match=r"spec.selector.matchExpressions\[0\]: a In \[\]"):
+        a_manifest([an_object("PodDisruptionBudget", "b", "policy/v1", spec={"selector": odd})])

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from immutables import Map
 
+from extender.core.budgets import PodDisruptionBudget
 from extender.core.groups import Group, composite_key, leaf_key
 from extender.core.ids import NodeName, PodUid, RootUid
 from extender.core.nodes import Node
@@ -19,9 +20,11 @@ from extender.core.view import (
     forest_of,
     with_group,
     with_node,
+    with_pdb,
     with_pod,
     without_group,
     without_node,
+    without_pdb,
     without_pod,
 )
 
@@ -200,3 +203,14 @@ def _touched(before, view):
         if moved
         else {f.root_of[k] for k in leaves | changed for f in forests if k in f.root_of}
     )
+
+
+def test_budgets_come_and_go() -> None:
+    budget = PodDisruptionBudget(namespace="a", name="b", selector=(), allowed=1)
+    view = with_pdb(ClusterView(), budget)
+    assert view.budgets["a", "b"] is budget
+    assert with_pdb(view, msgspec.structs.replace(budget)) is view
+    assert without_pdb(view, "a", "other") is view
+    gone = without_pdb(view, "a", "b")
+    assert not gone.budgets
+    assert gone.revision == view.revision + 1
