@@ -24,7 +24,7 @@ from extender.core.planner.removal import Removal
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-UNITS_MAX = 3_000  # beyond this the model takes longer than anybody waits
+UNITS_MAX = 5_000  # beyond this the model takes longer than anybody waits
 PAIRS_MAX = 30_000  # pairs of a kind of pod and a node where units run
 COEFFICIENT_MAX = 1 << 40  # of an objective that joins several parts of the cost
 

@@ -168,6 +168,8 @@ class Removal:
             for u in self.units
         ]
         self._freed = frozenset(self.request.claims_in_use) - self.full.in_use
+        holders = [i for i, claims in enumerate(self.claims) if claims & self._freed]
+        self.holders = np.array(holders, dtype=np.int64)  # units that keep a member from its claim
 
     @property
     def nobody(self) -> Bools:
@@ -185,7 +187,7 @@ class Removal:
         """Name the exclusive claims that no member can have while the other units stay."""
         if not self._freed:
             return self.full.in_use
-        held = {c for i in np.flatnonzero(~gone) for c in self.claims[i]}
+        held = {c for i in self.holders[~gone[self.holders]] for c in self.claims[i]}
         return self.full.in_use | (self._freed & held)
 
     def problem(self, gone: Bools, within: Bools | None = None) -> Problem:
@@ -212,9 +214,6 @@ class Removal:
     def touching(self, within: Bools | None) -> Bools:
         """Tell which units can make room on some nodes: they run there, or hold a claim that is wanted."""
         touches = self.nobody
-        rows = slice(None) if within is None else within[self.node]
-        touches[self.unit[rows]] = True
-        wanted = self._freed
-        for i, claims in enumerate(self.claims):
-            touches[i] |= bool(claims & wanted)
+        touches[self.unit if within is None else self.unit[within[self.node]]] = True
+        touches[self.holders] = True
         return touches

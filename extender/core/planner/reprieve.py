@@ -9,7 +9,6 @@ was found. All sets that come out are valid, and none has a unit that could stay
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,11 +17,14 @@ from extender.core.planner.bounds import bound_all
 from extender.core.planner.capacity import Bools
 from extender.core.planner.construct import BudgetEnded, Effort, Solution
 from extender.core.planner.disruption import Cost, Tariff
+from extender.core.planner.places import Place, Places
 from extender.core.planner.removal import Removal
 from extender.core.planner.solve import size, solve_quickly
 
-DOMAINS_MAX = 8  # domains searched thoroughly, the most promising ones
-PROBES_MAX = 600  # placements tried for the rankings and for putting back, over all domains
+SKETCHES_MAX = 64  # domains looked at, those that are cheapest at best
+DOMAINS_MAX = 8  # domains searched thoroughly
+PROBES_MAX = 1_600  # placements tried over all domains
+PROBES_MIN = 12  # for one step
 
 
 @dataclass(slots=True)
@@ -33,16 +35,6 @@ class Candidate:
     solution: Solution
     cost: Cost
     where: str  # the domain it was looked for in; empty: anywhere
-
-
-@dataclass(slots=True)
-class Place:
-    """A domain that the tree could come to lie in."""
-
-    where: str
-    nodes: Bools | None  # None: everywhere
-    units: list[int]  # that can make room there
-    order: list[int] = field(default_factory=list)  # of `units`, the cheapest first
 
 
 @dataclass(slots=True)
@@ -70,7 +62,9 @@ class Reprieve:
         self.effort = effort
         self.wanted = wanted
         self.probes = 0
-        self.prices = [tariff.alone(i) for i in range(len(removal.units))]
+        self.allowed = PROBES_MAX  # of them, up to now
+        self.places = Places(removal, tariff, wanted=wanted)
+        self.prices = self.places.prices
         order = np.argsort(removal.unit, kind="stable")
         cuts = np.searchsorted(removal.unit[order], np.arange(len(removal.units) + 1)).tolist()
         self._rows = [
@@ -84,129 +78,59 @@ class Reprieve:
             first: A placement for when all units are gone; chosen blind to victims, as kube-scheduler does.
         """
         everybody = ~self.removal.nobody
-        made = Candidates()
+        made = Candidates(barren=[p for p in self.places.found if p.least is None])
         made.found.append(self._candidate(everybody, first, ""))
         hopeful: list[tuple[Candidate, Place]] = []
-        for place in self._places():
-            head = self._head(place, place.order)
+        promising = self._promising()
+        for place in promising:
+            if len(hopeful) >= DOMAINS_MAX and self._dearer(place, made):
+                break  # and so are all others
+            self._allow(2 * len(promising))
+            head = self._head(place, place.units)
             if head is not None:
                 hopeful.append((head, place))
                 made.found.append(head)
-            elif self._barren(place):
-                made.barren.append(place)
         hopeful.sort(key=lambda pair: pair[0].cost)
-        for head, place in hopeful[:DOMAINS_MAX]:
+        hopeful = [(h, p) for h, p in hopeful[:DOMAINS_MAX] if not self._dearer(p, made)]
+        for number, (head, place) in enumerate(hopeful):
+            orders = self.places.rankings(place)
+            steps = (len(hopeful) - number) * (len(orders) + 1)
+            self._allow(steps)
             made.found.append(self._thin(head, place))
-            for order in self._rankings(place):
+            for done, order in enumerate(orders, start=1):
+                self._allow(steps - done)
                 other = self._head(place, order)
                 if other is not None:
                     made.found.append(self._thin(other, place))
         return made
 
-    # --- where -------------------------------------------------------------------------------------
+    def _promising(self) -> list[Place]:
+        """List the domains that the bounds leave, those that are cheaper at best in front."""
+        left = [place for place in self.places.found if place.least is not None]
+        left.sort(key=lambda place: (place.least, len(place.units)))
+        return left[:SKETCHES_MAX]
 
-    def _places(self) -> Iterable[Place]:
-        """List the domains of the root, or everywhere if it asks for none."""
-        root = self.removal.full.groups[0]
-        if not root.level.keys:
-            yield self._place("", None)
-            return
-        domains = [root.pinned] if root.pinned >= 0 else range(root.level.count)
-        for domain in domains:
-            values = zip(root.level.keys, root.level.values[domain], strict=True)
-            where = ", ".join(f"{key}={value}" for key, value in values)
-            yield self._place(where, root.level.domain == domain)
+    def _dearer(self, place: Place, made: Candidates) -> bool:
+        """Say whether no set of a domain can be as cheap as the best one known."""
+        best = min(candidate.cost for candidate in made.found)
+        return place.least is None or place.least > (best.violations, best.highest)
 
-    def _place(self, where: str, nodes: Bools | None) -> Place:
-        units: list[int] = np.flatnonzero(self.removal.touching(nodes)).tolist()
-        return Place(where, nodes, units, sorted(units, key=lambda i: self.prices[i]))
-
-    def _barren(self, place: Place) -> bool:
-        gone = self.removal.nobody
-        gone[place.units] = True
-        return bound_all(self.removal.problem(gone, place.nodes)).hopeless
-
-    # --- in which order ----------------------------------------------------------------------------
-
-    def _rankings(self, place: Place) -> Iterable[list[int]]:
-        """Give further orders of the units of a place, the ones to go first in front.
-
-        At equal priority: those that give back the most room; those that empty one node after the
-        other, the cheapest node first; and those that no budget protects at all.
-        """
-        gain = self._gains(place)
-        rank = self._node_ranks(place)
-        guarded = [bool(self.tariff.protected(u)) for u in self.removal.units]
-
-        def by(key: Callable[[int], tuple[object, ...]]) -> list[int]:
-            return sorted(place.units, key=lambda i: (*key(i), self.prices[i]))
-
-        def worth(i: int) -> tuple[int, int]:
-            return (self.prices[i].violations, self.prices[i].highest)
-
-        yield by(lambda i: (*worth(i), -gain[i]))
-        yield by(lambda i: (self.prices[i].violations, rank[i]))
-        yield by(lambda i: (*worth(i), rank[i]))
-        if any(guarded):
-            yield by(lambda i: (guarded[i], self.prices[i].highest, -gain[i]))
-
-    def _gains(self, place: Place) -> list[int]:
-        """Weigh the room that each unit gives back in a place: shares of the largest requests, in millionths."""
-        removal = self.removal
-        width = removal.room.width
-        asks = removal.full.requests[:, :width].max(axis=0, initial=0)
-        share = (removal.back * 1_000_000 // np.maximum(asks, 1))[:, asks > 0]
-        share = np.minimum(share, 1_000_000_000).sum(axis=1)
-        if place.nodes is not None:
-            share = np.where(place.nodes[removal.node], share, 0)
-        gains = np.zeros(len(removal.units), dtype=np.int64)
-        np.add.at(gains, removal.unit, share)
-        return [int(g) for g in gains]
-
-    def _node_ranks(self, place: Place) -> list[int]:
-        """Rank units by the cheapest node that they help to clear for one more pod of the largest kind."""
-        removal = self.removal
-        problem = removal.full
-        far = removal.fleet.size
-        ranks = [far] * len(removal.units)
-        if not problem.kinds:
-            return ranks
-        heaviest = int(np.argmax([int(r.sum()) for r in problem.requests]))
-        ask = problem.requests[heaviest][: removal.room.width]
-        usable = problem.allowed[heaviest]
-        if place.nodes is not None:
-            usable = usable & place.nodes
-        rows: dict[int, list[int]] = {}
-        for row, node in enumerate(removal.node.tolist()):
-            if usable[node]:
-                rows.setdefault(node, []).append(row)
-        bills: list[tuple[Cost, int, list[int]]] = []
-        for node, here in rows.items():
-            free = removal.room.free[node].copy()
-            chosen: list[int] = []
-            for row in sorted(here, key=lambda r: self.prices[int(removal.unit[r])]):
-                if bool((free >= ask)[ask > 0].all()):
-                    break
-                free = free + removal.back[row]
-                chosen.append(int(removal.unit[row]))
-            if chosen and bool((free >= ask)[ask > 0].all()):
-                bills.append((self.tariff.cost(chosen), node, chosen))
-        for position, (_, _, chosen) in enumerate(sorted(bills)):
-            for unit in chosen:
-                ranks[unit] = min(ranks[unit], position)
-        return ranks
+    def _allow(self, parts: int) -> None:
+        """Let the next step make its part of the probes that are left, and a few in any case."""
+        left = PROBES_MAX - self.probes
+        self.allowed = self.probes + min(left, max(left // parts, PROBES_MIN))
 
     # --- taking ------------------------------------------------------------------------------------
 
     def _probe(self, gone: Bools, place: Place) -> Solution | None:
         """Look quickly whether the tree can be placed when some units are gone."""
-        if self.probes >= PROBES_MAX:
+        if self.probes >= self.allowed:
             return None
         self.probes += 1
         try:
             self.effort.spend()
         except BudgetEnded:
-            self.probes = PROBES_MAX
+            self.probes = self.allowed = PROBES_MAX
             return None
         problem = self.removal.problem(gone, place.nodes)
         bounds = bound_all(problem)
@@ -222,7 +146,7 @@ class Reprieve:
         found = self._probe(gone, place)
         if found is None:
             return None
-        best = (gone, found)
+        best: tuple[Bools, Solution] = (gone, found)
         low, high = 0, len(order)
         while low < high:
             take = (low + high) // 2
@@ -251,12 +175,12 @@ class Reprieve:
 
     def _thin(self, made: Candidate, place: Place) -> Candidate:
         """Put back what another placement does not need, many at once where that works."""
-        best = (made.gone, made.solution)
+        best: tuple[Bools, Solution] = (made.gone, made.solution)
 
         def keep(part: list[int]) -> None:
             nonlocal best
             part = [i for i in part if best[0][i]]
-            if not part or self.probes >= PROBES_MAX:
+            if not part or self.probes >= self.allowed:
                 return
             gone = best[0].copy()
             gone[part] = False
@@ -286,8 +210,12 @@ class Reprieve:
                 for node, amount in places.items():
                     used[node] += amount * problem.requests[kind][:width]
         left = removal.free(gone) - used
-        kept = gone.copy()
-        for unit in self._dearest_first(gone):
+        near = self.removal.nobody  # the others share no node with a placed pod, nor a claim
+        busy: Bools = np.any(used > 0, axis=1)
+        near[removal.unit[busy[removal.node]]] = True
+        near[removal.holders] = True
+        kept = gone & near
+        for unit in self._dearest_first(kept):
             mine = self._rows[unit]
             nodes, back = removal.node[mine], removal.back[mine]
             short = (left[nodes] < back) & (used[nodes] > 0)

@@ -97,14 +97,14 @@ def _agree(request) -> None:
         assert best == preemption.price(request, [])
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(crowded())
 def test_agrees_with_brute_force(request_):
     """Somebody goes exactly when some set helps, and the set is the cheapest one where that is claimed."""
     _agree(request_)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(crowded())
 def test_without_the_complete_search(request_):
     """With the complete search taken out the same trees are helped, validly, and nothing is claimed to be proved."""
@@ -119,7 +119,7 @@ def test_without_the_complete_search(request_):
         assert made.cost >= whole.cost or not whole.search.exhausted
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(crowded(), st.sampled_from([0, 1, 2, 5, 20, 100]))
 def test_a_budget_that_ends_evicts_validly_or_nobody(request_, budget):
     """Whatever the budget, a set is valid and has no unit too many; a verdict without proof evicts nobody."""
@@ -134,7 +134,7 @@ def test_a_budget_that_ends_evicts_validly_or_nobody(request_, budget):
         assert preemption.cheapest(request_) is None
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(crowded())
 def test_the_stored_input_says_everything(request_):
     """Decoded from its bytes the request is the same one, and so is the decision, byte for byte."""
