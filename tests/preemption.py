@@ -11,11 +11,12 @@ from collections import Counter, defaultdict
 
 import msgspec
 
-from extender.core.planner.placement import PlanRequest
+from extender.core.planner.placement import PlanRequest, PlanRule
 from extender.core.planner.preempt import Preemption
 from extender.core.planner.units import PlanUnit, PlanVictim
 from tests import checker
 from tests.bruteforce import best_total
+from tests.rules import broken_rules
 
 replace = msgspec.structs.replace
 
@@ -42,8 +43,31 @@ def roomier(request: PlanRequest, pods: list[PlanVictim]) -> PlanRequest:
         request,
         nodes=tuple(nodes),
         claims_in_use=tuple(c for c in request.claims_in_use if c not in freed),
+        rules=tuple(_less_counted(request, i, pods) for i in range(len(request.rules))),
         evictable=None,
     )
+
+
+def _less_counted(request: PlanRequest, number: int, pods: list[PlanVictim]) -> PlanRule:
+    rule = request.rules[number]
+    nodes = {n.name: n for n in request.nodes}
+    tables = [Counter(dict(t)) for t in rule.there]
+    for pod in pods:
+        for table, key in zip(tables, rule.keys if number in pod.rules else (), strict=False):
+            table[pod.node if rule.kind == "spread" else nodes[pod.node].labels.get(key)] -= 1
+    there = tuple(tuple(sorted((+table).items())) for table in tables)
+    return replace(rule, there=there)
+
+
+def eligible_units(request: PlanRequest) -> list[PlanUnit]:
+    """Units of lower priority that no member must be near, and that count for no spread."""
+    source = request.evictable
+    needed = {i for i, rule in enumerate(request.rules) if rule.kind != "apart"}
+    return [
+        u
+        for u in source.units
+        if u.priority < source.priority and not any(needed & set(p.rules) for p in u.pods)
+    ]
 
 
 def faults(request: PlanRequest, made: Preemption, *, extras: bool = False) -> list[str]:
@@ -51,7 +75,7 @@ def faults(request: PlanRequest, made: Preemption, *, extras: bool = False) -> l
     source = request.evictable
     units = [*made.victims, *made.superseded]
     bad = [f"{u.name} is not a unit of the request" for u in units if u not in source.units]
-    bad += [f"{u.name} is not eligible" for u in units if u.priority >= source.priority]
+    bad += [f"{u.name} is not eligible" for u in units if u not in eligible_units(request)]
     bad += ["victims and superseded are mixed up"] * any(
         (u.kind == "reservation") != (u in made.superseded) for u in units
     )
@@ -62,7 +86,8 @@ def faults(request: PlanRequest, made: Preemption, *, extras: bool = False) -> l
     taken = {c for a in need for c in request.shapes[a.shape].exclusive_claims}
     for unit in units:
         claims = {c for p in unit.pods for c in source.shapes[p.shape].exclusive_claims}
-        if not used & {p.node for p in unit.pods} and not claims & taken:
+        barring = any(p.rules for p in unit.pods)
+        if not used & {p.node for p in unit.pods} and not claims & taken and not barring:
             bad.append(f"{unit.name} goes, but none of its nodes is used")
         staying = roomier(request, [p for p in gone if p not in unit.pods])
         if fits(staying, need):
@@ -86,7 +111,7 @@ def fits(request: PlanRequest, assignments) -> bool:
         ports[a.node] += shape.host_ports
         if set(shape.exclusive_claims) & set(request.claims_in_use):
             return False
-    return True
+    return not broken_rules(request, [(a.shape, nodes[a.node]) for a in assignments])
 
 
 # --- what a set costs, told anew
@@ -100,7 +125,7 @@ def price(request: PlanRequest, units: list[PlanUnit]) -> tuple[int, ...]:
     pods = [p for u in run for p in u.pods]
     hits = Counter(b for p in pods for b in p.budgets)
     over = sum(max(0, n - max(0, source.budgets[b].allowed)) for b, n in hits.items())
-    eligible = [u for u in source.units if u.priority < source.priority]
+    eligible = eligible_units(request)
     born = [p.created_us for u in eligible if u.kind != "reservation" for p in u.pods]
     age = sum((max(born) - p.created_us) // 10**6 for u in run for p in u.pods)
     before, after = _holding(source.gangs, []), _holding(source.gangs, pods)
@@ -156,7 +181,7 @@ def cheapest(request: PlanRequest, *, wanted: int = 1) -> tuple[int, ...] | None
     `wanted`: pods that must be placed at least.
     """
     source = request.evictable
-    eligible = [u for u in source.units if u.priority < source.priority]
+    eligible = eligible_units(request)
     best = None
     for number in range(len(eligible) + 1):
         for chosen in itertools.combinations(eligible, number):

@@ -84,7 +84,8 @@ class _Model(PlacementModel):
         self.tariff = tariff
         self.wanted = wanted
         problem = removal.problem(~removal.nobody)
-        self.touched = np.unique(removal.node)
+        barred = [np.flatnonzero(bar.nodes) for bar in removal.bars]
+        self.touched = np.unique(np.concatenate([removal.node, *barred]))
         super().__init__(problem, bound_all(problem), _cells(problem, self.touched))
         self.gone = [self.model.new_bool_var("") for _ in removal.units]
 
@@ -99,6 +100,7 @@ class _Model(PlacementModel):
                     users.setdefault(node, []).append((kind, variable))
         self._rooms(users)
         self._claims()
+        self._bars()
         if self.wanted:
             pods = [v for leaves in self.leaves for v in leaves.pods.values()]
             self.model.add(self.cp.LinearExpr.sum(pods) >= self.wanted)
@@ -135,6 +137,16 @@ class _Model(PlacementModel):
                 for unit, claims in enumerate(self.removal.claims):
                     if claims & self.problem.claims[kind]:
                         self.model.add(variable <= self.gone[unit])
+
+    def _bars(self) -> None:
+        """Let nobody come where a unit keeps it off before that is gone."""
+        for bar in self.removal.bars:
+            for leaves in self.leaves:
+                most = sum(g.size for g in leaves.twins)
+                for (kind, cell), variable in leaves.pods.items():
+                    barred = self.problem.kinds[kind] in bar.shapes
+                    if barred and bar.nodes[self.cells[cell].nodes[0]]:
+                        self.model.add(variable <= most * self.gone[bar.unit])
 
     # --- the cost ----------------------------------------------------------------------------------
 

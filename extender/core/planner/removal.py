@@ -19,7 +19,7 @@ from extender.core.ids import NodeName
 from extender.core.planner.capacity import Bools, Fleet, Ints, count_fitting
 from extender.core.planner.filters import ANY_ADDRESS, port_axes, port_request
 from extender.core.planner.model import Problem, compile_request
-from extender.core.planner.placement import PlanNode, PlanRequest
+from extender.core.planner.placement import PlanNode, PlanRequest, PlanRule
 from extender.core.planner.units import Evictable, PlanUnit, PlanVictim
 from extender.core.pods import HostPort, PodShape
 
@@ -42,12 +42,33 @@ def without(request: PlanRequest, gone: Iterable[PlanVictim]) -> PlanRequest:
             _roomier(n, by_node[n.name], ports) if n.name in by_node else n for n in request.nodes
         ),
         claims_in_use=tuple(c for c in request.claims_in_use if c not in freed),
+        rules=_without_counts(request, pods),
         evictable=msgspec.structs.replace(
             source,
             units=tuple(u for u in source.units if not any(p.uid in left for p in u.pods)),
             going=tuple(p for p in source.going if p.uid not in left),
         ),
     )
+
+
+def _without_counts(request: PlanRequest, gone: Sequence[PlanVictim]) -> tuple[PlanRule, ...]:
+    """Take pods out of what the rules between pods count."""
+    counted = [(i, pod) for pod in gone for i in pod.rules]
+    if not counted:
+        return request.rules
+    nodes = {node.name: node for node in request.nodes}
+    tables = {i: [dict(table) for table in request.rules[i].there] for i, _ in counted}
+    for i, pod in counted:
+        rule = request.rules[i]
+        for table, key in zip(tables[i], rule.keys, strict=True):
+            value = pod.node if rule.kind == "spread" else nodes[pod.node].labels.get(key)
+            if value is not None and value in table:
+                table[value] -= 1
+    made = list(request.rules)
+    for i, left in tables.items():
+        there = tuple(tuple(sorted((v, n) for v, n in t.items() if n > 0)) for t in left)
+        made[i] = msgspec.structs.replace(made[i], there=there)
+    return tuple(made)
 
 
 def _pods(source: Evictable) -> Iterator[PlanVictim]:
@@ -146,15 +167,28 @@ class Room:
         return unit, node, room
 
 
+@dataclasses.dataclass(slots=True, frozen=True, eq=False)
+class Bar:
+    """Members of some shapes may not come to some nodes before a unit is gone: it keeps them off."""
+
+    unit: int
+    shapes: frozenset[int]
+    nodes: Bools
+
+
 class Removal:
-    """The compiled problem as a function of the units that are gone; terminating pods are gone always."""
+    """The compiled problem as a function of the units that are gone; terminating pods are gone always.
+
+    A unit with a pod that a member must be near, or that counts for its spread, is never taken: what
+    would be left of the rule without it depends on the set.
+    """
 
     def __init__(self, request: PlanRequest, fleet: Fleet) -> None:
         source = request.evictable or Evictable(priority=0)
         self.source = source
         self.request = without(request, source.going)
         self.units: tuple[PlanUnit, ...] = tuple(
-            u for u in source.units if u.priority < source.priority
+            u for u in source.units if u.priority < source.priority and not self._needed(u)
         )
         everything = without(self.request, (p for u in self.units for p in u.pods))
         self.fleet = fleet.renewed(everything.nodes)
@@ -170,6 +204,22 @@ class Removal:
         self._freed = frozenset(self.request.claims_in_use) - self.full.in_use
         holders = [i for i, claims in enumerate(self.claims) if claims & self._freed]
         self.holders = np.array(holders, dtype=np.int64)  # units that keep a member from its claim
+
+        self.bars = list(self._bars())
+
+    def _needed(self, unit: PlanUnit) -> bool:
+        return any(self.request.rules[i].kind != "apart" for p in unit.pods for i in p.rules)
+
+    def _bars(self) -> Iterator[Bar]:
+        for number, unit in enumerate(self.units):
+            for pod in unit.pods:
+                node = self.fleet.index.get(pod.node)
+                for i in pod.rules if node is not None else ():
+                    rule = self.request.rules[i]
+                    codes, _ = self.fleet.label(rule.keys[0])
+                    if node is not None and codes[node] >= 0:
+                        shapes = frozenset(rule.shapes or rule.about)
+                        yield Bar(number, shapes, codes == codes[node])
 
     @property
     def nobody(self) -> Bools:
@@ -201,6 +251,11 @@ class Removal:
         free = full.free.copy()
         free[:, :width] = np.maximum(self.free(gone), 0)
         allowed = full.allowed if within is None else full.allowed & within
+        if self.bars:
+            allowed = allowed.copy()
+            for bar in self.bars:
+                if not gone[bar.unit]:
+                    allowed[[s in bar.shapes for s in full.kinds]] &= ~bar.nodes
         in_use = self.in_use(gone)
         counts = np.zeros_like(full.counts)
         for k in range(len(full.kinds)):
@@ -216,4 +271,6 @@ class Removal:
         touches = self.nobody
         touches[self.unit if within is None else self.unit[within[self.node]]] = True
         touches[self.holders] = True
+        for bar in self.bars:
+            touches[bar.unit] |= within is None or bool((bar.nodes & within).any())
         return touches

@@ -214,13 +214,29 @@ class Reprieve:
         busy: Bools = np.any(used > 0, axis=1)
         near[removal.unit[busy[removal.node]]] = True
         near[removal.holders] = True
+        barring = self._barring(solution)
+        near[list(barring)] = True
         kept = gone & near
         for unit in self._dearest_first(kept):
             mine = self._rows[unit]
             nodes, back = removal.node[mine], removal.back[mine]
             short = (left[nodes] < back) & (used[nodes] > 0)
-            if bool(short.any()) or removal.claims[unit] & claims:
+            if unit in barring or bool(short.any()) or removal.claims[unit] & claims:
                 continue
             left[nodes] -= back  # a unit has one row per node
             kept[unit] = False
         return kept
+
+    def _barring(self, solution: Solution) -> set[int]:
+        """Name the units that keep a placed pod off its node."""
+        kinds = self.removal.full.kinds
+        placed: dict[int, set[int]] = {}
+        for by_kind in solution.values():
+            for kind, nodes in by_kind.items():
+                placed.setdefault(kinds[kind], set()).update(nodes)
+        return {
+            bar.unit
+            for bar in self.removal.bars
+            for shape in bar.shapes & placed.keys()
+            if bar.nodes[sorted(placed[shape])].any()
+        }

@@ -29,6 +29,7 @@ class PlanVictim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     created_us: int = 0  # what is lost with it grows with its age
     budgets: tuple[int, ...] = ()  # indexes into `Evictable.budgets`: those that protect it
     gang: int = -1  # index into `Evictable.gangs`: the leaf it is a member of; -1: none
+    rules: tuple[int, ...] = ()  # indexes into `PlanRequest.rules`: those that count it
 
 
 class PlanUnit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

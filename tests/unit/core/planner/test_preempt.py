@@ -60,9 +60,8 @@ def figures(cost: Cost) -> tuple[int, ...]:
 
 def _most(request) -> int | None:
     """The most pods of a tree that can be placed when everybody eligible is gone."""
-    source = request.evictable
-    units = [u for u in source.units if u.priority < source.priority]
-    everybody = [p for u in units for p in u.pods] + list(source.going)
+    units = preemption.eligible_units(request)
+    everybody = [p for u in units for p in u.pods] + list(request.evictable.going)
     return best_total(preemption.roomier(request, everybody))
 
 
@@ -101,6 +100,13 @@ def _agree(request) -> None:
 @given(crowded())
 def test_agrees_with_brute_force(request_):
     """Somebody goes exactly when some set helps, and the set is the cheapest one where that is claimed."""
+    _agree(request_)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(crowded(rules_=True))
+def test_agrees_where_pods_have_rules(request_):
+    """The same with rules between pods: who keeps a member off goes, whom it must be near stays."""
     _agree(request_)
 
 

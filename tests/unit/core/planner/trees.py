@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 from hypothesis import assume
 from hypothesis import strategies as st
@@ -18,6 +20,7 @@ from extender.core.planner.placement import (
     PlanRule,
     Veto,
 )
+from extender.core.planner.removal import without
 from extender.core.planner.rules import compile_rules
 from extender.core.planner.units import Evictable, PlanBudget, PlanGang, PlanUnit, PlanVictim
 from extender.core.pods import (
@@ -303,9 +306,9 @@ def evictables(draw, request: PlanRequest, most_units: int = 6) -> Evictable:
 
 
 @st.composite
-def crowded(draw, most_pods: int = 4) -> PlanRequest:
+def crowded(draw, most_pods: int = 4, *, rules_: bool = False) -> PlanRequest:
     """Draw a request with units; what they take is missing from `free`, their ports and claims are in use."""
-    request = draw(requests(most_pods))
+    request = draw(ruled_requests() if rules_ else requests(most_pods))
     full = {"gpu": 0, "cpu": 6, "pods": 5}
     nodes = tuple(
         msgspec.structs.replace(n, taints=(), free=full if draw(st.integers(0, 5)) else n.free)
@@ -329,9 +332,43 @@ def crowded(draw, most_pods: int = 4) -> PlanRequest:
         rows.append(
             msgspec.structs.replace(node, host_ports=tuple(sorted({*node.host_ports, *ports})))
         )
-    return msgspec.structs.replace(
+    request = msgspec.structs.replace(
         request,
         nodes=tuple(rows),
         claims_in_use=tuple(sorted({*request.claims_in_use, *(claims & asked)})),
         evictable=source,
     )
+    return draw(counted(request)) if rules_ else request
+
+
+@st.composite
+def counted(draw, request: PlanRequest) -> PlanRequest:
+    """Let rules between pods count some of those that may go."""
+    source, labels = request.evictable, {n.name: n.labels for n in request.nodes}
+    made = [[Counter(dict(table)) for table in rule.there] for rule in request.rules]
+
+    def seen(pod: PlanVictim, *, going: bool = False) -> PlanVictim:
+        mine = []
+        for i, rule in enumerate(request.rules):
+            spread = rule.kind == "spread"
+            if draw(st.integers(0, 1 if rule.kind == "apart" else 5)) or (spread and going):
+                continue
+            mine.append(i)
+            for table, key in zip(made[i], rule.keys, strict=True):
+                value = pod.node if spread else labels[pod.node].get(key)
+                table.update([] if value is None else [value])
+        return msgspec.structs.replace(pod, rules=tuple(mine))
+
+    units = tuple(
+        msgspec.structs.replace(u, pods=tuple(seen(p) for p in u.pods)) for u in source.units
+    )
+    going = tuple(seen(p, going=True) for p in source.going)
+    rules_ = tuple(
+        msgspec.structs.replace(rule, there=tuple(tuple(sorted(t.items())) for t in tables))
+        for rule, tables in zip(request.rules, made, strict=True)
+    )
+    source = msgspec.structs.replace(source, units=units, going=going)
+    request = msgspec.structs.replace(request, rules=rules_, evictable=source)
+    for one in (request, without(request, source.going)):
+        assume(not compile_rules(one, Fleet(one.nodes)).unseen)
+    return request
