@@ -23,6 +23,7 @@ from extender.core.events import AnyFact, Event
 from extender.core.groups import Forest, build_forest
 from extender.core.ids import GroupKey, NodeName, PodUid, RootUid
 from extender.core.pods import Pod
+from extender.core.preemptions import claimed_on
 from extender.core.view import (
     ClusterView,
     with_group,
@@ -408,3 +409,8 @@ def check_state(state: Any) -> None:
     assert state.held_on == Map({node: Map(held) for node, held in held_on.items()})
     assert state.root_of == Map(root_of)
     assert {key.root_uid for key in state.vetoes} <= set(state.roots)
+    assert state.claimed_on == claimed_on(state.preemptions.values())
+    for uid, preemption in state.preemptions.items():
+        assert preemption.root_uid == uid
+        assert preemption.victims or not preemption.ended, "nothing is left of it"
+        assert not (preemption.ended and preemption.claims), "room is held for nobody"

@@ -20,6 +20,18 @@ ReleaseReason = Literal[
 # "gone": deleted or ended, the view no longer showed which
 LossCause = Literal["preempted", "evicted", "node-lost", "refused-by-kubelet", "deleted", "gone"]
 
+# How a victim went. deleted, evicted: by us (DELETE, or the Eviction API); ended: by itself, or somebody else deleted it;
+# gone-before: it was gone before its deletion was its turn; unseen: while no leader looked, perhaps by our own deletion
+EvictionHow = Literal["deleted", "evicted", "ended", "gone-before", "unseen"]
+AbandonReason = Literal[
+    "preemptor-deleted",  # nobody wants the room any more
+    "victims-refuse",  # the API server lets none of those that are left be deleted
+    "better-offer",  # the tree fits without the evictions that had not begun
+    "invalid",  # the tree breaks a rule, or is not complete any more
+    "vetoed",  # kube-scheduler refuses the nodes that were cleared
+    "room-lost",  # the victims are gone, and it does not fit all the same
+]
+
 # memory: what the writing process had seen acknowledged; published: the end of the log as it was written
 # outside of the database; epoch: the lease row was older than a lease that somebody held
 TruncationEvidence = Literal["memory", "published", "epoch"]
@@ -204,6 +216,101 @@ class NodeTopologyChanged(Fact, frozen=True, kw_only=True):
     after: dict[str, str]
 
 
+class VictimPod(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """One pod of a disruption unit that has to go."""
+
+    pod: str  # namespace/name
+    uid: PodUid
+    node: NodeName
+    group: str = ""  # name of its leaf, in its namespace
+
+
+class VictimUnit(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """A disruption unit that has to go, whole (SPEC E-4)."""
+
+    kind: str  # CompositePodGroup | PodGroup | Pod
+    path: str  # namespace/name
+    priority: int
+    pods: tuple[VictimPod, ...]
+    cost: dict[str, int] = {}  # what it adds to the cost, by name (SPEC E-9)
+
+    @property
+    def name(self) -> str:
+        """Give `Kind/namespace/name`, by which facts and people name a unit."""
+        return f"{self.kind}/{self.path}"
+
+
+class AlternativeRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """A set of victims that was looked at and not taken."""
+
+    units: tuple[str, ...]  # Kind/namespace/name
+    cost: dict[str, int]
+    why: str  # not this one
+
+
+class SupersededRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Unbound reservations of a tree of lower priority that gave way (DESIGN 9.8)."""
+
+    gang: str  # namespace/name of its root
+    gang_uid: RootUid
+    plan: PlanId
+    priority: int
+    pods: tuple[ReleasedPod, ...]
+
+
+class PreemptionPlanned(Fact, frozen=True, kw_only=True):
+    """Which units go for whom, and where the preemptor is to run then; durable before the first deletion."""
+
+    preemption: PlanId
+    kind: str  # of the preemptor: CompositePodGroup | PodGroup | Pod
+    priority: int
+    victims: tuple[VictimUnit, ...]
+    cost: dict[str, int]  # of the whole set, by name, the first counts most (SPEC E-9)
+    alternatives: tuple[AlternativeRecord, ...]
+    shapes: tuple[dict[str, int], ...]  # as in `GangAdmitted`
+    assignments: tuple[AssignmentRecord, ...]
+    superseded: tuple[SupersededRecord, ...] = ()
+    planner: str = ""
+    input_digest: str = ""
+    search_nodes: int = 0
+    exhausted: bool = False  # no cheaper set of victims exists
+
+
+class VictimEvicted(Fact, frozen=True, kw_only=True):
+    """A victim is gone from its node, so that its room is free."""
+
+    preemption: PlanId
+    unit: str  # Kind/namespace/name
+    pod: str
+    uid: PodUid
+    node: NodeName
+    how: EvictionHow
+    asked_us: (
+        int  # when the API server took its deletion; 0 where it was not asked, or nobody knows
+    )
+    gone_us: int  # when we saw that it is gone
+
+
+class PreemptionCompleted(Fact, frozen=True, kw_only=True):
+    """The preemptor runs: what it asked for is bound."""
+
+    preemption: PlanId
+    bound: int  # members
+    evicted: int  # victims that are gone
+    took_ms: int  # since it was planned
+
+
+class PreemptionAbandoned(Fact, frozen=True, kw_only=True):
+    """No unit is begun any more, and the room is held for nobody; a unit that was begun goes whole."""
+
+    preemption: PlanId
+    why: AbandonReason
+    spared: tuple[str, ...]  # units none of whose pods was asked to go
+    finishing: tuple[str, ...]  # units that were begun, and are not all gone yet
+    evicted: int  # victims that are gone
+    text: str = ""
+
+
 class RootCompleted(Fact, frozen=True, kw_only=True):
     """The root group is gone, or all its members ended."""
 
@@ -256,6 +363,10 @@ AnyFact: TypeAlias = (
     | ReservationReleased
     | GangSatisfied
     | MemberLost
+    | PreemptionPlanned
+    | VictimEvicted
+    | PreemptionCompleted
+    | PreemptionAbandoned
     | NodeTopologyChanged
     | RootCompleted
     | DriftFound

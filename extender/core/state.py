@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 import msgspec
 from immutables import Map
 
+from extender.core import preemptions
 from extender.core.errors import CorruptLog
 from extender.core.events import (
     BarrierExpired,
@@ -34,12 +35,17 @@ from extender.core.events import (
     NodeTopologyChanged,
     NodeVetoed,
     PodBound,
+    PreemptionAbandoned,
+    PreemptionCompleted,
+    PreemptionPlanned,
     ReservationReleased,
     RootCompleted,
     RootInvalid,
     RootObserved,
+    VictimEvicted,
 )
 from extender.core.ids import Epoch, NodeName, PlanId, PodUid, Position, RootUid
+from extender.core.preemptions import Preemption
 
 if TYPE_CHECKING:
     from immutables import MapMutation
@@ -100,6 +106,7 @@ class RootState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     answer: Answer | None = None
     observed_us: int = 0
     admitted_us: int = 0
+    took: frozenset[str] = frozenset()  # groups it had evicted, Kind/namespace/name (no thrash)
 
 
 class VetoKey(msgspec.Struct, frozen=True):
@@ -130,6 +137,8 @@ class ReservationState(msgspec.Struct, frozen=True, kw_only=True):
     held_on: Map[NodeName, Map[PodUid, Reservation]] = Map()
     root_of: Map[PodUid, RootUid] = Map()  # pods held or bound
     vetoes: Map[VetoKey, VetoState] = Map()
+    preemptions: Map[RootUid, Preemption] = Map()  # by the UID of the preemptor
+    claimed_on: Map[NodeName, tuple[RootUid, ...]] = Map()  # preemptors that hold room there
     truncated_epoch: Epoch = Epoch(
         0
     )  # of the newest HistoryTruncated: what is older was compared then
@@ -171,6 +180,7 @@ class _Root(msgspec.Struct, eq=False):
     answer: Answer | None
     observed_us: int
     admitted_us: int
+    took: frozenset[str]
 
     def close(self) -> RootState:
         """Give the state of the root as it is now."""
@@ -178,10 +188,14 @@ class _Root(msgspec.Struct, eq=False):
             uid=self.uid, root=self.root, kind=self.kind, priority=self.priority, phase=self.phase,
             plan=self.plan, groups=self.groups, held=_closed(self.held), bound=_closed(self.bound),
             away=_closed(self.away), topology=_closed(self.topology), answer=self.answer,
-            observed_us=self.observed_us, admitted_us=self.admitted_us,
+            observed_us=self.observed_us, admitted_us=self.admitted_us, took=self.took,
         )  # fmt: skip
 
 
+PREEMPTING: Final = "preempting"  # outcome of an answer: room is being made
+_PreemptionFact: TypeAlias = (
+    PreemptionPlanned | VictimEvicted | PreemptionCompleted | PreemptionAbandoned
+)
 _HOLDS_ROOM: Final = ("admitted", "satisfied")  # phases that refusals do not end
 
 
@@ -203,8 +217,8 @@ class Folding:
     """
 
     __slots__ = (
-        "_at_us", "_epoch", "_held_before", "_held_on", "_known", "_opened", "_root_of", "_roots",
-        "_truncated_epoch", "_versions", "_vetoed", "_vetoes", "_vetoes_before", "position",
+        "_at_us", "_claimed_on", "_claims_changed", "_epoch", "_held_before", "_held_on", "_known",
+        "_opened", "_preemptions", "_root_of", "_roots", "_truncated_epoch", "_versions", "_vetoed", "_vetoes", "_vetoes_before", "position",
     )  # fmt: skip
 
     def __init__(self, state: ReservationState, *, bulk: bool = False) -> None:
@@ -220,6 +234,9 @@ class Folding:
         self._held_on: dict[NodeName, MutableMapping[PodUid, Reservation]] = {}  # touched
         self._root_of = self._opened(state.root_of)
         self._vetoes = self._opened(state.vetoes)
+        self._preemptions = state.preemptions  # few: changed one by one
+        self._claimed_on = state.claimed_on
+        self._claims_changed = False
         self._vetoes_before: Map[VetoKey, VetoState] | None = state.vetoes  # until sorted into:
         self._vetoed: dict[RootUid, set[VetoKey]] = {}
 
@@ -237,6 +254,8 @@ class Folding:
                 else:
                     nodes.pop(node, None)
             held_on = nodes.finish()
+        if self._claims_changed:
+            self._claimed_on = preemptions.claimed_on(self._preemptions.values())
         return ReservationState(
             position=self.position,
             epoch=self._epoch,
@@ -246,6 +265,8 @@ class Folding:
             held_on=held_on,
             root_of=_closed(self._root_of),
             vetoes=_closed(self._vetoes),
+            preemptions=self._preemptions,
+            claimed_on=self._claimed_on,
             truncated_epoch=self._truncated_epoch,
         )
 
@@ -313,6 +334,13 @@ class Folding:
                 labels = {key: fact.after.get(key, "") for key in (*fact.before, *fact.after)}
                 before = root.topology.get(fact.node, {})
                 root.topology[fact.node] = dict.fromkeys(before, "") | labels
+            case (
+                PreemptionPlanned()
+                | VictimEvicted()
+                | PreemptionCompleted()
+                | PreemptionAbandoned()
+            ) as fact:
+                self._preempt(event, fact)
             case HistoryTruncated():
                 self._truncated_epoch = event.epoch
             case BarrierExpired() | BindFailed() | DriftFound() | LeaseTaken():
@@ -331,6 +359,7 @@ class Folding:
                 known.uid, known.root, known.kind, known.priority, known.phase, known.plan,
                 known.groups, opened(known.held), opened(known.bound), opened(known.away),
                 opened(known.topology), known.answer, known.observed_us, known.admitted_us,
+                known.took,
             )  # fmt: skip
         return root
 
@@ -368,11 +397,48 @@ class Folding:
         root.priority = priority
         root.groups = fact.groups
         root.answer = None
+        if uid in self._preemptions:
+            self._set_preemption(uid, preemptions.admitted(self._preemptions[uid]))
         if isinstance(fact, GangAdmitted):
             if root.phase != "satisfied":
                 root.phase = "admitted"
             root.admitted_us = at_us
             root.kind = fact.kind
+
+    def _preempt(self, event: Event, fact: _PreemptionFact) -> None:
+        """Follow a preemption; one that the log does not know (any more) stays unknown."""
+        uid = event.root_uid
+        before = self._preemptions.get(uid)
+        match fact:
+            case PreemptionPlanned():
+                extras = False
+                if fact.kind != "Pod":
+                    root = self._root(event)
+                    extras = root.phase == "satisfied"
+                    root.took |= {unit.name for unit in fact.victims if unit.kind != "Pod"}
+                    root.answer = _preempting(event, fact)
+                self._set_preemption(uid, preemptions.planned(event, fact, extras=extras))
+            case VictimEvicted() if before is not None:
+                self._set_preemption(uid, preemptions.evicted(event, before, fact))
+            case PreemptionCompleted() if before is not None:
+                self._set_preemption(uid, preemptions.completed(before))
+            case PreemptionAbandoned() if before is not None:
+                self._set_preemption(uid, preemptions.abandoned(before, fact.finishing))
+                if uid in self._roots or uid in self._known:
+                    root = self._root(event)
+                    if root.answer is not None and root.answer.outcome == PREEMPTING:
+                        root.answer = None  # the next pass says what is now
+            case _:
+                pass
+
+    def _set_preemption(self, uid: RootUid, after: Preemption | None) -> None:
+        before = self._preemptions.get(uid)
+        if after is not None:
+            self._preemptions = self._preemptions.set(uid, after)
+        elif before is not None:
+            self._preemptions = self._preemptions.delete(uid)
+        if (before.claims if before else None) != (after.claims if after else None):
+            self._claims_changed = True
 
     def _refuse(self, event: Event, fact: GangRefused) -> None:
         root = self._root(event)
@@ -423,6 +489,9 @@ class Folding:
             del self._root_of[uid]
         for uid in _closed(root.bound):
             del self._root_of[uid]
+        preemption = self._preemptions.get(root.uid)
+        if preemption is not None and not preemption.ended:  # its end was lost with part of the log
+            self._set_preemption(root.uid, preemptions.abandoned(preemption, ()))
         if self._vetoes_before is not None:
             for key in self._vetoes_before:
                 self._vetoed.setdefault(key.root_uid, set()).add(key)
@@ -431,6 +500,17 @@ class Folding:
             del self._vetoes[key]
         del self._roots[root.uid]
         self._known.pop(root.uid, None)
+
+
+def _preempting(event: Event, fact: PreemptionPlanned) -> Answer:
+    """Word the answer that stands while victims go (SPEC E-12)."""
+    pods = sum(len(unit.pods) for unit in fact.victims)
+    units = len(fact.victims)
+    text = (
+        f"waits for its preemption to finish: {pods} pod{'s' * (pods != 1)} of {units} disruption "
+        f"unit{'s' * (units != 1)} of lower priority make room"
+    )
+    return Answer(outcome=PREEMPTING, reasons=(text,), position=event.position, at_us=event.at_us)
 
 
 def barrier_unit(groups: tuple[GroupRecord, ...], leaf: str) -> GroupRecord:

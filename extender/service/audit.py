@@ -24,14 +24,19 @@ from extender.core.events import (
     NodeTopologyChanged,
     NodeVetoed,
     PodBound,
+    PreemptionAbandoned,
+    PreemptionCompleted,
+    PreemptionPlanned,
     ReservationReleased,
     RootCompleted,
     RootInvalid,
     RootObserved,
+    VictimEvicted,
 )
 from extender.core.ids import Position, RootUid
 from extender.service.ports import START, AuditReader, EventFilter
 
+NAMED_MAX = 3  # units named in a line; the fact lists all of them
 PAGE = 5_000  # facts per question of a long history
 
 
@@ -126,6 +131,17 @@ def summary(fact: AnyFact) -> str:  # noqa: C901, PLR0911, PLR0912 -- one arm pe
             return f"{fact.pod} lost from {fact.node} ({fact.cause})"
         case NodeTopologyChanged():
             return f"topology of {fact.node} changed from {_pairs(fact.before)} to {_pairs(fact.after)}"
+        case PreemptionPlanned():
+            return _preemption(fact)
+        case VictimEvicted():
+            return f"{fact.pod} of {fact.unit} gone from {fact.node} ({fact.how})"
+        case PreemptionCompleted():
+            return (
+                f"preemption completed after {fact.took_ms / 1000:.1f} s: {_count(fact.bound, 'member')} "
+                f"bound, {_count(fact.evicted, 'victim')} evicted"
+            )
+        case PreemptionAbandoned():
+            return _abandoned(fact)
         case RootCompleted():
             return fact.why
         case DriftFound():
@@ -158,6 +174,26 @@ def _admitted(fact: GangAdmitted | GangExtended) -> str:
     if top is not None:
         text += f", {top.name} in {_pairs(top.domain)}"
     return text
+
+
+def _preemption(fact: PreemptionPlanned) -> str:
+    pods = sum(len(unit.pods) for unit in fact.victims)
+    names = ", ".join(f"{u.name} (priority {u.priority})" for u in fact.victims[:NAMED_MAX])
+    more = " and more" if len(fact.victims) > NAMED_MAX else ""
+    text = f"evicts {_count(pods, 'pod')} of {_count(len(fact.victims), 'unit')}: {names}{more}"
+    if fact.superseded:
+        gangs = ", ".join(s.gang for s in fact.superseded[:NAMED_MAX])
+        text += f"; supersedes unbound reservations of {gangs}"
+    return text
+
+
+def _abandoned(fact: PreemptionAbandoned) -> str:
+    text = f"preemption abandoned ({fact.why}): {_count(fact.evicted, 'victim')} evicted"
+    if fact.spared:
+        text += f", {_count(len(fact.spared), 'unit')} spared"
+    if fact.finishing:
+        text += f", {_count(len(fact.finishing), 'unit')} begun and going whole"
+    return text + (f": {fact.text}" if fact.text else "")
 
 
 class Audit:

@@ -17,6 +17,7 @@ from immutables import Map
 from extender.core.errors import CorruptLog
 from extender.core.events import GroupRecord
 from extender.core.ids import Epoch, NodeName, PlanId, PodUid, Position, RootUid
+from extender.core.preemptions import Claim, Preemption, Victim, claimed_on
 from extender.core.state import (
     EMPTY,
     Answer,
@@ -53,6 +54,27 @@ class _SavedRoot(msgspec.Struct, frozen=True):
     bound: tuple[BoundMember, ...]
     away: tuple[BoundMember, ...]
     topology: dict[NodeName, dict[str, str]]
+    took: frozenset[str]
+
+
+class _SavedPreemption(msgspec.Struct, frozen=True):
+    id: PlanId
+    root_uid: RootUid
+    root: str
+    kind: str
+    priority: int
+    position: Position
+    epoch: Epoch
+    at_us: int
+    progress_us: int
+    units: tuple[str, ...]
+    priorities: tuple[int, ...]
+    begun: frozenset[str]
+    evicted: int
+    extras: bool
+    ended: bool
+    victims: tuple[Victim, ...]
+    claims: dict[NodeName, tuple[Claim, ...]]
 
 
 class _Saved(msgspec.Struct, frozen=True):
@@ -63,6 +85,7 @@ class _Saved(msgspec.Struct, frozen=True):
     versions: dict[str, int]
     vetoes: tuple[tuple[VetoKey, VetoState], ...]
     truncated_epoch: int
+    preemptions: tuple[_SavedPreemption, ...]
 
 
 def encode_state(state: ReservationState) -> bytes:
@@ -85,8 +108,24 @@ def encode_state(state: ReservationState) -> bytes:
         {str(k): v for k, v in state.versions.items()},
         tuple(state.vetoes.items()),
         state.truncated_epoch,
+        tuple(_saved(p) for p in state.preemptions.values()),
     )
     return zlib.compress(msgspec.msgpack.encode(saved), 1)
+
+
+def _saved(preemption: Preemption) -> _SavedPreemption:
+    fields = {name: getattr(preemption, name) for name in _SavedPreemption.__struct_fields__}
+    fields |= {
+        "victims": tuple(preemption.victims.values()),
+        "claims": dict(preemption.claims),
+    }
+    return _SavedPreemption(**fields)
+
+
+def _preemption(entry: _SavedPreemption) -> Preemption:
+    fields = {name: getattr(entry, name) for name in _SavedPreemption.__struct_fields__}
+    fields |= {"victims": Map({v.uid: v for v in entry.victims}), "claims": Map(entry.claims)}
+    return Preemption(**fields)
 
 
 def decode_state(body: bytes) -> ReservationState:
@@ -122,6 +161,7 @@ def _rebuilt(saved: _Saved) -> ReservationState:
             root_of[reservation.uid] = root.uid
         for member in entry.bound:
             root_of[member.uid] = root.uid
+    preemptions = Map({p.root_uid: _preemption(p) for p in saved.preemptions})
     return ReservationState(
         position=Position(saved.position),
         epoch=Epoch(saved.epoch),
@@ -131,6 +171,8 @@ def _rebuilt(saved: _Saved) -> ReservationState:
         held_on=Map({node: Map(held) for node, held in held_on.items()}),
         root_of=Map(root_of),
         vetoes=Map(dict(saved.vetoes)),
+        preemptions=preemptions,
+        claimed_on=claimed_on(preemptions.values()),
         truncated_epoch=Epoch(saved.truncated_epoch),
     )
 

@@ -25,11 +25,17 @@ from extender.core.events import (
     NodeTopologyChanged,
     NodeVetoed,
     PodBound,
+    PreemptionAbandoned,
+    PreemptionCompleted,
+    PreemptionPlanned,
     ReleasedPod,
     ReservationReleased,
     RootCompleted,
     RootInvalid,
     RootObserved,
+    VictimEvicted,
+    VictimPod,
+    VictimUnit,
 )
 from extender.core.ids import NIL_ROOT, Epoch, NodeName, PlanId, PodUid, Position, RootUid
 from extender.core.state import EMPTY, Folding, barrier_unit, evolve, fold, satisfied
@@ -68,13 +74,68 @@ def histories(draw):
     for _ in range(draw(st.integers(0, 25))):
         uid = draw(st.sampled_from(ROOTS))
         root = state.roots.get(uid)
-        fact = draw(_facts(uid, root, fresh))
+        if draw(st.integers(0, 3)):
+            fact = draw(_facts(uid, root, fresh))
+        else:
+            fact = draw(_of_preemption(state, uid, root, fresh))
         event = event_after(
             state, NIL_ROOT if isinstance(fact, LeaseTaken | HistoryTruncated) else uid, fact
         )
         events.append(event)
         state = evolve(state, event)
     return events
+
+
+@st.composite
+def _of_preemption(draw, state, uid, root, fresh):
+    """Make a fact of a preemption that is possible now; the plan of one where none is under way."""
+    pending = state.preemptions.get(uid)
+    if root is None and pending is None:
+        return RootObserved(kind="PodGroup")
+    if pending is None:
+        return draw(_plans(fresh))
+    left = sorted(pending.victims.values(), key=lambda v: v.uid)
+    kinds = ["evicted"] * 2 * bool(left) + ["completed", "abandoned"] * (not pending.ended)
+    kind = draw(st.sampled_from(kinds))
+    if kind == "evicted":
+        v = draw(st.sampled_from(left))
+        how = draw(st.sampled_from(["deleted", "ended", "unseen"]))
+        return VictimEvicted(
+            preemption=pending.id, unit=v.unit, pod=v.pod, uid=v.uid, node=v.node, how=how,
+            asked_us=0, gone_us=1,
+        )  # fmt: skip
+    if kind == "completed":
+        return PreemptionCompleted(preemption=pending.id, bound=1, evicted=0, took_ms=1)
+    units = sorted({v.unit for v in left})
+    finishing = tuple(draw(st.lists(st.sampled_from(units), unique=True))) if units else ()
+    return PreemptionAbandoned(
+        preemption=pending.id, why="better-offer", spared=(), finishing=finishing, evicted=0
+    )
+
+
+@st.composite
+def _plans(draw, fresh):
+    units = tuple(
+        VictimUnit(
+            kind="PodGroup", path=f"ns/u{next(fresh)}", priority=0,
+            pods=tuple(
+                VictimPod(pod=f"ns/v{n}", uid=PodUid(f"v{n}"), node=NODES[n % 3])
+                for n in (next(fresh), next(fresh))
+            ),
+        )
+        for _ in range(2)
+    )  # fmt: skip
+    number = next(fresh)
+    return PreemptionPlanned(
+        preemption=PlanId(f"preemption-{number}"), kind="PodGroup", priority=5, victims=units,
+        cost={"units": len(units)}, alternatives=(), shapes=({"cpu": 1000},),
+        assignments=(
+            AssignmentRecord(
+                pod=f"ns/p{number}", uid=PodUid(f"p{number}"), group="leaf",
+                node=draw(st.sampled_from(NODES)),
+            ),
+        ),
+    )  # fmt: skip
 
 
 @st.composite

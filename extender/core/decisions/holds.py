@@ -1,0 +1,53 @@
+"""Room that pending preemptions hold on nodes, beside what assigned pods take there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from extender.core.ids import NodeName, RootUid
+from extender.core.preemptions import Preemption
+from extender.core.state import ReservationState
+from extender.core.view import ClusterView
+
+
+def claimants(
+    state: ReservationState, node: NodeName, *, priority: int, root_uid: RootUid | str
+) -> Iterator[Preemption]:
+    """Give the preemptions that hold room on a node against somebody.
+
+    Args:
+        state: What is pending.
+        node: Where.
+        priority: Of who asks; who has a higher one than the preemptor is not kept out.
+        root_uid: Of who asks; nobody is kept out of the room held for himself.
+    """
+    for uid in state.claimed_on.get(node, ()):
+        preemption = state.preemptions[uid]
+        if uid != root_uid and preemption.priority >= priority:
+            yield preemption
+
+
+def held_beyond_victims(
+    view: ClusterView, preemption: Preemption, node: NodeName
+) -> Mapping[str, int]:
+    """Give the room on a node that others must leave free now, beside what assigned pods take.
+
+    That is what the preemptor needs there less what victims still occupy: while victims sit in the room,
+    nobody else can take it, and what they do not cover must stay free from now on.
+
+    Returns:
+        Amounts above zero, by resource.
+    """
+    needed: dict[str, int] = {}
+    for claim in preemption.claims.get(node, ()):
+        pod = view.pods.get(claim.uid)
+        if pod is not None and pod.node is not None:
+            continue  # it runs, here or elsewhere: the view counts it
+        for name, amount in claim.requests.items():
+            needed[name] = needed.get(name, 0) + amount
+    for uid, pod in view.on_node.get(node, {}).items():
+        if uid in preemption.victims:
+            for name, amount in pod.shape.requests:
+                if name in needed:
+                    needed[name] -= amount
+    return {name: amount for name, amount in needed.items() if amount > 0}
