@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -33,6 +34,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     bind_timeout_s: float = 60.0  # httpTimeout of the bind entry in the scheduler's configuration
     plan_budget: int = 200_000  # search nodes
     reservation_ttl_s: int = 300
+    preemption: Literal["on", "off"] = "on"
+    eviction: Literal["delete", "evict"] = "delete"  # as kube-scheduler does, or the Eviction API
     lease_ttl_s: float = 10.0
     body_max_bytes: int = 64 * 1024 * 1024
     grace_s: float = 5.0

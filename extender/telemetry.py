@@ -80,6 +80,33 @@ class Metrics:
             "Plans that ended with their budget.",
             registry=self.registry,
         )
+        self.preemption_attempts = Counter(
+            f"{prefix}_podgroup_preemption_attempts",
+            "Searches for victims, by what became of them.",
+            ["result"],
+            registry=self.registry,
+        )
+        self.preemption_seconds = Histogram(
+            f"{prefix}_podgroup_preemption_attempt_duration_seconds",
+            "Time a search for victims took.",
+            registry=self.registry,
+        )
+        self.preemption_victims = Histogram(
+            f"{prefix}_podgroup_preemption_victims",
+            "Pods that a preemption evicts.",
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
+            registry=self.registry,
+        )
+        self.preemptions_pending = Gauge(
+            f"{prefix}_preemptions_pending",
+            "Preemptions whose victims are not all gone, or whose preemptor does not run yet.",
+            registry=self.registry,
+        )
+        self.victims_refusing = Gauge(
+            f"{prefix}_preemption_victims_refusing",
+            "Victims that do not go: held by a finalizer, or their deletion is refused.",
+            registry=self.registry,
+        )
         self.facts = Counter(f"{prefix}_facts", "Facts appended.", ["type"], registry=self.registry)
         self.pending = Gauge(
             f"{prefix}_pending_entities",

@@ -211,6 +211,7 @@ class Service:
             asyncio.create_task(self.leader.run(), name="leader"),
             asyncio.create_task(self.admission.run(), name="admission"),
             asyncio.create_task(self.admission.effects.run(), name="effects"),
+            asyncio.create_task(self.admission.evictor.run(), name="evictions"),
             asyncio.create_task(self.reporter.run(), name="reporter"),
             asyncio.create_task(self.protector.run(), name="protector"),
             asyncio.create_task(self.cluster.broken(), name="cluster"),

@@ -87,8 +87,8 @@ class FakeClock:
 class FakeCluster:
     """A `Cluster` that does what it is told and remembers it.
 
-    `fault(verb, name)` may give an exception to raise instead: verbs are nominate, lift_gate, bind,
-    set_conditions, set_finalizers and notice, names are namespace/name. `gate` holds all effects while it is not set.
+    `fault(verb, name)` may give an exception to raise instead: verbs are nominate, lift_gate, doom, evict,
+    bind, set_conditions, set_finalizers and notice, names are namespace/name. `gate` holds all effects while it is not set.
     """
 
     def __init__(self, *objects: Object) -> None:
@@ -103,6 +103,8 @@ class FakeCluster:
         self.go.set()
         self.doubted = ""
         self.shows_finalizers = True
+        self.obeys = False  # victims are gone as soon as they are asked
+        self.deletes_us = 0  # the deletionTimestamp they get
         self._news = asyncio.Event()
         self.add(*objects)
 
@@ -216,6 +218,22 @@ class FakeCluster:
         found = self._found(pod)
         self.calls.append(("lift_gate", found.path, ""))
         self.change_pod(found.path, gates=tuple(g for g in found.gates if g != GATE))
+
+    async def doom(self, pod: PodRef, message: str) -> None:
+        await self._asked("doom", f"{pod.namespace}/{pod.name}")
+        found = self._found(pod)
+        self.calls.append(("doom", found.path, message))
+        self.change_pod(found.path, doomed="PreemptionByScheduler")
+
+    async def evict(self, pod: PodRef, how: str) -> None:
+        """Make a pod terminate; it is there until the test deletes it, or at once where it `obeys`."""
+        await self._asked("evict", f"{pod.namespace}/{pod.name}")
+        found = self._found(pod)
+        self.calls.append(("evict", found.path, how))
+        if self.obeys:
+            self.delete_pod(found.path)
+        else:
+            self.change_pod(found.path, deleting=True, deletes_us=self.deletes_us)
 
     async def bind(self, binding: Binding) -> None:
         ref = binding.pod

@@ -47,6 +47,15 @@ def serve(  # noqa: PLR0917 -- typer reads options from the signature
     reservation_ttl_s: Annotated[
         int | None, typer.Option(help="Life of a reservation that nobody redeems.")
     ] = None,
+    preemption: Annotated[
+        str | None, typer.Option(help="on or off: whether running pods may be evicted for a tree.")
+    ] = None,
+    eviction: Annotated[
+        str | None,
+        typer.Option(
+            help="delete, as kube-scheduler does, or evict: the Eviction API, PDB strict."
+        ),
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = None,
 ) -> None:
     """Run the service that kube-scheduler calls. Every option is also GANG_EXTENDER_<OPTION> in the environment."""
@@ -62,6 +71,8 @@ def serve(  # noqa: PLR0917 -- typer reads options from the signature
         lease_ttl_s=lease_ttl_s,
         plan_budget=plan_budget,
         reservation_ttl_s=reservation_ttl_s,
+        preemption=preemption,
+        eviction=eviction,
         log_level=log_level,
     )
     set_up_logging(settings.log_level, sys.stdout)

@@ -130,17 +130,22 @@ class Bindings:
             raise ClusterUnavailable(str(problem)) from problem
 
     async def _patch(self, pod: PodRef, subresource: str, content_type: str, body: object) -> None:
-        request = Request(
-            method="PATCH",
-            path=pod_path(pod, subresource),
-            body=msgspec.json.encode(body),
-            content_type=content_type,
-            effect=True,
-            tries_max=1,  # who asked looks whether it is still wanted before it asks again
-        )
-        try:
-            await self._server.call(request)
-        except Answered as refusal:
-            raise fault_of(
-                f"patch pod {pod.namespace}/{pod.name}{subresource}", refusal
-            ) from refusal
+        await patch_pod(self._server, pod, subresource, content_type, body)
+
+
+async def patch_pod(
+    server: ApiServer, pod: PodRef, subresource: str, content_type: str, body: object
+) -> None:
+    """Patch a pod once; who asked looks whether it is still wanted before it asks again."""
+    request = Request(
+        method="PATCH",
+        path=pod_path(pod, subresource),
+        body=msgspec.json.encode(body),
+        content_type=content_type,
+        effect=True,
+        tries_max=1,
+    )
+    try:
+        await server.call(request)
+    except Answered as refusal:
+        raise fault_of(f"patch pod {pod.namespace}/{pod.name}{subresource}", refusal) from refusal

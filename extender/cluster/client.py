@@ -80,6 +80,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     tries_max: int = TRIES_MAX
 
 
+class _Trial(NamedTuple):
+    """What came of sending a request once."""
+
+    body: bytes | None
+    problem: str = ""
+    wait_s: float = 0.0  # the server asks to be left alone for so long
+    refused: bool = False  # it did nothing, for certain
+
+
 class _Line(NamedTuple):
     """The client that knows the credentials, and a session on its connections."""
 
@@ -185,24 +194,28 @@ class ApiServer:
         """
         clock = asyncio.get_running_loop().time
         deadline_s = clock() + request.budget_s
-        problem, wait_s = "not tried", 0.0
+        problem, wait_s, refused = "not tried", 0.0, True
         try_s = min(request.timeout_s, EFFECT_TIMEOUT_S) if request.effect else request.timeout_s
         for attempt in range(1, request.tries_max + 1):
             if request.effect and not self._fence():
-                raise ClusterUnavailable(f"{_name(request)}: not the leader any more, not sent")
+                text = f"{_name(request)}: not the leader any more, not sent"
+                raise ClusterUnavailable(text, refused=attempt == 1)
             left_s = deadline_s - clock()
-            answer, problem, wait_s = await self._try(request, min(try_s, left_s))
-            if answer is not None:
-                return answer
+            trial = await self._try(request, min(try_s, left_s))
+            if trial.body is not None:
+                return trial.body
+            problem, wait_s = trial.problem, trial.wait_s
+            refused = refused and trial.refused
             pause_s = self._pause(attempt, wait_s)
             if attempt == request.tries_max or clock() + pause_s >= deadline_s:
                 break
             logger.debug("call is tried again", extra={"call": _name(request), "why": problem})
             await asyncio.sleep(pause_s)
-        raise ClusterUnavailable(f"{_name(request)}: {problem}", retry_after_s=wait_s)
+        text = f"{_name(request)}: {problem}"
+        raise ClusterUnavailable(text, retry_after_s=wait_s, refused=refused)
 
-    async def _try(self, request: Request, limit_s: float) -> tuple[bytes | None, str, float]:
-        """Send once: the body, or what went wrong and how long the server asks us to wait."""
+    async def _try(self, request: Request, limit_s: float) -> _Trial:
+        """Send once."""
         limits = aiohttp.ClientTimeout(total=limit_s, sock_connect=CONNECT_TIMEOUT_S)
         try:
             async with self._open(self._calls, request, limits) as response:
@@ -210,14 +223,14 @@ class ApiServer:
                 status = response.status
                 wait_s = _retry_after_s(response.headers.get("Retry-After"))
         except TimeoutError:
-            return None, f"no answer within {limit_s:.1f} s", 0.0
+            return _Trial(None, f"no answer within {limit_s:.1f} s")
         except (aiohttp.ClientError, OSError) as problem:
-            return None, f"{type(problem).__name__}: {problem}", 0.0
+            return _Trial(None, f"{type(problem).__name__}: {problem}")
         if status < HTTPStatus.MULTIPLE_CHOICES:
-            return body, "", 0.0
+            return _Trial(body)
         refusal = _answered(status, body)
         if _is_passing(status) or await self._was_renewed(status):
-            return None, str(refusal), wait_s
+            return _Trial(None, str(refusal), wait_s, status == HTTPStatus.TOO_MANY_REQUESTS)
         raise refusal
 
     async def _was_renewed(self, status: int) -> bool:

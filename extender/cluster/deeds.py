@@ -5,7 +5,17 @@ from __future__ import annotations
 import msgspec
 
 from extender.cluster import api
-from extender.cluster.records import Bound, Conditions, GateLifted, Gone, Nominated, Noticed, Record
+from extender.cluster.records import (
+    Bound,
+    Conditions,
+    Doomed,
+    Evicted,
+    GateLifted,
+    Gone,
+    Nominated,
+    Noticed,
+    Record,
+)
 from extender.cluster.shapes import PLAN_ANNOTATION
 from extender.core.decisions.requests import GATE
 from extender.service.ports import Condition
@@ -18,6 +28,8 @@ class Deeds:
         self.bound: dict[str, Bound] = {}
         self.nominated: dict[str, str] = {}
         self.lifted: set[str] = set()
+        self.doomed: dict[str, str] = {}  # what their DisruptionTarget says
+        self.evicted: set[str] = set()
         self.conditions: dict[str, dict[str, Condition]] = {}
         self.where: dict[
             str, tuple[str, str, str, str]
@@ -44,6 +56,10 @@ class Deeds:
                 self.nominated[uid] = record.node
             case GateLifted():
                 self.lifted.add(uid)
+            case Doomed():
+                self.doomed[uid] = record.message
+            case Evicted():
+                self.evicted.add(uid)
             case Conditions():
                 known = self.conditions.setdefault(uid, {})
                 known.update({one.type: one for one in record.conditions})
@@ -61,7 +77,8 @@ class Deeds:
         ident = (record.kind, record.source, record.namespace, record.name)
         self.gone[ident] = self.gone.get(ident, 0) + 1
         self.lifted.discard(record.uid)
-        for table in (self.bound, self.nominated, self.conditions, self.where):
+        self.evicted.discard(record.uid)
+        for table in (self.bound, self.nominated, self.doomed, self.conditions, self.where):
             table.pop(record.uid, None)
 
 
@@ -106,6 +123,16 @@ def _pod(pod: api.Pod, deeds: Deeds) -> api.Pod:
             metadata = msgspec.structs.replace(metadata, annotations=annotations)
     elif uid in deeds.nominated and not spec.node_name:
         status = msgspec.structs.replace(status, nominated_node_name=deeds.nominated[uid])
+    if uid in deeds.doomed:
+        condition = api.StoredCondition(
+            type="DisruptionTarget",
+            status="True",
+            reason="PreemptionByScheduler",
+            message=deeds.doomed[uid],
+        )
+        status = msgspec.structs.replace(status, conditions=(*status.conditions, condition))
+    if uid in deeds.evicted:
+        status = msgspec.structs.replace(status, phase="Failed")
     if spec is pod.spec and status is pod.status:
         return pod
     return msgspec.structs.replace(pod, spec=spec, status=status, metadata=metadata)

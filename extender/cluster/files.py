@@ -43,6 +43,8 @@ from extender.cluster.records import (
     FILE,
     Bound,
     Conditions,
+    Doomed,
+    Evicted,
     GateLifted,
     Gone,
     Nominated,
@@ -54,6 +56,7 @@ from extender.cluster.world import World
 from extender.core.decisions.protection import Protection
 from extender.core.decisions.requests import GATE
 from extender.core.errors import BadInput, BindRefused, ClusterUnavailable
+from extender.core.events import EvictionHow
 from extender.core.groups import Source
 from extender.core.ids import GroupKey, NodeName, PodUid
 from extender.core.pods import Pod
@@ -271,6 +274,22 @@ class FileCluster:
                     GateLifted(at_us=at, namespace=pod.namespace, name=pod.name, uid=pod.uid)
                 )
 
+    async def doom(self, pod: PodRef, message: str) -> None:
+        """Note that a pod is about to be disrupted; see the port."""
+        async with self._lock(pod.uid):
+            self._pod(pod)
+            at, namespace, name = self._clock.now_us(), pod.namespace, pod.name
+            await self._write(
+                Doomed(at_us=at, namespace=namespace, name=name, uid=pod.uid, message=message)
+            )
+
+    async def evict(self, pod: PodRef, how: EvictionHow) -> None:  # noqa: ARG002 -- no budgets here
+        """Note that a pod was deleted; it is gone at once, there is no kubelet to wait for."""
+        async with self._lock(pod.uid):
+            self._pod(pod)
+            at, namespace, name = self._clock.now_us(), pod.namespace, pod.name
+            await self._write(Evicted(at_us=at, namespace=namespace, name=name, uid=pod.uid))
+
     async def bind(self, binding: Binding) -> None:
         """Bind a pod. A pod already bound to this very node is a success.
 
@@ -378,6 +397,7 @@ class FileCluster:
             message=notice.message,
             warning=notice.warning,
             action=notice.action,
+            related=notice.related,
         )
         try:
             await self._write(record)

@@ -22,6 +22,7 @@ from extender.cluster.anchors import Anchors
 from extender.cluster.bindings import Bindings
 from extender.cluster.client import Answered, ApiServer, Request, load_configuration
 from extender.cluster.discovery import discover, serves_ours
+from extender.cluster.evictions import Evictions
 from extender.cluster.finalizers import write_finalizers
 from extender.cluster.informers import Informer, Resource, Vanished
 from extender.cluster.notices import Notices
@@ -29,6 +30,7 @@ from extender.cluster.statuses import Statuses
 from extender.cluster.world import World
 from extender.core.decisions.protection import Protection
 from extender.core.errors import BindRefused, ClusterUnavailable
+from extender.core.events import EvictionHow
 from extender.core.groups import kind_of
 from extender.core.ids import GroupKey, NodeName
 from extender.core.view import ClusterView
@@ -67,6 +69,7 @@ class KubernetesCluster:
         self._chance = chance or random.Random()  # noqa: S311 -- jitter, not a secret
         self._world = World(guards=True)
         self._bindings = Bindings(server)
+        self._evictions = Evictions(server, clock)
         self._anchors = Anchors(server)
         self._statuses = Statuses(server, clock)
         self._notices = Notices(server, clock, instance=instance or socket.gethostname())
@@ -187,6 +190,14 @@ class KubernetesCluster:
         """Remove our scheduling gate; see the port."""
         await self._bindings.lift_gate(pod)
 
+    async def doom(self, pod: PodRef, message: str) -> None:
+        """Mark a pod as about to be disrupted; see the port."""
+        await self._evictions.doom(pod, message)
+
+    async def evict(self, pod: PodRef, how: EvictionHow) -> None:
+        """Delete or evict a pod; see the port."""
+        await self._evictions.evict(pod, how)
+
     async def bind(self, binding: Binding) -> None:
         """Post a Binding; see the port."""
         await self._bindings.bind(binding)
@@ -214,12 +225,14 @@ class KubernetesCluster:
 
     async def notice(self, notice: Notice) -> None:
         """Record a Kubernetes Event, if there are not too many; see the port."""
-        await self._notices.say(notice, self._api_version_of(notice))
+        related = self._api_version_of(*notice.related[:3]) if notice.related else ""
+        version = self._api_version_of(notice.kind, notice.namespace, notice.name)
+        await self._notices.say(notice, version, related)
 
-    def _api_version_of(self, notice: Notice) -> str:
-        if notice.kind == "Pod":
+    def _api_version_of(self, kind: str, namespace: str, name: str) -> str:
+        if kind == "Pod":
             return "v1"
-        key = GroupKey(notice.namespace, notice.name, kind_of(notice.kind))
+        key = GroupKey(namespace, name, kind_of(kind))
         found = self._world.view.groups.get(key)
         return found.api_version if found is not None else ""
 

@@ -68,17 +68,18 @@ class Notices:
         self.dropped = 0
         self.failed = 0
 
-    async def say(self, notice: Notice, api_version: str) -> None:
+    async def say(self, notice: Notice, api_version: str, related_version: str = "") -> None:
         """Write an Event, count it in an older one, or drop it. Never raises for the cluster.
 
         Args:
             notice: What to say.
             api_version: Of the object it is about.
+            related_version: Of the object that caused it.
         """
         now_ms = self._clock.monotonic_ms()
         request = self._series(notice, now_ms)
         if request is None and notice not in self._said:
-            request = self._new(notice, api_version, now_ms)
+            request = self._new(notice, api_version, related_version, now_ms)
         if request is None:
             return
         try:
@@ -109,7 +110,9 @@ class Notices:
         series = {"series": {"count": said.count, "lastObservedTime": at}}
         return _request("PATCH", f"{PATH}/{notice.namespace}/events/{said.name}", series)
 
-    def _new(self, notice: Notice, api_version: str, now_ms: int) -> Request | None:
+    def _new(
+        self, notice: Notice, api_version: str, related_version: str, now_ms: int
+    ) -> Request | None:
         bucket = self._objects.setdefault(notice.uid, _Bucket(BURST_ONE, now_ms))
         self._objects.move_to_end(notice.uid)
         _forget_oldest(self._objects)
@@ -121,7 +124,7 @@ class Notices:
         name = f"{notice.name[:200].rstrip('-.')}.{self._clock.new_id()}"
         self._said[notice] = _Said(name, 1, now_ms, now_ms)
         _forget_oldest(self._said)
-        event = {
+        event: dict[str, object] = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {"name": name, "namespace": notice.namespace},
@@ -132,15 +135,23 @@ class Notices:
             "reason": notice.reason[:128],
             "type": "Warning" if notice.warning else "Normal",
             "note": _cut(notice.message),
-            "regarding": {
-                "apiVersion": api_version,
-                "kind": notice.kind,
-                "namespace": notice.namespace,
-                "name": notice.name,
-                "uid": notice.uid,
-            },
+            "regarding": _reference(
+                api_version, notice.kind, notice.namespace, notice.name, notice.uid
+            ),
         }
+        if notice.related is not None:
+            event["related"] = _reference(related_version, *notice.related)
         return _request("POST", f"{PATH}/{notice.namespace}/events", event)
+
+
+def _reference(api_version: str, kind: str, namespace: str, name: str, uid: str) -> dict[str, str]:
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "namespace": namespace,
+        "name": name,
+        "uid": uid,
+    }
 
 
 def _request(method: str, path: str, body: object) -> Request:

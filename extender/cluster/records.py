@@ -12,9 +12,12 @@ Each line is an object with `type` and `at_us` (microseconds since the epoch):
      "uid":"...","conditions":[{"type":"...","status":"True","reason":"...","message":"..."}]}
     {"type":"notice","at_us":5,"kind":"Pod","namespace":"default","name":"p-0","uid":"...",
      "reason":"...","message":"...","warning":false,"action":"Scheduling"}
-    {"type":"gone","at_us":6,"kind":"Pod","source":"","namespace":"default","name":"p-0","uid":"..."}
+    {"type":"doomed","at_us":6,"namespace":"default","name":"p-0","uid":"...","message":"..."}
+    {"type":"evicted","at_us":7,"namespace":"default","name":"p-0","uid":"..."}
+    {"type":"gone","at_us":8,"kind":"Pod","source":"","namespace":"default","name":"p-0","uid":"..."}
 
-`gone`: the object left the manifests; an object that comes back under its name is a new one, with a
+`evicted`: the pod is gone at once, there is no kubelet to wait for, though its manifest may still be
+there. `gone`: the object left the manifests; an object that comes back under its name is a new one, with a
 new UID unless the manifest gives one. Readers may follow the file while it grows: only lines that
 end in a newline count, and types they do not know are to be skipped.
 
@@ -65,6 +68,16 @@ class Bound(_Line, frozen=True, kw_only=True, tag="bound"):
     plan: str = ""
 
 
+class Doomed(_Line, frozen=True, kw_only=True, tag="doomed"):
+    """A pod was marked as about to be disrupted."""
+
+    message: str
+
+
+class Evicted(_Line, frozen=True, kw_only=True, tag="evicted"):
+    """A pod was deleted or evicted."""
+
+
 class Conditions(_Line, frozen=True, kw_only=True, tag="conditions"):
     """Conditions of a group changed; only those that did."""
 
@@ -81,6 +94,7 @@ class Noticed(_Line, frozen=True, kw_only=True, tag="notice"):
     message: str
     warning: bool = False
     action: str = "Scheduling"
+    related: tuple[str, str, str, str] | None = None  # kind, namespace, name, UID
 
 
 class Gone(_Line, frozen=True, kw_only=True, tag="gone"):
@@ -91,7 +105,7 @@ class Gone(_Line, frozen=True, kw_only=True, tag="gone"):
 
 
 _Waiting = tuple[bytes, asyncio.Future[None]]
-Record = Nominated | GateLifted | Bound | Conditions | Noticed | Gone
+Record = Nominated | GateLifted | Bound | Doomed | Evicted | Conditions | Noticed | Gone
 
 
 class Records:

@@ -90,6 +90,15 @@ def pod_of(found: api.Pod, priorities: Priorities, volumes: VolumeFacts = NO_VOL
         else None,
         gates=tuple(gate.name for gate in spec.scheduling_gates),
         deleting=metadata.deletion_timestamp is not None,
+        deletes_us=micros(metadata.deletion_timestamp),
+        doomed=next(
+            (
+                c.reason
+                for c in found.status.conditions
+                if (c.type, c.status) == ("DisruptionTarget", "True")
+            ),
+            "",
+        ),
         phase=found.status.phase or "Pending",
         unschedulable=next(
             (

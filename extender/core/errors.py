@@ -54,12 +54,14 @@ class NotLeading(ExtenderError):
 class ClusterUnavailable(ExtenderError):
     """The API server did not answer or answered 5xx/429 to the last try. Try again with back-off.
 
-    `retry_after_s` is how long it asked to be left alone, 0 when it did not say.
+    `retry_after_s` is how long it asked to be left alone, 0 when it did not say. `refused`: nothing was done for
+    certain (429, or not sent); otherwise an effect may have been had.
     """
 
-    def __init__(self, *args: object, retry_after_s: float = 0.0) -> None:
+    def __init__(self, *args: object, retry_after_s: float = 0.0, refused: bool = False) -> None:
         super().__init__(*args)
         self.retry_after_s = retry_after_s
+        self.refused = refused
 
 
 class BindRefused(ExtenderError):

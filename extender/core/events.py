@@ -230,6 +230,7 @@ class VictimUnit(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defau
 
     kind: str  # CompositePodGroup | PodGroup | Pod
     path: str  # namespace/name
+    uid: str  # of the group or the pod
     priority: int
     pods: tuple[VictimPod, ...]
     cost: dict[str, int] = {}  # what it adds to the cost, by name (SPEC E-9)

@@ -185,6 +185,10 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     nominated: NodeName | None = None  # status.nominatedNodeName
     gates: tuple[str, ...] = ()  # names of scheduling gates
     deleting: bool = False  # has a deletionTimestamp: not a member any more, still occupying room
+    deletes_us: int = 0  # its deletionTimestamp: when its grace period ends
+    doomed: str = (
+        ""  # reason of DisruptionTarget=True: PreemptionByScheduler, EvictionByEvictionAPI, ...
+    )
     phase: str = "Pending"
     unschedulable: str = (
         ""  # message of PodScheduled=False, reason Unschedulable: kube-scheduler's words

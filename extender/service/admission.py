@@ -23,6 +23,7 @@ from extender.core.decisions.admission import (
 )
 from extender.core.decisions.differences import Circumstances, Nominations
 from extender.core.decisions.pod_rules import RuleBook
+from extender.core.decisions.evictions import decide_evictions
 from extender.core.decisions.reconcile import decide_reconcile
 from extender.core.decisions.requests import TreeParts, plan_request
 from extender.core.decisions.rows import NodeRows
@@ -37,9 +38,11 @@ from extender.core.state import Reservation, ReservationState
 from extender.core.view import ClusterView, forest_after
 from extender.service.barriers import Barriers
 from extender.service.effects import Effects
+from extender.service.evicting import Evictor
 from extender.service.leading import Leader
 from extender.service.planning import Planner
 from extender.service.ports import Clock, Cluster, DecisionInput, DecisionInputs
+from extender.service.preempting import before_verdict, may_admit, under_way
 from extender.service.reporting import Reporter
 from extender.settings import Settings
 from extender.telemetry import METRICS
@@ -82,6 +85,7 @@ class Admission:
         self._clock = clock
         self._settings = settings
         self.effects = Effects(cluster, leader, barriers.waits)
+        self.evictor = Evictor(cluster, leader, clock, settings)
         self.planner = Planner()
         self.forest: Forest = FOREST_EMPTY
         self.passes = 0
@@ -160,7 +164,8 @@ class Admission:
         self._barriers.sync(state)  # first: effects ask who is at bind for the plan of now
         self._suspicions.heed(view, state)  # before anybody is nominated
         self.effects.sync(view, state)
-        self._reporter.sync(view, state, self.forest)
+        self.evictor.sync(view, state)
+        self._reporter.sync(view, state, self.forest, self.evictor.holdups)
 
     def _look(self) -> tuple[ClusterView, ReservationState]:
         view = self._cluster.view()
@@ -178,7 +183,9 @@ class Admission:
             posted=self._barriers.posted(),
             expired=self._expired(state),
         )
-        drafts = decide_reconcile(view, state, self.forest, now)
+        known = self.evictor.knowledge(now.actor, now.cause, view)
+        drafts = decide_evictions(view, state, self.forest, known)  # before a root completes
+        drafts += decide_reconcile(view, state, self.forest, now)
         await self._leader.record([*drafts, *self._nominations.look(view, state, now)])
         await self._learn()
 
@@ -211,9 +218,14 @@ class Admission:
         oldest_us = self._clock.now_us() - self._settings.reservation_ttl_s * 1_000_000
         found = set()
         for root in state.roots.values():
+            pending = state.preemptions.get(root.uid)
+            if pending is not None and pending.victims:
+                continue  # recorded victims are still going
             if root.held and not root.bound:
                 progress_us = max(r.at_us for r in root.held.values())
                 progress_us = max(progress_us, self._barriers.progress_us(root.uid))
+                if pending is not None:
+                    progress_us = max(progress_us, pending.progress_us)
                 if progress_us < oldest_us:
                     found.add(root.uid)
         return frozenset(found)
@@ -256,11 +268,17 @@ class Admission:
         ):
             return
         current, request = self._request(tree)
-        if current is None or request is None or self._refused.holds(tree.root.uid, request):
+        if current is None or request is None:
+            return
+        pending = under_way(self._leader.speculative, tree.root.uid)
+        cleared = pending is not None and not pending.victims  # now it fits, or is given up
+        if self._refused.holds(tree.root.uid, request) and not cleared:
             return
         started_ms = self._clock.monotonic_ms()
         answer = self.planner.at_once(request)
-        if answer == "explain":
+        if not may_admit(pending, answer):
+            self._refused.put(tree.root.uid, request)  # looked at again when there is more room
+        elif answer == "explain":
             self._to_explain.append(tree.root.key)
         elif answer == "search":
             await self._recorded()  # a search takes time; what was decided is told meanwhile
@@ -280,8 +298,12 @@ class Admission:
         ):
             return  # members are still coming; a pass after that time finds this again
         self._counted[uid] = now_ms
-        recipe = self._recipe(encoded.digest, f"cluster revision {self._cluster.view().revision}")
-        drafts = decide_verdict(self._leader.speculative, tree, request, verdict, recipe)
+        view = self._cluster.view()
+        recipe = self._recipe(encoded.digest, f"cluster revision {view.revision}")
+        known = self.evictor.knowledge(recipe.actor, recipe.cause, view)
+        pending = under_way(self._leader.speculative, uid)
+        drafts = before_verdict(view, pending, verdict, known)
+        drafts += decide_verdict(self._leader.speculative, tree, request, verdict, recipe)
         self._record_soon(drafts, encoded)
         if not (isinstance(verdict, Plan) and verdict.assignments):
             self._refused.put(uid, request)

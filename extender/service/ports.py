@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from extender.core.decisions.protection import Protection
-from extender.core.events import Event
+from extender.core.events import Event, EvictionHow
 from extender.core.ids import Epoch, GroupKey, NodeName, PlanId, PodUid, Position, RootUid
 from extender.core.view import ClusterView
 
@@ -261,6 +261,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     warning: bool = False
     action: str = "Scheduling"
+    related: tuple[str, str, str, str] | None = None  # kind, namespace, name, UID of who caused it
 
 
 class Anchor(Protocol):
@@ -311,6 +312,27 @@ class Cluster(Anchor, Protocol):
         """Remove our scheduling gate (others stay); nothing happens when it is not there.
 
         Raises: as `nominate`.
+        """
+        ...
+
+    async def doom(self, pod: PodRef, message: str) -> None:
+        """Write DisruptionTarget=True, reason PreemptionByScheduler, before a pod is deleted (SPEC E-12).
+
+        Raises: as `nominate`.
+        """
+        ...
+
+    async def evict(self, pod: PodRef, how: EvictionHow) -> None:
+        """Ask for the end of a pod with its own grace period; it is gone when the view does not show it any more.
+
+        Args:
+            pod: Which one, by UID: one that was made again under the name is never touched.
+            how: *deleted* as kube-scheduler does it, or *evicted* through the Eviction API, which keeps
+                to PodDisruptionBudgets.
+
+        Raises:
+            BindRefused: It is gone, was made again, or somebody (an admission webhook) forbids it.
+            ClusterUnavailable: Try again later, not before its `retry_after_s`: also a budget that is spent.
         """
         ...
 

@@ -34,7 +34,7 @@ from extender.service.ports import Checkpoint, Checkpoints, EventLog, Head
 
 log = logging.getLogger(__name__)
 
-CODEC = "state-5"  # changes with the meaning or shape of the state; older checkpoints are then passed over
+CODEC = "state-6"  # changes with the meaning or shape of the state; older checkpoints are then passed over
 
 BULK_EVENTS = 20_000  # from here on it pays to unpack the whole state before a fold
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -29,6 +31,7 @@ log = logging.getLogger(__name__)
 
 MISMATCH = "TemplateMismatch"
 NOTICES_PER_TREE_MAX = 100  # pods of one tree that get an Event of their own per change of reason
+NO_HOLDUPS: Final[Mapping[RootUid, str]] = {}
 SETTLED_MS = 1_000  # a reason that stands shorter is not told: objects of a tree come one by one
 
 
@@ -68,16 +71,31 @@ class Reporter:
             None  # forest and node generation of the last warnings
         )
 
-    def sync(self, view: ClusterView, state: ReservationState, forest: Forest) -> None:
-        """Queue what differs from what was said before."""
+    def sync(
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        forest: Forest,
+        holdups: Mapping[RootUid, str] = NO_HOLDUPS,
+    ) -> None:
+        """Queue what differs from what was said before.
+
+        Args:
+            view: The cluster.
+            state: What is durable.
+            forest: The trees of the view.
+            holdups: By root what keeps its preemption from going on, in words.
+        """
         trees: dict[RootUid, tuple[object, ...]] = {}
         for tree in forest.trees.values():
             root = state.roots.get(tree.root.uid)
-            made_from = trees[tree.root.uid] = (tree, root, view.blueprints)
-            if _same(self._trees.get(tree.root.uid, (None, None, None)), made_from):
+            holdup = holdups.get(tree.root.uid, "")
+            made_from = trees[tree.root.uid] = (tree, root, view.blueprints, holdup)
+            before = self._trees.get(tree.root.uid, (None, None, None, ""))
+            if _same(before[:3], made_from[:3]) and before[3] == holdup:
                 continue
             for group in tree.groups:
-                self._condition(group, _condition_of(tree, group, root))
+                self._condition(group, _condition_of(tree, group, root, holdup))
             self._templates(view, tree)
         self._trees = trees
         self._warnings(view, forest)
@@ -226,7 +244,9 @@ def _type(group: Group) -> str:
     return f"{group.key.kind}InitiallyScheduled"
 
 
-def _condition_of(tree: Tree, group: Group, root: RootState | None) -> Condition | None:
+def _condition_of(
+    tree: Tree, group: Group, root: RootState | None, holdup: str = ""
+) -> Condition | None:
     """Say what stands on a group of a tree (SPEC F, X7)."""
     if tree.problems:
         text = "; ".join(problem.text for problem in tree.problems)
@@ -239,7 +259,7 @@ def _condition_of(tree: Tree, group: Group, root: RootState | None) -> Condition
         return _satisfied_condition(tree, group, root)
     if root.answer is None:
         return None
-    text = "; ".join(root.answer.reasons)
+    text = "; ".join((*root.answer.reasons, *((holdup,) if holdup else ())))
     gates = foreign_gates(tree)
     if gates:
         text += f"; pods held by the scheduling gates {', '.join(gates)} are not members yet"

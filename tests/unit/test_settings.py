@@ -32,6 +32,7 @@ def test_flags_win_over_the_environment():
 def test_every_field_is_a_variable():
     """Each field is read from GANG_EXTENDER_<FIELD>; an empty variable is no variable."""
     odd = {"listen": "127.0.0.1:9", "log_level": "DEBUG", "barrier_timeout_s": "12"}
+    odd |= {"preemption": "off", "eviction": "evict"}
     for field in msgspec.structs.fields(Settings):
         text = odd.get(field.name, "7" if field.type in (int, float) else "x")
         if field.name == "bind_timeout_s":
@@ -48,7 +49,7 @@ def test_every_field_is_a_variable():
         ("LISTEN", "8888"), ("LISTEN", "host:"), ("LISTEN", "host:99999"), ("LISTEN", "host:http"),
         ("PLAN_BUDGET", "many"), ("PLAN_BUDGET", "0"), ("LEASE_TTL_S", "-1"), ("LEASE_TTL_S", "soon"),
         ("RESERVATION_TTL_S", "1.5"), ("LOG_LEVEL", "LOUD"), ("BARRIER_TIMEOUT_S", "50"),
-        ("BIND_TIMEOUT_S", "20"), ("BODY_MAX_BYTES", "64MiB"),
+        ("BIND_TIMEOUT_S", "20"), ("PREEMPTION", "no"), ("EVICTION", "drain"), ("BODY_MAX_BYTES", "64MiB"),
     ],
 )  # fmt: skip
 def test_a_value_that_does_not_fit_is_named(name, value):

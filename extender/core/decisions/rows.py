@@ -1,8 +1,8 @@
 """Free room per node, and the planner's row of each node, kept from one request to the next.
 
 Free room on a node is what is left after assigned pods (terminating ones too), unassigned pods that
-are nominated there with equal or higher priority, and every held reservation whose pod is not
-assigned yet.
+are nominated there with equal or higher priority, every held reservation whose pod is not
+assigned yet, and what pending preemptions of equal or higher priority hold (`holds`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from immutables import Map
 
+from extender.core.decisions.holds import claimants, held_beyond_victims
 from extender.core.ids import NodeName, PodUid, RootUid
 from extender.core.nodes import Node
 from extender.core.planner.placement import PlanNode
@@ -30,6 +31,7 @@ class Taken(msgspec.Struct):
     held: tuple[Reservation, ...] = ()  # their pods are not assigned yet
     nominated: tuple[Pod, ...] = ()  # no members: nominations of members are ours
     ports: tuple[HostPort, ...] = ()
+    claimed: tuple[tuple[str, int], ...] = ()  # held for preemptors, beside what victims occupy
     reserved: bool = False  # some of it is held for another tree than the one that asks
 
     def same(self, other: Taken | None) -> bool:
@@ -38,6 +40,7 @@ class Taken(msgspec.Struct):
             other is not None
             and self.reserved == other.reserved
             and self.ports == other.ports
+            and self.claimed == other.claimed
             and len(self.held) == len(other.held)
             and len(self.nominated) == len(other.nominated)
             and all(a is b for a, b in zip(self.held, other.held, strict=True))
@@ -59,6 +62,10 @@ def taken_room(
         taken = _held_back(view, held.values(), root_uid)
         if taken is not None:
             found[node] = taken
+    for node in state.claimed_on:
+        claimed = _with_claims(found.get(node), view, state, node, priority, root_uid)
+        if claimed is not None:
+            found[node] = claimed
     for pod in view.nominated.values():
         if pod.nominated is not None and _counts(pod, priority):
             found[pod.nominated] = _with_nomination(found.get(pod.nominated), pod)
@@ -70,6 +77,7 @@ def taken_on(
 ) -> Taken | None:
     """Collect the same for one node."""
     taken = _held_back(view, state.held_on.get(node, NO_HOLDS).values(), "")
+    taken = _with_claims(taken, view, state, node, priority, "")
     for pod in view.nominated.values():
         if pod.nominated == node and _counts(pod, priority):
             taken = _with_nomination(taken, pod)
@@ -96,12 +104,43 @@ def _held_back(view: ClusterView, held: Iterable[Reservation], root_uid: str) ->
     return Taken(held=tuple(waiting), ports=ports, reserved=reserved) if waiting else None
 
 
+def _with_claims(
+    taken: Taken | None,
+    view: ClusterView,
+    state: ReservationState,
+    node: NodeName,
+    priority: int,
+    root_uid: str,
+) -> Taken | None:
+    """Add what preemptors of equal or higher priority hold on a node."""
+    amounts: dict[str, int] = {}
+    ports: tuple[HostPort, ...] = ()
+    for preemption in claimants(state, node, priority=priority, root_uid=root_uid):
+        for name, amount in held_beyond_victims(view, preemption, node).items():
+            amounts[name] = amounts.get(name, 0) + amount
+        for claim in preemption.claims[node]:
+            pod = view.pods.get(claim.uid)
+            if pod is not None and pod.node is None:
+                ports += pod.shape.host_ports
+    if not amounts and not ports:
+        return taken
+    taken = taken or Taken()
+    return Taken(
+        held=taken.held,
+        nominated=taken.nominated,
+        ports=taken.ports + ports,
+        claimed=tuple(sorted(amounts.items())),
+        reserved=True,
+    )
+
+
 def _with_nomination(taken: Taken | None, pod: Pod) -> Taken:
     taken = taken or Taken()
     return Taken(
         held=taken.held,
         nominated=(*taken.nominated, pod),
         ports=taken.ports + pod.shape.host_ports,
+        claimed=taken.claimed,
         reserved=taken.reserved,
     )
 
@@ -115,6 +154,8 @@ def taken_requests(taken: Taken) -> dict[str, int]:
     for pod in taken.nominated:
         for name, amount in pod.shape.requests:
             total[name] = total.get(name, 0) + amount
+    for name, amount in taken.claimed:
+        total[name] = total.get(name, 0) + amount
     return total
 
 
@@ -140,16 +181,16 @@ class NodeRows:
         self._usage = _NO_USAGE
         self._with_taken: frozenset[NodeName] = frozenset()
         self._taken: dict[int, dict[NodeName, Taken]] = {}  # by priority
-        self._taken_from: tuple[object, object, object] = (None, None, None)
+        self._taken_from: tuple[object, ...] = (None, None, None, None)
 
     def taken(
         self, view: ClusterView, state: ReservationState, *, priority: int, root_uid: RootUid
     ) -> Mapping[NodeName, Taken]:
-        """Give `taken_room`; made once for all trees of a priority that hold nothing themselves."""
+        """Give `taken_room`; made once for all trees of a priority for which nothing is held."""
         root = state.roots.get(root_uid)
-        if root is not None and root.held:
+        if (root is not None and root.held) or root_uid in state.preemptions:
             return taken_room(view, state, priority=priority, root_uid=root_uid)
-        made_from = (view.pods, view.nominated, state.held_on)
+        made_from = (view.pods, view.nominated, state.held_on, state.preemptions)
         if any(a is not b for a, b in zip(made_from, self._taken_from, strict=True)):
             self._taken, self._taken_from = {}, made_from
         known = self._taken.get(priority)

@@ -11,12 +11,14 @@ from typing import Literal
 
 import msgspec
 
+from extender.core.decisions.holds import claimants, held_beyond_victims
 from extender.core.decisions.requests import foreign_gates
+from extender.core.decisions.rows import NO_HOLDS
 from extender.core.groups import Forest, Tree
 from extender.core.ids import GroupKey, NodeName, PodUid
 from extender.core.planner.placement import GIVEN
 from extender.core.pods import Pod
-from extender.core.state import Reservation, ReservationState, RootState
+from extender.core.state import PREEMPTING, Reservation, ReservationState, RootState
 from extender.core.view import NOTHING, ClusterView
 
 FilterOutcome = Literal["redeemed", "not-offered", "refused", "passed", "protected"]
@@ -134,6 +136,8 @@ def _answer_words(root: RootState, tree: Tree) -> str:
     assert root.answer is not None
     if root.answer.outcome == "waiting":
         return "waiting for members"
+    if root.answer.outcome == PREEMPTING:
+        return "waits for its preemption to finish"
     if root.answer.outcome == "invalid":
         return "not planned yet"  # it was invalid, is mended, and the next pass plans it
     beyond = root.phase in ("admitted", "satisfied")
@@ -154,13 +158,13 @@ def _answer_words(root: RootState, tree: Tree) -> str:
 def _protect(
     view: ClusterView, state: ReservationState, pod: Pod, offered: Sequence[NodeName]
 ) -> FilterDecision:
-    if pod.pinned is not None or not state.held_on:
+    if pod.pinned is not None or not (state.held_on or state.claimed_on):
         return FilterDecision(outcome="passed", passed=tuple(offered))
-    asked = dict(pod.shape.requests)
     refused = {
         name
         for name in offered
-        if name in state.held_on and not _room_beside(view, state, name, asked, pod.priority)
+        if (name in state.held_on or name in state.claimed_on)
+        and not _room_beside(view, state, name, pod)
     }
     if not refused:
         return FilterDecision(outcome="passed", passed=tuple(offered))
@@ -172,30 +176,29 @@ def _protect(
     )
 
 
-def _room_beside(
-    view: ClusterView,
-    state: ReservationState,
-    name: NodeName,
-    asked: Mapping[str, int],
-    priority: int,
-) -> bool:
+def _room_beside(view: ClusterView, state: ReservationState, name: NodeName, pod: Pod) -> bool:
+    """Say whether a node has room for a pod beside what is held there against it."""
     node = view.nodes.get(name)
     if node is None:
         return True
     taken = dict(view.usage.get(name, NOTHING).requests)
     guarded = False
-    for reservation in state.held_on[name].values():
-        pod = view.pods.get(reservation.uid)
-        if reservation.priority < priority or (pod is not None and pod.node is not None):
+    for reservation in state.held_on.get(name, NO_HOLDS).values():
+        member = view.pods.get(reservation.uid)
+        if reservation.priority < pod.priority or (member is not None and member.node is not None):
             continue
         guarded = True
         for resource, amount in reservation.requests.items():
+            taken[resource] = taken.get(resource, 0) + amount
+    for preemption in claimants(state, name, priority=pod.priority, root_uid=pod.uid):
+        guarded = True
+        for resource, amount in held_beyond_victims(view, preemption, name).items():
             taken[resource] = taken.get(resource, 0) + amount
     if not guarded:
         return True
     return all(
         node.allocatable.get(resource, 0) - taken.get(resource, 0) >= amount
-        for resource, amount in asked.items()
+        for resource, amount in pod.shape.requests
         if resource in node.allocatable
     )
 
@@ -238,8 +241,10 @@ def empty_shares(
     totals: dict[tuple[str, str], int] = {}
     empties: dict[tuple[str, str], int] = {}
     for name, node in view.nodes.items():
-        busy = name in state.held_on or any(
-            resource != "pods" for resource in view.usage.get(name, NOTHING).requests
+        busy = (
+            name in state.held_on
+            or name in state.claimed_on
+            or any(resource != "pods" for resource in view.usage.get(name, NOTHING).requests)
         )
         for key in keys:
             value = node.labels.get(key)

@@ -117,7 +117,7 @@ def _of_preemption(draw, state, uid, root, fresh):
 def _plans(draw, fresh):
     units = tuple(
         VictimUnit(
-            kind="PodGroup", path=f"ns/u{next(fresh)}", priority=0,
+            kind="PodGroup", path=f"ns/u{next(fresh)}", uid="u", priority=0,
             pods=tuple(
                 VictimPod(pod=f"ns/v{n}", uid=PodUid(f"v{n}"), node=NODES[n % 3])
                 for n in (next(fresh), next(fresh))
