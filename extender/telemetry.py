@@ -11,6 +11,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from extender.core.planner.placement import Plan, Verdict
+from extender.core.planner.preempt import Answer, NoPreemption
 
 _PLAIN = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
@@ -150,6 +151,15 @@ class Metrics:
         self.search_nodes.inc(verdict.search.nodes)
         if not verdict.search.exhausted:
             self.budget_exhausted.inc()
+
+    def preemption_answered(self, answer: Answer, took_ms: int) -> None:
+        """Count a search for victims."""
+        self.preemption_seconds.observe(took_ms / 1000)
+        if isinstance(answer, NoPreemption):
+            self.preemption_attempts.labels(answer.cause).inc()
+        else:
+            self.preemption_attempts.labels("victims").inc()
+            self.preemption_victims.observe(sum(len(unit.pods) for unit in answer.victims))
 
 
 METRICS = Metrics()

@@ -8,7 +8,7 @@ an upcaster in `store/upcasters.py`. A new fact is added to DESIGN section 3 fir
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
 
@@ -119,7 +119,9 @@ class ConflictRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class GangRefused(Fact, frozen=True, kw_only=True):
-    """A tree found no place; recorded when the answer changes, not on every try."""
+    """A tree found no place; recorded when the answer changes, not on every try. Version 2: `considered`."""
+
+    VERSION: ClassVar[int] = 2
 
     outcome: str  # impossible | unknown | waiting
     reasons: tuple[str, ...]
@@ -128,6 +130,7 @@ class GangRefused(Fact, frozen=True, kw_only=True):
     input_digest: str = ""
     search_nodes: int = 0
     exhausted: bool = False
+    considered: tuple[str, ...] = ()  # why preemption does not help, where it was looked at
 
 
 class RootInvalid(Fact, frozen=True, kw_only=True):
@@ -271,6 +274,7 @@ class PreemptionPlanned(Fact, frozen=True, kw_only=True):
     shapes: tuple[dict[str, int], ...]  # as in `GangAdmitted`
     assignments: tuple[AssignmentRecord, ...]
     superseded: tuple[SupersededRecord, ...] = ()
+    awaits: tuple[VictimPod, ...] = ()  # terminate already on nodes of the assignments: waited for
     planner: str = ""
     input_digest: str = ""
     search_nodes: int = 0

@@ -62,6 +62,7 @@ class Preemption(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     begun: frozenset[str] = frozenset()  # units of which a pod is gone, or may be, by our doing
     evicted: int = 0  # victims that are gone
     claims: Map[NodeName, tuple[Claim, ...]] = Map()  # empty once admitted or ended
+    awaits: frozenset[PodUid] = frozenset()  # terminated already when it was planned
     extras: bool = False  # the preemptor was satisfied before: it asks for more members
     ended: bool = False  # completed or abandoned; only begun units are left
 
@@ -94,6 +95,7 @@ def planned(event: Event, fact: PreemptionPlanned, *, extras: bool) -> Preemptio
         priorities=tuple(unit.priority for unit in fact.victims),
         victims=Map(victims),
         claims=Map({node: tuple(found) for node, found in claims.items()}),
+        awaits=frozenset(pod.uid for pod in fact.awaits),
         extras=extras,
     )
 

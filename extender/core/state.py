@@ -443,7 +443,10 @@ class Folding:
     def _refuse(self, event: Event, fact: GangRefused) -> None:
         root = self._root(event)
         root.answer = Answer(
-            outcome=fact.outcome, reasons=fact.reasons, position=event.position, at_us=event.at_us
+            outcome=fact.outcome,
+            reasons=fact.reasons + fact.considered,
+            position=event.position,
+            at_us=event.at_us,
         )
         if root.phase not in _HOLDS_ROOM:
             root.phase = "waiting" if fact.outcome == "waiting" else "refused"
@@ -506,6 +509,7 @@ def _preempting(event: Event, fact: PreemptionPlanned) -> Answer:
     """Word the answer that stands while victims go (SPEC E-12)."""
     pods = sum(len(unit.pods) for unit in fact.victims)
     units = len(fact.victims)
+    pods += len(fact.awaits)
     text = (
         f"waits for its preemption to finish: {pods} pod{'s' * (pods != 1)} of {units} disruption "
         f"unit{'s' * (units != 1)} of lower priority make room"

@@ -24,16 +24,32 @@ from extender.core.decisions.admission import (
 from extender.core.decisions.differences import Circumstances, Nominations
 from extender.core.decisions.pod_rules import RuleBook
 from extender.core.decisions.evictions import decide_evictions
+from extender.core.decisions.holds import cleared
+from extender.core.decisions.preemption import (
+    decide_preemption,
+    preemption_request,
+    still_makes_room,
+)
 from extender.core.decisions.reconcile import decide_reconcile
 from extender.core.decisions.requests import TreeParts, plan_request
 from extender.core.decisions.rows import NodeRows
 from extender.core.decisions.standing import Refusals
 from extender.core.decisions.vetoes import Suspicions, VetoBook, decide_vetoes
 from extender.core.errors import ClusterUnavailable, NotLeading, StoreUnavailable
-from extender.core.events import Draft, Event, GangAdmitted, GangExtended, GangRefused
+from extender.core.events import (
+    Draft,
+    Event,
+    GangAdmitted,
+    GangExtended,
+    GangRefused,
+    PreemptionPlanned,
+)
 from extender.core.groups import Forest, Tree
 from extender.core.ids import GroupKey, NodeName, PlanId, PodUid, RootUid
 from extender.core.planner.placement import Plan, PlanRequest, Verdict
+from extender.core.planner.preempt import NoPreemption
+from extender.core.planner.search import Later
+from extender.core.pods import Pod
 from extender.core.state import Reservation, ReservationState
 from extender.core.view import ClusterView, forest_after
 from extender.service.barriers import Barriers
@@ -42,7 +58,13 @@ from extender.service.evicting import Evictor
 from extender.service.leading import Leader
 from extender.service.planning import Planner
 from extender.service.ports import Clock, Cluster, DecisionInput, DecisionInputs
-from extender.service.preempting import before_verdict, may_admit, under_way
+from extender.service.preempting import (
+    Asking,
+    before_verdict,
+    may_admit,
+    under_way,
+    worth_asking,
+)
 from extender.service.reporting import Reporter
 from extender.settings import Settings
 from extender.telemetry import METRICS
@@ -100,6 +122,7 @@ class Admission:
         self._nominations = Nominations()
         self._vetoes = VetoBook()
         self._refused = Refusals()
+        self._asking = Asking(clock, wanted=settings.preemption == "on")
         self._not_before: dict[RootUid, int] = {}  # a costly refusal is not repeated at once
         self._counted: dict[RootUid, int] = {}  # when a tree was last answered
         self._recording: list[Awaitable[tuple[Event, ...]]] = []  # on their way, in this pass
@@ -242,6 +265,7 @@ class Admission:
         trees.sort(key=lambda t: (-t.root.priority, t.root.created_us, t.root.key))
         wanted = {tree.root.uid for tree in trees}
         self._refused.keep(wanted)
+        self._asking.keep(wanted)
         self._parts.keep({tree.root.uid for tree in self.forest.trees.values()})
         self._book.keep(wanted)
         self._not_before = {uid: t for uid, t in self._not_before.items() if uid in wanted}
@@ -270,22 +294,30 @@ class Admission:
         current, request = self._request(tree)
         if current is None or request is None:
             return
-        pending = under_way(self._leader.speculative, tree.root.uid)
-        cleared = pending is not None and not pending.victims  # now it fits, or is given up
-        if self._refused.holds(tree.root.uid, request) and not cleared:
+        view, uid = self._cluster.view(), tree.root.uid
+        pending = under_way(self._leader.speculative, uid)
+        again = cleared(view, pending) if pending is not None else self._asking.due(uid)
+        if self._refused.holds(uid, request) and not again:
             return
         started_ms = self._clock.monotonic_ms()
         answer = self.planner.at_once(request)
-        if not may_admit(pending, answer):
-            self._refused.put(tree.root.uid, request)  # looked at again when there is more room
-        elif answer == "explain":
-            self._to_explain.append(tree.root.key)
+        if not may_admit(view, pending, answer):
+            self._refused.put(uid, request)  # looked at again when there is more room
         elif answer == "search":
             await self._recorded()  # a search takes time; what was decided is told meanwhile
             await self._search(current, request)
+        elif answer == "explain" or self._asks(current, request, answer):
+            self._to_explain.append(tree.root.key)
         else:
             METRICS.planned(answer, self._clock.monotonic_ms() - started_ms)
             self._decided(current, request, answer, self.planner.encode(request))
+
+    def _asks(self, tree: Tree, request: PlanRequest, verdict: Verdict | Later) -> bool:
+        """Say whether to look for victims after this answer: nothing of the tree can be placed otherwise."""
+        if isinstance(verdict, Plan) and verdict.assignments:
+            return False  # what fits is taken first; who is left over may ask in the next pass
+        view, state = self._cluster.view(), self._leader.speculative
+        return worth_asking(request, verdict) and self._asking.may(view, state, tree)
 
     def _decided(
         self, tree: Tree, request: PlanRequest, verdict: Verdict, encoded: DecisionInput
@@ -303,7 +335,9 @@ class Admission:
         known = self.evictor.knowledge(recipe.actor, recipe.cause, view)
         pending = under_way(self._leader.speculative, uid)
         drafts = before_verdict(view, pending, verdict, known)
-        drafts += decide_verdict(self._leader.speculative, tree, request, verdict, recipe)
+        drafts += decide_verdict(
+            self._leader.speculative, tree, request, verdict, recipe, self._asking.considered(uid)
+        )
         self._record_soon(drafts, encoded)
         if not (isinstance(verdict, Plan) and verdict.assignments):
             self._refused.put(uid, request)
@@ -312,7 +346,8 @@ class Admission:
         if not drafts:
             return
         rests_on_input = any(
-            isinstance(d.fact, GangAdmitted | GangExtended | GangRefused) for d in drafts
+            isinstance(d.fact, GangAdmitted | GangExtended | GangRefused | PreemptionPlanned)
+            for d in drafts
         )
         save = functools.partial(self._inputs.save, encoded) if encoded and rests_on_input else None
         self._recording.append(self._leader.record_soon(drafts, save))
@@ -337,7 +372,11 @@ class Admission:
                 self._barriers.nudge()  # the others have their turn in the next pass, at once
                 break
             current, request = self._request(tree)
-            if current is not None and request is not None:
+            if current is None or request is None:
+                continue
+            if not self._asks(current, request, "explain") or not await self._make_room(
+                current, request, None
+            ):
                 await self._search(current, request)
         await self._recorded()
 
@@ -366,9 +405,55 @@ class Admission:
         if placed and now != request and not still_holds(request, verdict, now):  # type: ignore[arg-type]
             self._barriers.nudge()  # the world moved while we planned: the next pass plans again
             return
+        if self._asks(current, request, verdict) and await self._make_room(
+            current, request, verdict
+        ):
+            return
         self._decided(current, request, verdict, encoded)
         if not placed:
             self._not_before[uid] = self._clock.monotonic_ms() + PAUSE_PER_MS * took_ms
+
+    async def _make_room(self, tree: Tree, request: PlanRequest, verdict: Verdict | None) -> bool:
+        """Look for victims in the other process, and record them; False where nobody is to go."""
+        uid = tree.root.uid
+        asked = self._preemption_request(tree, request)
+        encoded = self.planner.encode(asked)
+        started_ms = self._clock.monotonic_ms()
+        try:
+            answer = await self.planner.preempt(encoded, verdict)
+        except BrokenProcessPool:
+            log.exception("planner process died", extra={"root": tree.root.key.path})
+            self._asking.answered(uid, None, CRASHED_MS)
+            return False
+        took_ms = self._clock.monotonic_ms() - started_ms
+        METRICS.preemption_answered(answer, took_ms)
+        if isinstance(answer, NoPreemption):
+            self._asking.answered(uid, answer, took_ms)
+            return False
+        current, now = self._request(tree)
+        view, state = self._cluster.view(), self._leader.speculative
+        if current is None or now is None or not self._asking.may(view, state, current):
+            return True
+        if not still_makes_room(asked, answer, self._preemption_request(current, now)):
+            self._barriers.nudge()  # the world moved while we searched: the next pass asks again
+            return True
+        recipe = self._recipe(encoded.digest, f"cluster revision {view.revision}")
+        drafts = decide_preemption(view, state, current, asked, answer, recipe)
+        self._asking.answered(uid, None, took_ms)
+        self._record_soon(drafts, encoded)
+        await self._recorded()
+        self._barriers.nudge()  # deletions begin, or the room is there already
+        return True
+
+    def _preemption_request(self, tree: Tree, request: PlanRequest) -> PlanRequest:
+        return preemption_request(
+            self._cluster.view(),
+            self._leader.speculative,
+            self.forest,
+            tree,
+            request,
+            releasing=self._barriers.started(),
+        )
 
     def _request(self, tree: Tree) -> tuple[Tree | None, PlanRequest | None]:
         """Make the input of a tree as it is now; nothing when there is nothing to plan any more."""

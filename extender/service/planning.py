@@ -12,11 +12,14 @@ import logging
 import multiprocessing
 import os
 import signal
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
 
 from extender.core.planner.canonical import Decoder, Encoder
 from extender.core.planner.placement import PlanGroup, PlanRequest, Verdict
+from extender.core.planner.preempt import Answer, preempt
 from extender.core.planner.search import Fleet, Later, plan, plan_at_once
 from extender.service.ports import DecisionInput
 
@@ -27,6 +30,7 @@ AT_ONCE_CELLS_MAX = 16_000_000  # pairs of member and node
 AT_ONCE_GROUPS_MAX = 50
 AT_ONCE_EFFORT = 500  # search nodes
 PR_SET_PDEATHSIG = 1
+T = TypeVar("T")
 
 
 class Planner:
@@ -58,21 +62,36 @@ class Planner:
         Raises:
             BrokenProcessPool: The worker died twice over the same request (out of memory?).
         """
+        return await self._away(_plan_bytes, encoded)
+
+    async def preempt(self, encoded: DecisionInput, verdict: Verdict | None) -> Answer:
+        """Look for units whose eviction makes room, however long it takes.
+
+        Args:
+            encoded: A request with `evictable`.
+            verdict: What `plan` said to the same request, where that is known.
+
+        Raises: as `plan`.
+        """
+        return await self._away(_preempt_bytes, encoded, verdict)
+
+    async def _away(self, work: Callable[..., T], encoded: DecisionInput, *more: object) -> T:
+        """Do something in the other process; once more when that dies."""
         try:
-            return await self._away(encoded)
+            return await self._send(work, encoded, *more)
         except BrokenProcessPool:
             log.warning("planner process died, starting another", extra={"digest": encoded.digest})
             self._pool = None
-            return await self._away(encoded)
+            return await self._send(work, encoded, *more)
 
-    async def _away(self, encoded: DecisionInput) -> Verdict:
+    async def _send(self, work: Callable[..., T], encoded: DecisionInput, *more: object) -> T:
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(
                 1, mp_context=context, initializer=_begin_worker, initargs=(os.getpid(),)
             )
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, _plan_bytes, encoded.head, encoded.parts)
+        return await loop.run_in_executor(self._pool, work, encoded.head, encoded.parts, *more)
 
     def stop(self) -> None:
         """End the worker at once: Python would wait at its own end for whatever is being planned."""
@@ -115,3 +134,9 @@ def _plan_bytes(head: bytes, parts: tuple[bytes, ...]) -> Verdict:
     request = _WORKER.decoder.decode(head, parts)
     _WORKER.fleet = _WORKER.fleet.renewed(request.nodes)
     return plan(request, fleet=_WORKER.fleet)
+
+
+def _preempt_bytes(head: bytes, parts: tuple[bytes, ...], verdict: Verdict | None) -> Answer:
+    request = _WORKER.decoder.decode(head, parts)
+    _WORKER.fleet = _WORKER.fleet.renewed(request.nodes)
+    return preempt(request, fleet=_WORKER.fleet, verdict=verdict)

@@ -1,4 +1,4 @@
-"""What a pending preemption means for the next plan of its tree (SPEC E-11, P15).
+"""When a tree asks for victims, and what a pending preemption means for its next plan (SPEC E-2, E-11, P15).
 
 A tree whose victims are still going is planned like any other, on the room that is free and that is held for
 it: when it fits, it is admitted at once. When it does not fit yet, it waits and says nothing new. When all its
@@ -7,15 +7,25 @@ victims are gone and it does not fit all the same, the preemption is given up.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final
 
 from extender.core.decisions.evictions import Knowledge, abandonment, better_offer
+from extender.core.decisions.holds import cleared
+from extender.core.decisions.units import may_preempt
 from extender.core.events import AbandonReason, Draft
+from extender.core.groups import Tree
 from extender.core.ids import RootUid
-from extender.core.planner.placement import GIVEN, Plan, Refusal, Verdict
+from extender.core.planner.placement import GIVEN, Plan, PlanRequest, Refusal, Verdict
+from extender.core.planner.preempt import NoPreemption, may_ask
+from extender.core.planner.search import Later
 from extender.core.preemptions import Preemption
 from extender.core.state import ReservationState
 from extender.core.view import ClusterView
+from extender.service.ports import Clock
+
+AGAIN_MS: Final = 5_000  # a tree that no eviction helped asks again after this time, ...
+AGAIN_PER_MS: Final = 20  # ... or after this many times as long as the search took
+LOWEST_MS: Final = 500  # how often the least priority of all that runs is looked up anew
 
 
 def under_way(state: ReservationState, uid: RootUid) -> Preemption | None:
@@ -24,14 +34,12 @@ def under_way(state: ReservationState, uid: RootUid) -> Preemption | None:
     return None if preemption is None or preemption.ended else preemption
 
 
-def may_admit(
-    preemption: Preemption | None, verdict: Verdict | Literal["explain", "search"]
-) -> bool:
+def may_admit(view: ClusterView, preemption: Preemption | None, verdict: Verdict | Later) -> bool:
     """Say whether the answer of the planner is to be acted on now.
 
     Extras for which room is made are not admitted in part while victims go (SPEC C.6).
     """
-    if preemption is None or not preemption.victims:
+    if preemption is None or cleared(view, preemption):
         return True
     if isinstance(verdict, Refusal):
         return verdict.outcome == "waiting"  # not complete any more: given up below
@@ -63,3 +71,74 @@ def _why_refused(verdict: Verdict) -> tuple[AbandonReason, str]:
     if GIVEN in text:
         return "vetoed", text
     return "room-lost", text
+
+
+class Asking:
+    """Which trees may ask for victims now, and what the last search said; memory only."""
+
+    def __init__(self, clock: Clock, *, wanted: bool) -> None:
+        """Prepare.
+
+        Args:
+            clock: For back-off.
+            wanted: Whether anybody may be evicted at all.
+        """
+        self._clock = clock
+        self._wanted = wanted
+        self._not_before: dict[RootUid, int] = {}
+        self._considered: dict[RootUid, tuple[str, ...]] = {}
+        self._lowest: int | None = None  # of pods that run, None: nobody does
+        self._lowest_ms = -LOWEST_MS
+
+    def may(self, view: ClusterView, state: ReservationState, tree: Tree) -> bool:
+        """Say whether a search for victims is worth its time.
+
+        Not while victims of the same tree are going, nor for extras before the minimum is bound (E-2), nor where
+        nobody of lower priority is there.
+        """
+        uid = tree.root.uid
+        root = state.roots.get(uid)
+        if root is not None and root.phase == "admitted":
+            return False
+        if not self._wanted or uid in state.preemptions or not may_preempt(tree):
+            return False
+        if self._clock.monotonic_ms() < self._not_before.get(uid, 0):
+            return False
+        return self._somebody_below(view, state, tree.root.priority)
+
+    def _somebody_below(self, view: ClusterView, state: ReservationState, priority: int) -> bool:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._lowest_ms >= LOWEST_MS:
+            self._lowest_ms = now_ms
+            running = (p.priority for pods in view.on_node.values() for p in pods.values())
+            self._lowest = min(running, default=None)
+        if self._lowest is not None and self._lowest < priority:
+            return True
+        return any(root.held and root.priority < priority for root in state.roots.values())
+
+    def due(self, uid: RootUid) -> bool:
+        """Say whether a tree that was refused may ask again though its room is the same."""
+        return uid in self._not_before and self._clock.monotonic_ms() >= self._not_before[uid]
+
+    def answered(self, uid: RootUid, answer: NoPreemption | None, took_ms: int) -> None:
+        """Remember what a search said; None: there are victims."""
+        pause_ms = max(AGAIN_MS, AGAIN_PER_MS * took_ms)
+        self._not_before[uid] = self._clock.monotonic_ms() + pause_ms
+        if answer is None or answer.cause == "not-triggered":
+            self._considered.pop(uid, None)
+        else:
+            self._considered[uid] = answer.reasons
+
+    def considered(self, uid: RootUid) -> tuple[str, ...]:
+        """Give the words of the last search that found nobody."""
+        return self._considered.get(uid, ())
+
+    def keep(self, roots: set[RootUid]) -> None:
+        """Forget all other trees."""
+        self._not_before = {uid: t for uid, t in self._not_before.items() if uid in roots}
+        self._considered = {uid: c for uid, c in self._considered.items() if uid in roots}
+
+
+def worth_asking(request: PlanRequest, verdict: Verdict | Later) -> bool:
+    """Say whether an answer of the planner may lead to preemption; what is not known yet may."""
+    return True if isinstance(verdict, str) else may_ask(request, verdict)

@@ -71,6 +71,7 @@ class _SavedPreemption(msgspec.Struct, frozen=True):
     priorities: tuple[int, ...]
     begun: frozenset[str]
     evicted: int
+    awaits: frozenset[PodUid]
     extras: bool
     ended: bool
     victims: tuple[Victim, ...]

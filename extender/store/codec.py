@@ -23,7 +23,9 @@ EMPTY_CHAIN: Final = bytes(32)  # the hash in front of position 1
 TYPES: Final[Mapping[str, type[AnyFact]]] = {fact.__name__: fact for fact in get_args(AnyFact)}
 
 # The version written for each type. Raise one together with an upcaster and a golden file.
-VERSIONS: Final[Mapping[str, int]] = dict.fromkeys(TYPES, 1)
+VERSIONS: Final[Mapping[str, int]] = {
+    tag: getattr(fact, "VERSION", 1) for tag, fact in TYPES.items()
+}
 
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 _DECODERS: Final = {tag: msgspec.json.Decoder(fact) for tag, fact in TYPES.items()}

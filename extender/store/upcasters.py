@@ -16,7 +16,13 @@ from typing import TypeAlias
 JsonObject: TypeAlias = dict[str, object]
 Upcaster: TypeAlias = Callable[[JsonObject], JsonObject]
 
-UPCASTERS: Mapping[tuple[str, int], Upcaster] = {}
+
+def _refused_without_preemption(data: JsonObject) -> JsonObject:
+    """Version 2 says why preemption does not help; before it, nobody had looked."""
+    return {**data, "considered": []}
+
+
+UPCASTERS: Mapping[tuple[str, int], Upcaster] = {("GangRefused", 1): _refused_without_preemption}
 
 
 def upcast(

@@ -83,14 +83,28 @@ def decide_invalid(state: ReservationState, tree: Tree, recipe: Recipe) -> list[
 
 
 def decide_verdict(
-    state: ReservationState, tree: Tree, request: PlanRequest, verdict: Verdict, recipe: Recipe
+    state: ReservationState,
+    tree: Tree,
+    request: PlanRequest,
+    verdict: Verdict,
+    recipe: Recipe,
+    considered: tuple[str, ...] = (),
 ) -> list[Draft]:
-    """Record an admission, an extension, or a refusal that says something new."""
+    """Record an admission, an extension, or a refusal that says something new.
+
+    Args:
+        state: What is held.
+        tree: What was planned.
+        request: The planner's input.
+        verdict: Its answer.
+        recipe: What else is recorded.
+        considered: Why preemption does not help, where it was looked at.
+    """
     drafts = decide_observed(state, tree, recipe)
     root = state.roots.get(tree.root.uid)
     if isinstance(verdict, Plan) and verdict.assignments:
         return [*drafts, draft_for(tree, _admission(root, tree, request, verdict, recipe), recipe)]
-    fact = _refusal(verdict, recipe)
+    fact = _refusal(verdict, recipe, considered)
     if not fact.reasons or not _says_something_new(root, fact):
         return drafts
     return [*drafts, draft_for(tree, fact, recipe)]
@@ -109,10 +123,11 @@ def only_counts_more(root: RootState | None, verdict: Verdict) -> bool:
 def _says_something_new(root: RootState | None, fact: GangRefused) -> bool:
     if root is None or root.answer is None:
         return True
-    return (root.answer.outcome, root.answer.reasons) != (fact.outcome, fact.reasons)
+    said = (fact.outcome, fact.reasons + fact.considered)
+    return (root.answer.outcome, root.answer.reasons) != said
 
 
-def _refusal(verdict: Verdict, recipe: Recipe) -> GangRefused:
+def _refusal(verdict: Verdict, recipe: Recipe, considered: tuple[str, ...]) -> GangRefused:
     if isinstance(verdict, Plan):  # satisfied, but extras found no room
         outcome = "impossible" if verdict.search.exhausted else "unknown"
         conflict: tuple[ConflictRecord, ...] = ()
@@ -129,6 +144,7 @@ def _refusal(verdict: Verdict, recipe: Recipe) -> GangRefused:
         input_digest=recipe.digest,
         search_nodes=verdict.search.nodes,
         exhausted=verdict.search.exhausted,
+        considered=considered,
     )
 
 

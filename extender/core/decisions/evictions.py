@@ -199,7 +199,8 @@ def _stalled(
     """Say whether nothing has moved for long: no victim went, none is terminating."""
     if known.now_us - preemption.progress_us < known.stalled_us or not preemption.claims:
         return False
-    return not any(view.pods[v.uid].deleting for v in left)
+    going = [*(v.uid for v in left), *preemption.awaits]
+    return not any((pod := view.pods.get(uid)) is not None and pod.deleting for uid in going)
 
 
 def preemptor_key(preemption: Preemption) -> GroupKey:

@@ -27,6 +27,23 @@ def claimants(
             yield preemption
 
 
+def cleared(view: ClusterView, preemption: Preemption) -> bool:
+    """Say whether all whose room a preemptor waits for are gone."""
+    return not preemption.victims and not any(uid in view.pods for uid in preemption.awaits)
+
+
+def wholly_claimed(view: ClusterView, preemption: Preemption, node: NodeName) -> dict[str, int]:
+    """Give the room that a preemptor needs on a node, whoever sits in it now."""
+    needed: dict[str, int] = {}
+    for claim in preemption.claims.get(node, ()):
+        pod = view.pods.get(claim.uid)
+        if pod is not None and pod.node is not None:
+            continue  # it runs, here or elsewhere: the view counts it
+        for name, amount in claim.requests.items():
+            needed[name] = needed.get(name, 0) + amount
+    return needed
+
+
 def held_beyond_victims(
     view: ClusterView, preemption: Preemption, node: NodeName
 ) -> Mapping[str, int]:
@@ -38,15 +55,9 @@ def held_beyond_victims(
     Returns:
         Amounts above zero, by resource.
     """
-    needed: dict[str, int] = {}
-    for claim in preemption.claims.get(node, ()):
-        pod = view.pods.get(claim.uid)
-        if pod is not None and pod.node is not None:
-            continue  # it runs, here or elsewhere: the view counts it
-        for name, amount in claim.requests.items():
-            needed[name] = needed.get(name, 0) + amount
+    needed = wholly_claimed(view, preemption, node)
     for uid, pod in view.on_node.get(node, {}).items():
-        if uid in preemption.victims:
+        if uid in preemption.victims or uid in preemption.awaits:
             for name, amount in pod.shape.requests:
                 if name in needed:
                     needed[name] -= amount

@@ -1,0 +1,230 @@
+"""Ask for victims on what is, and turn the planner's answer into facts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from extender.core.decisions.admission import Recipe, decide_observed, draft_for, still_holds
+from extender.core.decisions.holds import claimants, held_beyond_victims, wholly_claimed
+from extender.core.decisions.units import evictable_for
+from extender.core.events import (
+    AlternativeRecord,
+    AssignmentRecord,
+    Draft,
+    PreemptionPlanned,
+    ReleasedPod,
+    ReservationReleased,
+    SupersededRecord,
+    VictimPod,
+    VictimUnit,
+)
+from extender.core.groups import Forest, Tree
+from extender.core.ids import NodeName, PodUid, RootUid
+from extender.core.planner.disruption import NOBODY, Cost
+from extender.core.planner.placement import PLANNER_VERSION, PlanNode, PlanRequest
+from extender.core.planner.preempt import Preemption
+from extender.core.planner.removal import without
+from extender.core.planner.units import Evictable, PlanUnit
+from extender.core.state import ReservationState, RootState
+from extender.core.view import ClusterView
+
+
+def preemption_request(
+    view: ClusterView,
+    state: ReservationState,
+    forest: Forest,
+    tree: Tree,
+    request: PlanRequest,
+    *,
+    releasing: Collection[RootUid] = (),
+) -> PlanRequest:
+    """Make the input of `preempt` from that of `plan`.
+
+    Room that other preemptors of equal or higher priority have made for themselves is not there for this one,
+    also while their victims still sit in it: evicting the same victims again gives nobody more.
+
+    Args:
+        view: The cluster.
+        state: What is held.
+        forest: The trees of `view`.
+        tree: Who asks.
+        request: What was planned for it.
+        releasing: Roots whose barrier is letting members through: their reservations stay.
+    """
+    root = state.roots.get(tree.root.uid)
+    evictable = evictable_for(
+        view, state, forest, tree, releasing=releasing, spared=_spared(view, root)
+    )
+    less = _behind_victims(view, state, tree)
+    nodes = request.nodes
+    if less:
+        nodes = tuple(_lessened(n, less[n.name]) if n.name in less else n for n in nodes)
+    return msgspec.structs.replace(request, nodes=nodes, evictable=evictable)
+
+
+def _spared(view: ClusterView, root: RootState | None) -> frozenset[str]:
+    """Name the groups that this preemptor had evicted before, and that are there again, by UID.
+
+    It may take them again for its minimum, not for its extras: a gang that comes back after every eviction
+    must not be evicted for the next extra.
+    """
+    if root is None or root.phase != "satisfied" or not root.took:
+        return frozenset()
+    return frozenset(group.uid for key, group in view.groups.items() if str(key) in root.took)
+
+
+def _behind_victims(
+    view: ClusterView, state: ReservationState, tree: Tree
+) -> Mapping[NodeName, Mapping[str, int]]:
+    """Give by node the room that victims of others sit in and that is theirs when they are gone."""
+    found: dict[NodeName, dict[str, int]] = {}
+    for node in state.claimed_on:
+        amounts: dict[str, int] = {}
+        for p in claimants(state, node, priority=tree.root.priority, root_uid=tree.root.uid):
+            beyond = held_beyond_victims(view, p, node)
+            for name, amount in wholly_claimed(view, p, node).items():
+                amounts[name] = amounts.get(name, 0) + amount - beyond.get(name, 0)
+        if any(amounts.values()):
+            found[node] = amounts
+    return found
+
+
+def _lessened(node: PlanNode, amounts: Mapping[str, int]) -> PlanNode:
+    free = {name: amount - amounts.get(name, 0) for name, amount in node.free.items()}
+    return msgspec.structs.replace(node, free=free, reserved=True)
+
+
+def still_makes_room(asked: PlanRequest, found: Preemption, now: PlanRequest) -> bool:
+    """Say whether an answer to `asked` may be recorded under the input as it is `now`.
+
+    Every unit must be the same pods as then, and what they leave must hold the plan: see `still_holds`.
+    """
+    units = (*found.victims, *found.superseded)
+    there = {_identity(unit) for unit in (now.evictable or Evictable(priority=0)).units}
+    if not all(_identity(unit) in there for unit in units):
+        return False
+    return still_holds(_made(asked, units), found.plan, _made(now, units))
+
+
+def _identity(unit: PlanUnit) -> tuple[str, int, frozenset[tuple[str, str]]]:
+    return unit.name, unit.priority, frozenset((p.uid, p.node) for p in unit.pods)
+
+
+def _made(request: PlanRequest, units: Collection[PlanUnit]) -> PlanRequest:
+    """Give a request as it is when units and all that terminates are gone."""
+    source = request.evictable or Evictable(priority=0)
+    gone = {p.uid for unit in units for p in unit.pods} | {p.uid for p in source.going}
+    pods = [p for unit in source.units for p in unit.pods if p.uid in gone]
+    bare = without(request, [*pods, *source.going])
+    return msgspec.structs.replace(bare, evictable=None)
+
+
+def decide_preemption(
+    view: ClusterView,
+    state: ReservationState,
+    tree: Tree,
+    asked: PlanRequest,
+    found: Preemption,
+    recipe: Recipe,
+) -> list[Draft]:
+    """Record a preemption: reservations of others that give way, and the plan, in one append.
+
+    Args:
+        view: The cluster.
+        state: What is held.
+        tree: The preemptor.
+        asked: The planner's input.
+        found: Its answer.
+        recipe: `plan` is the id of the preemption.
+    """
+    source = asked.evictable or Evictable(priority=0)
+    drafts = decide_observed(state, tree, recipe)
+    records = [_superseded(state.roots[RootUid(unit.uid)], unit) for unit in found.superseded]
+    text = f"{tree.root.key} of priority {tree.root.priority} takes the room"
+    for record in records:
+        released = ReservationReleased(
+            plan=record.plan, why="superseded", pods=record.pods, text=text
+        )
+        drafts.append(
+            Draft(
+                root_uid=record.gang_uid,
+                root=record.gang,
+                fact=released,
+                actor=recipe.actor,
+                cause=recipe.cause,
+            )
+        )
+    awaited = set(found.awaits)
+    fact = PreemptionPlanned(
+        preemption=recipe.plan,
+        kind=tree.root.key.kind,
+        priority=tree.root.priority,
+        victims=tuple(_victim_unit(view, unit) for unit in found.victims),
+        cost=numbers(found.cost),
+        alternatives=tuple(
+            AlternativeRecord(
+                units=other.units,
+                cost=numbers(other.cost) if other.cost is not None else {},
+                why=f"{other.where}: {other.why}",
+            )
+            for other in found.alternatives
+        ),
+        shapes=tuple(dict(shape.requests) for shape in asked.shapes),
+        assignments=tuple(
+            AssignmentRecord(
+                pod=a.pod, uid=a.uid, group=a.group.name, node=a.node, shape=a.shape, extra=a.extra
+            )
+            for a in found.plan.assignments
+        ),
+        superseded=tuple(records),
+        awaits=tuple(
+            VictimPod(pod=p.pod, uid=p.uid, node=p.node) for p in source.going if p.pod in awaited
+        ),
+        planner=PLANNER_VERSION,
+        input_digest=recipe.digest,
+        search_nodes=found.search.nodes,
+        exhausted=found.search.exhausted,
+    )
+    return [*drafts, draft_for(tree, fact, recipe)]
+
+
+def _superseded(root: RootState, unit: PlanUnit) -> SupersededRecord:
+    held = [root.held[p.uid] for p in unit.pods]
+    return SupersededRecord(
+        gang=root.root,
+        gang_uid=root.uid,
+        plan=held[0].plan,
+        priority=unit.priority,
+        pods=tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in held),
+    )
+
+
+def _victim_unit(view: ClusterView, unit: PlanUnit) -> VictimUnit:
+    kind, _, path = unit.name.partition("/")
+    return VictimUnit(
+        kind=kind,
+        path=path,
+        uid=unit.uid,
+        priority=unit.priority,
+        pods=tuple(
+            VictimPod(pod=p.pod, uid=p.uid, node=p.node, group=_leaf(view, p.uid))
+            for p in unit.pods
+        ),
+        cost={"weight": unit.priority + 2**31, "pods": len(unit.pods)},
+    )
+
+
+def _leaf(view: ClusterView, uid: PodUid) -> str:
+    pod = view.pods.get(uid)
+    return pod.group.name if pod is not None and pod.group is not None else ""
+
+
+def numbers(cost: Cost) -> dict[str, int]:
+    """Write a cost down by the names of its parts, the first counts most; parts that are nothing are left out."""
+    parts = msgspec.structs.asdict(cost)
+    del parts["names"]
+    if parts["highest"] == NOBODY:
+        del parts["highest"]
+    return {name: value for name, value in parts.items() if value or name == "highest"}

@@ -1,0 +1,200 @@
+"""A tree of higher priority on a full cluster: the service chooses, evicts and admits, and says what it did."""
+
+from __future__ import annotations
+
+import pytest
+
+from extender.core.events import (
+    GangAdmitted,
+    GangRefused,
+    PreemptionAbandoned,
+    PreemptionCompleted,
+    PreemptionPlanned,
+    ReservationReleased,
+    VictimEvicted,
+)
+from tests.builders import GPU, RACK, a_gang, a_group, a_node, a_pod
+from tests.fakes import Stage
+from tests.unit.service.test_evicting import ONE, his, lows, runs
+
+
+async def leading(*objects, **rest):
+    stage = Stage(*objects, **rest)
+    await stage.lead()
+    stage.start(stage.admission.evictor.run())
+    return stage
+
+
+async def settled(stage, passes=12):
+    """Run passes with all that is beside them, until the log rests."""
+    for _ in range(passes):
+        await stage.one_pass()
+        for _ in range(40):
+            await _turn()
+
+
+async def _turn():
+    import asyncio
+
+    await asyncio.sleep(0)
+
+
+async def test_the_cheapest_units_go_and_the_tree_runs():
+    """Two racks full of low priority: the rack with the cheaper unit is cleared, the other is not touched."""
+    room = [a_node(f"{rack}{n}", {RACK: rack}, gpu=1) for rack in ("a", "b") for n in range(2)]
+    dear = [a_pod(f"dear-{n}", node=f"a{n}", requests=ONE, priority=5) for n in range(2)]
+    hi, *members = his()
+    hi["spec"]["schedulingConstraints"] = {"topology": [{"key": RACK}]}
+    async with await leading(*room, *dear, *lows("b0", "b1"), hi, *members) as stage:
+        stage.cluster.obeys = True
+        await settled(stage)
+        (plan,) = stage.facts(PreemptionPlanned)
+        assert [u.name for u in plan.victims] == ["PodGroup/default/low"]
+        assert {p.group for u in plan.victims for p in u.pods} == {"low"}
+        assert plan.cost["highest"] == 0
+        assert plan.cost["units"] == 1
+        assert any("Pod/default/dear-0" in a.units for a in plan.alternatives)
+        assert plan.exhausted
+        assert {a.node for a in plan.assignments} == {"b0", "b1"}
+        assert {f.pod for f in stage.facts(VictimEvicted)} == {"default/low-0", "default/low-1"}
+        await runs(stage)
+        assert len(stage.facts(PreemptionCompleted)) == 1
+        assert not stage.facts(PreemptionAbandoned)
+        stored = await stage.inputs.load(plan.input_digest)
+        assert stored is not None, "the decision can be replayed"
+
+
+@pytest.mark.parametrize("off", ["setting", "policy", "equal"])
+async def test_who_may_not_evict_waits(off):
+    """preemption=off, preemptionPolicy Never, and equal priority never evict; the refusal says why where it was asked."""
+    policy = {"preemptionPolicy": "Never"} if off == "policy" else {}
+    hi, *members = his(priority=0 if off == "equal" else 10)
+    for pod in members:
+        pod["spec"] |= policy
+    setting = {"preemption": "off"} if off == "setting" else {}
+    room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    async with await leading(*room, *lows("n0", "n1"), hi, *members, **setting) as stage:
+        await settled(stage)
+        assert not stage.facts(PreemptionPlanned)
+        assert stage.root("hi").phase == "refused"
+
+
+async def test_a_refusal_says_why_preemption_does_not_help():
+    """The proof stands beside the reasons of the refusal, in the log and on the condition."""
+    room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    vip = a_pod("vip", node="n1", requests=ONE, priority=50)
+    low = a_pod("low", node="n0", requests=ONE, priority=1)
+    async with await leading(*room, vip, low, *his()) as stage:
+        await settled(stage)
+        assert not stage.facts(PreemptionPlanned)
+        (refused,) = stage.facts(GangRefused)
+        assert "yields 1 of 2" in refused.considered[0]
+        assert any("yields 1 of 2" in text for text in stage.root("hi").answer.reasons)
+
+
+async def test_unbound_reservations_give_way_before_anybody_runs_out():
+    """A lower tree that holds room and runs nowhere is superseded in the same append, and nobody is evicted."""
+    room = [a_node("n0", gpu=1), a_node("n1", gpu=1), a_node("n2", gpu=1)]
+    running = a_pod("runs", node="n2", requests=ONE, priority=1)
+    async with await leading(*room, running, *a_gang("early", pods=2, requests=ONE)) as stage:
+        await settled(stage, 2)
+        assert stage.where("early")
+        stage.cluster.add(*his())
+        await settled(stage)
+        (released,) = stage.facts(ReservationReleased)
+        assert (released.why, len(released.pods)) == ("superseded", 2)
+        assert "PodGroup default/hi of priority 10" in released.text.replace(
+            "/default/", " default/"
+        )
+        (plan,) = stage.facts(PreemptionPlanned)
+        assert not plan.victims
+        assert [s.gang for s in plan.superseded] == ["default/early"]
+        names = stage.names()
+        assert names.index("ReservationReleased") + 1 == names.index("PreemptionPlanned")
+        assert stage.where("hi") == {"hi-0": "n0", "hi-1": "n1"}
+        assert not stage.facts(VictimEvicted)
+
+
+async def test_two_preemptors_do_not_share_one_room():
+    """While victims of one tree go, an equal one does not count on their room: it takes others, or waits."""
+    room = [a_node(f"n{n}", gpu=1) for n in range(4)]
+    units = [*lows("n0", "n1"), *lows("n2", "n3", group="more")]
+    async with await leading(*room, *units, *his(), *his(name="too")) as stage:
+        await settled(stage)
+        plans = stage.facts(PreemptionPlanned)
+        taken = [{u.name for u in plan.victims} for plan in plans]
+        assert len(taken) == 2
+        assert taken[0].isdisjoint(taken[1])
+        for name in ("low-0", "low-1", "more-0", "more-1"):
+            stage.cluster.delete_pod(name)
+        await settled(stage, 3)
+        assert len(stage.facts(GangAdmitted)) == 2
+        assert not stage.facts(PreemptionAbandoned)
+
+
+async def test_pods_that_terminate_already_are_waited_for():
+    """Their room comes free by itself: only what is missing is evicted, and the tree waits for both."""
+    room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    units = [*lows("n0"), a_pod("going", node="n1", requests=ONE, priority=50)]
+    async with await leading(*room, *units, *his()) as stage:
+        stage.cluster.change_pod("going", deleting=True)
+        await settled(stage)
+        (plan,) = stage.facts(PreemptionPlanned)
+        assert [p.pod for p in plan.awaits] == ["default/going"]
+        assert [u.name for u in plan.victims] == ["PodGroup/default/low"]
+        stage.cluster.delete_pod("low-0")
+        await settled(stage, 3)
+        assert not stage.facts(PreemptionAbandoned, GangAdmitted)
+        stage.cluster.delete_pod("going")
+        await settled(stage, 3)
+        assert stage.where("hi") == {"hi-0": "n0", "hi-1": "n1"}
+
+
+async def test_an_evicted_unit_does_not_evict_its_evictor_and_is_not_taken_for_extras_again():
+    """The gang that comes back under a new UID is lower: it waits; extras of `hi` spare it."""
+    room = [a_node("n0", gpu=1), a_node("n1", gpu=1), a_node("n2", gpu=1)]
+    vip = a_pod("vip", node="n2", requests=ONE, priority=50)
+    async with await leading(*room, vip, *lows("n0", "n1"), *his()) as stage:
+        stage.cluster.obeys = True
+        await settled(stage)
+        await runs(stage)
+        assert len(stage.facts(PreemptionCompleted)) == 1
+        stage.cluster.delete_group("low")
+        again = a_group("low", gang=1, whole=True, priority=0)
+        again["metadata"]["uid"] = "another"
+        stage.cluster.add(again, a_pod("low-9", "low", requests=ONE, priority=0))
+        await settled(stage)
+        assert len(stage.facts(PreemptionPlanned)) == 1
+        stage.cluster.delete_pod("vip")
+        await settled(stage, 3)
+        assert stage.where("low") == {"low-9": "n2"}
+        await stage.bind("low-9")
+        await settled(stage, 2)
+        stage.cluster.add(a_pod("hi-9", "hi", requests=ONE, priority=10))
+        stage.clock.advance(6)
+        stage.leader.lease.prolong(stage.clock.ms)
+        await settled(stage)
+        assert len(stage.facts(PreemptionPlanned)) == 1, "its extras do not take it again"
+        assert stage.cluster.pod("low-9").node == "n2"
+
+
+async def test_extras_may_preempt_what_they_did_not_before():
+    """A satisfied tree asks for its further members, in a later pass (SPEC C.6)."""
+    room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    low = a_pod("low", node="n1", requests=ONE, priority=0)
+    hi, first, second = his()
+    hi["spec"]["schedulingPolicy"] = {"gang": {"minCount": 1}}
+    async with await leading(*room, low, hi, first, second) as stage:
+        stage.cluster.obeys = True
+        await settled(stage)
+        assert not stage.facts(PreemptionPlanned), "the minimum binds without preemption first"
+        (bound,) = stage.where("hi")
+        await stage.bind(bound)
+        await settled(stage)
+        (plan,) = stage.facts(PreemptionPlanned)
+        assert len(plan.assignments) == 1
+        (waits,) = stage.where("hi")
+        await stage.bind(waits)
+        await settled(stage, 3)
+        assert len(stage.facts(PreemptionCompleted)) == 1
+        assert GPU in plan.shapes[0]
