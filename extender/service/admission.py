@@ -296,9 +296,10 @@ class Admission:
             return
         view, uid = self._cluster.view(), tree.root.uid
         pending = under_way(self._leader.speculative, uid)
-        again = cleared(view, pending) if pending is not None else self._asking.due(uid)
-        if self._refused.holds(uid, request) and not again:
-            return
+        if self._refused.holds(uid, request):
+            again = self._asking.may(view, self._leader.speculative, current)
+            if not (again if pending is None else cleared(view, pending)):
+                return
         started_ms = self._clock.monotonic_ms()
         answer = self.planner.at_once(request)
         if not may_admit(view, pending, answer):
@@ -341,6 +342,7 @@ class Admission:
         self._record_soon(drafts, encoded)
         if not (isinstance(verdict, Plan) and verdict.assignments):
             self._refused.put(uid, request)
+            self._asking.put_off(self._leader.speculative, uid)
 
     def _record_soon(self, drafts: Sequence[Draft], encoded: DecisionInput | None = None) -> None:
         if not drafts:

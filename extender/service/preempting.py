@@ -116,9 +116,16 @@ class Asking:
             return True
         return any(root.held and root.priority < priority for root in state.roots.values())
 
-    def due(self, uid: RootUid) -> bool:
-        """Say whether a tree that was refused may ask again though its room is the same."""
-        return uid in self._not_before and self._clock.monotonic_ms() >= self._not_before[uid]
+    def put_off(self, state: ReservationState, uid: RootUid) -> None:
+        """Hear that a tree was refused, whether or not it asked: it may ask again after a while.
+
+        A tree that could not ask yet, because its minimum is not bound, asks as soon as it is.
+        """
+        root = state.roots.get(uid)
+        if root is not None and root.phase == "admitted":
+            return
+        later_ms = self._clock.monotonic_ms() + AGAIN_MS
+        self._not_before[uid] = max(later_ms, self._not_before.get(uid, 0))
 
     def answered(self, uid: RootUid, answer: NoPreemption | None, took_ms: int) -> None:
         """Remember what a search said; None: there are victims."""
