@@ -32,6 +32,7 @@ ALWAYS: Final = (
     Resource(name="priorityclasses", kind=api.PriorityClass, api_version="scheduling.k8s.io/v1"),
     Resource(name="persistentvolumes", kind=api.PersistentVolume, api_version="v1"),
     Resource(name="persistentvolumeclaims", kind=api.PersistentVolumeClaim, api_version="v1"),
+    Resource(name="poddisruptionbudgets", kind=api.PodDisruptionBudget, api_version="policy/v1"),
     Resource(name="nodes", kind=api.Node, api_version="v1"),
     Resource(name="pods", kind=api.Pod, api_version="v1", query=RUNNING),
 )

@@ -165,7 +165,7 @@ class FakeApi:
         version = "/".join(parts[1:3])
         if len(parts) == 3:
             return self._discovery(version)
-        if version == "scheduling.k8s.io/v1":
+        if version in {"scheduling.k8s.io/v1", "policy/v1"}:
             return await self._resource(request, version, parts[3:])
         if (
             version == "events.k8s.io/v1"
@@ -202,6 +202,8 @@ class FakeApi:
             return web.json_response(thing)
         body = await request.json()
         self.bodies.append((request.path, body))
+        if request.method == "DELETE" or parts[-1] == "eviction":
+            return self._delete(thing, body.get("deleteOptions", body))
         if request.method == "POST":
             return self._bind(thing, body)
         return self._patch(plural, thing, body)
@@ -245,6 +247,13 @@ class FakeApi:
         )
         self.put("pods", pod)
         return web.json_response({}, status=201)
+
+    def _delete(self, pod: Object, options: Object) -> web.Response:
+        metadata = pod["metadata"]
+        if options.get("preconditions", {}).get("uid", metadata["uid"]) != metadata["uid"]:
+            return failure(409, "Conflict", "Precondition failed: UID in precondition")
+        self.remove("pods", metadata["name"], metadata["namespace"])
+        return web.json_response({})
 
     def _patch(self, plural: str, thing: Object, body: Object) -> web.Response:
         wanted = body.get("metadata", {})

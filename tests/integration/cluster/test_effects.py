@@ -74,6 +74,69 @@ async def test_a_binding_whose_answer_was_lost_is_found_out(
     assert fake.objects["pods"]["default", "p"]["spec"]["nodeName"] == "n1"
 
 
+async def test_a_victim_is_marked_then_deleted_by_uid(
+    there: KubernetesCluster, fake: FakeApi
+) -> None:
+    """DisruptionTarget as kube-scheduler writes it, then DELETE with the UID as precondition and no grace of ours."""
+    await there.doom(POD, "PodGroup default/hi (priority 10) needs the room")
+    (_, body) = fake.bodies[-1]
+    (condition,) = body["status"]["conditions"]
+    assert (condition["type"], condition["status"], condition["reason"]) == (
+        "DisruptionTarget", "True", "PreemptionByScheduler",
+    )  # fmt: skip
+    assert body["metadata"]["uid"] == POD.uid
+    await until(lambda: there.view().pods[POD.uid].doomed == "PreemptionByScheduler")
+    await there.evict(POD, "deleted")
+    (path, body) = fake.bodies[-1]
+    assert path.endswith("/pods/p")
+    assert body["preconditions"] == {"uid": POD.uid}
+    assert "gracePeriodSeconds" not in body
+    await until(lambda: POD.uid not in there.view().pods)
+
+
+async def test_a_victim_that_was_made_again_is_not_touched(
+    there: KubernetesCluster, fake: FakeApi
+) -> None:
+    """Another UID under the name: refused for good, and the pod is still there; the same when it is gone."""
+    other = PodRef(namespace="default", name="p", uid=PodUid("uid-of-before"))
+    for how in ("deleted", "evicted"):
+        with pytest.raises(BindRefused):
+            await there.evict(other, how)
+    assert ("default", "p") in fake.objects["pods"]
+    with pytest.raises(BindRefused, match="404"):
+        await there.evict(PodRef(namespace="default", name="x", uid=PodUid("x")), "deleted")
+
+
+async def test_the_eviction_api_may_say_not_now(there: KubernetesCluster, fake: FakeApi) -> None:
+    """A spent budget answers 429 with Retry-After: nothing was done for certain, and it is told when to come again."""
+    fake.faults.append(
+        Fault(on("POST", "/eviction"), status=429, headers={"Retry-After": "10"}, body=b"budget")
+    )
+    with pytest.raises(ClusterUnavailable) as raised:
+        await there.evict(POD, "evicted")
+    assert (raised.value.refused, raised.value.retry_after_s) == (True, 10.0)
+    fake.faults.append(Fault(on("POST", "/eviction"), drop_after=True))
+    with pytest.raises(ClusterUnavailable) as raised:
+        await there.evict(POD, "evicted")
+    assert not raised.value.refused, "nobody knows"
+    await until(lambda: POD.uid not in there.view().pods)
+
+
+async def test_an_event_names_who_caused_it(there: KubernetesCluster, fake: FakeApi) -> None:
+    """`related` is the group of the preemptor (SPEC E-12)."""
+    notice = Notice(
+        kind="Pod", namespace="default", name="p", uid=POD.uid, reason="Preempted", message="m",
+        action="Preempting", related=("PodGroup", "default", "g", "uid-of-g"),
+    )  # fmt: skip
+    await there.notice(notice)
+    (_, body) = fake.bodies[-1]
+    assert body["related"] == {
+        "apiVersion": "gang-extender.dev/v1alpha1", "kind": "PodGroup", "namespace": "default",
+        "name": "g", "uid": "uid-of-g",
+    }  # fmt: skip
+    assert (body["reason"], body["action"], body["type"]) == ("Preempted", "Preempting", "Normal")
+
+
 async def test_a_binding_is_refused_for_good(there: KubernetesCluster, fake: FakeApi) -> None:
     """Bound elsewhere, made again, gone: no second try helps."""
     await there.bind(TO_N1)
