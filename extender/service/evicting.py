@@ -81,9 +81,6 @@ class Evictor:
         self._queued: set[PodUid] = set()
         self._asked: dict[PodUid, Asked] = {}
         self._seen: set[PodUid] = set()
-        self._sent: dict[
-            PodUid, tuple[PlanId, str]
-        ] = {}  # their units: a request had, or may have had, effect
         self._retries: dict[PodUid, _Retry] = {}
         self._marked: set[tuple[PlanId, str]] = set()  # groups told of a preemption, by UID
         self.holdups: dict[RootUid, str] = {}  # what keeps the preemption of a root, in words
@@ -100,7 +97,6 @@ class Evictor:
             now_us=self._clock.now_us(),
             asked=self._asked,
             seen=frozenset(self._seen),
-            begun=frozenset(self._sent.values()),
             stalled_us=self._settings.reservation_ttl_s * 1_000_000,
         )
 
@@ -136,7 +132,6 @@ class Evictor:
         self._asked = {uid: asked for uid, asked in self._asked.items() if uid in victims}
         self._retries = {uid: retry for uid, retry in self._retries.items() if uid in victims}
         self._seen &= victims
-        self._sent = {uid: key for uid, key in self._sent.items() if key[0] in ids}
         self._marked = {key for key in self._marked if key[0] in ids}
 
     def _report(self, view: ClusterView, state: ReservationState) -> None:
@@ -200,16 +195,16 @@ class Evictor:
         await self._cluster.doom(pod, text)
         if await self._may(deed) is None:
             return
-        # From here on the unit is begun: noted before the request, because its answer may get lost.
-        self._sent[victim.uid] = (deed.preemption, victim.unit)
+        # From here on the unit is begun: noted before the request, because its answer may get lost, and because
+        # the pod may be seen gone before the answer is here.
         how = HOW[self._settings.eviction]
+        self._asked[victim.uid] = Asked(how=how, at_us=self._clock.now_us())
         try:
             await self._cluster.evict(pod, how)
         except (BindRefused, ClusterUnavailable) as error:
             if isinstance(error, BindRefused) or error.refused:
-                del self._sent[victim.uid]
+                self._asked.pop(victim.uid, None)
             raise
-        self._asked[victim.uid] = Asked(how=how, at_us=self._clock.now_us())
         await self._cluster.notice(_notice(preemption, victim, text))
 
     async def _may(self, deed: _Deed) -> Preemption | None:
@@ -224,10 +219,7 @@ class Evictor:
             return None
         if self._cluster.doubt():
             return None  # the next look at a cluster that can be believed takes it on again
-        known = Knowledge(
-            actor="", cause="", epoch=self._leader.epoch, now_us=0,
-            asked=self._asked, begun=frozenset(self._sent.values()),
-        )  # fmt: skip
+        known = Knowledge(actor="", cause="", epoch=self._leader.epoch, now_us=0, asked=self._asked)
         wanted = is_due(self._cluster.view(), preemption, deed.victim.uid, known)
         return preemption if wanted else None
 

@@ -48,7 +48,7 @@ GRACE_OVER_US: Final = 10_000_000  # so long after the end of its grace period a
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A deletion that the API server took."""
+    """A deletion that the API server was asked for, and that it did not refuse for certain."""
 
     how: EvictionHow  # deleted | evicted
     at_us: int  # 0 where it was taken before this process began
@@ -63,9 +63,6 @@ class Knowledge(msgspec.Struct, frozen=True, kw_only=True):
     now_us: int
     asked: Mapping[PodUid, Asked] = {}
     seen: frozenset[PodUid] = frozenset()  # seen on their nodes, not on their way out by our doing
-    begun: frozenset[tuple[str, str]] = (
-        frozenset()
-    )  # (preemption, unit): a request may have had effect
     stalled_us: int = 300_000_000  # a preemption that nobody obeys for so long is abandoned
 
     def draft(self, preemption: Preemption, fact: AnyFact) -> Draft:
@@ -211,7 +208,7 @@ def preemptor_key(preemption: Preemption) -> GroupKey:
 
 def begun_units(view: ClusterView, preemption: Preemption, known: Knowledge) -> frozenset[str]:
     """Name the units of which a pod was asked to go by us, by what is recorded, remembered or seen."""
-    found = {unit for preemption_id, unit in known.begun if preemption_id == preemption.id}
+    found = set()
     for uid, victim in preemption.victims.items():
         pod = view.pods.get(uid)
         if uid in known.asked or (pod is not None and pod.deleting and pod.doomed in DOOMED_BY_US):
