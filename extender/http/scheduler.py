@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 from aiohttp import web
 
 from extender.core.decisions.verbs import FilterDecision
+from extender.core.decisions.victims import Candidate
 from extender.core.errors import BadInput, CannotAnswer
 from extender.core.ids import NodeName
 from extender.core.pods import Pod
@@ -83,7 +84,7 @@ class SchedulerVerbs:
         return args, self._read_pod(bytes(args.pod)), wire.offered_names(args)
 
     async def preempt(self, request: web.Request) -> web.Response:
-        """Answer /preempt: members get no victims; for other pods the candidates stand as they are."""
+        """Answer /preempt: see `core/decisions/victims`."""
         started = time.perf_counter()
         body = await request.read()
         try:
@@ -91,16 +92,15 @@ class SchedulerVerbs:
             pod = self._read_pod(bytes(args.pod))
         except UNDECODABLE as error:
             return _bad("preempt", error)
-        reason = next((c.reason for c in self._scheduling.checks() if not c.ok), "")
-        if reason:
-            self._line("preempt", "cannot-answer", started, pod, offered=0, left=0)
-            return web.Response(status=503, text=f"cannot answer now: {reason}\n")
         candidates = _candidates(args)
-        member = self._scheduling.is_member(pod)
-        victims = {} if member else candidates
-        outcome = "refused" if member else "passed"
-        self._line("preempt", outcome, started, pod, offered=len(candidates), left=len(victims))
-        return _json(wire.preemption_result(victims))
+        try:
+            chosen = await self._scheduling.preempt(pod, candidates)
+        except CannotAnswer as error:
+            self._line("preempt", "cannot-answer", started, pod, offered=0, left=0)
+            return web.Response(status=503, text=f"{error}\n")
+        outcome = "passed" if chosen or not candidates else "refused"
+        self._line("preempt", outcome, started, pod, offered=len(candidates), left=len(chosen))
+        return _json(wire.preemption_result(_meta_victims(chosen)))
 
     async def bind(self, request: web.Request) -> web.Response:
         """Answer /bind; may take as long as the barrier."""
@@ -163,19 +163,25 @@ def _refusals(decision: FilterDecision) -> dict[NodeName, str]:
     return dict.fromkeys(decision.refused, decision.reason)
 
 
-def _candidates(args: wire.ExtenderPreemptionArgs) -> dict[NodeName, wire.MetaVictims]:
+def _candidates(args: wire.ExtenderPreemptionArgs) -> list[Candidate]:
     """Give the candidates by UID; a node without victims is left out, as kube-scheduler panics on it."""
-    found: dict[NodeName, wire.MetaVictims] = {}
-    found.update(
-        (name, wire.MetaVictims(pods=meta.pods, num_pdb_violations=meta.num_pdb_violations))
-        for name, meta in (args.node_name_to_meta_victims or {}).items()
-        if meta.pods
-    )
+    found: dict[NodeName, Candidate] = {}
+    for name, meta in (args.node_name_to_meta_victims or {}).items():
+        uids = tuple(pod.uid for pod in meta.pods or ())
+        found[name] = Candidate(node=name, victims=uids, violations=meta.num_pdb_violations)
     for name, full in (args.node_name_to_victims or {}).items():
-        pods = [wire.MetaPod(uid=pod.metadata.uid) for pod in full.pods or ()]
-        if pods:
-            found[name] = wire.MetaVictims(pods=pods, num_pdb_violations=full.num_pdb_violations)
-    return found
+        uids = tuple(pod.metadata.uid for pod in full.pods or ())
+        found[name] = Candidate(node=name, victims=uids, violations=full.num_pdb_violations)
+    return [candidate for candidate in found.values() if candidate.victims]
+
+
+def _meta_victims(chosen: Sequence[Candidate]) -> dict[NodeName, wire.MetaVictims]:
+    return {
+        c.node: wire.MetaVictims(
+            pods=[wire.MetaPod(uid=uid) for uid in c.victims], num_pdb_violations=c.violations
+        )
+        for c in chosen
+    }
 
 
 def _json(body: bytes) -> web.Response:

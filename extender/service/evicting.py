@@ -27,10 +27,11 @@ from extender.core.decisions.evictions import (
     refusing,
     refusing_text,
 )
+from extender.core.decisions.units import groups_above
 from extender.core.errors import BindRefused, ClusterUnavailable
 from extender.core.events import EvictionHow
 from extender.core.groups import Group
-from extender.core.ids import GroupKey, PlanId, PodUid, RootUid
+from extender.core.ids import PlanId, PodUid, RootUid
 from extender.core.preemptions import Preemption, Victim
 from extender.core.state import ReservationState
 from extender.core.view import ClusterView
@@ -244,17 +245,10 @@ class Evictor:
 def _groups_of(view: ClusterView, victim: Victim) -> list[Group]:
     """Give the groups of a unit above one of its pods, leaf first; none where the pod is the unit."""
     pod = view.pods.get(victim.uid)
-    kind, _, path = victim.unit.partition("/")
-    if kind == "Pod" or pod is None or pod.group is None:
-        return []
-    found: list[Group] = []
-    key: GroupKey | None = pod.group
-    while key is not None and (group := view.groups.get(key)) is not None:
-        found.append(group)
-        if (key.kind, key.path) == (kind, path):
-            return found
-        key = GroupKey(key.namespace, group.parent, "CompositePodGroup") if group.parent else None
-    return []  # the tree is not as it was planned: then no group of it is marked
+    above = groups_above(view, pod) if pod is not None else []
+    names = [str(group.key) for group in above]
+    # a tree that is not as it was planned has no such unit any more: then no group of it is marked
+    return above[: names.index(victim.unit) + 1] if victim.unit in names else []
 
 
 def _message(preemption: Preemption, victim: Victim) -> str:

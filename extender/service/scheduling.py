@@ -20,8 +20,16 @@ from extender.core.decisions.verbs import (
     empty_shares,
     reservation_of,
 )
-from extender.core.errors import BindRefused, CannotAnswer, ClusterUnavailable
-from extender.core.ids import NodeName
+from extender.core.decisions.victims import Candidate, decide_victims
+from extender.core.errors import (
+    BindRefused,
+    CannotAnswer,
+    ClusterUnavailable,
+    NotLeading,
+    StoreUnavailable,
+)
+from extender.core.events import Draft
+from extender.core.ids import NodeName, PlanId, RootUid
 from extender.core.pods import Pod
 from extender.service.admission import Admission
 from extender.service.barriers import Barriers, BindCall
@@ -123,9 +131,32 @@ class Scheduling:
         groups = self._cluster.view().groups.values()
         return tuple(sorted({key for group in groups for key in group.topology}))
 
-    def is_member(self, pod: Pod) -> bool:
-        """Say whether a pod belongs to a group, by our newer knowledge if we have it."""
-        return self._cluster.view().pods.get(pod.uid, pod).group is not None
+    async def preempt(self, pod: Pod, offered: Sequence[Candidate]) -> Sequence[Candidate]:
+        """Answer /preempt; a whole unit that is taken is in the log before the answer.
+
+        Raises:
+            CannotAnswer: Not leading, not synced, not reconciled, or what was to be recorded was not.
+        """
+        self._require_ready()
+        view, state = self._cluster.view(), self._leader.speculative
+        known = view.pods.get(pod.uid, pod)
+        wanted = PlanId(self._clock.new_id()) if self._settings.preemption == "on" else None
+        choice = decide_victims(
+            view, state, self._admission.forest, known, offered, preemption=wanted
+        )
+        if choice.plan is not None:
+            draft = Draft(
+                root_uid=RootUid(known.uid),
+                root=known.path,
+                fact=choice.plan,
+                actor=self._settings.holder,
+                cause=f"preempt of pod {known.path}",
+            )
+            try:
+                await self._leader.record([draft])
+            except (NotLeading, StoreUnavailable) as error:
+                raise CannotAnswer(f"cannot answer now: {error}") from error
+        return choice.candidates
 
     async def bind(self, ref: PodRef, node: NodeName, alive: Callable[[], bool]) -> str:
         """Answer /bind: members at their barrier, other pods at once. Gives the error text, empty when bound."""

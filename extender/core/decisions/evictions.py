@@ -141,11 +141,20 @@ def _end(
     why, text = _why_abandoned(view, forest, preemption)
     left = [v for v in preemption.victims.values() if v not in gone]
     if not why and _stalled(view, preemption, left, known):
-        why = "victims-refuse"
-        text = f"nothing went for {known.stalled_us // 1_000_000} s"
+        why, text = _why_stalled(preemption, known, left=bool(left))
     if not why:
         return None
     return abandonment(view, preemption, known, why=why, text=text)
+
+
+def _why_stalled(
+    preemption: Preemption, known: Knowledge, *, left: bool
+) -> tuple[AbandonReason, str]:
+    seconds = known.stalled_us // 1_000_000
+    if left:
+        return "victims-refuse", f"nothing went for {seconds} s"
+    why: AbandonReason = "vetoed" if preemption.kind == "Pod" else "room-lost"
+    return why, f"nobody used the room within {seconds} s"
 
 
 def _bound(view: ClusterView, state: ReservationState, preemption: Preemption) -> int:

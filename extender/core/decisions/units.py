@@ -56,6 +56,19 @@ def may_preempt(tree: Tree) -> bool:
     return NEVER not in policies
 
 
+def groups_above(view: ClusterView, pod: Pod) -> list[Group]:
+    """List the groups above a pod, its leaf first, as far as they exist."""
+    found: list[Group] = []
+    key = pod.group
+    while key is not None:
+        group = view.groups.get(key)
+        if group is None or group in found:
+            break
+        found.append(group)
+        key = composite_key(key.namespace, group.parent) if group.parent is not None else None
+    return found
+
+
 class _Draft(msgspec.Struct):
     """A unit that is being collected."""
 
@@ -149,7 +162,7 @@ class _Collection:
 
     def _draft(self, pod: Pod) -> _Draft:
         """Find the unit of a pod that names a group."""
-        above = self._above(pod)
+        above = groups_above(self.view, pod)
         draft = self._lone(pod)
         if not above:
             return draft
@@ -161,18 +174,6 @@ class _Collection:
             draft.name, draft.uid, draft.kind = str(whole[-1].key), whole[-1].uid, "group"
         draft.roots = {draft.uid, top.uid}
         return draft
-
-    def _above(self, pod: Pod) -> list[Group]:
-        """List the groups above a pod, its leaf first, as far as they exist."""
-        found: list[Group] = []
-        key = pod.group
-        while key is not None:
-            group = self.view.groups.get(key)
-            if group is None or group in found:
-                break
-            found.append(group)
-            key = composite_key(key.namespace, group.parent) if group.parent is not None else None
-        return found
 
     def _gang(self, pod: Pod) -> int:
         """Give the place of a pod's leaf among `gangs`; its whole tree is added the first time."""

@@ -7,6 +7,7 @@ Refusal texts are a function of state only: a text that changes by itself makes 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -164,7 +165,7 @@ def _protect(
         name
         for name in offered
         if (name in state.held_on or name in state.claimed_on)
-        and not _room_beside(view, state, name, pod)
+        and not room_beside(view, state, name, pod)
     }
     if not refused:
         return FilterDecision(outcome="passed", passed=tuple(offered))
@@ -176,12 +177,31 @@ def _protect(
     )
 
 
-def _room_beside(view: ClusterView, state: ReservationState, name: NodeName, pod: Pod) -> bool:
-    """Say whether a node has room for a pod beside what is held there against it."""
+def room_beside(
+    view: ClusterView,
+    state: ReservationState,
+    name: NodeName,
+    pod: Pod,
+    without: Collection[PodUid] = (),
+) -> bool:
+    """Say whether a node has room for a pod beside what is held there against it.
+
+    Args:
+        view: The cluster.
+        state: What is held.
+        name: The node; where nothing is held kube-scheduler alone judges.
+        pod: Outside of all groups.
+        without: Pods to be counted as gone, so that filter and preempt say the same.
+    """
     node = view.nodes.get(name)
     if node is None:
         return True
     taken = dict(view.usage.get(name, NOTHING).requests)
+    for uid in without:
+        leaver = view.pods.get(uid)
+        if leaver is not None and leaver.node == name:
+            for resource, amount in leaver.shape.requests:
+                taken[resource] = taken.get(resource, 0) - amount
     guarded = False
     for reservation in state.held_on.get(name, NO_HOLDS).values():
         member = view.pods.get(reservation.uid)

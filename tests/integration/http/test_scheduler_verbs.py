@@ -226,9 +226,19 @@ async def test_scores_of_a_member(served):
 META = {"n0": {"Pods": [{"UID": "v1"}, {"UID": "v2"}], "NumPDBViolations": 1}}
 
 
+def with_victims(served):
+    """Let two pods run on n0, and a pod of higher priority wait."""
+    running = [
+        a_pod(name, node="n0", requests={"cpu": 1}, metadata={"uid": name}, priority=1)
+        for name in ("v1", "v2")
+    ]
+    served.stage.cluster.add(*running, a_pod("vip", requests={"cpu": 1}, priority=10))
+    return wire_pod(served.stage, "vip")
+
+
 async def test_preempt_gives_candidates_back_by_uid(served):
     """For a pod outside all groups the candidates stand, whatever form they came in."""
-    pod = wire_pod(served.stage, "alien")
+    pod = with_victims(served)
     body = {"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": META}
     assert (await served.ask("preempt", body))["NodeNameToMetaVictims"] == META
     full = {
@@ -243,7 +253,16 @@ async def test_preempt_gives_candidates_back_by_uid(served):
 
 async def test_preempt_for_a_member_names_nobody(served):
     """Members are never helped pod by pod."""
+    with_victims(served)
     body = {"Pod": wire_pod(served.stage, "g-0"), "NodeNameToMetaVictims": META}
+    assert (await served.ask("preempt", body))["NodeNameToMetaVictims"] == {}
+
+
+async def test_preempt_rests_on_nothing_that_we_have_not_seen(served):
+    """Victims that our informers do not show (yet) may be part of a gang: no answer names their node."""
+    pod = with_victims(served)
+    unseen = {"n0": {"Pods": [{"UID": "v1"}, {"UID": "v9"}], "NumPDBViolations": 0}}
+    body = {"Pod": pod, "NodeNameToMetaVictims": unseen}
     assert (await served.ask("preempt", body))["NodeNameToMetaVictims"] == {}
 
 
