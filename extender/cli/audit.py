@@ -13,7 +13,13 @@ from extender import settings as settings_module
 from extender.cli.live import root_path
 from extender.cli.output import Output, console, print_table, print_value
 from extender.core.errors import BadInput, CorruptLog
-from extender.core.events import GangAdmitted, GangExtended, GangRefused, HistoryTruncated
+from extender.core.events import (
+    GangAdmitted,
+    GangExtended,
+    GangRefused,
+    HistoryTruncated,
+    PreemptionPlanned,
+)
 from extender.core.ids import Position, RootUid
 from extender.service.audit import Audit, FactLine, line_of, parse_time
 from extender.service.ports import EventFilter
@@ -27,9 +33,10 @@ Form = Annotated[Output, typer.Option("-o", "--output", help="Form of the output
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
-def _ask(
+def ask(
     database_url: str | None, data_dir: str | None, question: Callable[[Store], Awaitable[T]]
 ) -> T:
+    """Ask the log a question."""
     settings = settings_module.load(database_url=database_url, data_dir=data_dir)
 
     async def run() -> T:
@@ -65,7 +72,7 @@ def history(
     """Tell everything the log knows about a gang, also about one long gone."""
     uid = RootUid(gang.lower()) if _UUID.fullmatch(gang) else None
     root = "" if uid is not None else root_path(gang, namespace)
-    lines = _ask(database_url, data_dir, lambda s: Audit(s.audit).history(root, uid=uid))
+    lines = ask(database_url, data_dir, lambda s: Audit(s.audit).history(root, uid=uid))
     _print_facts(lines, output, with_gang=False)
 
 
@@ -93,7 +100,7 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
         after=Position(after),
         limit=limit,
     )
-    lines = _ask(database_url, data_dir, lambda s: Audit(s.audit).events(wanted))
+    lines = ask(database_url, data_dir, lambda s: Audit(s.audit).events(wanted))
     _print_facts(lines, output, with_gang=True)
 
 
@@ -112,7 +119,8 @@ def replay(
             msg = f"position {position}: the log has no such fact"
             raise BadInput(msg)
         fact = found[0].fact
-        if not isinstance(fact, GangAdmitted | GangExtended | GangRefused) or not fact.input_digest:
+        decisions = GangAdmitted | GangExtended | GangRefused | PreemptionPlanned
+        if not isinstance(fact, decisions) or not fact.input_digest:
             msg = f"position {position}: {type(fact).__name__} is not a decision of the planner"
             raise BadInput(msg)
         stored = await opened.inputs.load(fact.input_digest)
@@ -121,7 +129,7 @@ def replay(
             raise BadInput(msg)
         return replay_decision(found[0], fact, stored)
 
-    result = _ask(database_url, data_dir, question)
+    result = ask(database_url, data_dir, question)
     if output is not Output.table:
         print_value(result, output)
     elif result.same:
@@ -150,7 +158,7 @@ def verify(
         return count, lost
 
     try:
-        count, lost = _ask(database_url, data_dir, question)
+        count, lost = ask(database_url, data_dir, question)
     except CorruptLog as error:
         console().print(f"the log does not verify: {error}")
         raise typer.Exit(1) from error

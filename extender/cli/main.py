@@ -7,7 +7,7 @@ import sys
 import typer
 
 from extender import __version__
-from extender.cli import audit, live, plan, serve
+from extender.cli import audit, live, plan, preemptions, serve
 from extender.cli.output import complain
 from extender.core.errors import BadInput, ExtenderError, SchemaOutdated
 
@@ -26,6 +26,7 @@ app.command("gangs")(live.gangs)
 app.command("explain")(live.explain)
 app.command("history")(audit.history)
 app.command("events")(audit.events)
+app.command("preemptions")(preemptions.preemptions)
 app.command("replay")(audit.replay)
 app.command("verify")(audit.verify)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 from aiohttp import web
+from multidict import MultiMapping
 
 from extender.core.errors import BadInput
 from extender.core.ids import Position
@@ -14,6 +15,7 @@ from extender.http.errors import problem
 from extender.service.audit import Audit, FactLine, parse_time, rfc3339
 from extender.service.leading import Leader
 from extender.service.ports import EventFilter
+from extender.service.preemptions import PreemptionLine, Wanted, preemptions
 
 LIMIT_MAX = 1000
 
@@ -84,6 +86,7 @@ class ReadApi:
             web.get("/v1/gangs/{namespace}/{name}", self.gang),
             web.get("/v1/gangs/{namespace}/{name}/history", self.history),
             web.get("/v1/events", self.events),
+            web.get("/v1/preemptions", self.preemptions),
         ]
 
     async def gangs(self, request: web.Request) -> web.Response:
@@ -119,7 +122,20 @@ class ReadApi:
         """Give facts by position, at most `limit` from `after` on."""
         return self._json(await self._audit.events(_wanted(request)))
 
-    def _json(self, value: Sequence[FactLine] | Sequence[GangLine] | GangLine) -> web.Response:
+    async def preemptions(self, request: web.Request) -> web.Response:
+        """Tell who preempted whom, by `victim`, `preemptor` (namespace/name) and `since`."""
+        query = _known(request, {"victim", "preemptor", "since"})
+        wanted = Wanted(
+            victim=query.get("victim", ""),
+            preemptor=query.get("preemptor", ""),
+            since_us=parse_time(query["since"], "since") if "since" in query else None,
+        )
+        return self._json(await preemptions(self._audit.reader, wanted))
+
+    def _json(
+        self,
+        value: Sequence[FactLine] | Sequence[GangLine] | Sequence[PreemptionLine] | GangLine,
+    ) -> web.Response:
         headers = {"X-Log-Position": str(self._leader.acknowledged.position)}
         body = msgspec.json.encode(value)
         return web.Response(body=body, content_type="application/json", headers=headers)
@@ -138,15 +154,18 @@ def _without_nul(text: str, field: str) -> None:
         raise BadInput(msg)
 
 
-def _wanted(request: web.Request) -> EventFilter:
-    query = request.query
-    known = {"after", "limit", "type", "namespace", "gang", "since", "until"}
-    for name in query:
-        if name not in known:
-            msg = f"query parameter {name}: not known; there are {', '.join(sorted(known))}"
+def _known(request: web.Request, names: set[str]) -> MultiMapping[str]:
+    """Give the parameters of a question; one that is not known is an error, not silence."""
+    for name, text in request.query.items():
+        if name not in names:
+            msg = f"query parameter {name}: not known; there are {', '.join(sorted(names))}"
             raise BadInput(msg)
-    for name, text in query.items():
         _without_nul(text, f"query parameter {name}")
+    return request.query
+
+
+def _wanted(request: web.Request) -> EventFilter:
+    query = _known(request, {"after", "limit", "type", "namespace", "gang", "since", "until"})
     return EventFilter(
         root=query.get("gang", ""),
         namespace=query.get("namespace", ""),

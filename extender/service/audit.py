@@ -200,11 +200,11 @@ class Audit:
     """Answers questions."""
 
     def __init__(self, reader: AuditReader) -> None:
-        self._reader = reader
+        self.reader = reader
 
     async def events(self, wanted: EventFilter) -> Sequence[FactLine]:
         """Give facts that match."""
-        return [line_of(event) for event in await self._reader.events(wanted)]
+        return [line_of(event) for event in await self.reader.events(wanted)]
 
     async def history(self, root: str, *, uid: RootUid | None = None) -> Sequence[FactLine]:
         """Give the facts of one root, by `namespace/name` (every UID that had the name) or by UID.

@@ -5,9 +5,17 @@ from __future__ import annotations
 import msgspec
 
 from extender.core.errors import CorruptLog
-from extender.core.events import Event, GangAdmitted, GangExtended, GangRefused
+from extender.core.events import (
+    AssignmentRecord,
+    Event,
+    GangAdmitted,
+    GangExtended,
+    GangRefused,
+    PreemptionPlanned,
+)
 from extender.core.planner.canonical import decode, digest_of
-from extender.core.planner.placement import PLANNER_VERSION, Plan, Verdict
+from extender.core.planner.placement import PLANNER_VERSION, Assignment, Plan, Verdict
+from extender.core.planner.preempt import Answer, Preemption, preempt
 from extender.core.planner.search import plan
 from extender.service.ports import DecisionInput
 
@@ -25,7 +33,9 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def replay_decision(
-    event: Event, fact: GangAdmitted | GangExtended | GangRefused, stored: DecisionInput
+    event: Event,
+    fact: GangAdmitted | GangExtended | GangRefused | PreemptionPlanned,
+    stored: DecisionInput,
 ) -> Replayed:
     """Plan the stored input again.
 
@@ -37,21 +47,66 @@ def replay_decision(
             f"position {event.position}: the stored input does not have digest {fact.input_digest}"
         )
         raise CorruptLog(msg)
-    verdict = plan(decode(stored.head, stored.parts))
+    request = decode(stored.head, stored.parts)
+    if isinstance(fact, PreemptionPlanned):
+        answer = preempt(request)
+        return _replayed(event, fact, _compare_victims(fact, answer), _evicts(fact), _found(answer))
+    verdict = plan(request)
     if isinstance(fact, GangRefused):
         differences = _compare_refusal(fact, verdict)
         recorded = fact.outcome
     else:
         differences = _compare_admission(fact, verdict)
         recorded = f"{len(fact.assignments)} placed"
+    return _replayed(event, fact, differences, recorded, _word(verdict))
+
+
+def _replayed(
+    event: Event,
+    fact: GangAdmitted | GangExtended | GangRefused | PreemptionPlanned,
+    differences: list[str],
+    recorded: str,
+    now: str,
+) -> Replayed:
     return Replayed(
         position=event.position,
         same=not differences,
         recorded=recorded,
-        now=_word(verdict),
+        now=now,
         planner_recorded=fact.planner,
         differences=tuple(differences),
     )
+
+
+def _evicts(fact: PreemptionPlanned) -> str:
+    return f"{len(fact.victims)} units evicted, {len(fact.assignments)} placed"
+
+
+def _found(answer: Answer) -> str:
+    if isinstance(answer, Preemption):
+        return f"{len(answer.victims)} units evicted, {len(answer.plan.assignments)} placed"
+    return f"no preemption: {answer.cause}"
+
+
+def _compare_victims(fact: PreemptionPlanned, answer: Answer) -> list[str]:
+    if not isinstance(answer, Preemption):
+        return [f"nobody is evicted now: {answer.reasons[0]}"]
+    before = {unit.name for unit in fact.victims} | {s.gang for s in fact.superseded}
+    after = {unit.name for unit in answer.victims}
+    after |= {unit.name.partition("/")[2] for unit in answer.superseded}
+    texts = [f"{name}: stays now" for name in sorted(before - after)]
+    texts += [f"{name}: has to go now" for name in sorted(after - before)]
+    return texts + _moved(fact.assignments, answer.plan.assignments)
+
+
+def _moved(before: tuple[AssignmentRecord, ...], after: tuple[Assignment, ...]) -> list[str]:
+    was, now = {a.uid: a.node for a in before}, {a.uid: a.node for a in after}
+    names = {a.uid: a.pod for a in before} | {a.uid: a.pod for a in after}
+    return [
+        f"{names[uid]}: {now.get(uid, 'no node')} instead of {was.get(uid, 'no node')}"
+        for uid in sorted(names)
+        if was.get(uid) != now.get(uid)
+    ]
 
 
 def _word(verdict: Verdict) -> str:
@@ -77,11 +132,4 @@ def _compare_refusal(fact: GangRefused, verdict: Verdict) -> list[str]:
 def _compare_admission(fact: GangAdmitted | GangExtended, verdict: Verdict) -> list[str]:
     if not isinstance(verdict, Plan):
         return [f"no plan is found now: {verdict.outcome}"]
-    before = {a.uid: a.node for a in fact.assignments}
-    after = {a.uid: a.node for a in verdict.assignments}
-    names = {a.uid: a.pod for a in fact.assignments} | {a.uid: a.pod for a in verdict.assignments}
-    return [
-        f"{names[uid]}: {after.get(uid, 'no node')} instead of {before.get(uid, 'no node')}"
-        for uid in sorted(names)
-        if before.get(uid) != after.get(uid)
-    ]
+    return _moved(fact.assignments, verdict.assignments)

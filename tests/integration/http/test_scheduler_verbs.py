@@ -437,6 +437,8 @@ async def test_gangs_and_their_history(served):
     assert all(set(f) == keys for f in facts)
     async with served.client.get("/v1/events?type=GangAdmitted&limit=1") as reply:
         assert [f["type"] for f in await reply.json()] == ["GangAdmitted"]
+    async with served.client.get("/v1/preemptions?preemptor=default/g") as reply:
+        assert await reply.json() == []
     async with served.client.get("/v1/gangs?namespace=elsewhere") as reply:
         assert await reply.json() == []
 
@@ -452,6 +454,8 @@ async def test_gangs_and_their_history(served):
         ("/v1/events?until=2026-11-21T03:00:00", 400, ["until", "offset"]),
         ("/v1/events?colour=red", 400, ["colour", "not known"]),
         ("/v1/events?gang=a%00b", 400, ["gang", "NUL"]),
+        ("/v1/preemptions?since=yesterday", 400, ["since", "'yesterday'"]),
+        ("/v1/preemptions?colour=red", 400, ["colour", "preemptor"]),
         ("/v1/gangs/a/b%00/history", 400, ["gang", "NUL"]),
         ("/v1/gangs/a/b%00", 400, ["gang", "NUL"]),
         ("/v1/gangs/default/nobody", 404, ["default/nobody", "history"]),

@@ -1,0 +1,81 @@
+"""`preemptions`: who was evicted for whom, why this set, and what came of it; straight from the database."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from extender.cli.audit import Folder, Form, Url, ask
+from extender.cli.live import root_path
+from extender.cli.output import Output, console, print_table, print_value
+from extender.service.audit import parse_time
+from extender.service.preemptions import PreemptionLine, UnitLine, Wanted
+from extender.service.preemptions import preemptions as read
+
+ALTERNATIVES_MAX = 3  # printed per preemption; JSON has all
+
+
+def preemptions(
+    victim: Annotated[
+        str, typer.Option(help="Only those that evict this pod or group, [NAMESPACE/]NAME.")
+    ] = "",
+    preemptor: Annotated[
+        str, typer.Option(help="Only those for this root group or pod, [NAMESPACE/]NAME.")
+    ] = "",
+    since: Annotated[str | None, typer.Option(help="RFC 3339 time with offset.")] = None,
+    namespace: Annotated[str, typer.Option("-n", "--namespace")] = "default",
+    database_url: Url = None,
+    data_dir: Folder = None,
+    output: Form = Output.table,
+) -> None:
+    """Tell who preempted whom and why: cost, alternatives, when each victim was gone, whether the preemptor ran."""
+    wanted = Wanted(
+        victim=root_path(victim, namespace) if victim else "",
+        preemptor=root_path(preemptor, namespace) if preemptor else "",
+        since_us=parse_time(since, "--since") if since else None,
+    )
+    lines = ask(database_url, data_dir, lambda opened: read(opened.audit, wanted))
+    if output is not Output.table:
+        print_value(lines, output)
+        return
+    if not lines:
+        console().print("No preemptions match.")
+    for line in lines:
+        _print(line)
+
+
+def _print(line: PreemptionLine) -> None:
+    console().print(
+        f"{line.planned[:19].replace('T', ' ')}  {line.preemptor} (priority {line.priority}): {_end(line)}"
+    )
+    rows = [
+        [unit.unit, str(unit.priority), pod.pod, pod.node, _gone(unit, pod.gone), pod.how]
+        for unit in line.victims
+        for pod in unit.pods
+    ]
+    nobody = "  nobody was evicted" + (
+        f"; reservations of {', '.join(line.superseded)} gave way" if line.superseded else ""
+    )
+    print_table(["unit", "priority", "pod", "node", "gone", "how"], rows, empty=nobody)
+    console().print(f"  cost: {_cost(line.cost)}")
+    for other in line.alternatives[:ALTERNATIVES_MAX]:
+        console().print(f"  not {', '.join(other.units)} ({_cost(other.cost)}): {other.why}")
+
+
+def _end(line: PreemptionLine) -> str:
+    if line.outcome == "completed":
+        return f"completed after {line.took_ms / 1000:.1f} s, {line.bound} bound"
+    if line.outcome == "abandoned":
+        return f"abandoned ({line.why})" + (f": {line.text}" if line.text else "")
+    return "pending"
+
+
+def _gone(unit: UnitLine, gone: str) -> str:
+    if unit.spared:
+        return "spared"
+    return gone[11:23] or "not yet"
+
+
+def _cost(cost: dict[str, int]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in cost.items()) or "nothing"

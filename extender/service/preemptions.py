@@ -1,0 +1,176 @@
+"""Who was evicted for whom and why, when each was gone, and what came of it: told from the log alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from extender.core.events import (
+    AbandonReason,
+    Event,
+    EvictionHow,
+    PreemptionAbandoned,
+    PreemptionCompleted,
+    PreemptionPlanned,
+    VictimEvicted,
+)
+from extender.core.ids import PlanId, Position
+from extender.service.audit import PAGE, rfc3339
+from extender.service.ports import START, AuditReader, EventFilter
+
+KINDS = tuple(
+    fact.__name__
+    for fact in (PreemptionPlanned, VictimEvicted, PreemptionCompleted, PreemptionAbandoned)
+)
+
+
+class VictimLine(msgspec.Struct, kw_only=True):
+    """One pod that had to go."""
+
+    pod: str
+    node: str
+    asked: str = ""  # RFC 3339; empty where nobody asked, or nobody knows
+    gone: str = ""  # RFC 3339; empty while it is there, or when its unit was spared
+    how: EvictionHow | Literal[""] = ""
+
+
+class UnitLine(msgspec.Struct, kw_only=True):
+    """A disruption unit that had to go."""
+
+    unit: str  # Kind/namespace/name
+    priority: int
+    pods: list[VictimLine]
+    spared: bool = False  # the preemption ended before it began
+
+
+class AlternativeLine(msgspec.Struct, kw_only=True):
+    """A set that was looked at and not taken."""
+
+    units: tuple[str, ...]
+    cost: dict[str, int]
+    why: str
+
+
+class PreemptionLine(msgspec.Struct, kw_only=True):
+    """One preemption from its plan to its end."""
+
+    preemption: PlanId
+    position: Position  # of the plan; `gang-extender replay` decides it again
+    planned: str  # RFC 3339
+    preemptor: str  # Kind/namespace/name
+    preemptor_uid: str
+    priority: int
+    victims: list[UnitLine]
+    superseded: list[str]  # trees of lower priority that gave reservations back, namespace/name
+    cost: dict[str, int]
+    alternatives: list[AlternativeLine]
+    outcome: Literal["pending", "completed", "abandoned"] = "pending"
+    why: AbandonReason | Literal[""] = ""
+    text: str = ""
+    ended: str = ""  # RFC 3339
+    bound: int = 0  # members of the preemptor that ran when it was completed
+    took_ms: int = 0  # from the plan to the running preemptor
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which preemptions are asked for; empty fields do not restrict."""
+
+    victim: str = ""  # namespace/name of a pod, or of the group of a unit
+    preemptor: str = ""  # namespace/name
+    since_us: int | None = None  # planned at or after this time
+
+
+async def preemptions(reader: AuditReader, wanted: Wanted) -> Sequence[PreemptionLine]:
+    """Give the preemptions that match, oldest first."""
+    told = _Telling()
+    after = START
+    while True:
+        page = await reader.events(
+            EventFilter(
+                root=wanted.preemptor,
+                types=KINDS,
+                since_us=wanted.since_us,
+                after=after,
+                limit=PAGE,
+            )
+        )
+        told.take(page)
+        if len(page) < PAGE:
+            break
+        after = page[-1].position
+    return [line for line in told.lines.values() if _about(line, wanted.victim)]
+
+
+def _about(line: PreemptionLine, victim: str) -> bool:
+    if not victim:
+        return True
+    return any(
+        unit.unit.partition("/")[2] == victim or any(pod.pod == victim for pod in unit.pods)
+        for unit in line.victims
+    )
+
+
+class _Telling:
+    """Preemptions while their facts are read."""
+
+    def __init__(self) -> None:
+        self.lines: dict[PlanId, PreemptionLine] = {}
+
+    def take(self, events: Iterable[Event]) -> None:
+        """Take facts in, in order of position; those of a plan that was not asked for are left out."""
+        for event in events:
+            fact = event.fact
+            if isinstance(fact, PreemptionPlanned):
+                self.lines[fact.preemption] = _planned(event, fact)
+            elif isinstance(fact, VictimEvicted | PreemptionCompleted | PreemptionAbandoned):
+                line = self.lines.get(fact.preemption)
+                if line is not None:
+                    _follow(line, event, fact)
+
+
+def _planned(event: Event, fact: PreemptionPlanned) -> PreemptionLine:
+    return PreemptionLine(
+        preemption=fact.preemption,
+        position=event.position,
+        planned=rfc3339(event.at_us),
+        preemptor=f"{fact.kind}/{event.root}",
+        preemptor_uid=event.root_uid,
+        priority=fact.priority,
+        victims=[
+            UnitLine(
+                unit=unit.name,
+                priority=unit.priority,
+                pods=[VictimLine(pod=p.pod, node=p.node) for p in unit.pods],
+            )
+            for unit in fact.victims
+        ],
+        superseded=[record.gang for record in fact.superseded],
+        cost=fact.cost,
+        alternatives=[
+            AlternativeLine(units=a.units, cost=a.cost, why=a.why) for a in fact.alternatives
+        ],
+    )
+
+
+def _follow(
+    line: PreemptionLine,
+    event: Event,
+    fact: VictimEvicted | PreemptionCompleted | PreemptionAbandoned,
+) -> None:
+    match fact:
+        case VictimEvicted():
+            for unit in line.victims:
+                for pod in unit.pods:
+                    if unit.unit == fact.unit and pod.pod == fact.pod:
+                        pod.how, pod.gone = fact.how, rfc3339(fact.gone_us)
+                        pod.asked = rfc3339(fact.asked_us) if fact.asked_us else ""
+        case PreemptionCompleted():
+            line.outcome, line.ended = "completed", rfc3339(event.at_us)
+            line.bound, line.took_ms = fact.bound, fact.took_ms
+        case PreemptionAbandoned():
+            line.outcome, line.ended = "abandoned", rfc3339(event.at_us)
+            line.why, line.text = fact.why, fact.text
+            for unit in line.victims:
+                unit.spared = unit.unit in fact.spared

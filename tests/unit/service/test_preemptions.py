@@ -1,0 +1,77 @@
+"""What `gang-extender preemptions` and GET /v1/preemptions tell, read from the log of a running service."""
+
+from __future__ import annotations
+
+from extender.cli.preemptions import _print
+from extender.core.events import PreemptionPlanned
+from extender.service.preemptions import Wanted, preemptions
+from extender.service.replaying import replay_decision
+from tests.builders import RACK, a_node, a_pod
+from tests.fakes_store import FakeAuditReader
+from tests.unit.service.test_evicting import ONE, his, lows, runs
+from tests.unit.service.test_preempting import leading, settled
+
+
+async def told(stage, **wanted):
+    return await preemptions(FakeAuditReader(stage.database), Wanted(**wanted))
+
+
+async def test_a_preemption_from_its_plan_to_its_end(capsys):
+    """Who, whom, why this set and not another, when each was gone, whether the preemptor ran, how long it took."""
+    room = [a_node(f"n{n}", {RACK: f"r{n // 2}"}, gpu=1) for n in range(4)]
+    hi, *members = his()
+    hi["spec"]["schedulingConstraints"] = {"topology": [{"key": RACK}]}
+    dear = [a_pod(f"dear-{n}", node=f"n{n}", requests=ONE, priority=5) for n in (2, 3)]
+    async with await leading(*room, *dear, *lows("n0", "n1"), hi, *members) as stage:
+        await settled(stage)
+        (line,) = await told(stage)
+        assert line.outcome == "pending"
+        assert [pod.gone for unit in line.victims for pod in unit.pods] == ["", ""]
+        stage.clock.advance(2)
+        stage.cluster.delete_pod("low-0")
+        stage.cluster.delete_pod("low-1")
+        await settled(stage, 2)
+        await runs(stage)
+        (line,) = await told(stage)
+        assert (line.preemptor, line.priority) == ("PodGroup/default/hi", 10)
+        assert (line.outcome, line.bound) == ("completed", 2)
+        assert line.took_ms >= 2_000
+        (unit,) = line.victims
+        assert (unit.unit, unit.priority, unit.spared) == ("PodGroup/default/low", 0, False)
+        assert [(p.pod, p.how, bool(p.asked), bool(p.gone)) for p in unit.pods] == [
+            ("default/low-0", "deleted", True, True),
+            ("default/low-1", "deleted", True, True),
+        ]
+        assert line.alternatives
+        assert all(other.why for other in line.alternatives)
+        _print(line)
+        text = capsys.readouterr().out
+        assert "PodGroup/default/hi (priority 10): completed after" in text
+        assert "default/low-1" in text
+        assert "cost: highest 0" in text
+        assert "  not Pod/default/dear-" in text
+
+
+async def test_questions_by_victim_preemptor_and_time():
+    """A victim is named by pod or by the group of its unit; what does not match is not told."""
+    room = [a_node(f"n{n}", gpu=1) for n in range(2)]
+    async with await leading(*room, *lows("n0", "n1"), *his()) as stage:
+        await settled(stage)
+        for victim in ("default/low-0", "default/low"):
+            assert len(await told(stage, victim=victim)) == 1, victim
+        assert not await told(stage, victim="default/hi-0")
+        assert len(await told(stage, preemptor="default/hi")) == 1
+        assert not await told(stage, preemptor="default/low")
+        assert not await told(stage, since_us=stage.clock.now_us() + 1_000_000)
+
+
+async def test_a_recorded_preemption_can_be_decided_again():
+    """The stored input gives the same victims and the same nodes."""
+    room = [a_node(f"n{n}", gpu=1) for n in range(2)]
+    async with await leading(*room, *lows("n0", "n1"), *his()) as stage:
+        await settled(stage)
+        event = next(e for e in stage.events() if isinstance(e.fact, PreemptionPlanned))
+        stored = await stage.inputs.load(event.fact.input_digest)
+        again = replay_decision(event, event.fact, stored)
+        assert again.same, again.differences
+        assert again.recorded == again.now == "1 units evicted, 2 placed"
