@@ -9,10 +9,12 @@ import typer
 from extender.cli.audit import Folder, Form, Url, ask
 from extender.cli.live import root_path
 from extender.cli.output import Output, console, print_table, print_value
+from extender.core.planner.disruption import Cost
 from extender.service.audit import parse_time
 from extender.service.preemptions import PreemptionLine, UnitLine, Wanted
 from extender.service.preemptions import preemptions as read
 
+ORDER = {name: number for number, name in enumerate(Cost.__struct_fields__)}
 ALTERNATIVES_MAX = 3  # printed per preemption; JSON has all
 
 
@@ -78,4 +80,6 @@ def _gone(unit: UnitLine, gone: str) -> str:
 
 
 def _cost(cost: dict[str, int]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in cost.items()) or "nothing"
+    """Write a cost, the part that counts most first."""
+    ordered = sorted(cost, key=lambda name: (ORDER.get(name, len(ORDER)), name))
+    return ", ".join(f"{name} {cost[name]}" for name in ordered) or "nothing"

@@ -269,7 +269,7 @@ class PreemptionPlanned(Fact, frozen=True, kw_only=True):
     kind: str  # of the preemptor: CompositePodGroup | PodGroup | Pod
     priority: int
     victims: tuple[VictimUnit, ...]
-    cost: dict[str, int]  # of the whole set, by name, the first counts most (SPEC E-9)
+    cost: dict[str, int]  # of the whole set, by name (`planner/disruption` has their order)
     alternatives: tuple[AlternativeRecord, ...]
     shapes: tuple[dict[str, int], ...]  # as in `GangAdmitted`
     assignments: tuple[AssignmentRecord, ...]
