@@ -22,9 +22,9 @@ from extender.core.decisions.admission import (
     still_holds,
 )
 from extender.core.decisions.differences import Circumstances, Nominations
-from extender.core.decisions.pod_rules import RuleBook
 from extender.core.decisions.evictions import decide_evictions
 from extender.core.decisions.holds import cleared
+from extender.core.decisions.pod_rules import RuleBook
 from extender.core.decisions.preemption import (
     decide_preemption,
     preemption_request,
@@ -49,7 +49,6 @@ from extender.core.ids import GroupKey, NodeName, PlanId, PodUid, RootUid
 from extender.core.planner.placement import Plan, PlanRequest, Verdict
 from extender.core.planner.preempt import NoPreemption
 from extender.core.planner.search import Later
-from extender.core.pods import Pod
 from extender.core.state import Reservation, ReservationState
 from extender.core.view import ClusterView, forest_after
 from extender.service.barriers import Barriers
