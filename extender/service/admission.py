@@ -65,6 +65,7 @@ from extender.service.preempting import (
     worth_asking,
 )
 from extender.service.reporting import Reporter
+from extender.service.stillness import Stillness
 from extender.settings import Settings
 from extender.telemetry import METRICS
 
@@ -116,6 +117,7 @@ class Admission:
         self._forest_of = ClusterView()  # the view that `forest` was made from
         self._rows = NodeRows()
         self._book = RuleBook()
+        self._stillness = Stillness(self._rows)
         self._parts = TreeParts()
         self._suspicions = Suspicions()
         self._nominations = Nominations()
@@ -170,24 +172,45 @@ class Admission:
             self._barriers.sync(self._leader.acknowledged)
             self._leader.compared(takes)
         self._recording, self._to_explain = [], []
-        try:
-            slice_ms = self._clock.monotonic_ms()
-            for key in self._pending():
-                tree = self.forest.trees.get(key)
-                if tree is not None:
-                    await self._admit(tree)
-                if self._clock.monotonic_ms() - slice_ms >= SLICE_MS:
-                    await asyncio.sleep(0)
-                    slice_ms = self._clock.monotonic_ms()
-        finally:
-            await self._recorded()
-        await self._explain()
+        if not self._still():
+            await self._admit_all()
         view, state = self._cluster.view(), self._leader.acknowledged
         self._barriers.sync(state)  # first: effects ask who is at bind for the plan of now
         self._suspicions.heed(view, state)  # before anybody is nominated
         self.effects.sync(view, state)
         self.evictor.sync(view, state)
         self._reporter.sync(view, state, self.forest, self.evictor.holdups)
+
+    def _still(self) -> bool:
+        """Say whether nobody who waits can be admitted, as in the last pass."""
+        view, state = self._look()
+        hints = self._suspicions.hints(view)
+        return self._stillness.holds(view, state, self.forest, hints, self._clock.monotonic_ms())
+
+    async def _admit_all(self) -> None:
+        """Try every pending root in turn."""
+        self._stillness.end(None)
+        view, state = self._look()
+        pending, hints = self._pending(), self._suspicions.hints(view)
+        trees = (self.forest.trees[key] for key in pending)
+        parts = (self._parts.of(tree, state.roots.get(tree.root.uid), hints) for tree in trees)
+        outlook = self._stillness.begin(
+            view, state, self.forest, parts, hints, self._clock.monotonic_ms()
+        )
+        refused = True
+        try:
+            slice_ms = self._clock.monotonic_ms()
+            for key in pending:
+                tree = self.forest.trees.get(key)
+                if tree is not None and not await self._admit(tree):
+                    refused = False
+                if self._clock.monotonic_ms() - slice_ms >= SLICE_MS:
+                    await asyncio.sleep(0)
+                    slice_ms = self._clock.monotonic_ms()
+        finally:
+            await self._recorded()
+        await self._explain()
+        self._stillness.end(outlook if refused else None)
 
     def _look(self) -> tuple[ClusterView, ReservationState]:
         view = self._cluster.view()
@@ -280,25 +303,26 @@ class Admission:
             topology_keys=self._settings.topology_keys,
         )
 
-    async def _admit(self, tree: Tree) -> None:
+    async def _admit(self, tree: Tree) -> bool:
+        """Try one root; True where it stands refused as before."""
         if tree.problems:
-            self._record_soon(
-                decide_invalid(self._leader.speculative, tree, self._recipe("", "tree changed"))
-            )
-            return
+            recipe = self._recipe("", "tree changed")
+            drafts = decide_invalid(self._leader.speculative, tree, recipe)
+            self._record_soon(drafts)
+            return not drafts
         if tree.root.deleting or self._clock.monotonic_ms() < self._not_before.get(
             tree.root.uid, 0
         ):
-            return
+            return True
         current, request = self._request(tree)
         if current is None or request is None:
-            return
+            return False
         view, uid = self._cluster.view(), tree.root.uid
         pending = under_way(self._leader.speculative, uid)
         if self._refused.holds(uid, request):
             again = self._asking.may(view, self._leader.speculative, current)
             if not (again if pending is None else cleared(view, pending)):
-                return
+                return True
         started_ms = self._clock.monotonic_ms()
         answer = self.planner.at_once(request)
         if not may_admit(view, pending, answer):
@@ -311,6 +335,7 @@ class Admission:
         else:
             METRICS.planned(answer, self._clock.monotonic_ms() - started_ms)
             self._decided(current, request, answer, self.planner.encode(request))
+        return False
 
     def _asks(self, tree: Tree, request: PlanRequest, verdict: Verdict | Later) -> bool:
         """Say whether to look for victims after this answer: nothing of the tree can be placed otherwise."""

@@ -89,6 +89,8 @@ class Asking:
         self._considered: dict[RootUid, tuple[str, ...]] = {}
         self._lowest: int | None = None  # of pods that run, None: nobody does
         self._lowest_ms = -LOWEST_MS
+        self._lowest_held: int | None = None  # of trees that hold room
+        self._holders: object = None  # roots that this was looked up among
 
     def may(self, view: ClusterView, state: ReservationState, tree: Tree) -> bool:
         """Say whether a search for victims is worth its time.
@@ -112,9 +114,12 @@ class Asking:
             self._lowest_ms = now_ms
             running = (p.priority for pods in view.on_node.values() for p in pods.values())
             self._lowest = min(running, default=None)
-        if self._lowest is not None and self._lowest < priority:
-            return True
-        return any(root.held and root.priority < priority for root in state.roots.values())
+        if self._holders is not state.roots:
+            self._holders = state.roots
+            held = (root.priority for root in state.roots.values() if root.held)
+            self._lowest_held = min(held, default=None)
+        lowest = [p for p in (self._lowest, self._lowest_held) if p is not None]
+        return min(lowest, default=priority) < priority
 
     def put_off(self, state: ReservationState, uid: RootUid) -> None:
         """Hear that a tree was refused, whether or not it asked: it may ask again after a while.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -65,6 +65,8 @@ class Reporter:
         self._jobs: asyncio.Queue[_ConditionJob | Notice] = asyncio.Queue()
         self._leaves: dict[GroupKey, _Leaf] = {}
         self._trees: dict[RootUid, tuple[object, ...]] = {}  # what conditions were last made from
+        self._made: tuple[Any, ...] = (None,) * 8  # what everything was last said from, ...
+        self._said_all = False  # ... if nothing of it waits to settle
         self._wrote: dict[tuple[GroupKey, str, str], Condition] = {}
         self._warned: dict[GroupKey, tuple[str, ...]] = {}
         self._looked: tuple[Forest, int] | None = (
@@ -86,6 +88,13 @@ class Reporter:
             forest: The trees of the view.
             holdups: By root what keeps its preemption from going on, in words.
         """
+        made = (
+            forest, state.roots, state.root_of, view.groups, view.members, view.blueprints,
+            view.generation, dict(holdups),
+        )  # fmt: skip
+        if self._said_all and _same(self._made[:-2], made[:-2]) and self._made[-2:] == made[-2:]:
+            return
+        self._made = made
         trees: dict[RootUid, tuple[object, ...]] = {}
         for tree in forest.trees.values():
             root = state.roots.get(tree.root.uid)
@@ -181,6 +190,7 @@ class Reporter:
                 self._tell(waiting, reason, said)
             leaves[leaf] = _Leaf(seen, reason, since_ms, said, settled)
         self._leaves = leaves
+        self._said_all = all(leaf.settled for leaf in leaves.values())
 
     def _tell(self, waiting: list[Pod], reason: str, said: dict[PodUid, str]) -> None:
         """Tell the pods of a leaf their reason, those that have not heard it yet."""

@@ -1,0 +1,105 @@
+"""Whether a pass has anything to admit: not while every pending tree stands refused and there is only less room.
+
+Most changes of a busy cluster take room, or give it where nobody waits for it. A pass that found every
+pending tree refused on no less room than now need not be repeated tree by tree. What ends by time (vetoes,
+pauses, questions for victims) is looked at once in `LOOK_MS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from extender.core.decisions.requests import TreePart
+from extender.core.decisions.rows import NodeRows
+from extender.core.decisions.standing import only_less
+from extender.core.groups import Forest
+from extender.core.ids import NIL_ROOT, NodeName, PodUid
+from extender.core.planner.placement import PlanNode
+from extender.core.state import ReservationState
+from extender.core.view import ClusterView
+
+LOOK_MS = 1_000
+
+
+class _Outlook(msgspec.Struct):
+    """What a pass saw in which nobody could be admitted."""
+
+    at_ms: int
+    same: tuple[object, ...]  # as long as these are the same objects ...
+    hints: Mapping[PodUid, NodeName]
+    nodes: dict[int, tuple[PlanNode, ...]]  # ... and these offer no more, by priority
+
+
+class Stillness:
+    """Remembers the last pass that found every pending tree refused."""
+
+    def __init__(self, rows: NodeRows) -> None:
+        """Prepare.
+
+        Args:
+            rows: Shared with whoever makes requests, which keeps its rows the same objects.
+        """
+        self._rows = rows
+        self._outlook: _Outlook | None = None
+
+    def begin(
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        forest: Forest,
+        pending: Iterable[TreePart],
+        hints: Mapping[PodUid, NodeName],
+        now_ms: int,
+    ) -> _Outlook | None:
+        """Look around before a pass; nothing where a pending tree depends on more than room."""
+        parts = tuple(pending)
+        if any(
+            part.claims
+            or part.tree.root.uid in state.preemptions  # room that comes free is held for it
+            or any(shape.rules for shape in part.shapes)
+            for part in parts
+        ):
+            return None
+        priorities = {part.tree.root.priority for part in parts}
+        return _Outlook(
+            now_ms, _same(view, state, forest), hints, self._nodes(view, state, priorities)
+        )
+
+    def end(self, outlook: _Outlook | None) -> None:
+        """Remember what a pass began with that found every tree refused; None for any other pass."""
+        self._outlook = outlook
+
+    def holds(
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        forest: Forest,
+        hints: Mapping[PodUid, NodeName],
+        now_ms: int,
+    ) -> bool:
+        """Say whether a pass could only find every pending tree refused again."""
+        known = self._outlook
+        if known is None or now_ms - known.at_ms >= LOOK_MS or known.hints != hints:
+            return False
+        now = _same(view, state, forest)
+        if any(a is not b for a, b in zip(known.same, now, strict=True)):
+            return False
+        nodes = self._nodes(view, state, known.nodes)
+        if not all(only_less(known.nodes[p], rows) for p, rows in nodes.items()):
+            return False
+        known.nodes = nodes  # the next look compares less
+        return True
+
+    def _nodes(
+        self, view: ClusterView, state: ReservationState, priorities: Iterable[int]
+    ) -> dict[int, tuple[PlanNode, ...]]:
+        return {
+            p: self._rows.rows(view, self._rows.taken(view, state, priority=p, root_uid=NIL_ROOT))
+            for p in sorted(priorities)
+        }
+
+
+def _same(view: ClusterView, state: ReservationState, forest: Forest) -> tuple[object, ...]:
+    return (forest, state.roots, state.vetoes, state.preemptions, view.keeping_off)
