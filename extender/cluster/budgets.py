@@ -14,9 +14,10 @@ import msgspec
 
 from extender.cluster import api
 from extender.cluster.parse import bad
+from extender.cluster.pod_rules import label_requirements
 from extender.cluster.shapes import ended
 from extender.core.budgets import PodDisruptionBudget
-from extender.core.pods import Requirement
+from extender.core.pods import AboutPods
 
 _PERCENT: Final = re.compile(r"([0-9]{1,3})%")
 
@@ -26,24 +27,11 @@ def budget_of(found: api.PodDisruptionBudget) -> PodDisruptionBudget:
 
     Raises:
         BadInput: An expression of its selector that is none; names the field.
+
+    Source:
+        policy/v1: a missing selector matches no pod, an empty one every pod of the namespace.
     """
     namespace, name = found.key
-    selector: tuple[Requirement, ...] | None = None
-    if found.spec.selector is not None:
-        equal = sorted(found.spec.selector.match_labels.items())
-        selector = (
-            *(Requirement(key, "In", (value,)) for key, value in equal),
-            *_expressions(found),
-        )
-    return PodDisruptionBudget(
-        namespace=namespace,
-        name=name,
-        selector=selector,
-        allowed=max(found.status.disruptions_allowed or 0, 0),
-    )
-
-
-def _expressions(found: api.PodDisruptionBudget) -> Iterable[Requirement]:
     selector = found.spec.selector
     for n, one in enumerate(selector.match_expressions if selector is not None else ()):
         wants_values = one.operator in {"In", "NotIn"}
@@ -52,7 +40,15 @@ def _expressions(found: api.PodDisruptionBudget) -> Iterable[Requirement]:
             raise bad(
                 found, field, f"{one.key} {one.operator} {list(one.values)}: is no expression"
             )
-        yield Requirement(one.key, one.operator, one.values)
+    about = None
+    if selector is not None:
+        about = AboutPods((namespace,), label_requirements(selector))
+    return PodDisruptionBudget(
+        namespace=namespace,
+        name=name,
+        about=about,
+        allowed=max(found.status.disruptions_allowed or 0, 0),
+    )
 
 
 def counted(found: api.PodDisruptionBudget, pods: Iterable[api.Pod]) -> api.PodDisruptionBudget:

@@ -49,7 +49,7 @@ def _spread(found: api.Pod) -> Iterator[PodRule]:
         if one.when_unsatisfiable == "ScheduleAnyway":
             continue
         own = _of_keys(found.metadata.labels, one.match_label_keys, "In")
-        labels = (*_labels(one.label_selector), *own)
+        labels = (*label_requirements(one.label_selector), *own)
         yield PodRule(
             kind="spread",
             keys=(one.topology_key,),
@@ -73,14 +73,14 @@ def _about(found: api.Pod, term: api.PodAffinityTerm) -> AboutPods | None:
         namespaces = (found.metadata.namespace,)
     mine = found.metadata.labels
     labels = (
-        *_labels(term.label_selector),
+        *label_requirements(term.label_selector),
         *_of_keys(mine, term.match_label_keys, "In"),
         *_of_keys(mine, term.mismatch_label_keys, "NotIn"),
     )
     return AboutPods(namespaces, tuple(dict.fromkeys(labels)))
 
 
-def _labels(selector: api.LabelSelector | None) -> tuple[Requirement, ...]:
+def label_requirements(selector: api.LabelSelector | None) -> tuple[Requirement, ...]:
     """Convert a selector; none at all is about no pod, an empty one about every pod."""
     if selector is None:
         return (_NO_POD,)

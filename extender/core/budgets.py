@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from extender.core.pods import Requirement
+from extender.core.pods import AboutPods
 
 
 class PodDisruptionBudget(msgspec.Struct, frozen=True, kw_only=True):
@@ -14,9 +14,7 @@ class PodDisruptionBudget(msgspec.Struct, frozen=True, kw_only=True):
 
     namespace: str
     name: str
-    selector: tuple[Requirement, ...] | None = (
-        None  # all must hold; none of it: no pod is protected
-    )
+    about: AboutPods | None = None  # pods of its namespace; None: it protects nobody
     allowed: int = 0  # status.disruptionsAllowed
 
     @property
@@ -27,27 +25,8 @@ class PodDisruptionBudget(msgspec.Struct, frozen=True, kw_only=True):
     def protects(self, namespace: str, labels: Mapping[str, str]) -> bool:
         """Say whether a pod is under this budget.
 
-        Source:
-            policy/v1: a missing selector matches no pod, an empty one every pod of the namespace.
-
-        >>> budget = PodDisruptionBudget(namespace="ns", name="b", selector=())
+        >>> budget = PodDisruptionBudget(namespace="ns", name="b", about=AboutPods(("ns",)))
         >>> budget.protects("ns", {}), budget.protects("other", {})
         (True, False)
         """
-        if namespace != self.namespace or self.selector is None:
-            return False
-        return all(_holds(requirement, labels) for requirement in self.selector)
-
-
-def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
-    """Evaluate an expression of a label selector: NotIn also holds where the label is missing."""
-    value = labels.get(requirement.key)
-    match requirement.operator:
-        case "In":
-            return value in requirement.values
-        case "NotIn":
-            return value not in requirement.values
-        case "Exists":
-            return value is not None
-        case _:
-            return value is None
+        return self.about is not None and self.about.match(namespace, labels)

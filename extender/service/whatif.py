@@ -11,9 +11,15 @@ from typing import Literal
 import msgspec
 
 from extender.core.decisions.oddities import oddities, template_mismatches
-from extender.core.decisions.requests import TreeParts, foreign_gates, is_candidate, plan_request
+from extender.core.decisions.requests import (
+    TreeParts,
+    foreign_gates,
+    is_candidate,
+    plan_request,
+    ruled_part,
+)
 from extender.core.decisions.rows import NodeRows
-from extender.core.decisions.units import evictable_for
+from extender.core.decisions.units import with_evictable
 from extender.core.groups import Forest, Group, Orphan, Tree
 from extender.core.ids import GroupKey, PodUid, RootUid
 from extender.core.planner.placement import Conflict, Plan, Refusal, Search
@@ -232,8 +238,8 @@ def _planned(
     held = tuple(sorted(p.path for p in tree.pods if p.node is None and not is_candidate(p)))
     notes = _Notes(held=held, texts=texts)
     if question.preemption and may_ask(request, verdict):
-        evictable = evictable_for(view, EMPTY, forest_of(view), tree)
-        asking = msgspec.structs.replace(request, evictable=evictable)
+        ruled = ruled_part(view, EMPTY, part, rows=rows)
+        asking = with_evictable(request, view, EMPTY, forest_of(view), tree, ruled)
         made = preempt(asking, verdict=verdict)
         if isinstance(made, Preemption):
             for pod in (p for unit in made.victims for p in unit.pods):

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from msgspec import field
-
-from extender.cluster.api.common import KubernetesObject, Part, SelectorRequirement
-
-
-class LabelSelector(Part, frozen=True, kw_only=True):
-    """Labels that an object must have; without anything it selects all."""
-
-    match_labels: dict[str, str] = field(default_factory=dict)
-    match_expressions: tuple[SelectorRequirement, ...] = ()
+from extender.cluster.api.common import KubernetesObject, Part
+from extender.cluster.api.pods import LabelSelector
 
 
 class BudgetSpec(Part, frozen=True, kw_only=True):

@@ -32,6 +32,7 @@ class Ruled(msgspec.Struct, frozen=True, eq=False):
     root: PlanGroup
     shapes: tuple[PodShape, ...]
     rules: tuple[PlanRule, ...] = ()
+    sources: tuple[PodRule, ...] = ()  # what each of `rules` was made from
 
 
 class _Known(msgspec.Struct):
@@ -91,9 +92,12 @@ class RuleBook:
         if not own and not standing:
             return plain
         ruled, numbers = _split(known, (*own, *standing))
-        rules = [self._own(view, state, known, ruled, numbers, taken, rule) for rule in own]
-        rules += [_kept_off(view, known, numbers, rule, nodes) for rule, nodes in standing.items()]
-        return msgspec.structs.replace(ruled, rules=tuple(sorted(rules, key=_order)))
+        rules = [(self._own(view, state, known, ruled, numbers, taken, r), r) for r in own]
+        rules += [(_kept_off(view, known, numbers, r, at), r) for r, at in standing.items()]
+        rules.sort(key=lambda pair: _order(pair[0]))
+        return msgspec.structs.replace(
+            ruled, rules=tuple(r for r, _ in rules), sources=tuple(r for _, r in rules)
+        )
 
     def keep(self, roots: set[RootUid]) -> None:
         """Forget all other trees, and the counts of rules that none of these has."""
@@ -158,6 +162,19 @@ class RuleBook:
             if amount := here.staying if rule.kind == "spread" else here.every:
                 found[node] = amount
         return found
+
+
+def counted_by(ruled: Ruled, pod: Pod) -> tuple[int, ...]:
+    """Say which rules of a tree's part of a request count an assigned pod, by their position."""
+    return tuple(
+        i
+        for i, (rule, source) in enumerate(zip(ruled.rules, ruled.sources, strict=True))
+        if (
+            source.match(pod.namespace, pod.labels) and not (pod.deleting and rule.kind == "spread")
+            if rule.shapes
+            else source in pod.shape.rules
+        )
+    )
 
 
 def _place(state: ReservationState, pod: Pod, priority: int) -> NodeName | None:

@@ -126,7 +126,7 @@ def plan_request(
     """
     root = part.tree.root
     taken = rows.taken(view, state, priority=root.priority, root_uid=root.uid)
-    ruled = (book or RuleBook()).of(view, state, part.tree, Ruled(part.root, part.shapes), taken)
+    ruled = ruled_part(view, state, part, rows=rows, book=book)
     return PlanRequest(
         root=ruled.root,
         nodes=rows.rows(view, taken),
@@ -136,6 +136,20 @@ def plan_request(
         claims_in_use=_claims_in_use(view, state, part.claims),
         budget=budget,
     )
+
+
+def ruled_part(
+    view: ClusterView,
+    state: ReservationState,
+    part: TreePart,
+    *,
+    rows: NodeRows,
+    book: RuleBook | None = None,
+) -> Ruled:
+    """Give a tree's part of a request with the rules between pods, as `plan_request` uses it."""
+    root = part.tree.root
+    taken = rows.taken(view, state, priority=root.priority, root_uid=root.uid)
+    return (book or RuleBook()).of(view, state, part.tree, Ruled(part.root, part.shapes), taken)
 
 
 def _plan_group(

@@ -11,9 +11,11 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
+from extender.core.decisions.pod_rules import Ruled, counted_by
 from extender.core.decisions.rows import NO_HOLDS
 from extender.core.groups import Forest, Group, Tree, composite_key
-from extender.core.ids import GroupKey, NodeName, PodUid, RootUid
+from extender.core.ids import GroupKey, NodeName, PodUid
+from extender.core.planner.placement import PlanRequest
 from extender.core.planner.units import (
     Evictable,
     PlanBudget,
@@ -28,26 +30,32 @@ from extender.core.view import ClusterView
 NEVER = "Never"
 
 
-def evictable_for(
+def with_evictable(
+    request: PlanRequest,
     view: ClusterView,
     state: ReservationState,
     forest: Forest,
     tree: Tree,
+    ruled: Ruled,
     *,
-    releasing: Collection[RootUid] = (),
     spared: Collection[str] = (),
-) -> Evictable:
-    """Collect what could make room for a tree.
+) -> PlanRequest:
+    """Add to a request what could go for its tree: the input of `preempt`.
+
+    The caller keeps a tree from asking while victims of an earlier decision still go (SPEC P15).
 
     Args:
+        request: What `plan_request` gave.
         view: The cluster, with its budgets.
         state: What is held.
         forest: The trees of `view`.
         tree: Who asks.
-        releasing: Roots whose barrier is letting members through: their reservations stay.
-        spared: UIDs of units or of roots that must not be taken, whatever their priority.
+        ruled: What `ruled_part` gives for the same request.
+        spared: UIDs that must not be taken, whatever their priority: of units, of reservations by
+            their root (its barrier is releasing), or of roots with all that is theirs.
     """
-    return _Collection(view, state, forest, tree).collect(set(releasing), set(spared))
+    found = _Collection(view, state, forest, tree, ruled).collect(set(spared))
+    return msgspec.structs.replace(request, evictable=found)
 
 
 def may_preempt(tree: Tree) -> bool:
@@ -83,12 +91,18 @@ class _Draft(msgspec.Struct):
 
 class _Collection:
     def __init__(
-        self, view: ClusterView, state: ReservationState, forest: Forest, tree: Tree
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        forest: Forest,
+        tree: Tree,
+        ruled: Ruled,
     ) -> None:
         self.view = view
         self.state = state
         self.forest = forest
         self.tree = tree
+        self.ruled = ruled
         self.shapes: dict[PodShape, int] = {}
         self.budgets: dict[tuple[str, str], int] = {}
         self.gangs: list[PlanGang] = []
@@ -98,7 +112,7 @@ class _Collection:
         for name in sorted(view.budgets):
             self.guards.setdefault(name[0], []).append(name)
 
-    def collect(self, releasing: set[RootUid], spared: set[str]) -> Evictable:
+    def collect(self, spared: set[str]) -> Evictable:
         priority = self.tree.root.priority
         drafts: dict[str, _Draft] = {}
         barred: set[str] = set()  # units of broken trees with a pod that must stay
@@ -127,7 +141,7 @@ class _Collection:
             for d in drafts.values()
             if d.name not in barred
         ]
-        units += self._reservations(priority, releasing, spared)
+        units += self._reservations(priority, spared)
         return Evictable(
             priority=priority,
             may_preempt=may_preempt(self.tree),
@@ -224,6 +238,7 @@ class _Collection:
             created_us=pod.created_us,
             budgets=budgets,
             gang=gang,
+            rules=counted_by(self.ruled, pod),
         )
 
     def _shape(self, shape: PodShape) -> int:
@@ -231,9 +246,7 @@ class _Collection:
 
     # --- reservations ------------------------------------------------------------------------------
 
-    def _reservations(
-        self, priority: int, releasing: set[RootUid], spared: set[str]
-    ) -> list[PlanUnit]:
+    def _reservations(self, priority: int, spared: set[str]) -> list[PlanUnit]:
         """List the trees that hold room in which nobody runs yet, all of a tree's together.
 
         Not those of a started gang, which is completed and not stopped (DESIGN 9.6): some members are
@@ -243,7 +256,7 @@ class _Collection:
         for uid, root in sorted(self.state.roots.items()):
             if not root.held or root.priority >= priority or uid == self.tree.root.uid:
                 continue
-            if uid in releasing or uid in spared or self._started(root):
+            if uid in spared or self._started(root):
                 continue
             waiting = [r for r in root.held.values() if self._unbound(r)]
             pods = sorted((self._expected(r) for r in waiting), key=lambda p: p.pod)
@@ -273,9 +286,11 @@ class _Collection:
         pod = self.view.pods.get(reservation.uid)
         requests = tuple(sorted(reservation.requests.items()))
         known = pod.shape if pod is not None else PodShape()
+        counts = counted_by(self.ruled, pod) if pod is not None else ()
         return PlanVictim(
             pod=reservation.pod,
             uid=reservation.uid,
             node=reservation.node,
             shape=self._shape(msgspec.structs.replace(known, requests=requests)),
+            rules=tuple(i for i in counts if self.ruled.rules[i].kind != "near"),
         )

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
-
 from extender.core.budgets import PodDisruptionBudget
-from extender.core.pods import Requirement
+from extender.core.pods import AboutPods, Requirement
 
 
-@pytest.mark.parametrize(
-    ("requirement", "holds", "fails"),
-    [
-        (Requirement("app", "In", ("a", "b")), {"app": "b"}, {"app": "c"}),
-        (Requirement("app", "NotIn", ("a",)), {}, {"app": "a"}),
-        (Requirement("app", "Exists"), {"app": ""}, {}),
-        (Requirement("app", "DoesNotExist"), {}, {"app": ""}),
-    ],
-    ids=lambda value: getattr(value, "operator", ""),
-)
-def test_expressions_hold_as_in_kubernetes(requirement, holds, fails) -> None:
-    budget = PodDisruptionBudget(namespace="ns", name="b", selector=(requirement,))
-    assert budget.protects("ns", holds)
-    assert not budget.protects("ns", fails)
-    assert not budget.protects("other", holds)
+def test_a_budget_protects_pods_of_its_namespace_by_labels() -> None:
+    about = AboutPods(("ns",), (Requirement("app", "In", ("a", "b")),))
+    budget = PodDisruptionBudget(namespace="ns", name="b", about=about)
+    assert budget.protects("ns", {"app": "b"})
+    assert not budget.protects("ns", {"app": "c"})
+    assert not budget.protects("other", {"app": "b"})
 
 
 def test_no_selector_protects_nobody_and_an_empty_one_everybody() -> None:
     assert not PodDisruptionBudget(namespace="ns", name="b").protects("ns", {})
-    assert PodDisruptionBudget(namespace="ns", name="b", selector=()).protects("ns", {})
+    assert PodDisruptionBudget(namespace="ns", name="b", about=AboutPods(("ns",))).protects(
+        "ns", {}
+    )

@@ -206,7 +206,7 @@ def _touched(before, view):
 
 
 def test_budgets_come_and_go() -> None:
-    budget = PodDisruptionBudget(namespace="a", name="b", selector=(), allowed=1)
+    budget = PodDisruptionBudget(namespace="a", name="b", allowed=1)
     view = with_pdb(ClusterView(), budget)
     assert view.budgets["a", "b"] is budget
     assert with_pdb(view, msgspec.structs.replace(budget)) is view

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from extender.core.decisions.admission import Recipe, decide_verdict
-from extender.core.decisions.requests import TreeParts, plan_request
+from extender.core.decisions.requests import TreeParts, plan_request, ruled_part
 from extender.core.decisions.rows import NodeRows
-from extender.core.decisions.units import evictable_for, may_preempt
+from extender.core.decisions.units import may_preempt, with_evictable
 from extender.core.events import PodBound
 from extender.core.groups import leaf_key
 from extender.core.ids import NodeName, PlanId
@@ -47,8 +46,15 @@ class Case:
     def tree(self, name="high"):
         return forest_of(self.view).trees[leaf_key("default", name)]
 
+    def asking(self, **options):
+        tree = self.tree()
+        part = TreeParts().of(tree, self.state.roots.get(tree.root.uid))
+        ruled = ruled_part(self.view, self.state, part, rows=NodeRows())
+        forest = forest_of(self.view)
+        return with_evictable(self.request(), self.view, self.state, forest, tree, ruled, **options)
+
     def evictable(self, **options):
-        return evictable_for(self.view, self.state, forest_of(self.view), self.tree(), **options)
+        return self.asking(**options).evictable
 
     def request(self, name="high"):
         tree = self.tree(name)
@@ -64,7 +70,7 @@ class Case:
         self.state = fold_drafts(self.state, drafts)
 
     def preempt(self, **options):
-        request = msgspec.structs.replace(self.request(), evictable=self.evictable(**options))
+        request = self.asking(**options)
         made = preempt(request)
         if isinstance(made, Preemption):
             assert preemption.faults(request, made) == []
@@ -206,11 +212,10 @@ def test_reservations_are_taken_before_any_running_pod():
     assert made.reasons == ("takes room reserved for PodGroup/default/low",)
 
 
-@pytest.mark.parametrize("option", ["releasing", "spared"])
-def test_reservations_that_must_stay(option):
-    """While its barrier releases a tree keeps its room, and the running pod goes instead; so for a spared one."""
+def test_reservations_that_must_stay():
+    """While its barrier releases a tree keeps its room, and the running pod goes instead."""
     case = reserved()
-    made = case.preempt(**{option: {case.tree("low").root.uid}})
+    made = case.preempt(spared={case.tree("low").root.uid})
     assert isinstance(made, Preemption)
     assert ([u.name for u in made.victims], made.superseded) == (["Pod/default/runs"], ())
 
@@ -238,3 +243,49 @@ def test_a_started_gang_is_completed_not_stopped():
     case.state = folded(case.state, (root.uid, root.key.path, fact))
     case.cluster.change_pod(first.name, node="n0")
     assert units(case.evictable(), "reservation") == {}
+
+
+# --- rules between pods
+
+
+def apart(app, key="kubernetes.io/hostname"):
+    term = {"topologyKey": key, "labelSelector": {"matchLabels": {"app": app}}}
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+def near(app, key="kubernetes.io/hostname"):
+    return {"podAffinity": apart(app, key)["podAntiAffinity"]}
+
+
+def labelled(app):
+    return {"labels": {"app": app}}
+
+
+@pytest.mark.parametrize("who", ["member", "neighbour"])
+def test_who_keeps_a_member_off_can_be_evicted_for_it(who):
+    """KAI#2115: there is room, but anti-affinity, of either side, keeps the member off both nodes."""
+    theirs = {} if who == "member" else {"affinity": apart("high")}
+    mine = {"affinity": apart("noisy")} if who == "member" else {}
+    case = Case(
+        a_node("n0"), a_node("n1"),
+        a_pod("dear", node="n0", priority=9, metadata=labelled("noisy"), **theirs),
+        a_pod("cheap", node="n1", priority=1, metadata=labelled("noisy"), **theirs),
+        *gang("high", 1, 100, metadata=labelled("high"), **mine),
+    )  # fmt: skip
+    made = case.preempt()
+    assert isinstance(made, Preemption)
+    assert [u.name for u in made.victims] == ["Pod/default/cheap"]
+    assert [a.node for a in made.plan.assignments] == ["n1"]
+
+
+def test_whom_a_member_must_be_near_is_not_evicted():
+    """The node of the database is full: the other pod there goes, the cheaper database stays."""
+    case = Case(
+        a_node("n0", gpu=2), a_node("n1", gpu=2),
+        a_pod("db", node="n0", priority=1, requests={GPU: 1}, metadata=labelled("db")),
+        a_pod("web", node="n0", priority=9, requests={GPU: 1}),
+        *gang("high", 1, 100, requests={GPU: 1}, affinity=near("db")),
+    )  # fmt: skip
+    made = case.preempt()
+    assert isinstance(made, Preemption)
+    assert [u.name for u in made.victims] == ["Pod/default/web"]
