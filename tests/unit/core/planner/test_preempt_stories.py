@@ -5,7 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from extender.core.ids import GroupKey, NodeName, PodUid
-from extender.core.planner.placement import PlanBound, PlanGroup, PlanMember, PlanNode, PlanRequest
+from extender.core.planner.placement import (
+    PlanBound,
+    PlanGroup,
+    PlanMember,
+    PlanNode,
+    PlanRequest,
+    Veto,
+)
 from extender.core.planner.preempt import NoPreemption, Preemption, may_ask, preempt
 from extender.core.planner.removal import without
 from extender.core.planner.search import plan
@@ -125,7 +132,6 @@ def test_of_equal_units_the_one_that_evicts_nobody_in_turn():
     """L33: the small one would evict `low` when it comes again, the large one fits nowhere anyhow."""
     small = lone("a-small", "r-0", priority=5, slots=1)
     large = lone("b-large", "r-1", priority=5, slots=3)
-    low = lone("low", "r-2", priority=1, slots=1)
     never = shape(1, node_selector=(("rack", "r"),))
     request = ask(leaf("hi", 1, size=0), nodes(r=[0, 0], s=[0]), small, large)
     low = lone("low", "s-0", priority=1)
@@ -249,8 +255,6 @@ def test_how_far_evicting_everybody_would_get():
 def test_unknown_evicts_nobody():
     """A refusal that rests on a budget or on vetoes is no reason to evict."""
     request = ask(leaf("hi", 1), nodes(r=[1]), lone("a", "r-0"))
-    from extender.core.planner.placement import Veto
-
     made = preempt(msgspec.structs.replace(request, vetoes=(Veto(node=NodeName("r-0"), shape=0),)))
     assert isinstance(made, NoPreemption)
     assert made.cause == "not-triggered"
