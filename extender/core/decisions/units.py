@@ -42,7 +42,8 @@ def with_evictable(
 ) -> PlanRequest:
     """Add to a request what could go for its tree: the input of `preempt`.
 
-    The caller keeps a tree from asking while victims of an earlier decision still go (SPEC P15).
+    The caller keeps a tree from asking while victims of an earlier decision still go (SPEC P15), and
+    from asking for extras before its minimum is bound (C.6): to a request its reservations are bound.
 
     Args:
         request: What `plan_request` gave.
