@@ -1,7 +1,8 @@
 """Preemption by whole units on the real control plane: who goes, who stays, and a kill between any two steps.
 
 Pods have no grace period and no kubelet, so a deletion is seen at once; where a story wants a victim that
-lingers it gives it a finalizer.
+lingers it gives it a finalizer. Where ordinary pods compete for the room, the contended-resource scope of
+deploy/kubernetes/scopes shows them to us; in the marker scope nobody keeps them from room that was just made.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from aiohttp import web
 from tests.builders import GPU, RACK, a_gang, a_group, a_node, a_pod
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import Story
+from tests.e2e.scenarios.test_ordinary_pods import use_scope
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.lived_in("never")]
 ONE = {GPU: 1}
@@ -28,8 +30,13 @@ def classes() -> list[dict[str, Any]]:
             "kind": "PriorityClass",
             "metadata": {"name": name},
             "value": value,
+            "preemptionPolicy": policy,
         }
-        for name, value in (("high", HIGH), ("low", LOW))
+        for name, value, policy in (
+            ("high", HIGH, "PreemptLowerPriority"),
+            ("low", LOW, "PreemptLowerPriority"),
+            ("patient", HIGH, "Never"),  # as important, but it evicts nobody
+        )
     ]
 
 
@@ -53,14 +60,18 @@ def singles(*nodes: str) -> list[dict[str, Any]]:
 
 
 def whole(leaf_nodes: dict[str, list[str]]) -> list[dict[str, Any]]:
-    """A running composite that is disrupted as a whole: its leaves with their pods, bound already."""
+    """A composite that is disrupted as a whole: its leaves, and pods that select their nodes."""
     made = [a_group("unit", gang=len(leaf_nodes), composite=True, whole=True)]
     for leaf, nodes in leaf_nodes.items():
         made.append(a_group(leaf, gang=len(nodes), parent="unit"))
-        made += [
-            a_pod(f"{leaf}-{n}", leaf, node=node, requests=ONE) for n, node in enumerate(nodes)
-        ]
+        made += [at(node, f"{leaf}-{n}", leaf) for n, node in enumerate(nodes)]
     return of_class(made, "low")
+
+
+def at(node: str, name: str, group: str) -> dict[str, Any]:
+    """Make a member that has to run on one node, so that the story knows where it does."""
+    selector = {"kubernetes.io/hostname": node}
+    return a_pod(name, group, requests=ONE, nodeSelector=selector)
 
 
 async def facts(story: Story, kind: str) -> list[dict[str, Any]]:
@@ -108,7 +119,9 @@ async def test_a_composite_unit_goes_whole_across_racks(story: Story) -> None:
         if thing["metadata"]["name"] == "right-0":
             thing["metadata"] |= finalizer  # so that there is time to look
     others = of_class([a_pod("keeps", node="b1", requests=ONE)], "high")
-    await story.create(*classes(), *racks("a", "b"), *unit, *others)
+    await story.create(*classes(), *racks("a", "b"), *others, *unit)
+    await story.until_bound(4)
+    await story.until_fact("GangSatisfied", "default/unit")
     await story.create(*his(topo=RACK))
     await story.until_bound(2, "hi")
     pod = (await story.pods())["right-0"]
@@ -141,13 +154,12 @@ async def test_a_composite_unit_goes_whole_across_racks(story: Story) -> None:
 @pytest.mark.parametrize("step", ["planned", "first", "all", "admitted"])
 async def test_a_kill_at_every_step(story: Story, step: str) -> None:
     """SIGKILL after the plan, the first deletion, the last one, and the admission: the same victims, the same room."""
+    await use_scope(story, "contended-resource")
     await story.create(*classes(), *racks("a", "b"), *singles("b0", "b1"))
-    unit = of_class(
-        [a_group("unit", gang=2, whole=True)]
-        + [a_pod(f"unit-{n}", "unit", node=f"a{n}", requests=ONE) for n in range(2)],
-        "low",
-    )
-    await story.create(*unit)
+    members = [at(f"a{n}", f"unit-{n}", "unit") for n in range(2)]
+    await story.create(*of_class([a_group("unit", gang=2, whole=True), *members], "low"))
+    await story.until_bound(4)
+    await story.until_fact("GangSatisfied", "default/unit")
     struck = asyncio.Event()
     deleted = 0
 
@@ -176,7 +188,7 @@ async def test_a_kill_at_every_step(story: Story, step: str) -> None:
     await asyncio.wait_for(struck.wait(), 60)
     story.service.kill()
     story.server.before = story.server.after = None
-    waiting = of_class([a_pod("late", requests=ONE)], "high")
+    waiting = of_class([a_pod("late", requests=ONE)], "patient")
     await story.create(*waiting)  # wants the room that was made, while nobody guards it but the log
     await asyncio.sleep(1)
     await story.service.start()
@@ -190,6 +202,7 @@ async def test_a_kill_at_every_step(story: Story, step: str) -> None:
     gone = {f["pod"] for f in await facts(story, "VictimEvicted")}
     assert gone == victims
     assert {node[0] for node in bound.values()} == {"a" if "default/unit-0" in victims else "b"}
+    assert "late" not in await story.bound()
     stay = {"single-b0", "single-b1", "unit-0", "unit-1"} - {v[8:] for v in victims}
     assert stay <= set(await story.bound())
 
@@ -213,3 +226,39 @@ async def test_a_victim_that_does_not_go_is_told_of(story: Story) -> None:
     )
     await story.until_bound(2, "hi")
     await completed(story)
+
+
+async def test_an_ordinary_pod_does_not_break_a_running_gang(story: Story) -> None:
+    """kube-scheduler wants one member of a gang for a pod of higher priority: it gets the pod beside it instead."""
+    await use_scope(story, "contended-resource")
+    gang = [a_group("train", gang=2), *(at(f"a{n}", f"train-{n}", "train") for n in range(2))]
+    await story.create(*classes(), *racks("a"), a_node("c0", gpu=1), *of_class(gang, "low"))
+    await story.until_bound(2, "train")
+    await story.until_fact("GangSatisfied", "default/train")
+    await story.create(*singles("c0"))
+    await story.create(*of_class([a_pod("vip", requests=ONE)], "high"))
+    assert (await story.until_bound(1, "vip")) == {"vip": "c0"}
+    assert len(await story.bound("train")) == 2
+    assert "single-c0" not in await story.pods()
+    assert not await facts(story, "PreemptionPlanned"), "a pod alone is kube-scheduler's own affair"
+
+
+async def test_an_ordinary_pod_takes_a_whole_unit_where_that_is_all_there_is(story: Story) -> None:
+    """The only victims belong to a unit: all of it goes, recorded first, also its pod on the other node."""
+    await use_scope(story, "contended-resource")
+    members = [at(f"a{n}", f"train-{n}", "train") for n in range(2)]
+    gang = of_class([a_group("train", gang=2, whole=True), *members], "low")
+    await story.create(*classes(), *racks("a"), *gang)
+    await story.until_bound(2, "train")
+    await story.until_fact("GangSatisfied", "default/train")
+    await story.create(*of_class([a_pod("vip", requests=ONE)], "high"))
+    await story.until_bound(1, "vip")
+    plan = await completed(story)
+    assert plan["kind"] == "Pod"
+    assert {p["pod"] for p in plan["victims"][0]["pods"]} == {"default/train-0", "default/train-1"}
+
+    async def all_gone() -> bool:
+        return len(await facts(story, "VictimEvicted")) == 2
+
+    await eventually(all_gone, timeout_s=20)
+    assert not [name for name in await story.pods() if name.startswith("train")]
