@@ -145,9 +145,10 @@ def test_the_role_asks_for_no_star() -> None:
     role = next(
         d for d in documents("rbac") if d["metadata"]["name"] == "gang-extender" and "rules" in d
     )
-    creates = set()
+    found: dict[str, set[str]] = {"create": set(), "delete": set()}
     for rule in role["rules"]:
         assert "*" not in rule["apiGroups"] + rule["resources"] + rule["verbs"]
-        if "create" in rule["verbs"]:
-            creates |= set(rule["resources"])
-    assert creates == {"pods/binding", "events"}
+        for verb in found.keys() & set(rule["verbs"]):
+            found[verb] |= set(rule["resources"])
+    assert found["create"] == {"pods/binding", "pods/eviction", "events"}
+    assert found["delete"] == {"pods"}
