@@ -230,6 +230,7 @@ class Admission:
         )
         known = self.evictor.knowledge(now.actor, now.cause, view)
         drafts = decide_evictions(view, state, self.forest, known)  # before a root completes
+        self._asking.heard(drafts)
         drafts += decide_reconcile(view, state, self.forest, now)
         await self._leader.record([*drafts, *self._nominations.look(view, state, now)])
         await self._learn()
@@ -357,9 +358,12 @@ class Admission:
         self._counted[uid] = now_ms
         view = self._cluster.view()
         recipe = self._recipe(encoded.digest, f"cluster revision {view.revision}")
-        known = self.evictor.knowledge(recipe.actor, recipe.cause, view)
+        drafts: list[Draft] = []
         pending = under_way(self._leader.speculative, uid)
-        drafts = before_verdict(view, pending, verdict, known)
+        if pending is not None:
+            known = self.evictor.knowledge(recipe.actor, recipe.cause, view)
+            drafts = before_verdict(view, pending, verdict, known)
+            self._asking.heard(drafts)
         drafts += decide_verdict(
             self._leader.speculative, tree, request, verdict, recipe, self._asking.considered(uid)
         )

@@ -7,12 +7,18 @@ victims are gone and it does not fit all the same, the preemption is given up.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from extender.core.decisions.evictions import Knowledge, abandonment, better_offer
 from extender.core.decisions.holds import cleared
 from extender.core.decisions.units import may_preempt
-from extender.core.events import AbandonReason, Draft
+from extender.core.events import (
+    AbandonReason,
+    Draft,
+    PreemptionAbandoned,
+    PreemptionCompleted,
+)
 from extender.core.groups import Tree
 from extender.core.ids import RootUid
 from extender.core.planner.placement import GIVEN, Plan, PlanRequest, Refusal, Verdict
@@ -25,6 +31,8 @@ from extender.service.ports import Clock
 
 AGAIN_MS: Final = 5_000  # a tree that no eviction helped asks again after this time, ...
 AGAIN_PER_MS: Final = 20  # ... or after this many times as long as the search took
+AGAIN_MS_MAX: Final = 300_000  # who evicted in vain waits no longer than that
+IN_VAIN: Final = ("victims-refuse", "vetoed", "room-lost")
 LOWEST_MS: Final = 500  # how often the least priority of all that runs is looked up anew
 
 
@@ -50,11 +58,9 @@ def may_admit(view: ClusterView, preemption: Preemption | None, verdict: Verdict
 
 
 def before_verdict(
-    view: ClusterView, preemption: Preemption | None, verdict: Verdict, known: Knowledge
+    view: ClusterView, preemption: Preemption, verdict: Verdict, known: Knowledge
 ) -> list[Draft]:
     """Give the facts of a pending preemption that come before those of a verdict that is acted on."""
-    if preemption is None:
-        return []
     if isinstance(verdict, Plan) and verdict.assignments:
         nodes = frozenset(a.node for a in verdict.assignments)
         fact = better_offer(view, preemption, nodes, known) if preemption.victims else None
@@ -87,6 +93,7 @@ class Asking:
         self._wanted = wanted
         self._not_before: dict[RootUid, int] = {}
         self._considered: dict[RootUid, tuple[str, ...]] = {}
+        self._in_vain: dict[RootUid, int] = {}  # preemptions given up since one was completed
         self._lowest: int | None = None  # of pods that run, None: nobody does
         self._lowest_ms = -LOWEST_MS
         self._lowest_held: int | None = None  # of trees that hold room
@@ -99,14 +106,14 @@ class Asking:
         nobody of lower priority is there.
         """
         uid = tree.root.uid
-        root = state.roots.get(uid)
-        if root is not None and root.phase == "admitted":
-            return False
-        if not self._wanted or uid in state.preemptions or not may_preempt(tree):
+        if not self._wanted or uid in state.preemptions:
             return False
         if self._clock.monotonic_ms() < self._not_before.get(uid, 0):
             return False
-        return self._somebody_below(view, state, tree.root.priority)
+        root = state.roots.get(uid)
+        if root is not None and root.phase == "admitted":
+            return False
+        return self._somebody_below(view, state, tree.root.priority) and may_preempt(tree)
 
     def _somebody_below(self, view: ClusterView, state: ReservationState, priority: int) -> bool:
         now_ms = self._clock.monotonic_ms()
@@ -141,6 +148,17 @@ class Asking:
         else:
             self._considered[uid] = answer.reasons
 
+    def heard(self, drafts: Sequence[Draft]) -> None:
+        """Hear how preemptions end: who evicted in vain waits, twice as long each time (no thrash)."""
+        for draft in drafts:
+            if isinstance(draft.fact, PreemptionCompleted):
+                self._in_vain.pop(draft.root_uid, None)
+            elif isinstance(draft.fact, PreemptionAbandoned) and draft.fact.why in IN_VAIN:
+                times = self._in_vain.get(draft.root_uid, 0)
+                self._in_vain[draft.root_uid] = times + 1
+                pause_ms = min(AGAIN_MS * 2**times, AGAIN_MS_MAX)
+                self._not_before[draft.root_uid] = self._clock.monotonic_ms() + pause_ms
+
     def considered(self, uid: RootUid) -> tuple[str, ...]:
         """Give the words of the last search that found nobody."""
         return self._considered.get(uid, ())
@@ -148,6 +166,7 @@ class Asking:
     def keep(self, roots: set[RootUid]) -> None:
         """Forget all other trees."""
         self._not_before = {uid: t for uid, t in self._not_before.items() if uid in roots}
+        self._in_vain = {uid: n for uid, n in self._in_vain.items() if uid in roots}
         self._considered = {uid: c for uid, c in self._considered.items() if uid in roots}
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from extender.core.events import (
+    Draft,
     GangAdmitted,
     GangRefused,
     PreemptionAbandoned,
@@ -13,6 +16,8 @@ from extender.core.events import (
     ReservationReleased,
     VictimEvicted,
 )
+from extender.core.ids import PlanId
+from extender.service.preempting import Asking
 from tests.builders import GPU, RACK, a_gang, a_group, a_node, a_pod
 from tests.fakes import Stage
 from tests.unit.service.test_evicting import ONE, his, lows, runs
@@ -34,8 +39,6 @@ async def settled(stage, passes=12):
 
 
 async def _turn():
-    import asyncio
-
     await asyncio.sleep(0)
 
 
@@ -198,3 +201,35 @@ async def test_extras_may_preempt_what_they_did_not_before():
         await settled(stage, 3)
         assert len(stage.facts(PreemptionCompleted)) == 1
         assert GPU in plan.shapes[0]
+
+
+async def test_who_evicted_in_vain_waits_twice_as_long_each_time():
+    """Room that others took as soon as it was made must not cost the next units at once."""
+    room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    async with await leading(*room, *lows("n0", "n1"), *his(), preemption="off") as stage:
+        await stage.one_pass()
+        tree = next(
+            iter(t for t in stage.admission.forest.trees.values() if t.root.key.name == "hi")
+        )
+        asking = Asking(stage.clock, wanted=True)
+
+        def may():
+            return asking.may(stage.cluster.seen, stage.leader.acknowledged, tree)
+
+        def ended(fact):
+            asking.heard([Draft(root_uid=tree.root.uid, root="default/hi", fact=fact, actor="t")])
+
+        lost = PreemptionAbandoned(
+            preemption=PlanId("p"), why="room-lost", spared=(), finishing=(), evicted=2
+        )
+        assert may()
+        for seconds in (5, 10, 20):
+            ended(lost)
+            stage.clock.advance(seconds - 1)
+            assert not may()
+            stage.clock.advance(1)
+            assert may()
+        ended(PreemptionCompleted(preemption=PlanId("p"), bound=2, evicted=2, took_ms=1))
+        ended(lost)
+        stage.clock.advance(5)
+        assert may(), "what was completed is no failure"
