@@ -31,7 +31,7 @@ from extender.core.decisions.preemption import (
     still_makes_room,
 )
 from extender.core.decisions.reconcile import decide_reconcile
-from extender.core.decisions.requests import TreeParts, plan_request
+from extender.core.decisions.requests import TreeParts, plan_request, ruled_part
 from extender.core.decisions.rows import NodeRows
 from extender.core.decisions.standing import Refusals
 from extender.core.decisions.vetoes import Suspicions, VetoBook, decide_vetoes
@@ -476,12 +476,16 @@ class Admission:
         return True
 
     def _preemption_request(self, tree: Tree, request: PlanRequest) -> PlanRequest:
+        view, state = self._cluster.view(), self._leader.speculative
+        root = state.roots.get(tree.root.uid)
+        part = self._parts.of(tree, root, self._suspicions.hints(view))
         return preemption_request(
-            self._cluster.view(),
-            self._leader.speculative,
+            view,
+            state,
             self.forest,
             tree,
             request,
+            ruled=ruled_part(view, state, part, rows=self._rows, book=self._book),
             releasing=self._barriers.started(),
         )
 

@@ -19,7 +19,7 @@ from extender.core.decisions.requests import (
     ruled_part,
 )
 from extender.core.decisions.rows import NodeRows
-from extender.core.decisions.units import with_evictable
+from extender.core.decisions.units import evictable_for
 from extender.core.groups import Forest, Group, Orphan, Tree
 from extender.core.ids import GroupKey, PodUid, RootUid
 from extender.core.planner.placement import Conflict, Plan, Refusal, Search
@@ -239,7 +239,8 @@ def _planned(
     notes = _Notes(held=held, texts=texts)
     if question.preemption and may_ask(request, verdict):
         ruled = ruled_part(view, EMPTY, part, rows=rows)
-        asking = with_evictable(request, view, EMPTY, forest_of(view), tree, ruled)
+        evictable = evictable_for(view, EMPTY, forest_of(view), tree, ruled=ruled)
+        asking = msgspec.structs.replace(request, evictable=evictable)
         made = preempt(asking, verdict=verdict)
         if isinstance(made, Preemption):
             for pod in (p for unit in made.victims for p in unit.pods):

@@ -8,6 +8,7 @@ import msgspec
 
 from extender.core.decisions.admission import Recipe, decide_observed, draft_for, still_holds
 from extender.core.decisions.holds import claimants, held_beyond_victims, wholly_claimed
+from extender.core.decisions.pod_rules import Ruled
 from extender.core.decisions.units import evictable_for
 from extender.core.events import (
     AlternativeRecord,
@@ -38,6 +39,7 @@ def preemption_request(
     tree: Tree,
     request: PlanRequest,
     *,
+    ruled: Ruled,
     releasing: Collection[RootUid] = (),
 ) -> PlanRequest:
     """Make the input of `preempt` from that of `plan`.
@@ -51,11 +53,18 @@ def preemption_request(
         forest: The trees of `view`.
         tree: Who asks.
         request: What was planned for it.
+        ruled: What `ruled_part` gives for it.
         releasing: Roots whose barrier is letting members through: their reservations stay.
     """
     root = state.roots.get(tree.root.uid)
     evictable = evictable_for(
-        view, state, forest, tree, releasing=releasing, spared=_spared(view, root)
+        view,
+        state,
+        forest,
+        tree,
+        ruled=ruled,
+        releasing=releasing,
+        spared=_spared(view, root),
     )
     less = _behind_victims(view, state, tree)
     nodes = request.nodes

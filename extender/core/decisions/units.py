@@ -14,8 +14,7 @@ import msgspec
 from extender.core.decisions.pod_rules import Ruled, counted_by
 from extender.core.decisions.rows import NO_HOLDS
 from extender.core.groups import Forest, Group, Tree, composite_key
-from extender.core.ids import GroupKey, NodeName, PodUid
-from extender.core.planner.placement import PlanRequest
+from extender.core.ids import GroupKey, NodeName, PodUid, RootUid
 from extender.core.planner.units import (
     Evictable,
     PlanBudget,
@@ -30,33 +29,31 @@ from extender.core.view import ClusterView
 NEVER = "Never"
 
 
-def with_evictable(
-    request: PlanRequest,
+def evictable_for(
     view: ClusterView,
     state: ReservationState,
     forest: Forest,
     tree: Tree,
-    ruled: Ruled,
     *,
+    ruled: Ruled,
+    releasing: Collection[RootUid] = (),
     spared: Collection[str] = (),
-) -> PlanRequest:
-    """Add to a request what could go for its tree: the input of `preempt`.
+) -> Evictable:
+    """Collect what could make room for a tree.
 
     The caller keeps a tree from asking while victims of an earlier decision still go (SPEC P15), and
     from asking for extras before its minimum is bound (C.6): to a request its reservations are bound.
 
     Args:
-        request: What `plan_request` gave.
         view: The cluster, with its budgets.
         state: What is held.
         forest: The trees of `view`.
         tree: Who asks.
-        ruled: What `ruled_part` gives for the same request.
-        spared: UIDs that must not be taken, whatever their priority: of units, of reservations by
-            their root (its barrier is releasing), or of roots with all that is theirs.
+        ruled: What `ruled_part` gives for the request that this becomes part of.
+        releasing: Roots whose barrier is letting members through: their reservations stay.
+        spared: UIDs of units or of roots that must not be taken, whatever their priority.
     """
-    found = _Collection(view, state, forest, tree, ruled).collect(set(spared))
-    return msgspec.structs.replace(request, evictable=found)
+    return _Collection(view, state, forest, tree, ruled).collect(set(releasing), set(spared))
 
 
 def may_preempt(tree: Tree) -> bool:
@@ -113,7 +110,7 @@ class _Collection:
         for name in sorted(view.budgets):
             self.guards.setdefault(name[0], []).append(name)
 
-    def collect(self, spared: set[str]) -> Evictable:
+    def collect(self, releasing: set[RootUid], spared: set[str]) -> Evictable:
         priority = self.tree.root.priority
         drafts: dict[str, _Draft] = {}
         barred: set[str] = set()  # units of broken trees with a pod that must stay
@@ -142,7 +139,7 @@ class _Collection:
             for d in drafts.values()
             if d.name not in barred
         ]
-        units += self._reservations(priority, spared)
+        units += self._reservations(priority, releasing, spared)
         return Evictable(
             priority=priority,
             may_preempt=may_preempt(self.tree),
@@ -247,7 +244,9 @@ class _Collection:
 
     # --- reservations ------------------------------------------------------------------------------
 
-    def _reservations(self, priority: int, spared: set[str]) -> list[PlanUnit]:
+    def _reservations(
+        self, priority: int, releasing: set[RootUid], spared: set[str]
+    ) -> list[PlanUnit]:
         """List the trees that hold room in which nobody runs yet, all of a tree's together.
 
         Not those of a started gang, which is completed and not stopped (DESIGN 9.6): some members are
@@ -257,7 +256,7 @@ class _Collection:
         for uid, root in sorted(self.state.roots.items()):
             if not root.held or root.priority >= priority or uid == self.tree.root.uid:
                 continue
-            if uid in spared or self._started(root):
+            if uid in releasing or uid in spared or self._started(root):
                 continue
             waiting = [r for r in root.held.values() if self._unbound(r)]
             pods = sorted((self._expected(r) for r in waiting), key=lambda p: p.pod)

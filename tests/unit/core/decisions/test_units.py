@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from extender.core.decisions.admission import Recipe, decide_verdict
 from extender.core.decisions.requests import TreeParts, plan_request, ruled_part
 from extender.core.decisions.rows import NodeRows
-from extender.core.decisions.units import may_preempt, with_evictable
+from extender.core.decisions.units import evictable_for, may_preempt
 from extender.core.events import PodBound
 from extender.core.groups import leaf_key
 from extender.core.ids import NodeName, PlanId
@@ -50,8 +51,10 @@ class Case:
         tree = self.tree()
         part = TreeParts().of(tree, self.state.roots.get(tree.root.uid))
         ruled = ruled_part(self.view, self.state, part, rows=NodeRows())
-        forest = forest_of(self.view)
-        return with_evictable(self.request(), self.view, self.state, forest, tree, ruled, **options)
+        evictable = evictable_for(
+            self.view, self.state, forest_of(self.view), tree, ruled=ruled, **options
+        )
+        return msgspec.structs.replace(self.request(), evictable=evictable)
 
     def evictable(self, **options):
         return self.asking(**options).evictable
@@ -212,10 +215,11 @@ def test_reservations_are_taken_before_any_running_pod():
     assert made.reasons == ("takes room reserved for PodGroup/default/low",)
 
 
-def test_reservations_that_must_stay():
-    """While its barrier releases a tree keeps its room, and the running pod goes instead."""
+@pytest.mark.parametrize("option", ["releasing", "spared"])
+def test_reservations_that_must_stay(option):
+    """While its barrier releases a tree keeps its room, and the running pod goes instead; so for a spared one."""
     case = reserved()
-    made = case.preempt(spared={case.tree("low").root.uid})
+    made = case.preempt(**{option: {case.tree("low").root.uid}})
     assert isinstance(made, Preemption)
     assert ([u.name for u in made.victims], made.superseded) == (["Pod/default/runs"], ())
 
