@@ -72,7 +72,8 @@ from extender.telemetry import METRICS
 log = logging.getLogger(__name__)
 
 SETTLE_S = 0.01  # changes come in bursts; one pass serves a burst
-REST_PER_PASS = 4  # after a pass the loop rests this many times as long as the pass took, ...
+# After a pass the loop rests this many times as long as the pass took, waiting for the log aside, ...
+REST_PER_PASS = 4
 REST_S_MAX = 0.2  # ... at most so long: what passes leave is what filter and bind live on
 SLICE_MS = 10  # a pass gives the event loop back this often
 EXPLAIN_MS = (
@@ -111,6 +112,7 @@ class Admission:
         self.planner = Planner()
         self.forest: Forest = FOREST_EMPTY
         self.passes = 0
+        self.waited_ms = 0  # for the log, in the last pass; nobody is held up meanwhile
         self.reconciled_takes = (
             0  # grants after which a whole pass has run; ready needs the current one
         )
@@ -146,7 +148,7 @@ class Admission:
             except (NotLeading, StoreUnavailable, ClusterUnavailable) as error:
                 log.warning("pass given up", extra={"error": str(error)})
                 await asyncio.sleep(0.2)
-            took_s = (self._clock.monotonic_ms() - begun_ms) / 1000
+            took_s = (self._clock.monotonic_ms() - begun_ms - self.waited_ms) / 1000
             revision = await self._next_change(revision)
             await asyncio.sleep(min(max(SETTLE_S, took_s * REST_PER_PASS), REST_S_MAX))
             revision = self._cluster.view().revision
@@ -166,7 +168,7 @@ class Admission:
 
     async def run_pass(self) -> None:
         """Bring log, plans and effects up to what the cluster shows now."""
-        takes = self._leader.takes
+        takes, self.waited_ms = self._leader.takes, 0
         await self._reconcile()
         if self._leader.comparing:  # what runs is in the log again; what memory promised is not
             self._barriers.sync(self._leader.acknowledged)
@@ -232,7 +234,7 @@ class Admission:
         drafts = decide_evictions(view, state, self.forest, known)  # before a root completes
         self._asking.heard(drafts)
         drafts += decide_reconcile(view, state, self.forest, now)
-        await self._leader.record([*drafts, *self._nominations.look(view, state, now)])
+        await self._record([*drafts, *self._nominations.look(view, state, now)])
         await self._learn()
 
     def not_offered(self, reservation: Reservation, offered: Sequence[NodeName]) -> None:
@@ -258,7 +260,7 @@ class Admission:
             actor=self._settings.holder,
             now_ms=now_ms,
         )
-        await self._leader.record(drafts)
+        await self._record(drafts)
 
     def _expired(self, state: ReservationState) -> frozenset[RootUid]:
         oldest_us = self._clock.now_us() - self._settings.reservation_ttl_s * 1_000_000
@@ -385,9 +387,17 @@ class Admission:
     async def _recorded(self) -> None:
         """Wait until all that was decided in this pass is durable; the first failure is raised."""
         waiting, self._recording = self._recording, []
-        for outcome in await asyncio.gather(*waiting, return_exceptions=True):
+        begun_ms = self._clock.monotonic_ms()
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        self.waited_ms += self._clock.monotonic_ms() - begun_ms
+        for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
+
+    async def _record(self, drafts: Sequence[Draft]) -> None:
+        begun_ms = self._clock.monotonic_ms()
+        await self._leader.record(drafts)
+        self.waited_ms += self._clock.monotonic_ms() - begun_ms
 
     async def _explain(self) -> None:
         """Find the reasons of trees that cannot be placed, for as long as a pass has for it."""

@@ -168,6 +168,23 @@ async def test_priority_goes_before_age():
         ]
 
 
+async def test_waiting_for_the_log_is_told_apart_from_work():
+    """After a pass the loop rests in proportion to its work; a slow log must not make it rest longer."""
+    async with await leading(a_node("n0", gpu=2), *a_gang("g", pods=2)) as stage:
+        append = stage.log.append
+
+        async def slow_append(*given, **named):
+            stage.clock.advance(0.1)
+            return await append(*given, **named)
+
+        stage.log.append = slow_append
+        await stage.one_pass()
+        assert len(stage.facts(GangAdmitted)) == 1
+        assert stage.admission.waited_ms >= 100
+        await stage.one_pass()
+        assert stage.admission.waited_ms == 0
+
+
 async def test_a_reservation_nobody_redeems_expires():
     """After its time to live the whole tree is released and planned anew; an arrival at bind counts as progress."""
     async with await leading(
