@@ -31,7 +31,15 @@ from extender.core.errors import (
     NotLeading,
     StoreUnavailable,
 )
-from extender.core.events import AnyFact, Draft, Event, GangAdmitted, GangExtended, LeaseTaken
+from extender.core.events import (
+    AnyFact,
+    Draft,
+    Event,
+    GangAdmitted,
+    GangExtended,
+    LeaseTaken,
+    PreemptionPlanned,
+)
 from extender.core.ids import NIL_ROOT, Epoch
 from extender.core.state import EMPTY, ReservationState, fold
 from extender.service.checkpointing import Checkpointing
@@ -175,7 +183,8 @@ class Leader:
             raise NotLeading(
                 self.why_not if self.lease.grant is None else f"{self.role}: cannot append"
             )
-        if self.comparing and any(isinstance(d.fact, GangAdmitted | GangExtended) for d in drafts):
+        promises = GangAdmitted | GangExtended | PreemptionPlanned
+        if self.comparing and any(isinstance(d.fact, promises) for d in drafts):
             raise NotLeading(self.comparing)
         events = stamped(drafts, self.speculative, self.lease.grant.epoch, self._clock)
         self.speculative = fold(self.speculative, events)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
 from collections import Counter
 
 import pytest
 import yaml
 
 from deploy.demo.kube_scheduler import Player
-from tests.acceptance.test_kills import recorded, service
+from tests.acceptance.test_kills import ROOT, recorded, service
 from tests.builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.fakes import GATED, until
 
@@ -102,3 +104,10 @@ async def test_a_kill_at_any_point_of_a_preemption_changes_nothing(service):
     (line,) = service.get("/v1/preemptions?preemptor=default/hi0")
     assert (line["outcome"], line["bound"]) == ("completed", 2)
     assert all(pod["gone"] for unit in line["victims"] for pod in unit["pods"])
+    asked = subprocess.run(
+        [*service.command("preemptions"), "--victim", "low1-0", "-o", "json"],
+        check=False, cwd=ROOT, env=service.environ, capture_output=True, text=True,
+    )  # fmt: skip
+    assert asked.returncode == 0, asked
+    (told,) = json.loads(asked.stdout)
+    assert told["preemptor"] == "PodGroup/default/hi1"

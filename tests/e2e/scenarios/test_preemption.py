@@ -63,7 +63,7 @@ def whole(leaf_nodes: dict[str, list[str]]) -> list[dict[str, Any]]:
     """A composite that is disrupted as a whole: its leaves, and pods that select their nodes."""
     made = [a_group("unit", gang=len(leaf_nodes), composite=True, whole=True)]
     for leaf, nodes in leaf_nodes.items():
-        made.append(a_group(leaf, gang=len(nodes), parent="unit"))
+        made.append(a_group(leaf, gang=len(nodes), parent="unit", whole=True))  # SPEC B10
         made += [at(node, f"{leaf}-{n}", leaf) for n, node in enumerate(nodes)]
     return of_class(made, "low")
 
@@ -79,7 +79,7 @@ async def facts(story: Story, kind: str) -> list[dict[str, Any]]:
 
 
 async def completed(story: Story) -> dict[str, Any]:
-    await story.until_fact("PreemptionCompleted", timeout_s=40)
+    await story.until_fact("PreemptionCompleted")
     (plan,) = await facts(story, "PreemptionPlanned")
     assert not await facts(story, "PreemptionAbandoned")
     return plan
@@ -262,3 +262,46 @@ async def test_an_ordinary_pod_takes_a_whole_unit_where_that_is_all_there_is(sto
 
     await eventually(all_gone, timeout_s=20)
     assert not [name for name in await story.pods() if name.startswith("train")]
+
+
+@pytest.mark.settings(eviction="evict")
+async def test_a_budget_holds_the_eviction_api_up(story: Story) -> None:
+    """Eviction API: a budget that is spent answers 429; it is told, tried again, and obeyed as soon as it allows one."""
+    low = singles("a0")
+    low[0]["metadata"]["labels"] = {"app": "low"}
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "pdb", "namespace": "default"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "low"}}},
+    }
+    await story.create(*classes(), *racks("a", nodes=1), *low, budget)
+    pods = "/api/v1/namespaces/default/pods"
+    running = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    await story.api.patch(f"{pods}/single-a0/status", {"status": running})
+    pdb = "/apis/policy/v1/namespaces/default/poddisruptionbudgets/pdb"
+
+    async def allow(number: int) -> None:
+        status = {
+            "observedGeneration": 1, "disruptionsAllowed": number, "currentHealthy": 1 + number,
+            "desiredHealthy": 1, "expectedPods": 1 + number,
+        }  # fmt: skip
+        await story.api.patch(f"{pdb}/status", {"status": status})
+
+    await allow(0)
+    await story.create(*his(1))
+    plan = await story.until_fact("PreemptionPlanned")
+    assert plan["data"]["cost"]["violations"] == 1
+
+    async def told() -> bool:
+        mine = await conditions(story, "podgroups", "hi")
+        text = mine.get("PodGroupInitiallyScheduled", {}).get("message", "")
+        return "pod default/single-a0 cannot be deleted" in text and "disruption budget" in text
+
+    await eventually(told, timeout_s=40)
+    assert "single-a0" in await story.bound()
+    await allow(1)
+    await story.until_bound(1, "hi", timeout_s=60)
+    await completed(story)
+    assert {f["how"] for f in await facts(story, "VictimEvicted")} == {"evicted"}
+    await story.api.delete(pdb)
