@@ -71,8 +71,7 @@ from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
 
-SETTLE_S = 0.01  # changes come in bursts; one pass serves a burst, which ends when nothing came for so long, ...
-BURST_S_MAX = 0.05  # ... or after so long: there are clusters that never rest
+SETTLE_S = 0.01  # changes come in bursts; one pass serves a burst
 # After a pass the loop rests this many times as long as the pass took, waiting for the log aside, ...
 REST_PER_PASS = 4
 REST_S_MAX = 0.2  # ... at most so long: what passes leave is what filter and bind live on
@@ -150,21 +149,11 @@ class Admission:
                 log.warning("pass given up", extra={"error": str(error)})
                 await asyncio.sleep(0.2)
             took_s = (self._clock.monotonic_ms() - begun_ms - self.waited_ms) / 1000
-            await self._next_change(revision)
-            rest_s = min(took_s * REST_PER_PASS, REST_S_MAX)
-            await asyncio.sleep(max(0, rest_s - SETTLE_S))
-            revision = await self._settled()
-
-    async def _settled(self) -> int:
-        """Wait for the end of a burst, such as the creation of a gang, and give the revision it led to."""
-        for _ in range(round(BURST_S_MAX / SETTLE_S)):
+            revision = await self._next_change(revision)
+            await asyncio.sleep(min(max(SETTLE_S, took_s * REST_PER_PASS), REST_S_MAX))
             revision = self._cluster.view().revision
-            await asyncio.sleep(SETTLE_S)
-            if self._cluster.view().revision == revision:
-                break
-        return self._cluster.view().revision
 
-    async def _next_change(self, revision: int) -> None:
+    async def _next_change(self, revision: int) -> int:
         watched = {
             asyncio.ensure_future(self._cluster.changed(revision)),
             asyncio.ensure_future(self._leader.wait_changed()),
@@ -175,6 +164,7 @@ class Admission:
         )
         for task in waiting:
             task.cancel()
+        return self._cluster.view().revision
 
     async def run_pass(self) -> None:
         """Bring log, plans and effects up to what the cluster shows now."""
