@@ -9,9 +9,8 @@ back, so before its answer is recorded the input is made anew and compared.
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 
 from extender.core.decisions.admission import (
@@ -24,25 +23,16 @@ from extender.core.decisions.admission import (
 from extender.core.decisions.differences import Circumstances, Nominations
 from extender.core.decisions.evictions import decide_evictions
 from extender.core.decisions.holds import cleared
-from extender.core.decisions.pod_rules import RuleBook
 from extender.core.decisions.preemption import (
     decide_preemption,
-    preemption_request,
     still_makes_room,
 )
 from extender.core.decisions.reconcile import decide_reconcile
-from extender.core.decisions.requests import TreeParts, plan_request, ruled_part
-from extender.core.decisions.rows import NodeRows
 from extender.core.decisions.standing import Refusals
-from extender.core.decisions.vetoes import Suspicions, VetoBook, decide_vetoes
+from extender.core.decisions.vetoes import Suspicions, decide_vetoes
 from extender.core.errors import ClusterUnavailable, NotLeading, StoreUnavailable
 from extender.core.events import (
     Draft,
-    Event,
-    GangAdmitted,
-    GangExtended,
-    GangRefused,
-    PreemptionPlanned,
 )
 from extender.core.groups import Forest, Tree
 from extender.core.ids import GroupKey, NodeName, PlanId, PodUid, RootUid
@@ -64,6 +54,8 @@ from extender.service.preempting import (
     under_way,
     worth_asking,
 )
+from extender.service.questions import Questions
+from extender.service.recording import Recording
 from extender.service.reporting import Reporter
 from extender.service.stillness import Stillness
 from extender.settings import Settings
@@ -102,7 +94,7 @@ class Admission:
     ) -> None:
         self._cluster = cluster
         self._leader = leader
-        self._inputs = inputs
+        self._recording = Recording(leader, inputs, clock)
         self._barriers = barriers
         self._reporter = reporter
         self._clock = clock
@@ -112,23 +104,18 @@ class Admission:
         self.planner = Planner()
         self.forest: Forest = FOREST_EMPTY
         self.passes = 0
-        self.waited_ms = 0  # for the log, in the last pass; nobody is held up meanwhile
         self.reconciled_takes = (
             0  # grants after which a whole pass has run; ready needs the current one
         )
         self._forest_of = ClusterView()  # the view that `forest` was made from
-        self._rows = NodeRows()
-        self._book = RuleBook()
-        self._stillness = Stillness(self._rows)
-        self._parts = TreeParts()
+        self._questions = Questions(settings.plan_budget)
+        self._stillness = Stillness(self._questions.rows)
         self._suspicions = Suspicions()
         self._nominations = Nominations()
-        self._vetoes = VetoBook()
         self._refused = Refusals()
         self._asking = Asking(clock, wanted=settings.preemption == "on")
         self._not_before: dict[RootUid, int] = {}  # a costly refusal is not repeated at once
         self._counted: dict[RootUid, int] = {}  # when a tree was last answered
-        self._recording: list[Awaitable[tuple[Event, ...]]] = []  # on their way, in this pass
         self._to_explain: list[GroupKey] = []  # certain to be refused, in this pass
 
     def ready(self) -> bool:
@@ -148,7 +135,7 @@ class Admission:
             except (NotLeading, StoreUnavailable, ClusterUnavailable) as error:
                 log.warning("pass given up", extra={"error": str(error)})
                 await asyncio.sleep(0.2)
-            took_s = (self._clock.monotonic_ms() - begun_ms - self.waited_ms) / 1000
+            took_s = (self._clock.monotonic_ms() - begun_ms - self._recording.waited_ms) / 1000
             revision = await self._next_change(revision)
             await asyncio.sleep(min(max(SETTLE_S, took_s * REST_PER_PASS), REST_S_MAX))
             revision = self._cluster.view().revision
@@ -168,12 +155,13 @@ class Admission:
 
     async def run_pass(self) -> None:
         """Bring log, plans and effects up to what the cluster shows now."""
-        takes, self.waited_ms = self._leader.takes, 0
+        takes = self._leader.takes
+        self._recording.begin()
         await self._reconcile()
         if self._leader.comparing:  # what runs is in the log again; what memory promised is not
             self._barriers.sync(self._leader.acknowledged)
             self._leader.compared(takes)
-        self._recording, self._to_explain = [], []
+        self._to_explain = []
         if not self._still():
             await self._admit_all()
         view, state = self._cluster.view(), self._leader.acknowledged
@@ -193,24 +181,25 @@ class Admission:
         """Try every pending root in turn."""
         self._stillness.end(None)
         view, state = self._look()
-        pending, hints = self._pending(), self._suspicions.hints(view)
-        trees = (self.forest.trees[key] for key in pending)
-        parts = (self._parts.of(tree, state.roots.get(tree.root.uid), hints) for tree in trees)
+        hints = self._suspicions.hints(view)
+        pending = tuple(self._questions.pending(state, self.forest, hints))
+        self._keep([tree for tree, _ in pending])
+        parts = (part for _, part in pending)
         outlook = self._stillness.begin(
             view, state, self.forest, parts, hints, self._clock.monotonic_ms()
         )
         refused = True
         try:
             slice_ms = self._clock.monotonic_ms()
-            for key in pending:
-                tree = self.forest.trees.get(key)
+            for seen, _ in pending:
+                tree = self.forest.trees.get(seen.root.key)
                 if tree is not None and not await self._admit(tree):
                     refused = False
                 if self._clock.monotonic_ms() - slice_ms >= SLICE_MS:
                     await asyncio.sleep(0)
                     slice_ms = self._clock.monotonic_ms()
         finally:
-            await self._recorded()
+            await self._recording.done()
         await self._explain()
         self._stillness.end(outlook if refused else None)
 
@@ -234,7 +223,7 @@ class Admission:
         drafts = decide_evictions(view, state, self.forest, known)  # before a root completes
         self._asking.heard(drafts)
         drafts += decide_reconcile(view, state, self.forest, now)
-        await self._record([*drafts, *self._nominations.look(view, state, now)])
+        await self._recording.now([*drafts, *self._nominations.look(view, state, now)])
         await self._learn()
 
     def not_offered(self, reservation: Reservation, offered: Sequence[NodeName]) -> None:
@@ -260,7 +249,7 @@ class Admission:
             actor=self._settings.holder,
             now_ms=now_ms,
         )
-        await self._record(drafts)
+        await self._recording.now(drafts)
 
     def _expired(self, state: ReservationState) -> frozenset[RootUid]:
         oldest_us = self._clock.now_us() - self._settings.reservation_ttl_s * 1_000_000
@@ -278,24 +267,14 @@ class Admission:
                     found.add(root.uid)
         return frozenset(found)
 
-    def _pending(self) -> list[GroupKey]:
-        """Give the roots that want something, highest priority first, then oldest."""
-        view, state = self._look()
-        hints = self._suspicions.hints(view)
-        trees = [
-            tree
-            for tree in self.forest.trees.values()
-            if tree.problems or self._parts.of(tree, state.roots.get(tree.root.uid), hints).wanting
-        ]
-        trees.sort(key=lambda t: (-t.root.priority, t.root.created_us, t.root.key))
-        wanted = {tree.root.uid for tree in trees}
+    def _keep(self, pending: Sequence[Tree]) -> None:
+        """Forget what is known of trees that want nothing any more."""
+        wanted = {tree.root.uid for tree in pending}
         self._refused.keep(wanted)
         self._asking.keep(wanted)
-        self._parts.keep({tree.root.uid for tree in self.forest.trees.values()})
-        self._book.keep(wanted)
+        self._questions.keep({tree.root.uid for tree in self.forest.trees.values()}, wanted)
         self._not_before = {uid: t for uid, t in self._not_before.items() if uid in wanted}
         self._counted = {uid: t for uid, t in self._counted.items() if uid in wanted}
-        return [tree.root.key for tree in trees]
 
     def _recipe(self, digest: str, cause: str) -> Recipe:
         return Recipe(
@@ -311,7 +290,7 @@ class Admission:
         if tree.problems:
             recipe = self._recipe("", "tree changed")
             drafts = decide_invalid(self._leader.speculative, tree, recipe)
-            self._record_soon(drafts)
+            self._recording.soon(drafts)
             return not drafts
         if tree.root.deleting or self._clock.monotonic_ms() < self._not_before.get(
             tree.root.uid, 0
@@ -331,7 +310,7 @@ class Admission:
         if not may_admit(view, pending, answer):
             self._refused.put(uid, request)  # looked at again when there is more room
         elif answer == "search":
-            await self._recorded()  # a search takes time; what was decided is told meanwhile
+            await self._recording.done()  # a search takes time; what was decided is told meanwhile
             await self._search(current, request)
         elif answer == "explain" or self._asks(current, request, answer):
             self._to_explain.append(tree.root.key)
@@ -369,35 +348,10 @@ class Admission:
         drafts += decide_verdict(
             self._leader.speculative, tree, request, verdict, recipe, self._asking.considered(uid)
         )
-        self._record_soon(drafts, encoded)
+        self._recording.soon(drafts, encoded)
         if not (isinstance(verdict, Plan) and verdict.assignments):
             self._refused.put(uid, request)
             self._asking.put_off(self._leader.speculative, uid)
-
-    def _record_soon(self, drafts: Sequence[Draft], encoded: DecisionInput | None = None) -> None:
-        if not drafts:
-            return
-        rests_on_input = any(
-            isinstance(d.fact, GangAdmitted | GangExtended | GangRefused | PreemptionPlanned)
-            for d in drafts
-        )
-        save = functools.partial(self._inputs.save, encoded) if encoded and rests_on_input else None
-        self._recording.append(self._leader.record_soon(drafts, save))
-
-    async def _recorded(self) -> None:
-        """Wait until all that was decided in this pass is durable; the first failure is raised."""
-        waiting, self._recording = self._recording, []
-        begun_ms = self._clock.monotonic_ms()
-        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
-        self.waited_ms += self._clock.monotonic_ms() - begun_ms
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
-
-    async def _record(self, drafts: Sequence[Draft]) -> None:
-        begun_ms = self._clock.monotonic_ms()
-        await self._leader.record(drafts)
-        self.waited_ms += self._clock.monotonic_ms() - begun_ms
 
     async def _explain(self) -> None:
         """Find the reasons of trees that cannot be placed, for as long as a pass has for it."""
@@ -418,7 +372,7 @@ class Admission:
                 current, request, None
             ):
                 await self._search(current, request)
-        await self._recorded()
+        await self._recording.done()
 
     def _answered(self, state: ReservationState, key: GroupKey) -> bool:
         tree = self.forest.trees.get(key)
@@ -456,7 +410,7 @@ class Admission:
     async def _make_room(self, tree: Tree, request: PlanRequest, verdict: Verdict | None) -> bool:
         """Look for victims in the other process, and record them; False where nobody is to go."""
         uid = tree.root.uid
-        asked = self._preemption_request(tree, request)
+        asked = self._about_room(tree, request)
         encoded = self.planner.encode(asked)
         started_ms = self._clock.monotonic_ms()
         try:
@@ -474,28 +428,26 @@ class Admission:
         view, state = self._cluster.view(), self._leader.speculative
         if current is None or now is None or not self._asking.may(view, state, current):
             return True
-        if not still_makes_room(asked, answer, self._preemption_request(current, now)):
+        if not still_makes_room(asked, answer, self._about_room(current, now)):
             self._barriers.nudge()  # the world moved while we searched: the next pass asks again
             return True
         recipe = self._recipe(encoded.digest, f"cluster revision {view.revision}")
         drafts = decide_preemption(view, state, current, asked, answer, recipe)
         self._asking.answered(uid, None, took_ms)
-        self._record_soon(drafts, encoded)
-        await self._recorded()
+        self._recording.soon(drafts, encoded)
+        await self._recording.done()
         self._barriers.nudge()  # deletions begin, or the room is there already
         return True
 
-    def _preemption_request(self, tree: Tree, request: PlanRequest) -> PlanRequest:
+    def _about_room(self, tree: Tree, request: PlanRequest) -> PlanRequest:
         view, state = self._cluster.view(), self._leader.speculative
-        root = state.roots.get(tree.root.uid)
-        part = self._parts.of(tree, root, self._suspicions.hints(view))
-        return preemption_request(
+        return self._questions.about_room(
             view,
             state,
             self.forest,
             tree,
             request,
-            ruled=ruled_part(view, state, part, rows=self._rows, book=self._book),
+            hints=self._suspicions.hints(view),
             releasing=self._barriers.started(),
         )
 
@@ -505,17 +457,6 @@ class Admission:
         current = self.forest.trees.get(tree.root.key)
         if current is None or current.problems or current.root.uid != tree.root.uid:
             return None, None
-        root = state.roots.get(current.root.uid)
-        part = self._parts.of(current, root, self._suspicions.hints(view))
-        if not part.wanting:
-            return None, None
-        request = plan_request(
-            view,
-            state,
-            part,
-            rows=self._rows,
-            book=self._book,
-            budget=self._settings.plan_budget,
-            vetoes=self._vetoes.holding(view, state, self._clock.now_us() // 1000),
-        )
-        return current, request
+        hints, now_ms = self._suspicions.hints(view), self._clock.now_us() // 1000
+        request = self._questions.about(view, state, current, hints, now_ms)
+        return (current, request) if request is not None else (None, None)

@@ -180,9 +180,9 @@ async def test_waiting_for_the_log_is_told_apart_from_work():
         stage.log.append = slow_append
         await stage.one_pass()
         assert len(stage.facts(GangAdmitted)) == 1
-        assert stage.admission.waited_ms >= 100
+        assert stage.admission._recording.waited_ms >= 100
         await stage.one_pass()
-        assert stage.admission.waited_ms == 0
+        assert stage.admission._recording.waited_ms == 0
 
 
 async def test_a_reservation_nobody_redeems_expires():
