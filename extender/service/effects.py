@@ -5,20 +5,27 @@ a restart what the view shows as done is not done again. Nothing happens outside
 
 Members that kube-scheduler judges by what it has placed (required pod affinity, topology spread) are let
 go in turn, as those before them are bound or at bind.
+
+Members that wait for victims to go are nominated as well where our gate holds them: kube-scheduler does not
+look at them yet, and keeps the room that comes free from pods of lower and equal priority, also from those that
+no filter call of ours is asked about.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+import msgspec
 
 from extender.core.decisions.fitness import unassigned
 from extender.core.decisions.requests import GATE
 from extender.core.decisions.turns import comes_later, spread_rules, whose_turn
 from extender.core.decisions.verbs import reservation_of
 from extender.core.errors import BindRefused, ClusterUnavailable
-from extender.core.ids import PlanId, PodUid
+from extender.core.ids import PlanId, PodUid, RootUid
+from extender.core.preemptions import Claim
 from extender.core.state import Reservation, ReservationState
 from extender.core.view import ClusterView
 from extender.service.leading import Leader
@@ -28,6 +35,14 @@ log = logging.getLogger(__name__)
 
 WORKERS = 24  # connections to the API server that an ordinary account may use at once (DESIGN 9.4)
 RETRY_S_MAX = 2.0
+
+
+class Promised(msgspec.Struct, frozen=True):
+    """Room that comes free for a gated member when victims are gone."""
+
+    preemption: PlanId
+    root_uid: RootUid
+    claim: Claim
 
 
 class Effects:
@@ -44,7 +59,8 @@ class Effects:
         self._cluster = cluster
         self._leader = leader
         self._at_bind = at_bind
-        self._queue: asyncio.Queue[Reservation] = asyncio.Queue()
+        self._queue: asyncio.Queue[Reservation | Promised] = asyncio.Queue()
+        self._promised: dict[PodUid, Promised] = {}
         self._known: dict[PodUid, PlanId] = {}
         self._later: set[PodUid] = set()  # hold room, and wait until others are at bind
         self._stale: asyncio.Queue[PodRef] = asyncio.Queue()
@@ -78,7 +94,20 @@ class Effects:
                 self._queue.put_nowait(reservation)
                 later.discard(reservation.uid)
         self._known, self._later = current, later
+        self._promise(view, state)
         self._clear_stale(view)
+
+    def _promise(self, view: ClusterView, state: ReservationState) -> None:
+        """Take on the nominations of gated members for whom victims are going."""
+        before, self._promised = self._promised, {}
+        for promised in promises(state):
+            uid = promised.claim.uid
+            pod = view.pods.get(uid)
+            if pod is None or GATE not in pod.gates or uid in self._known or uid in self._later:
+                continue
+            self._promised[uid] = promised
+            if before.get(uid) != promised and pod.nominated != promised.claim.node:
+                self._queue.put_nowait(promised)
 
     def _clear_stale(self, view: ClusterView) -> None:
         """Take nominations off members that hold no room any more: kube-scheduler still counts them."""
@@ -89,6 +118,7 @@ class Effects:
             and not pod.deleting
             and pod.uid not in self._known
             and pod.uid not in self._later
+            and pod.uid not in self._promised
         }
         for uid in stale - self._clearing:
             pod = view.pods[uid]
@@ -106,7 +136,7 @@ class Effects:
         while True:
             pod = await self._stale.get()
             await self._leader.until_may_act()
-            if pod.uid in self._known:
+            if pod.uid in self._known or pod.uid in self._promised:
                 continue  # planned again meanwhile
             try:
                 await self._cluster.nominate(pod, None)
@@ -120,47 +150,65 @@ class Effects:
 
     async def _work(self) -> None:
         while True:
-            reservation = await self._queue.get()
+            seat = await self._queue.get()
+            pod = seat.pod if isinstance(seat, Reservation) else seat.claim.pod
             pause_s = 0.05
-            while self._wanted(reservation):
+            while self._wanted(seat):
                 try:
-                    await self._carry_out(reservation)
+                    await self._carry_out(seat)
                     break
                 except (
                     BindRefused
                 ) as error:  # gone or recreated: the informer tells, reconcile releases
-                    log.info(
-                        "member not nominated", extra={"pod": reservation.pod, "error": str(error)}
-                    )
+                    log.info("member not nominated", extra={"pod": pod, "error": str(error)})
                     break
                 except ClusterUnavailable as error:
                     log.warning(
                         "member not nominated yet",
-                        extra={"pod": reservation.pod, "error": str(error)},
+                        extra={"pod": pod, "error": str(error)},
                     )
                     await asyncio.sleep(max(pause_s, error.retry_after_s))
                     pause_s = min(pause_s * 2, RETRY_S_MAX)
 
-    def _wanted(self, reservation: Reservation) -> bool:
-        """Say whether a reservation still stands: in the log as we know it now, not only at the last look."""
-        now = reservation_of(self._leader.acknowledged, reservation.uid)
-        return now is not None and now.plan == reservation.plan
+    def _wanted(self, seat: Reservation | Promised) -> bool:
+        """Say whether a seat still stands: in the log as we know it now, not only at the last look."""
+        state = self._leader.acknowledged
+        if isinstance(seat, Promised):
+            preemption = state.preemptions.get(seat.root_uid)
+            return (
+                preemption is not None
+                and preemption.id == seat.preemption
+                and seat.claim in preemption.claims.get(seat.claim.node, ())
+            )
+        now = reservation_of(state, seat.uid)
+        return now is not None and now.plan == seat.plan
 
-    async def _carry_out(self, reservation: Reservation) -> None:
-        namespace, _, name = reservation.pod.partition("/")
-        pod = PodRef(namespace=namespace, name=name, uid=reservation.uid)
-        known = self._cluster.view().pods.get(reservation.uid)
-        if known is None or known.nominated != reservation.node:
-            if not await self._may(reservation):
+    async def _carry_out(self, seat: Reservation | Promised) -> None:
+        about = seat.claim if isinstance(seat, Promised) else seat
+        namespace, _, name = about.pod.partition("/")
+        pod = PodRef(namespace=namespace, name=name, uid=about.uid)
+        known = self._cluster.view().pods.get(about.uid)
+        if known is None or known.nominated != about.node:
+            if not await self._may(seat):
                 return
-            await self._cluster.nominate(pod, reservation.node)
-        if (known is None or GATE in known.gates) and await self._may(reservation):
+            await self._cluster.nominate(pod, about.node)
+        if isinstance(seat, Promised):
+            return  # its gate stays until the room is there
+        if (known is None or GATE in known.gates) and await self._may(seat):
             await self._cluster.lift_gate(pod)
 
-    async def _may(self, reservation: Reservation) -> bool:
+    async def _may(self, seat: Reservation | Promised) -> bool:
         """Wait for the lease, immediately before each request, and say whether it is still wanted then."""
         await self._leader.until_may_act()
-        return self._wanted(reservation)
+        return self._wanted(seat)
+
+
+def promises(state: ReservationState) -> Iterator[Promised]:
+    """Give the seats that pending preemptions make."""
+    for root_uid, preemption in state.preemptions.items():
+        for claims in preemption.claims.values():
+            for claim in claims:
+                yield Promised(preemption.id, root_uid, claim)
 
 
 def _done(view: ClusterView, reservation: Reservation) -> bool:

@@ -2,7 +2,7 @@
 
 Pods have no grace period and no kubelet, so a deletion is seen at once; where a story wants a victim that
 lingers it gives it a finalizer. Where ordinary pods compete for the room, the contended-resource scope of
-deploy/kubernetes/scopes shows them to us; in the marker scope nobody keeps them from room that was just made.
+deploy/kubernetes/scopes shows them to us; in the marker scope nominations of gated members keep them out.
 """
 
 from __future__ import annotations
@@ -109,6 +109,27 @@ async def test_a_gang_that_needs_a_rack_clears_one(story: Story) -> None:
     assert {f"default/{e['regarding']['name']}" for e in told} == victims
     assert told[0]["related"]["name"] == "hi"
     assert f"PodGroup default/hi (priority {HIGH}) needs the room" in told[0]["note"]
+
+
+async def test_victims_that_are_made_again_do_not_take_the_room_back(story: Story) -> None:
+    """Marker scope: their controller is fast, our filter is not asked, and kube-scheduler keeps the room by nominations."""
+    await story.create(*classes(), *racks("a"), *singles("a0", "a1"))
+
+    async def made_again() -> None:
+        for node in ("a0", "a1"):
+
+            async def gone(name: str = f"single-{node}") -> bool:
+                return name not in await story.pods()
+
+            await eventually(gone, timeout_s=60, every_s=0.01)
+            await story.create(*of_class([a_pod(f"again-{node}", requests=ONE)], "low"))
+
+    controller = asyncio.create_task(made_again())
+    await story.create(*his())
+    await story.until_bound(2, "hi", timeout_s=60)
+    await controller
+    await completed(story)
+    assert await story.bound("again") == {}
 
 
 async def test_a_composite_unit_goes_whole_across_racks(story: Story) -> None:

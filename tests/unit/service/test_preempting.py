@@ -19,7 +19,7 @@ from extender.core.events import (
 from extender.core.ids import PlanId
 from extender.service.preempting import Asking
 from tests.builders import GPU, RACK, a_gang, a_group, a_node, a_pod
-from tests.fakes import Stage
+from tests.fakes import GATED, Stage
 from tests.unit.service.test_evicting import ONE, his, lows, runs
 
 
@@ -233,3 +233,33 @@ async def test_who_evicted_in_vain_waits_twice_as_long_each_time():
         ended(lost)
         stage.clock.advance(5)
         assert may(), "what was completed is no failure"
+
+
+@pytest.mark.parametrize("end", ["admitted", "abandoned"])
+async def test_gated_members_are_nominated_while_their_victims_go(end):
+    """kube-scheduler keeps the room from others; the gate stays until it is there, and nothing is left behind."""
+    room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    hi, *members = his()
+    for pod in members:
+        pod["spec"]["schedulingGates"] = GATED
+    async with await leading(*room, *lows("n0", "n1"), hi, *members) as stage:
+        stage.start(stage.admission.effects.run())
+        await settled(stage)
+        assert len(stage.facts(PreemptionPlanned)) == 1
+        seats = {stage.cluster.pod(f"hi-{n}").nominated for n in range(2)}
+        assert seats == {"n0", "n1"}
+        assert len(stage.cluster.did("nominate")) == 2, "once each"
+        assert not stage.cluster.did("lift_gate")
+        if end == "admitted":
+            for name in ("low-0", "low-1"):
+                stage.cluster.delete_pod(name)
+            await settled(stage, 4)
+            assert set(stage.where("hi").values()) == seats
+            assert len(stage.cluster.did("nominate")) == 2, "the same nodes: nothing to write again"
+            assert len(stage.cluster.did("lift_gate")) == 2
+        else:
+            stage.cluster.delete_pod("hi-0")
+            await settled(stage, 4)
+            (why,) = stage.facts(PreemptionAbandoned)
+            assert stage.cluster.pod("hi-1").nominated is None, why
+            assert stage.cluster.pod("hi-1").gates
