@@ -168,7 +168,7 @@ async def test_a_composite_unit_goes_whole_across_racks(story: Story) -> None:
     async def all_gone() -> bool:
         return len(await facts(story, "VictimEvicted")) == 3
 
-    await eventually(all_gone, timeout_s=20)
+    await eventually(all_gone)
     assert "keeps" in await story.bound()
 
 
@@ -239,7 +239,7 @@ async def test_a_victim_that_does_not_go_is_told_of(story: Story) -> None:
         text = mine.get("PodGroupInitiallyScheduled", {}).get("message", "")
         return "pod default/single-a0 is still there after its grace period" in text
 
-    await eventually(told, timeout_s=40)
+    await eventually(told, timeout_s=90)
     assert not await story.bound("hi")
     assert await story.service.metric("gang_extender_preemption_victims_refusing") == 1
     await story.api.patch(
@@ -281,7 +281,7 @@ async def test_an_ordinary_pod_takes_a_whole_unit_where_that_is_all_there_is(sto
     async def all_gone() -> bool:
         return len(await facts(story, "VictimEvicted")) == 2
 
-    await eventually(all_gone, timeout_s=20)
+    await eventually(all_gone)
     assert not [name for name in await story.pods() if name.startswith("train")]
 
 
@@ -319,7 +319,7 @@ async def test_a_budget_holds_the_eviction_api_up(story: Story) -> None:
         text = mine.get("PodGroupInitiallyScheduled", {}).get("message", "")
         return "pod default/single-a0 cannot be deleted" in text and "disruption budget" in text
 
-    await eventually(told, timeout_s=40)
+    await eventually(told, timeout_s=90)
     assert "single-a0" in await story.bound()
     await allow(1)
     await story.until_bound(1, "hi", timeout_s=60)
