@@ -67,7 +67,12 @@ class Effects:
         self._clearing: set[PodUid] = set()
 
     def sync(self, view: ClusterView, state: ReservationState) -> None:
-        """Take on every held reservation that has not been carried out yet."""
+        """Take on every held reservation that has not been carried out yet, tree after tree.
+
+        A tree is bound when its last member has come; members of many trees in turns would leave all of
+        them waiting for the end.
+        """
+        fresh: list[Reservation] = []
         current: dict[PodUid, PlanId] = {}
         later: set[PodUid] = set()
         in_turn: list[Reservation] = []  # spread: some of them may go now
@@ -84,15 +89,17 @@ class Effects:
                     in_turn.append(reservation)
                 else:
                     current[reservation.uid] = reservation.plan
-                    self._queue.put_nowait(reservation)
+                    fresh.append(reservation)
         if in_turn:
             in_turn.sort(key=lambda r: r.pod)
             waiting = [r for r in gone if unassigned(view, r.uid)]
             later |= {r.uid for r in in_turn}
             for reservation in whose_turn(view, in_turn, waiting, self._at_bind):
                 current[reservation.uid] = reservation.plan
-                self._queue.put_nowait(reservation)
+                fresh.append(reservation)
                 later.discard(reservation.uid)
+        for reservation in sorted(fresh, key=lambda r: (-r.priority, r.at_us, r.root_uid, r.pod)):
+            self._queue.put_nowait(reservation)
         self._known, self._later = current, later
         self._promise(view, state)
         self._clear_stale(view)

@@ -53,6 +53,20 @@ async def test_nominate_first_then_lift_the_gate_once():
         assert len(stage.cluster.did("nominate")) == len(stage.cluster.did("lift_gate")) == 2
 
 
+async def test_tree_after_tree_is_let_go():
+    """Trees that were admitted in one pass do not wait for one another's members."""
+    gangs = {name: [f"{name}-{n}" for n in range(6)] for name in ("a", "b", "c", "d")}
+    objects = [thing for name in gangs for thing in a_gang(name, pods=6, schedulingGates=GATED)]
+    nodes = [a_node(f"n{number}", gpu=4) for number in range(6)]  # every node holds several trees
+    async with await leading(*nodes, *objects) as stage:
+        stage.start(stage.admission.effects.run())
+        await stage.one_pass()
+        await carried_out(stage, *(name for names in gangs.values() for name in names))
+        trees = [name.split("/")[1][0] for name, _ in stage.cluster.did("nominate")]
+        assert sorted(trees, key=trees.index) == trees
+        assert len(trees) == 24
+
+
 async def test_a_nomination_that_vanished_is_not_written_again():
     """kube-scheduler cleared it: evidence, not a cue (DESIGN 2.7)."""
     async with await leading(*gated()) as stage:
