@@ -362,9 +362,10 @@ async def questions(url: str, events: int, rounds: int) -> dict[str, tuple[float
     """Ask what auditors ask, as HTTP and command line do; the milliseconds of every time."""
     engine = create_reading_engine(url)
     audit = Audit(PostgresAuditReader(engine))
-    end = (await audit.events(EventFilter(newest_first=True, limit=1)))[0].time
-    until_us = parse_time(end, "end")
-    hour = {"since_us": until_us - 3_600_000_000, "until_us": until_us}
+    # by the history's own clock: what the restarts have added is of today
+    last = (await audit.events(EventFilter(after=Position(events - 1), limit=1)))[0]
+    until_us = parse_time(last.time, "end")
+    minutes = {"since_us": until_us - 300_000_000, "until_us": until_us}
     half = Position(events // 2)
     wanted = {
         "the last 100 facts": EventFilter(newest_first=True, limit=100),
@@ -373,8 +374,8 @@ async def questions(url: str, events: int, rounds: int) -> dict[str, tuple[float
         "a type that nobody has recorded": EventFilter(types=("HistoryTruncated",)),
         "1,000 facts of a namespace": EventFilter(namespace="serve", limit=1000),
         "a namespace without facts": EventFilter(namespace="nobody"),
-        "admissions of the last hour, at most 1,000": EventFilter(
-            types=("GangAdmitted",), limit=1000, **hour
+        "1,000 admissions of five minutes": EventFilter(
+            types=("GangAdmitted",), limit=1000, **minutes
         ),
     }
     works: dict[str, Callable[[int], Awaitable[object]]] = {
