@@ -158,6 +158,9 @@ class ApiServer:
         self._renewed_s = -RENEW_EVERY_S
         self._chance = chance or random.Random()  # noqa: S311 -- jitter, not a secret
         self._proxy = configuration.proxy or _proxy_of(configuration.host)
+        # In order of coming. Without it who has just been answered takes the connection again, before
+        # those who wait: Bindings stood behind nominations for as long as there was one more to write.
+        self._turns = asyncio.Semaphore(CONNECTIONS_MAX)
         self._calls: _Line | None = None
         self._watches: _Line | None = None
 
@@ -218,7 +221,11 @@ class ApiServer:
         """Send once."""
         limits = aiohttp.ClientTimeout(total=limit_s, sock_connect=CONNECT_TIMEOUT_S)
         try:
-            async with self._open(self._calls, request, limits) as response:
+            async with (
+                asyncio.timeout(limit_s),
+                self._turns,
+                self._open(self._calls, request, limits) as response,
+            ):
                 body = await response.read()
                 status = response.status
                 wait_s = _retry_after_s(response.headers.get("Retry-After"))

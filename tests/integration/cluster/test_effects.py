@@ -241,6 +241,21 @@ async def test_calls_keep_to_their_connections(there: KubernetesCluster, fake: F
     assert most <= client.CONNECTIONS_MAX + 10  # and the watches
 
 
+async def test_who_comes_later_has_a_turn(there: KubernetesCluster, fake: FakeApi) -> None:
+    """A Binding does not stand behind nominations that are written one after another."""
+
+    async def nominate_often() -> None:
+        for _ in range(20):
+            await there.nominate(POD, NodeName("n1"))
+
+    busy = [asyncio.create_task(nominate_often()) for _ in range(client.CONNECTIONS_MAX)]
+    await until(lambda: fake.count("PATCH", "/status") > client.CONNECTIONS_MAX)
+    before = fake.count("PATCH", "/status")
+    await there.bind(TO_N1)
+    assert fake.count("PATCH", "/status") - before <= 3 * client.CONNECTIONS_MAX
+    await asyncio.gather(*busy)
+
+
 async def test_missing_rights_are_not_a_verdict_on_the_pod(
     there: KubernetesCluster, fake: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
