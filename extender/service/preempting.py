@@ -37,9 +37,19 @@ LOWEST_MS: Final = 500  # how often the least priority of all that runs is looke
 
 
 def under_way(state: ReservationState, uid: RootUid) -> Preemption | None:
-    """Give the preemption by which a tree waits for room, if it does."""
+    """Give the preemption by which a tree waits for room, if it does.
+
+    Who was admitted has the room, as reservations or bound; what is planned for it from then on, its extras, says
+    nothing about the preemption any more.
+    """
     preemption = state.preemptions.get(uid)
-    return None if preemption is None or preemption.ended else preemption
+    if preemption is None or preemption.ended:
+        return None
+    root = state.roots.get(uid)
+    if root is not None and not preemption.claims:
+        runs = root.phase == "satisfied" and not preemption.extras
+        return None if root.held or runs else preemption
+    return preemption
 
 
 def may_admit(view: ClusterView, preemption: Preemption | None, verdict: Verdict | Later) -> bool:

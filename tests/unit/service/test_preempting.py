@@ -263,3 +263,19 @@ async def test_gated_members_are_nominated_while_their_victims_go(end):
             (why,) = stage.facts(PreemptionAbandoned)
             assert stage.cluster.pod("hi-1").nominated is None, why
             assert stage.cluster.pod("hi-1").gates
+
+
+async def test_a_preemption_whose_minimum_runs_is_completed_before_extras_are_planned_for():
+    """The minimum is bound and an extra fits nowhere: that is no loss of room, and nobody evicted in vain."""
+    room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    hi, *members = his(pods=3)
+    hi["spec"]["schedulingPolicy"] = {"gang": {"minCount": 2}}
+    async with await leading(*room, *lows("n0", "n1"), hi, *members) as stage:
+        stage.cluster.obeys = True
+        await settled(stage)
+        await asyncio.gather(*(stage.bind(name) for name in stage.where("hi")))
+        await settled(stage, 3)
+        assert stage.names().count("GangSatisfied") == 1
+        assert not stage.facts(PreemptionAbandoned)
+        (done,) = stage.facts(PreemptionCompleted)
+        assert (done.bound, done.evicted) == (2, 2)
