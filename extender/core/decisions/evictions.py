@@ -261,9 +261,9 @@ def better_offer(
     fact = abandonment(
         view, preemption, known, why="better-offer", text="the tree fits without further evictions"
     )
-    elsewhere = bool(fact.finishing) and not (
-        nodes & {v.node for v in preemption.victims.values()} or nodes & set(preemption.claims)
-    )
+    made = nodes & {v.node for v in preemption.victims.values()} or nodes & set(preemption.claims)
+    # where victims are gone already, theirs may be the room: with nobody to spare it is simply completed sooner
+    elsewhere = bool(fact.finishing) and not fact.evicted and not made
     return fact if fact.spared or elsewhere else None
 
 

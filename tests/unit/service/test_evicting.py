@@ -457,3 +457,24 @@ async def test_a_reservation_does_not_expire_while_victims_go():
         stage.leader.lease.prolong(stage.clock.ms)
         await stage.one_pass()
         assert [f.why for f in stage.facts(ReservationReleased)] == ["expired"]
+
+
+async def test_room_of_a_victim_that_is_gone_is_no_better_offer():
+    """One pod of a unit is gone and its room is enough: admitted there, the rest of the unit goes, completed."""
+    async with await full() as stage:
+        plan = await ordered(stage, where={"hi-0": "n0"})
+        stage.cluster.change_group("hi", minimum=1)
+        stage.cluster.delete_pod("hi-1")
+        await asked(stage, "low-0", "low-1")
+        stage.cluster.delete_pod("low-1")
+        await stage.settled()
+        assert stage.where("hi") == {"hi-0": "n1"}
+        await stage.bind("hi-0")
+        await stage.settled()
+        assert not stage.facts(PreemptionAbandoned)
+        (done,) = stage.facts(PreemptionCompleted)
+        assert (done.preemption, done.bound, done.evicted) == (plan.preemption, 1, 1)
+        stage.cluster.delete_pod("low-0")
+        await stage.settled()
+        assert len(stage.facts(VictimEvicted)) == 2
+        assert not stage.leader.acknowledged.preemptions
