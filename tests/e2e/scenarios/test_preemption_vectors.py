@@ -1,0 +1,212 @@
+"""The `preempt` vectors P01 to P13 and P16 as objects, and P14 as a story, on the real control plane.
+
+What runs already is created first and the preemptor last: ordinary pods on their nodes, members of groups by way of
+our own admission, with a selector for their node. Two things differ from the manifests of the vectors, because a real API server
+wants them so: priorities are PriorityClasses (its admission refuses a bare number), and what a budget allows is written
+to its status (there is no disruption controller).
+
+P03 has a tree of two priorities. Kubernetes takes it, but no scheduler of trees admits it (SPEC H05), so its members are
+created on their nodes, as if they had been bound before we came. We tell of each that it runs outside an admission, which
+is true; what stories check in the end (no drift) is therefore not checked of P03.
+
+P15 is about time, not about objects: test_preemption.py and tests/unit/service/test_evicting.py play it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import pytest
+
+from tests.builders import GROUP_LABEL, SLOT, a_group, a_node, a_pod, vector_objects
+from tests.e2e.scenarios.conftest import Story
+from tests.e2e.scenarios.test_preemption import conditions, facts
+from tests.vectors import by_id, of_kind
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180), pytest.mark.lived_in("never")]
+Object = dict[str, Any]
+VECTORS = [vector["id"] for vector in of_kind("preempt")]
+SMOKE = ("P02", "P07", "P08")  # on the older version: a whole unit, a budget, nobody
+
+
+def as_classes(things: Iterable[Object]) -> list[Object]:
+    """Say priorities by PriorityClasses, which come first."""
+    classes: dict[str, Object] = {}
+    made = []
+    for thing in things:
+        spec = dict(thing.get("spec", {}))
+        value = spec.pop("priority", None)
+        policy = spec.pop("preemptionPolicy", "PreemptLowerPriority")
+        if value is not None:
+            name = f"p{value}-{policy.lower()}"
+            spec["priorityClassName"] = name
+            classes[name] = {
+                "apiVersion": "scheduling.k8s.io/v1",
+                "kind": "PriorityClass",
+                "metadata": {"name": name},
+                "value": value,
+                "preemptionPolicy": policy,
+            }
+        made.append({**thing, "spec": spec} if spec else thing)
+    return [*classes.values(), *made]
+
+
+TWO_PRIORITIES = "P03"
+
+
+async def set_the_scene(story: Story, vector: Object) -> list[Object]:
+    """Create what is there before; give the objects of the preemptor's tree."""
+    things = as_classes(vector_objects(vector))
+    # the tree's own objects are the last ones: its root is created behind everything that runs
+    ours = [n for n, t in enumerate(things) if t["metadata"]["name"] == vector["tree"]["n"]][-1]
+    await story.create(*(as_it_comes(vector, thing) for thing in things[:ours]))
+    running = {about["p"].lower() for about in vector["run"]}
+    await story.until(lambda: all_run(story, running))
+    for budget in (t for t in things if t["kind"] == "PodDisruptionBudget"):
+        name = budget["metadata"]["name"]
+        path = f"/apis/policy/v1/namespaces/default/poddisruptionbudgets/{name}/status"
+        counts = {"currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1}
+        status = {"observedGeneration": 1, "disruptionsAllowed": 0, **counts}
+        await story.api.patch(path, {"status": status})
+    return things[ours:]
+
+
+def as_it_comes(vector: Object, thing: Object) -> Object:
+    """Let a member come to its node by its selector."""
+    member = GROUP_LABEL in thing["metadata"].get("labels", {})
+    if not member or vector["id"] == TWO_PRIORITIES:
+        return thing
+    spec = dict(thing["spec"])
+    selector = {"kubernetes.io/hostname": spec.pop("nodeName")}
+    return {**thing, "spec": {**spec, "nodeSelector": selector}}
+
+
+@pytest.fixture(autouse=True)
+async def no_budgets_left(story: Story) -> AsyncIterator[None]:
+    """Delete what the sweep of stories does not."""
+    yield
+    await story.api.delete("/apis/policy/v1/namespaces/default/poddisruptionbudgets")
+
+
+def units_of(vector: Object) -> dict[str, set[str]]:
+    """Give unit -> the pods that go with it, of everything that runs in a vector."""
+    found: dict[str, set[str]] = {}
+    for about in vector["run"]:
+        steps = [step.split("/") for step in about.get("path", "").split()]
+        unit = next((name for name, mode in steps if mode == "a"), about["p"])
+        found.setdefault(unit, set()).add(about["p"].lower())
+    return found
+
+
+async def play(story: Story, vector: Object) -> None:
+    """Create a vector, and check who is deleted, who stays, and that the preemptor runs, or why nobody goes."""
+    ours = await set_the_scene(story, vector)
+    before = set(await story.bound())
+    await story.create(*ours)
+    units, mine = units_of(vector), {t["metadata"]["name"] for t in ours if t["kind"] == "Pod"}
+    if vector["kep"] == "none":
+        await nobody_goes(story, vector, before)
+        return
+    best = vector.get("best", ["a"])  # P11: the minimum takes nobody, its extra does so later
+    await story.until(lambda: all_run(story, mine))
+    plan = await completed(story)
+    taken = {unit["path"].rpartition("/")[2] for unit in plan["victims"]}
+    if vector.get("any"):
+        assert len(taken) == len(best)
+        assert taken <= {unit.lower() for unit in units}
+    else:
+        assert taken == {unit.lower() for unit in best}
+    victims = set().union(*(pods for unit, pods in units.items() if unit.lower() in taken))
+    assert {p["pod"].rpartition("/")[2] for u in plan["victims"] for p in u["pods"]} == victims
+
+    async def gone() -> bool:
+        return set(await story.pods()) == before - victims | mine
+
+    await story.until(gone)
+    if vector["kep"] == "not-triggered":
+        order = [f["type"] for f in await story.service.facts()]
+        assert order.index("GangSatisfied") < order.index("PreemptionPlanned")
+
+
+async def all_run(story: Story, names: set[str]) -> bool:
+    return names <= set(await story.bound())
+
+
+async def completed(story: Story) -> Object:
+    await story.until_fact("PreemptionCompleted")
+    (plan,) = await facts(story, "PreemptionPlanned")
+    assert not await facts(story, "PreemptionAbandoned")
+    return plan
+
+
+# what a group that may not evict, or that no eviction would help, says; P05: there is no rack at all
+WHY_NOBODY = {
+    "P04": "missing",
+    "P05": "no node has the label rack",
+    "P08": "yields 1 of 2",
+    "P13": "missing",
+}
+
+
+async def nobody_goes(story: Story, vector: Object, before: set[str]) -> None:
+    """The refusal stands on the group, with its reason, and nobody was asked to go."""
+    root = vector["tree"]["n"]
+
+    async def told() -> str:
+        mine = (await conditions(story, "podgroups", root)).get("PodGroupInitiallyScheduled", {})
+        return mine["message"] if mine.get("status") == "False" else ""
+
+    message = await story.until(told)
+    await story.until_fact("GangRefused")
+    refused = (await facts(story, "GangRefused"))[-1]
+    words = " | ".join([message, *refused["reasons"], *refused["considered"]])
+    assert WHY_NOBODY[vector["id"]] in words, words
+    assert set(await story.bound()) == before
+    assert not await facts(story, "PreemptionPlanned")
+
+
+@pytest.mark.parametrize("name", VECTORS)
+async def test_a_vector_on_the_newest_version(story: Story, name: str) -> None:
+    """P01 to P13 and P16: exactly those units are deleted that SPEC I.2 wants, and the preemptor runs."""
+    await play(story, by_id(name))
+    if name == TWO_PRIORITIES:
+        await asyncio.to_thread(story.service.stop)  # its drift is meant: see above
+
+
+@pytest.mark.kubernetes("1.36")
+@pytest.mark.parametrize("name", SMOKE)
+async def test_a_vector_on_the_older_version(story: Story, name: str) -> None:
+    """A whole unit, a budget, and nobody."""
+    await play(story, by_id(name))
+
+
+async def test_p14_a_later_child_evicts_in_its_own_zone_only(story: Story) -> None:
+    """A tree runs in Z1: a third child gets the room of a low pod there; a fourth would need Z2, and gets nobody's."""
+    one = {SLOT: 1}
+    nodes = [a_node("z1", {"zone": "Z1"}, **{SLOT: 3}), a_node("z2", {"zone": "Z2"}, **{SLOT: 1})]
+    low = [a_pod(f"low-{z}", node=z, requests=one, priority=1) for z in ("z1", "z2")]
+    root = a_group("root", gang=2, composite=True, topo="zone", priority=10)
+
+    def child(number: int) -> list[Object]:
+        leaf = a_group(f"pg{number}", gang=1, parent="root", priority=10)
+        return [leaf, a_pod(f"pg{number}-0", f"pg{number}", requests=one, priority=10)]
+
+    scene = [*nodes, *low, root, *child(1), *child(2)]
+    await story.create(*as_classes(scene))
+    await story.until(lambda: all_run(story, {"pg1-0", "pg2-0"}))
+    assert not await facts(story, "PreemptionPlanned")
+    await story.create(*(t for t in as_classes(child(3)) if t["kind"] != "PriorityClass"))
+    await story.until(lambda: all_run(story, {"pg3-0"}))
+    await completed(story)
+    assert "low-z1" not in await story.pods()
+    await story.create(*(t for t in as_classes(child(4)) if t["kind"] != "PriorityClass"))
+
+    async def refused() -> bool:
+        last = await story.service.facts("GangRefused")
+        return bool(last) and "1 beyond" in last[-1]["summary"]
+
+    await story.until(refused)
+    assert (await story.bound())["low-z2"] == "z2"
+    assert len(await facts(story, "PreemptionPlanned")) == 1
