@@ -88,7 +88,13 @@ async def test_members_without_the_gate_bind_too(story: Story) -> None:
     finally:
         from tests.e2e.scenarios.conftest import DEPLOY, _policy_works
 
-        await story.kubectl("apply", "--server-side", "-f", str(DEPLOY / "admission-policy.yaml"))
+        await story.kubectl(
+            "apply",
+            "--server-side",
+            "--force-conflicts",
+            "-f",
+            str(DEPLOY / "admission-policy.yaml"),
+        )
         await _policy_works(story.plane)
 
 
