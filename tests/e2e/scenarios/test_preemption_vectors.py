@@ -204,8 +204,8 @@ async def test_p14_a_later_child_evicts_in_its_own_zone_only(story: Story) -> No
     await story.create(*(t for t in as_classes(child(4)) if t["kind"] != "PriorityClass"))
 
     async def refused() -> bool:
-        last = await story.service.facts("GangRefused")
-        return bool(last) and "1 beyond" in last[-1]["summary"]
+        last = (await facts(story, "GangRefused"))[-1:]
+        return any("makes room for no further member" in w for f in last for w in f["considered"])
 
     await story.until(refused)
     assert (await story.bound())["low-z2"] == "z2"
