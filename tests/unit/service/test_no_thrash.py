@@ -82,11 +82,11 @@ def cause(told: Told, run: Arrivals, plan: Event, end: Event) -> str:
 
 
 def outranked(told: Told, run: Arrivals, plan: Event, end: Event) -> bool:
-    """Say whether somebody of higher priority got room on the nodes of a plan before it ended."""
+    """Say whether somebody of higher priority got room, or claimed it, on the nodes of a plan before it ended."""
     assert isinstance(plan.fact, PreemptionPlanned)
     nodes, priority = {a.node for a in plan.fact.assignments}, plan.fact.priority
     trees = any(
-        isinstance(e.fact, GangAdmitted | GangExtended)
+        isinstance(e.fact, GangAdmitted | GangExtended | PreemptionPlanned)
         and run.priority_of[job_of(e.root)] > priority
         and nodes & {a.node for a in e.fact.assignments}
         for e in told.events[plan.position : end.position]
