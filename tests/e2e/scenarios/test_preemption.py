@@ -182,17 +182,13 @@ async def test_a_kill_at_every_step(story: Story, step: str) -> None:
     await story.until_bound(4)
     await story.until_fact("GangSatisfied", "default/unit")
     struck = asyncio.Event()
-    deleted = 0
+    asked = deleted = 0
 
     async def before(method: str, path: str) -> web.Response | None:
-        nominates = method == "PATCH" and path.endswith("/status") and "/pods/hi-" in path
-        first_delete = method == "DELETE" and "/pods/" in path and not deleted
-        second_delete = method == "DELETE" and "/pods/" in path and deleted == 1
-        hit = {
-            "planned": first_delete,
-            "first": second_delete,
-            "admitted": nominates,
-        }.get(step, False)
+        nonlocal asked
+        asked += method == "DELETE" and "/pods/" in path
+        lets_go = method == "PATCH" and path.rpartition("/")[2] in {"hi-0", "hi-1"}  # the gate
+        hit = {"planned": asked == 1, "first": asked == 2, "admitted": lets_go}.get(step, False)
         if hit and not struck.is_set():
             struck.set()
         return web.Response(status=503) if struck.is_set() else None
