@@ -122,8 +122,9 @@ async def test_a_vetoed_plan_counts_for_itself(intercept: Intercept, story: Stor
     calls = Calls(intercept)
     term = {
         "labelSelector": {"matchLabels": {"app": "noisy"}},
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "default"}},
         "topologyKey": "kubernetes.io/hostname",
-    }
+    }  # the planner does not see which namespaces these are
     affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     loud = [
         member(f"noisy-{n}", "", nodeName=f"n{n}", requests={"cpu": "1"}, metadata={"labels": {"app": "noisy"}})
