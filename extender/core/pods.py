@@ -151,7 +151,9 @@ class PodShape(msgspec.Struct, frozen=True):
     @property
     def needs_pods(self) -> bool:
         """Say whether it may run only near certain other pods, which must come first."""
-        return any(text.startswith(NEEDS_PODS) for text in self.pod_rules)
+        return any(rule.kind == "near" for rule in self.rules) or any(
+            text.startswith(NEEDS_PODS) for text in self.unmodelled
+        )
 
     @property
     def pod_rules(self) -> tuple[str, ...]:
