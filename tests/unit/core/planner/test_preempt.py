@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,6 +17,7 @@ from extender.core.planner.preempt import NoPreemption, Preemption, preempt
 from extender.core.planner.search import Fleet, plan
 from tests import preemption, vectors
 from tests.bruteforce import best_total
+from tests.hashseeds import outputs
 from tests.unit.core.planner.trees import crowded
 
 UNKNOWN = Cheapest(None, {}, proved=False, steps=0)
@@ -176,16 +172,5 @@ print(h.hexdigest())
 
 def test_same_bytes_in_another_process():
     """The order of sets and dicts has no say: two hash seeds, one answer."""
-    root = Path(__file__).parents[4]
-    seen = {
-        subprocess.run(
-            [sys.executable, "-c", SCRIPT],
-            cwd=root,
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(root)},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("0", "4711")
-    }
+    seen = outputs(SCRIPT, ("0", "4711"))
     assert len(seen) == 1

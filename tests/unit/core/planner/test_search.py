@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -23,6 +19,7 @@ from extender.core.planner.search import Fleet, plan, plan_at_once
 from tests import vectors
 from tests.bruteforce import best_total
 from tests.checker import faults
+from tests.hashseeds import outputs
 from tests.unit.core.planner.trees import changed_nodes, requests, ruled_requests
 
 PLACE = vectors.of_kind("place")
@@ -216,16 +213,5 @@ print(h.hexdigest())
 
 def test_same_bytes_in_another_process():
     """The order of sets and dicts has no say: three hash seeds, one answer."""
-    root = Path(__file__).parents[4]
-    seen = {
-        subprocess.run(
-            [sys.executable, "-c", SCRIPT],
-            cwd=root,
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(root)},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("0", "1", "4711")
-    }
+    seen = outputs(SCRIPT, ("0", "1", "4711"))
     assert len(seen) == 1
