@@ -33,6 +33,7 @@ from extender.service.clock import SystemClock
 from extender.service.drift import DriftWatch
 from extender.service.leading import Leader
 from extender.service.lease import Identity
+from extender.service.noting import Noter
 from extender.service.ports import Clock, Cluster
 from extender.service.protection import Protector
 from extender.service.publishing import Publisher
@@ -47,6 +48,7 @@ from extender.store.embedded import EmbeddedPostgres
 from extender.store.engine import create_engine
 from extender.store.event_log import PostgresEventLog
 from extender.store.lodging import is_lodged
+from extender.store.mentions import PostgresMentions
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
@@ -60,6 +62,7 @@ class Store(msgspec.Struct):
     checkpoints: PostgresCheckpoints
     inputs: PostgresDecisionInputs
     audit: PostgresAuditReader
+    mentions: PostgresMentions
     engines: tuple[AsyncEngine, ...]
 
 
@@ -116,6 +119,7 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
             checkpoints=PostgresCheckpoints(writing),
             inputs=PostgresDecisionInputs(writing),
             audit=PostgresAuditReader(reading),
+            mentions=PostgresMentions(writing),
             engines=(writing, reading),
         )
         try:
@@ -178,6 +182,7 @@ class Service:
         writer.history.anchor = seen
         self.publisher = Publisher(writer, opened.log, seen, clock)
         self.drift = DriftWatch(writer, opened.log, opened.checkpoints, settings.holder)
+        self.noter = Noter(writer, opened.mentions)
         self.reporter = Reporter(seen, self.leader, clock)
         self.protector = Protector(seen, self.leader)
         self.admission = Admission(
@@ -217,6 +222,7 @@ class Service:
             asyncio.create_task(self.cluster.broken(), name="cluster"),
             asyncio.create_task(self.drift.run(), name="drift"),
             asyncio.create_task(self.publisher.run(), name="publisher"),
+            asyncio.create_task(self.noter.run(), name="noter"),
         }
         waiting = asyncio.create_task(stopping.wait(), name="stopping")
         try:

@@ -26,6 +26,7 @@ from extender.core.errors import (
 )
 from extender.core.events import AnyFact, Event, RootObserved
 from extender.core.ids import NIL_ROOT, Epoch, Position, RootUid
+from extender.service.matching import matches
 from extender.service.ports import (
     Checkpoint,
     DecisionInput,
@@ -34,6 +35,7 @@ from extender.service.ports import (
     Head,
     LeaseRecord,
     Mark,
+    Page,
 )
 from extender.store.codec import EMPTY_CHAIN, chain, to_event, to_row
 
@@ -296,23 +298,27 @@ class FakeAuditReader:
     def __init__(self, database: FakeDatabase | None = None) -> None:
         self.database = database or FakeDatabase()
 
-    async def events(self, wanted: EventFilter) -> Sequence[Event]:
-        def fits(event: Event) -> bool:
-            return (
-                (not wanted.root or event.root == wanted.root)
-                and (wanted.root_uid is None or event.root_uid == wanted.root_uid)
-                and (not wanted.namespace or event.root.split("/")[0] == wanted.namespace)
-                and (not wanted.types or type(event.fact).__name__ in wanted.types)
-                and (wanted.since_us is None or event.at_us >= wanted.since_us)
-                and (wanted.until_us is None or event.at_us <= wanted.until_us)
-                and (not wanted.after or (event.position < wanted.after) == wanted.newest_first)
-                and event.position != wanted.after
-            )
+    async def page(self, wanted: EventFilter) -> Page:
+        def behind(event: Event) -> bool:
+            if not wanted.after:
+                return True
+            if wanted.newest_first:
+                return event.position < wanted.after
+            return event.position > wanted.after
 
-        found = [event for event in (to_event(row) for row, _ in self.database.rows) if fits(event)]
+        every = [to_event(row) for row, _ in self.database.rows]
+        found = [event for event in every if behind(event) and matches(event, wanted)]
         if wanted.newest_first:
             found.reverse()
-        return found[: max(0, min(wanted.limit, 10_000))]
+        limit = max(0, min(wanted.limit, 10_000))
+        return Page(
+            events=tuple(found[:limit]),
+            head=self.database.head.position,
+            more=bool(limit) and len(found) > limit,
+        )
+
+    async def events(self, wanted: EventFilter) -> Sequence[Event]:
+        return (await self.page(wanted)).events
 
     async def roots_named(self, root: str) -> Sequence[RootUid]:
         seen = (row.root_uid for row, _ in self.database.rows if root and row.root == root)

@@ -206,16 +206,46 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     types: tuple[str, ...] = ()
     since_us: int | None = None
     until_us: int | None = None
+    node: str = ""  # facts that name this node, wherever it stands in them
+    victims: frozenset[str] | None = None  # facts by which one of these UIDs has to go
+    plan: str = ""  # id of a plan: the fact that decided it
     after: Position = Position(0)
     limit: int = 1000
     newest_first: bool = False
 
 
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """Part of an answer about the log."""
+
+    events: tuple[Event, ...]
+    head: Position  # end of the log that the answer knows: everything up to here was looked at, or `more`
+    more: bool  # it was cut off; ask again behind its last event
+
+
+class Mentions(Protocol):
+    """The index of what facts name, kept behind the appends; answers are right without it, only slower."""
+
+    async def note(self, most: int) -> int:
+        """Write down what the next facts name, `most` facts at most; gives how many were looked at.
+
+        Raises:
+            StoreUnavailable: Try again.
+        """
+        ...
+
+
 class AuditReader(Protocol):
     """Read-only questions over the log; never on the scheduling path's connection."""
 
+    async def page(self, wanted: EventFilter) -> Page:
+        """Give facts that match, in order of position (or newest first), and say as of which position.
+
+        Cut off at `limit` and at a size in bytes, whichever comes first.
+        """
+        ...
+
     async def events(self, wanted: EventFilter) -> Sequence[Event]:
-        """Give the facts that match, in order of position (or newest first)."""
+        """Give the facts that match, in order of position (or newest first); at most `limit`."""
         ...
 
     async def roots_named(self, root: str) -> Sequence[RootUid]:

@@ -1,31 +1,40 @@
 """Read-only questions over the log, on connections of their own.
 
 Owns the queries of audit. Must not write, and never shares a connection with the scheduling path; a question
-that runs long is cut off. The surprise: times are turned into positions first. Recorded time never falls
-along the log, so a span of time is a span of positions, and one index answers in both orders.
+that runs long is cut off, and rows are fetched and decoded a few at a time, so that the event loop is never
+held. The surprises: times are turned into positions first (recorded time never falls along the log, so a span of
+time is a span of positions, and one index answers in both orders); and what facts name is indexed behind the
+appends, so the end of the log, which is not indexed yet, is looked at fact by fact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from extender.core.events import Event
-from extender.core.ids import NIL_ROOT, RootUid
-from extender.service.ports import AuditReader, EventFilter
+from extender.core.ids import NIL_ROOT, Position, RootUid
+from extender.service.pacing import Pace
+from extender.service.ports import AuditReader, EventFilter, Page
 from extender.store.codec import Row, to_event
 from extender.store.engine import create_engine, transaction
-from extender.store.tables import EVENT
+from extender.store.tables import EVENT, MENTION, NOTED
 
 LIMIT_MAX = 10_000  # events per answer; whoever wants more asks again with `after`
+PAGE_BYTES_MAX = 8 << 20  # of facts in a page
+FETCHED = 32  # rows per round trip
 SETTINGS = {"statement_timeout": "5s", "default_transaction_read_only": "on", "jit": "off"}
 
 _COLUMNS = [EVENT.c[name] for name in Row._fields if name != "payload"]
 _EVENTS = sa.select(*_COLUMNS, sa.cast(EVENT.c.payload, sa.Text).label("payload"))
+_ENDS = sa.select(
+    sa.select(sa.func.coalesce(sa.func.max(EVENT.c.position), 0)).scalar_subquery().label("head"),
+    sa.select(NOTED.c.position).where(NOTED.c.id == 1).scalar_subquery().label("noted"),
+)
 _namespace = sa.func.split_part(EVENT.c.root, sa.literal_column("'/'"), sa.literal_column("1"))
 
 
@@ -49,20 +58,47 @@ class PostgresAuditReader:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
-    async def events(self, wanted: EventFilter) -> Sequence[Event]:
-        """See `AuditReader.events`.
+    async def page(self, wanted: EventFilter) -> Page:
+        """See `AuditReader.page`.
 
         `after` is the position of the last fact of the page before, in either order: with `newest_first`
         the answer goes on below it (0: from the end), otherwise above it. Times are inclusive. At most
-        `LIMIT_MAX` facts.
+        `LIMIT_MAX` facts and about `PAGE_BYTES_MAX` bytes, at least one fact.
 
         Raises:
             CorruptLog: A fact this version does not know.
             StoreUnavailable: No answer, or it took too long.
         """
+        return await self._page(wanted, PAGE_BYTES_MAX)
+
+    async def events(self, wanted: EventFilter) -> Sequence[Event]:
+        """See `AuditReader.events`; as `page`, whatever the size.
+
+        Raises: as `page`.
+        """
+        return (await self._page(wanted, None)).events
+
+    async def _page(self, wanted: EventFilter, bytes_max: int | None) -> Page:
+        limit = max(0, min(wanted.limit, LIMIT_MAX))
+        events: list[Event] = []
+        size, more, pace = 0, False, Pace()
         async with transaction(self._engine, "asking the log") as connection:
-            rows = (await connection.execute(await _query(connection, wanted))).all()
-        return [to_event(_row(row)) for row in rows]
+            ends = (await connection.execute(_ENDS)).one()
+            queries = await _queries(connection, wanted, ends.head, ends.noted) if limit else ()
+            for query in queries:
+                if more:
+                    break
+                # one more than asked for: it tells whether there is more
+                result = await connection.stream(query.limit(limit + 1 - len(events)))
+                async for row in result:
+                    if len(events) == limit or (bytes_max is not None and size >= bytes_max):
+                        more = True
+                        break
+                    await pace.breath()
+                    events.append(to_event(_row(row)))
+                    size += len(row.payload)
+                await result.close()
+        return Page(events=tuple(events), head=Position(ends.head), more=more)
 
     async def roots_named(self, root: str) -> Sequence[RootUid]:
         """See `AuditReader.roots_named`.
@@ -83,28 +119,92 @@ class PostgresAuditReader:
         return tuple(RootUid(uid) for uid in found)
 
 
-async def _query(connection: AsyncConnection, wanted: EventFilter) -> sa.Select[tuple[object, ...]]:
-    column = EVENT.c.position
-    query = _EVENTS
+Query = sa.Select[Any]
+
+
+async def _queries(
+    connection: AsyncConnection, wanted: EventFilter, head: int, noted: int
+) -> Sequence[Query]:
+    """Give the queries whose answers, one behind the other, are the answer."""
+    query = _EVENTS.where(*_conditions(wanted), *await _span(connection, wanted, head))
+    order = sa.desc if wanted.newest_first else sa.asc
+    names = list(_names(wanted))
+    if not names:
+        return (_in_pieces(query.order_by(order(EVENT.c.position))),)
+    indexed, fresh = query.where(EVENT.c.position <= noted), query.where(EVENT.c.position > noted)
+    for what, values in names:
+        if len(values) == 1:
+            mention = (
+                MENTION.alias()
+            )  # joined, so that its index gives the order and a page ends early
+            indexed = indexed.join(
+                mention,
+                (mention.c.what == what)
+                & (mention.c.name == values[0])
+                & (mention.c.position == EVENT.c.position),
+            )
+        else:
+            found = sa.select(MENTION.c.position).where(
+                MENTION.c.what == what, MENTION.c.name == _any(values)
+            )
+            indexed = indexed.where(EVENT.c.position.in_(found))
+        told = sa.func.gx.mentions_of(EVENT.c.type, EVENT.c.payload).table_valued("what", "name")
+        fresh = fresh.where(
+            sa.exists().where(told.c.what == what, told.c.name == _any(values)).correlate(EVENT)
+        )
+    parts = (
+        _in_pieces(indexed.order_by(order(EVENT.c.position))),
+        _in_pieces(fresh.order_by(order(EVENT.c.position))),
+    )
+    return parts[::-1] if wanted.newest_first else parts
+
+
+def _in_pieces(query: Query) -> Query:
+    return query.execution_options(yield_per=FETCHED)
+
+
+def _any(values: Sequence[str]) -> sa.ColumnElement[str]:
+    return sa.any_(sa.cast(list(values), sa.ARRAY(sa.Text)))
+
+
+def _names(wanted: EventFilter) -> Iterator[tuple[str, Sequence[str]]]:
+    """Give what the facts must name, by kind."""
+    if wanted.node:
+        yield "node", [wanted.node]
+    if wanted.plan:
+        yield "plan", [wanted.plan]
+    if wanted.victims is not None:
+        yield "victim", sorted(wanted.victims)
+
+
+def _conditions(wanted: EventFilter) -> Iterator[sa.ColumnElement[bool]]:
     if wanted.root:
-        query = query.where(EVENT.c.root == wanted.root)
+        yield EVENT.c.root == wanted.root
     if wanted.root_uid is not None:
-        query = query.where(EVENT.c.root_uid == wanted.root_uid)
+        yield EVENT.c.root_uid == wanted.root_uid
     if wanted.namespace:
-        query = query.where(_namespace == wanted.namespace)
+        yield _namespace == wanted.namespace
     if wanted.types:
-        query = query.where(EVENT.c.type.in_(wanted.types))
+        yield EVENT.c.type.in_(wanted.types)
+
+
+async def _span(
+    connection: AsyncConnection, wanted: EventFilter, head: int
+) -> Sequence[sa.ColumnElement[bool]]:
+    """Give the positions that can match: up to the end that the answer knows."""
+    column = EVENT.c.position
+    first, last = 0, head
     if wanted.since_us is not None:
-        first = await _first_position(connection, EVENT.c.at_us >= wanted.since_us)
-        query = query.where(sa.false()) if first is None else query.where(column >= first)
+        found = await _first_position(connection, EVENT.c.at_us >= wanted.since_us)
+        first = head + 1 if found is None else found
     if wanted.until_us is not None:
         behind = await _first_position(connection, EVENT.c.at_us > wanted.until_us)
-        if behind is not None:
-            query = query.where(column < behind)
-    if wanted.after:
-        query = query.where(column < wanted.after if wanted.newest_first else column > wanted.after)
-    order = column.desc() if wanted.newest_first else column
-    return query.order_by(order).limit(max(0, min(wanted.limit, LIMIT_MAX)))
+        last = min(last, head if behind is None else behind - 1)
+    if wanted.after and wanted.newest_first:
+        last = min(last, wanted.after - 1)
+    elif wanted.after:
+        first = max(first, wanted.after + 1)
+    return (column >= first, column <= last)
 
 
 async def _first_position(

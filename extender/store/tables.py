@@ -100,3 +100,25 @@ DECISION_INPUT = sa.Table(
     ),
     sa.PrimaryKeyConstraint("digest", name="decision_input_pkey"),
 )
+
+# What facts name beside their root; kept behind the appends by gx.note_mentions, up to the position in NOTED.
+MENTION = sa.Table(
+    "mention",
+    METADATA,
+    sa.Column("what", sa.Text, nullable=False),  # node | victim | plan
+    sa.Column(
+        "name", sa.Text, nullable=False
+    ),  # name of the node, UID of the victim, id of the plan
+    sa.Column("position", sa.BigInteger, autoincrement=False, nullable=False),
+    sa.PrimaryKeyConstraint("what", "name", "position", name="mention_pkey"),
+)
+
+NOTED = sa.Table(
+    "noted",
+    METADATA,
+    sa.Column("id", sa.SmallInteger, autoincrement=False, nullable=False),
+    sa.Column("position", sa.BigInteger, nullable=False),
+    sa.PrimaryKeyConstraint("id", name="noted_pkey"),
+    sa.CheckConstraint("id = 1", name="noted_id_check"),
+    postgresql_with={"fillfactor": "50"},
+)

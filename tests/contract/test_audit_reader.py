@@ -4,11 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from extender.core.events import GangRefused, LeaseTaken, RootObserved
+from extender.core.events import (
+    AssignmentRecord,
+    BindFailed,
+    GangAdmitted,
+    GangRefused,
+    LeaseTaken,
+    MemberLost,
+    PodBound,
+    PreemptionPlanned,
+    ReleasedPod,
+    RootObserved,
+    SupersededRecord,
+    VictimEvicted,
+    VictimPod,
+    VictimUnit,
+)
 from extender.core.ids import NIL_ROOT, Position
 from extender.service.ports import EventFilter
 from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
+from extender.store.engine import create_engine
 from extender.store.event_log import PostgresEventLog
+from extender.store.mentions import PostgresMentions
 from tests.fakes_store import FakeAuditReader, FakeDatabase, FakeEventLog, Script
 
 
@@ -88,3 +105,88 @@ async def test_a_name_had_two_lives(reader):
     assert tuple(await reader.roots_named("team-a/serve")) == ("old", "new")
     assert tuple(await reader.roots_named("team-a/other")) == ()
     assert tuple(await reader.roots_named("")) == ()
+
+
+# What facts name
+
+
+def victim(pod, node):
+    return VictimPod(pod=f"ns/{pod}", uid=f"uid-{pod}", node=node)
+
+
+SHAPES = ({"cpu": 1000},)
+
+
+@pytest.fixture(params=[0, 3, 100], ids=["none indexed", "some indexed", "all indexed"])
+async def naming(request, store, store_url):
+    """Positions 1 to 7, with the index of names as far as the parameter says."""
+    log, reader = store
+    grant = await log.take(holder="a", address="", ttl_ms=60_000)
+    script = Script(grant)
+    assignment = AssignmentRecord(pod="ns/p", uid="uid-p", group="g", node="n1")
+    facts = [
+        PodBound(plan="plan-1", pod="ns/p", uid="uid-p", node="n1"),
+        GangAdmitted(plan="plan-1", kind="PodGroup", priority=0, groups=(), shapes=SHAPES,
+                     assignments=(assignment,), unplaced=("ns/q",)),
+        MemberLost(pod="ns/p", uid="uid-p", node="n2", cause="gone"),
+        GangRefused(outcome="unknown", reasons=("n1 is full \0 of \\u0000 it",)),
+        PreemptionPlanned(
+            preemption="plan-2", kind="PodGroup", priority=9, cost={}, alternatives=(), shapes=SHAPES,
+            assignments=(assignment,),
+            victims=(VictimUnit(kind="PodGroup", path="ns/v", uid="uid-v", priority=1,
+                                pods=(victim("v-0", "n2"), victim("v-1", "n3"))),),
+            superseded=(SupersededRecord(gang="ns/s", gang_uid="uid-s", plan="plan-0", priority=1,
+                                         pods=(ReleasedPod(pod="ns/s-0", uid="uid-s-0", node="n4"),)),),
+        ),
+        VictimEvicted(preemption="plan-2", unit="PodGroup/ns/v", pod="ns/v-0", uid="uid-v-0", node="n2",
+                      how="deleted", asked_us=0, gone_us=0),
+        BindFailed(plan="plan-1", pod="ns/p", uid="uid-p", node="n1", error="a \0 of theirs \\\0"),
+    ]  # fmt: skip
+    await log.append(grant, [script.next(fact, root="ns/g") for fact in facts])
+    if store_url is not None:
+        engine = create_engine(store_url, name="test")
+        assert await PostgresMentions(engine).note(request.param or 1) > 0
+        await engine.dispose()
+    return reader
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ({"node": "n1"}, [1, 2, 5, 7]),
+        ({"node": "n1", "newest_first": True}, [7, 5, 2, 1]),
+        ({"node": "n1", "newest_first": True, "limit": 2, "after": Position(7)}, [5, 2]),
+        ({"node": "n1", "limit": 3}, [1, 2, 5]),
+        ({"node": "n1", "after": Position(2)}, [5, 7]),
+        ({"node": "n1", "types": ("PodBound", "BindFailed")}, [1, 7]),
+        ({"node": "n2"}, [3, 5, 6]),
+        ({"node": "n4"}, [5]),
+        ({"node": "n"}, []),
+        ({"node": "uid-v"}, []),
+        ({"victims": frozenset({"uid-v"})}, [5]),
+        ({"victims": frozenset({"uid-v-0", "uid-s"})}, [5, 6]),
+        ({"victims": frozenset({"uid-s-0", "uid-p", "n1"})}, []),
+        ({"victims": frozenset()}, []),
+        ({"plan": "plan-1"}, [2]),
+        ({"plan": "plan-2"}, [5]),
+        ({"plan": "plan-2", "node": "n4"}, [5]),
+        ({"plan": "plan-0"}, []),
+    ],
+)
+async def test_facts_by_what_they_name(naming, wanted, expected):
+    """Nodes, victims and plans, however much of the log is indexed; a NUL in a text hides nothing."""
+    assert await positions(naming, **wanted) == expected
+
+
+# Pages
+
+
+async def test_a_page_says_as_of_when_and_whether_there_is_more(reader):
+    page = await reader.page(EventFilter(limit=4))
+    assert ([e.position for e in page.events], page.head, page.more) == ([1, 2, 3, 4], 9, True)
+    page = await reader.page(EventFilter(after=Position(5), limit=4))
+    assert ([e.position for e in page.events], page.head, page.more) == ([6, 7, 8, 9], 9, False)
+    for nothing in (EventFilter(limit=0), EventFilter(after=Position(100)), EventFilter(node="n")):
+        page = await reader.page(nothing)
+        assert (page.events, page.head, page.more) == ((), 9, False)
+    assert (await reader.page(EventFilter(after=Position(9), newest_first=True, limit=1))).more

@@ -1,0 +1,28 @@
+-- Write down what the next facts behind the mark name, `p_most` facts at most; says how many were looked at.
+-- Runs beside the appends and never in them. Of several replicas one works, the others find nothing to do.
+CREATE FUNCTION gx.note_mentions(p_most integer) RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = gx, pg_temp
+AS $function$
+DECLARE
+    done bigint;
+    last bigint;
+BEGIN
+    SELECT n.position INTO done FROM gx.noted n WHERE n.id = 1 FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN 0;
+    END IF;
+    SELECT max(e.position) INTO last
+    FROM (SELECT b.position FROM gx.event b WHERE b.position > done ORDER BY b.position LIMIT p_most) e;
+    IF last IS NULL THEN
+        RETURN 0;
+    END IF;
+    INSERT INTO gx.mention (what, name, position)
+    SELECT m.what, m.name, e.position
+    FROM gx.event e CROSS JOIN LATERAL gx.mentions_of(e.type, e.payload) m
+    WHERE e.position > done AND e.position <= last
+    ON CONFLICT DO NOTHING;
+    UPDATE gx.noted n SET position = last WHERE n.id = 1;
+    RETURN last - done;
+END
+$function$

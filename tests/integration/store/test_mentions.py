@@ -1,0 +1,157 @@
+"""What facts name is indexed behind the appends, as SQL and Python agree, and no question reads the whole log."""
+
+from __future__ import annotations
+
+import asyncpg
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import event
+
+from extender.core.events import BindFailed
+from extender.service.matching import nodes_of, plan_of, victims_of
+from extender.service.ports import EventFilter
+from extender.store import migrate
+from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
+from extender.store.codec import VERSIONS, decode_fact
+from extender.store.engine import create_engine
+from extender.store.event_log import PostgresEventLog
+from extender.store.mentions import PostgresMentions
+from tests.bench.history import write_history
+from tests.fakes_store import Script
+from tests.integration.store.test_codec import GOLDEN, Sample
+from tests.postgres import database_of, execute, run
+
+pytestmark = pytest.mark.postgres
+
+
+def golden_facts():
+    samples = [
+        msgspec.json.decode(path.read_bytes(), type=Sample) for path in sorted(GOLDEN.glob("*"))
+    ]
+    return [
+        decode_fact(s.type, s.ver, s.payload.encode(), position=1)
+        for s in samples
+        if s.ver == VERSIONS[s.type]
+    ]
+
+
+async def mentions(url):
+    connection = await asyncpg.connect(url)
+    try:
+        return {
+            tuple(row)
+            for row in await connection.fetch("SELECT position, what, name FROM gx.mention")
+        }
+    finally:
+        await connection.close()
+
+
+def named(position, fact):
+    found = {(position, "node", name) for name in nodes_of(fact)}
+    found |= {(position, "victim", uid) for uid in victims_of(fact)}
+    return found | ({(position, "plan", plan_of(fact))} if plan_of(fact) else set())
+
+
+async def test_sql_and_python_agree_on_every_kind_of_fact(database_url):
+    facts = golden_facts()
+    async with PostgresEventLog(database_url) as log:
+        grant = await log.take(holder="a", address="", ttl_ms=60_000)
+        script = Script(grant)
+        await log.append(grant, [script.next(fact) for fact in facts])
+    engine = create_engine(database_url, name="test")
+    noter = PostgresMentions(engine)
+    assert [await noter.note(8) for _ in range(4)] == [8, 8, len(facts) - 16, 0]
+    await engine.dispose()
+    expected = set().union(*(named(n, fact) for n, fact in enumerate(facts, start=1)))
+    assert await mentions(database_url) == expected
+    assert {what for _, what, _ in expected} == {"node", "victim", "plan"}
+
+
+@given(st.text(st.sampled_from(list('\0\\u0a"{}')), max_size=12))
+@settings(max_examples=60)
+def test_no_text_of_a_fact_hides_its_node(postgres_url, text):
+    """jsonb refuses NUL characters: they are taken out, escaped backslashes before them stay what they are."""
+    fact = BindFailed(plan="p", pod="ns/p", uid="u", node="n1", error=text)
+    payload = msgspec.json.encode(fact).decode()
+
+    url = _migrated(postgres_url)
+
+    async def ask():
+        connection = await asyncpg.connect(url)
+        try:
+            return await connection.fetch(
+                "SELECT what, name FROM gx.mentions_of('BindFailed', $1::text::json)", payload
+            )
+        finally:
+            await connection.close()
+
+    assert [tuple(row) for row in run(ask())] == [("node", "n1")]
+
+
+_MADE = {}
+
+
+def _migrated(url):
+    """Give the URL of one migrated database for all examples."""
+    if url not in _MADE:
+        run(execute(url, 'CREATE DATABASE "gx_test_mentions"'))
+        _MADE[url] = database_of(url, "gx_test_mentions")
+        run(migrate.upgrade(_MADE[url]))
+    return _MADE[url]
+
+
+async def test_no_question_reads_the_whole_log(database_url):
+    """Every filter on 30,000 facts, as the server plans it: indexes only."""
+    await write_history(database_url, 30_000)
+    engine = create_engine(database_url, name="test")
+    noter = PostgresMentions(engine)
+    while await noter.note(10_000):
+        pass
+    await engine.dispose()
+    connection = await asyncpg.connect(database_url)
+    await connection.execute("ANALYZE gx.event; ANALYZE gx.mention")
+    node, root, uid = await connection.fetchrow(
+        "SELECT m.name, e.root, e.root_uid FROM gx.mention m JOIN gx.event e USING (position) "
+        "WHERE m.what = 'node' AND m.position > 15000 ORDER BY m.position LIMIT 1"
+    )
+    at_us = await connection.fetchval("SELECT at_us FROM gx.event WHERE position = 20000")
+    await connection.close()
+    seen = []
+
+    reading = create_reading_engine(database_url)
+    event.listen(
+        reading.sync_engine,
+        "before_cursor_execute",
+        lambda conn, cursor, statement, parameters, context, many: seen.append(
+            (statement, parameters)
+        ),
+    )
+    reader = PostgresAuditReader(reading)
+    for wanted in (
+        EventFilter(),
+        EventFilter(newest_first=True),
+        EventFilter(root=root),
+        EventFilter(root_uid=uid),
+        EventFilter(namespace="serve"),
+        EventFilter(types=("GangRefused",)),
+        EventFilter(types=("GangRefused", "GangAdmitted"), namespace="serve"),
+        EventFilter(since_us=at_us),
+        EventFilter(since_us=at_us, until_us=at_us + 1_000_000),
+        EventFilter(node=node),
+        EventFilter(node=node, newest_first=True),
+        EventFilter(node=node, types=("PodBound",), since_us=at_us),
+        EventFilter(victims=frozenset({"nobody", uid})),
+        EventFilter(plan="none"),
+    ):
+        await reader.page(wanted)
+    await reader.roots_named(root)
+    await reading.dispose()
+    connection = await asyncpg.connect(database_url)
+    for statement, parameters in dict.fromkeys((s, tuple(map(repr, p))) for s, p in seen):
+        values = next(p for s, p in seen if (s, tuple(map(repr, p))) == (statement, parameters))
+        plan = "\n".join(r[0] for r in await connection.fetch("EXPLAIN " + statement, *values))
+        assert "Seq Scan on event" not in plan, (statement, plan)
+        assert "Seq Scan on mention" not in plan, (statement, plan)
+    await connection.close()
