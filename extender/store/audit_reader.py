@@ -163,7 +163,7 @@ def _in_pieces(query: Query) -> Query:
     return query.execution_options(yield_per=FETCHED)
 
 
-def _any(values: Sequence[str]) -> sa.ColumnElement[str]:
+def _any(values: Sequence[str]) -> sa.ColumnElement[Any]:
     return sa.any_(sa.cast(list(values), sa.ARRAY(sa.Text)))
 
 
