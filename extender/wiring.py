@@ -23,14 +23,15 @@ from extender.core.errors import BadInput, SchemaOutdated
 from extender.core.events import DriftFound, Event, HistoryTruncated
 from extender.core.pods import Pod
 from extender.http.audit import ReadApi
+from extender.http.events import EventsApi
 from extender.http.health import Probes
 from extender.http.scheduler import SchedulerVerbs
 from extender.http.server import Parts, application, listen
 from extender.service.admission import Admission
-from extender.service.audit import Audit
 from extender.service.barriers import Barriers
 from extender.service.clock import SystemClock
 from extender.service.drift import DriftWatch
+from extender.service.feed import Feed
 from extender.service.leading import Leader
 from extender.service.lease import Identity
 from extender.service.noting import Noter
@@ -204,8 +205,12 @@ class Service:
         )
         verbs = SchedulerVerbs(self.scheduling, self.leader, read_wire_pod)
         probes = Probes(self.scheduling, self.leader)
-        read_api = ReadApi(Audit(opened.audit), self.leader)
-        self.app = application(Parts(verbs, probes, read_api), settings)
+        feed = Feed(opened.log, opened.audit)
+        questions = (
+            ReadApi(opened.audit, opened.inputs, self.leader),
+            EventsApi(opened.audit, feed),
+        )
+        self.app = application(Parts(verbs, probes, questions, feed), settings)
 
     async def run(self, stopping: asyncio.Event, on_listening: Callable[[], None]) -> None:
         """Serve until `stopping`; a loop that ends by itself ends the service with its fault."""

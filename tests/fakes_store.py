@@ -34,6 +34,7 @@ from extender.service.ports import (
     Grant,
     Head,
     LeaseRecord,
+    Life,
     Mark,
     Page,
 )
@@ -320,9 +321,25 @@ class FakeAuditReader:
     async def events(self, wanted: EventFilter) -> Sequence[Event]:
         return (await self.page(wanted)).events
 
-    async def roots_named(self, root: str) -> Sequence[RootUid]:
-        seen = (row.root_uid for row, _ in self.database.rows if root and row.root == root)
-        return tuple(RootUid(uid) for uid in dict.fromkeys(seen) if uid != NIL_ROOT)
+    async def lives(self, root: str, *, uid: RootUid | None = None) -> Sequence[Life]:
+        events = [to_event(row) for row, _ in self.database.rows]
+        mine: dict[RootUid, list[Event]] = {}
+        for event in events:
+            named = event.root == root if root else event.root_uid == uid
+            if named and event.root_uid != NIL_ROOT:
+                mine.setdefault(event.root_uid, []).append(event)
+        return tuple(
+            Life(
+                uid=of,
+                root=found[0].root,
+                first_position=found[0].position,
+                last_position=found[-1].position,
+                first_us=found[0].at_us,
+                last_us=found[-1].at_us,
+                facts=len(found),
+            )
+            for of, found in mine.items()
+        )
 
 
 class Script:

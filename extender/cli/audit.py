@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Annotated, TypeVar
 
 import typer
 
 from extender import settings as settings_module
+from extender.cli.following import follow_facts
 from extender.cli.live import root_path
-from extender.cli.output import Output, console, print_table, print_value
+from extender.cli.output import Output, complain, console, print_table, print_value
+from extender.cli.telling import print_line
 from extender.core.errors import BadInput, CorruptLog
 from extender.core.events import (
     GangAdmitted,
@@ -21,15 +23,19 @@ from extender.core.events import (
     PreemptionPlanned,
 )
 from extender.core.ids import Position, RootUid
-from extender.service.audit import Audit, FactLine, line_of, parse_time
+from extender.service.asking import checked_name, checked_path, checked_text, checked_type
+from extender.service.audit import FactLine, line_of, parse_time
 from extender.service.ports import EventFilter
 from extender.service.replaying import Replayed, replay_decision
+from extender.service.telling import Asked, History
+from extender.service.telling import history as tell
 from extender.wiring import Store, store
 
 T = TypeVar("T")
 Url = Annotated[str | None, typer.Option(help="postgresql://… ; unset: the embedded PostgreSQL.")]
 Folder = Annotated[str | None, typer.Option(help="Folder for the embedded server.")]
 Form = Annotated[Output, typer.Option("-o", "--output", help="Form of the output.")]
+LIMIT = 100  # facts, unless told
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
@@ -46,62 +52,113 @@ def ask(
     return asyncio.run(run())
 
 
-def _print_facts(lines: Sequence[FactLine], output: Output, *, with_gang: bool) -> None:
+def _print_facts(lines: Sequence[FactLine], output: Output) -> None:
     if output is not Output.table:
         print_value(lines, output)
         return
-    columns = ["position", "time", "fact", "summary"]
+    columns = ["position", "time", "gang", "fact", "summary"]
     rows = [
-        [str(line.position), line.time[:19].replace("T", " "), line.type, line.summary]
+        [str(line.position), line.time[:19].replace("T", " "), line.gang, line.type, line.summary]
         for line in lines
     ]
-    if with_gang:
-        columns.insert(2, "gang")
-        for row, line in zip(rows, lines, strict=True):
-            row.insert(2, line.gang)
     print_table(columns, rows, empty="No facts match.")
 
 
-def history(
+def history(  # noqa: PLR0917 -- typer reads options from the signature
     gang: Annotated[str, typer.Argument(help="NAME, NAMESPACE/NAME or UID of the root group.")],
     namespace: Annotated[str, typer.Option("-n", "--namespace")] = "default",
+    uid: Annotated[
+        str, typer.Option(help="Only the root group with this UID, of those that had the name.")
+    ] = "",
+    decisions: Annotated[
+        bool, typer.Option("--decisions", help="Also the input of each decision, and alternatives.")
+    ] = False,
+    after: Annotated[int, typer.Option(help="Only facts behind this position.", min=0)] = 0,
+    limit: Annotated[int, typer.Option(help="At most so many.", min=1, max=10_000)] = 1000,
     database_url: Url = None,
     data_dir: Folder = None,
     output: Form = Output.table,
 ) -> None:
-    """Tell everything the log knows about a gang, also about one long gone."""
-    uid = RootUid(gang.lower()) if _UUID.fullmatch(gang) else None
-    root = "" if uid is not None else root_path(gang, namespace)
-    lines = ask(database_url, data_dir, lambda s: Audit(s.audit).history(root, uid=uid))
-    _print_facts(lines, output, with_gang=False)
+    """Tell everything the log knows about a gang, also about one long gone: when, what, why, who."""
+    alone = _UUID.fullmatch(gang) is not None and not uid
+    asked = Asked(
+        root="" if alone else checked_path(root_path(gang, namespace), "gang"),
+        uid=RootUid(checked_text(gang.lower() if alone else uid, "--uid"))
+        if alone or uid
+        else None,
+        after=Position(after),
+        limit=limit,
+        decisions=decisions,
+    )
+    told = ask(database_url, data_dir, lambda s: tell(s.audit, s.inputs, asked))
+    for note in _notes(told, asked):
+        complain(note)
+    if output is not Output.table:
+        print_value(told.lines if decisions else [line.bare() for line in told.lines], output)
+        return
+    for line in told.lines:
+        print_line(line, told.gang)
+
+
+def _notes(told: History, asked: Asked) -> Iterator[str]:
+    """Say what the lines alone do not."""
+    if len(told.lives) > 1 and asked.uid is None:
+        yield f"{told.gang} was the name of {len(told.lives)} root groups; --uid tells of one:"
+        for life in told.lives:
+            yield f"  {life.uid}: {life.facts} facts from {life.first} to {life.last}"
+    if told.more and told.lines:
+        yield f"cut off after {len(told.lines)} facts; --after {told.lines[-1].position} goes on"
 
 
 def events(  # noqa: PLR0917 -- typer reads options from the signature
     namespace: Annotated[str, typer.Option("-n", "--namespace", help="Only this one.")] = "",
     gang: Annotated[str, typer.Option(help="Only this root, NAMESPACE/NAME.")] = "",
+    node: Annotated[str, typer.Option(help="Only facts that name this node.")] = "",
     kind: Annotated[
         list[str] | None, typer.Option("--type", help="Only facts of this type. Repeatable.")
     ] = None,
     since: Annotated[str | None, typer.Option(help="RFC 3339 time with offset.")] = None,
     until: Annotated[str | None, typer.Option(help="RFC 3339 time with offset.")] = None,
-    after: Annotated[int, typer.Option(help="Only facts behind this position.", min=0)] = 0,
-    limit: Annotated[int, typer.Option(help="At most so many.", min=1, max=10_000)] = 100,
+    after: Annotated[
+        int | None, typer.Option(help="Only facts behind this position.", min=0)
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="At most so many.", min=1, max=10_000)] = None,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "-f",
+            "--follow",
+            help="Print facts as they come, from now on, or behind --after, or from --since on.",
+        ),
+    ] = False,
     database_url: Url = None,
     data_dir: Folder = None,
     output: Form = Output.table,
 ) -> None:
-    """List facts of the log, oldest first."""
+    """List facts of the log, oldest first, or follow them."""
     wanted = EventFilter(
-        root=gang,
-        namespace=namespace,
-        types=tuple(kind or ()),
+        root=checked_path(gang, "--gang") if gang else "",
+        namespace=checked_name(namespace, "--namespace") if namespace else "",
+        node=checked_name(node, "--node") if node else "",
+        types=tuple(checked_type(name, "--type") for name in kind or ()),
         since_us=parse_time(since, "--since") if since else None,
         until_us=parse_time(until, "--until") if until else None,
-        after=Position(after),
-        limit=limit,
+        after=Position(after or 0),
+        limit=limit or LIMIT,
     )
-    lines = ask(database_url, data_dir, lambda s: Audit(s.audit).events(wanted))
-    _print_facts(lines, output, with_gang=True)
+    if follow:
+        if until or limit:
+            raise BadInput(
+                f"--{'until' if until else 'limit'}: not together with --follow, which has no end"
+            )
+        from_now = after is None and since is None
+        asyncio.run(follow_facts(database_url, data_dir, wanted, output, from_now=from_now))
+        return
+    page = ask(database_url, data_dir, lambda s: s.audit.page(wanted))
+    lines = [line_of(event) for event in page.events]
+    if page.more:
+        complain(f"cut off after {len(lines)} facts; --after {lines[-1].position} goes on")
+    _print_facts(lines, output)
 
 
 def replay(

@@ -8,7 +8,7 @@ import typer
 
 from extender.cli.audit import Folder, Form, Url, ask
 from extender.cli.live import root_path
-from extender.cli.output import Output, console, print_table, print_value
+from extender.cli.output import Output, complain, console, print_table, print_value
 from extender.core.planner.disruption import Cost
 from extender.service.audit import parse_time
 from extender.service.preemptions import PreemptionLine, UnitLine, Wanted
@@ -37,7 +37,10 @@ def preemptions(
         preemptor=root_path(preemptor, namespace) if preemptor else "",
         since_us=parse_time(since, "--since") if since else None,
     )
-    lines = ask(database_url, data_dir, lambda opened: read(opened.audit, wanted))
+    found = ask(database_url, data_dir, lambda opened: read(opened.audit, wanted))
+    lines = found.lines
+    if found.more:
+        complain(f"cut off after {len(lines)} preemptions; --since goes on behind the last one")
     if output is not Output.table:
         print_value(lines, output)
         return

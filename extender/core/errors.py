@@ -11,6 +11,18 @@ class BadInput(ExtenderError):
     """What a person or another program gave us cannot be used: show the message, answer 4xx or exit 2."""
 
 
+class NotFound(BadInput):
+    """There is no such thing: show the message, answer 404."""
+
+
+class HistoryGone(BadInput):
+    """The log does not reach where the asker has been: begin anew from where it ends now, answer 409."""
+
+
+class Busy(ExtenderError):
+    """Too much is asked at once; answer 503, the asker tries again."""
+
+
 class BadQuantity(BadInput):
     """A resource quantity is not one Kubernetes would accept."""
 

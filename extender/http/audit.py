@@ -1,23 +1,42 @@
-"""The read API under /v1: gangs as they are now, and what the log says."""
+"""The read API under /v1: gangs as they are now, their history, decisions and preemptions as the log has them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 from aiohttp import web
-from multidict import MultiMapping
 
-from extender.core.errors import BadInput
-from extender.core.ids import Position
+from extender.core.errors import NotFound
+from extender.core.ids import Position, RootUid
 from extender.core.state import RootState
-from extender.http.errors import problem
-from extender.service.audit import Audit, FactLine, parse_time, rfc3339
+from extender.http.answers import answer, listed, next_page
+from extender.http.openapi import (
+    GANG_NAME,
+    NAME,
+    NAMESPACE,
+    PATH,
+    TEXT,
+    TIME,
+    Operation,
+    Parameter,
+)
+from extender.http.questions import (
+    LIMIT_MAX,
+    POSITION_MAX,
+    flag,
+    gang_named,
+    known,
+    moment,
+    name_in,
+    number,
+    path_in,
+)
+from extender.service.asking import checked_text
+from extender.service.audit import FactLine, line_of, rfc3339
+from extender.service.decisions import Decision, decision_of
 from extender.service.leading import Leader
-from extender.service.ports import EventFilter
+from extender.service.ports import AuditReader, DecisionInputs, EventFilter
 from extender.service.preemptions import PreemptionLine, Wanted, preemptions
-
-LIMIT_MAX = 1000
+from extender.service.telling import Asked, HistoryLine, history
 
 
 class MemberLine(msgspec.Struct):
@@ -72,11 +91,111 @@ def gang_line(root: RootState, *, whole: bool) -> GangLine:
     )
 
 
-class ReadApi:
-    """Handlers of /v1."""
+class Explanation(msgspec.Struct):
+    """Where a gang stands, and the last answer of the planner with what it rested on."""
 
-    def __init__(self, audit: Audit, leader: Leader) -> None:
-        self._audit = audit
+    gang: GangLine
+    fact: FactLine | None = None
+    decision: Decision | None = None
+
+
+class DecisionAnswer(msgspec.Struct):
+    """A decision of the planner."""
+
+    fact: FactLine
+    decision: Decision
+
+
+WHOLE = {"type": "integer", "minimum": 0, "maximum": POSITION_MAX}
+AFTER = Parameter(name="after", about="Only what stands behind this position", schema=WHOLE)
+LIMIT = Parameter(
+    name="limit",
+    about="At most so many",
+    schema={"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_MAX},
+)
+DECISIONS = Parameter(
+    name="decisions",
+    about="Also why and who, and the input and the alternatives of each decision",
+    schema={"type": "boolean"},
+)
+GANG = (NAMESPACE, GANG_NAME)
+ID = Parameter(
+    name="id",
+    where="path",
+    about="Position of a decision, or the id of a plan (annotation gang-extender.dev/plan)",
+    schema={**TEXT, "pattern": "^[^\\u0000/]+$"},
+)
+OPERATIONS = (
+    Operation(
+        path="/v1/gangs",
+        about="Root groups as they are now, by name; on a replica that does not lead, those it last led with",
+        answer=list[GangLine],
+        parameters=(Parameter(name="namespace", about="Only this one", schema=NAME),),
+        problems=(400,),
+        tagged=True,
+    ),
+    Operation(
+        path="/v1/gangs/{namespace}/{name}",
+        about="One root group with its members, as it is now",
+        answer=GangLine,
+        parameters=GANG,
+        problems=(400, 404),
+        tagged=True,
+    ),
+    Operation(
+        path="/v1/gangs/{namespace}/{name}/explain",
+        about="Where a gang stands, with the last answer of the planner",
+        answer=Explanation,
+        parameters=GANG,
+        problems=(400, 404, 503),
+        tagged=True,
+    ),
+    Operation(
+        path="/v1/gangs/{namespace}/{name}/history",
+        about="Everything the log knows of a gang, also of one long gone, and what others did to it",
+        answer=list[HistoryLine],
+        parameters=(
+            *GANG,
+            Parameter(name="uid", about="Only the root group with this UID, of those that had the name",
+                      schema=TEXT),
+            DECISIONS,
+            AFTER,
+            LIMIT,
+        ),
+        problems=(400, 404, 503),
+        tagged=True,
+    ),
+    Operation(
+        path="/v1/decisions/{id}",
+        about="A decision of the planner with its input and its alternatives",
+        answer=DecisionAnswer,
+        parameters=(ID,),
+        problems=(400, 404, 503),
+        tagged=True,
+    ),
+    Operation(
+        path="/v1/preemptions",
+        about="Who was preempted for whom, why, and what came of it",
+        answer=list[PreemptionLine],
+        parameters=(
+            Parameter(name="victim", about="Only those that evict this pod or group", schema=PATH),
+            Parameter(name="preemptor", about="Only those for this root group or pod", schema=PATH),
+            Parameter(name="since", about="Only those planned at this time or later", schema=TIME),
+            AFTER,
+            LIMIT,
+        ),
+        tagged=True,
+    ),
+)  # fmt: skip
+ANSWERS = ("GangAdmitted", "GangExtended", "GangRefused", "PreemptionPlanned")
+
+
+class ReadApi:
+    """Handlers of /v1 about gangs, decisions and preemptions."""
+
+    def __init__(self, reader: AuditReader, inputs: DecisionInputs, leader: Leader) -> None:
+        self._reader = reader
+        self._inputs = inputs
         self._leader = leader
 
     def routes(self) -> list[web.RouteDef]:
@@ -84,102 +203,98 @@ class ReadApi:
         return [
             web.get("/v1/gangs", self.gangs),
             web.get("/v1/gangs/{namespace}/{name}", self.gang),
+            web.get("/v1/gangs/{namespace}/{name}/explain", self.explain),
             web.get("/v1/gangs/{namespace}/{name}/history", self.history),
-            web.get("/v1/events", self.events),
+            web.get("/v1/decisions/{id}", self.decision),
             web.get("/v1/preemptions", self.preemptions),
         ]
 
-    async def gangs(self, request: web.Request) -> web.Response:
+    async def gangs(self, request: web.Request) -> web.StreamResponse:
         """List roots, by namespace and name."""
-        namespace = request.query.get("namespace", "")
+        namespace = name_in(known(request, {"namespace"}), "namespace")
+        state = self._leader.acknowledged
         roots = [
-            gang_line(root, whole=False)
-            for root in self._leader.acknowledged.roots.values()
+            root
+            for root in state.roots.values()
             if not namespace or root.root.startswith(f"{namespace}/")
         ]
-        return self._json(sorted(roots, key=lambda line: line.gang))
+        roots.sort(key=lambda root: root.root)
+        pieces = await listed(gang_line(root, whole=False) for root in roots)
+        return await answer(request, pieces, state.position)
 
-    async def gang(self, request: web.Request) -> web.Response:
+    async def gang(self, request: web.Request) -> web.StreamResponse:
         """Give one root with its members."""
-        name = _gang_named(request)
+        known(request, ())
+        position = self._leader.acknowledged.position
+        line = gang_line(self._root(request), whole=True)
+        return await answer(request, [msgspec.json.encode(line)], position)
+
+    def _root(self, request: web.Request) -> RootState:
+        name = gang_named(request)
         for root in self._leader.acknowledged.roots.values():
             if root.root == name:
-                return self._json(gang_line(root, whole=True))
-        detail = (
+                return root
+        raise NotFound(
             f"gang {name}: no such root group now; GET /v1/gangs/{name}/history tells of the past"
         )
-        return problem(404, "Not found", detail)
 
-    async def history(self, request: web.Request) -> web.Response:
-        """Give all facts of a root, also of one long gone."""
-        name = _gang_named(request)
-        try:
-            return self._json(await self._audit.history(name))
-        except BadInput as error:
-            return problem(404, "Not found", str(error))
-
-    async def events(self, request: web.Request) -> web.Response:
-        """Give facts by position, at most `limit` from `after` on."""
-        return self._json(await self._audit.events(_wanted(request)))
-
-    async def preemptions(self, request: web.Request) -> web.Response:
-        """Tell who preempted whom, by `victim`, `preemptor` (namespace/name) and `since`."""
-        query = _known(request, {"victim", "preemptor", "since"})
-        wanted = Wanted(
-            victim=query.get("victim", ""),
-            preemptor=query.get("preemptor", ""),
-            since_us=parse_time(query["since"], "since") if "since" in query else None,
+    async def explain(self, request: web.Request) -> web.StreamResponse:
+        """Give one root with the newest answer about it."""
+        known(request, ())
+        root = self._root(request)
+        found = await self._reader.page(
+            EventFilter(root_uid=root.uid, types=ANSWERS, newest_first=True, limit=1)
         )
-        return self._json(await preemptions(self._audit.reader, wanted))
+        told = Explanation(gang=gang_line(root, whole=True))
+        for event in found.events:
+            told.fact, told.decision = line_of(event), await decision_of(event, self._inputs)
+        return await answer(request, [msgspec.json.encode(told)], found.head)
 
-    def _json(
-        self,
-        value: Sequence[FactLine] | Sequence[GangLine] | Sequence[PreemptionLine] | GangLine,
-    ) -> web.Response:
-        headers = {"X-Log-Position": str(self._leader.acknowledged.position)}
-        body = msgspec.json.encode(value)
-        return web.Response(body=body, content_type="application/json", headers=headers)
+    async def history(self, request: web.Request) -> web.StreamResponse:
+        """Give the facts of a root, also of one long gone."""
+        name = gang_named(request)
+        query = known(request, {"uid", "decisions", "after", "limit"})
+        asked = Asked(
+            root=name,
+            uid=RootUid(query["uid"]) if "uid" in query else None,
+            after=Position(number(query, "after", 0, most=POSITION_MAX)),
+            limit=number(query, "limit", LIMIT_MAX, least=1, most=LIMIT_MAX),
+            decisions=flag(query, "decisions"),
+        )
+        told = await history(self._reader, self._inputs, asked)
+        link = next_page(request, told.lines[-1].position) if told.more and told.lines else ""
+        lines = told.lines if asked.decisions else map(HistoryLine.bare, told.lines)
+        return await answer(request, await listed(lines), told.head, link=link)
 
+    async def decision(self, request: web.Request) -> web.StreamResponse:
+        """Give a decision by its position or the id of its plan."""
+        known(request, ())
+        name = checked_text(request.match_info["id"], "decision")
+        wanted = EventFilter(plan=name, limit=1)
+        if name.isascii() and name.isdigit():
+            position = min(int(name[:20]), POSITION_MAX)
+            wanted = EventFilter(after=Position(position - 1), limit=1) if position else wanted
+        page = await self._reader.page(wanted)
+        at = [e for e in page.events if wanted.plan or str(e.position) == name]
+        if not at:
+            raise NotFound(f"decision {name}: the log has no such position, and no such plan")
+        told = await decision_of(at[0], self._inputs)
+        if told is None:
+            kind = type(at[0].fact).__name__
+            raise NotFound(f"decision {name}: a {kind} is not a decision of the planner")
+        body = msgspec.json.encode(DecisionAnswer(fact=line_of(at[0]), decision=told))
+        return await answer(request, [body], page.head)
 
-def _gang_named(request: web.Request) -> str:
-    name = f"{request.match_info['namespace']}/{request.match_info['name']}"
-    _without_nul(name, "gang")
-    return name
-
-
-def _without_nul(text: str, field: str) -> None:
-    """Refuse what PostgreSQL cannot hold in a text; it would look like a store that does not answer."""
-    if "\0" in text:
-        msg = f"{field}: {text!r} contains a NUL character"
-        raise BadInput(msg)
-
-
-def _known(request: web.Request, names: set[str]) -> MultiMapping[str]:
-    """Give the parameters of a question; one that is not known is an error, not silence."""
-    for name, text in request.query.items():
-        if name not in names:
-            msg = f"query parameter {name}: not known; there are {', '.join(sorted(names))}"
-            raise BadInput(msg)
-        _without_nul(text, f"query parameter {name}")
-    return request.query
-
-
-def _wanted(request: web.Request) -> EventFilter:
-    query = _known(request, {"after", "limit", "type", "namespace", "gang", "since", "until"})
-    return EventFilter(
-        root=query.get("gang", ""),
-        namespace=query.get("namespace", ""),
-        types=tuple(query.getall("type", [])),
-        since_us=parse_time(query["since"], "since") if "since" in query else None,
-        until_us=parse_time(query["until"], "until") if "until" in query else None,
-        after=Position(_number(query.get("after", "0"), "after", 2**62)),
-        limit=_number(query.get("limit", "100"), "limit", LIMIT_MAX),
-    )
-
-
-def _number(text: str, field: str, largest: int) -> int:
-    digits = text.isascii() and text.isdigit() and len(text) <= len(str(largest))
-    if not digits or int(text) > largest:
-        msg = f"query parameter {field}: {text[:40]!r} is not a whole number from 0 to {largest}"
-        raise BadInput(msg)
-    return int(text)
+    async def preemptions(self, request: web.Request) -> web.StreamResponse:
+        """Tell who preempted whom, by `victim`, `preemptor` (namespace/name) and `since`."""
+        query = known(request, {"victim", "preemptor", "since", "after", "limit"})
+        wanted = Wanted(
+            victim=path_in(query, "victim"),
+            preemptor=path_in(query, "preemptor"),
+            since_us=moment(query, "since"),
+            after=Position(number(query, "after", 0, most=POSITION_MAX)),
+            limit=number(query, "limit", LIMIT_MAX, least=1, most=LIMIT_MAX),
+        )
+        told = await preemptions(self._reader, wanted)
+        link = next_page(request, told.lines[-1].position) if told.more else ""
+        return await answer(request, await listed(told.lines), told.head, link=link)

@@ -7,7 +7,14 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from aiohttp import web
 
-from extender.core.errors import BadInput, ExtenderError, StoreUnavailable
+from extender.core.errors import (
+    BadInput,
+    Busy,
+    ExtenderError,
+    HistoryGone,
+    NotFound,
+    StoreUnavailable,
+)
 
 
 class Problem(msgspec.Struct, omit_defaults=True):
@@ -33,10 +40,16 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     """Turn faults into answers; what is not ours becomes a 500 with a log line by aiohttp."""
     try:
         return await handler(request)
+    except NotFound as error:
+        return problem(404, "Not found", str(error))
+    except HistoryGone as error:
+        return problem(409, "Not in the log", str(error))
     except BadInput as error:
         return problem(400, "Bad input", str(error))
     except StoreUnavailable as error:
         return problem(503, "The event store does not answer", str(error))
+    except Busy as error:
+        return problem(503, "Too much is asked at once", str(error))
     except ExtenderError as error:
         return problem(500, type(error).__name__, str(error))
     except web.HTTPException as error:

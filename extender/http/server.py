@@ -6,16 +6,27 @@ closes first shows up as EOF, and that as a SchedulerError on a pod (EXTENDER 1.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import msgspec
 from aiohttp import web
 
-from extender.http.audit import ReadApi
+from extender.http.contract import Contract
 from extender.http.errors import problems
 from extender.http.health import Probes
 from extender.http.scheduler import SchedulerVerbs
+from extender.service.feed import Feed
 from extender.settings import Settings
 
 KEEPALIVE_S = 120.0
+
+
+class Routed(Protocol):
+    """Handlers that name their routes."""
+
+    def routes(self) -> list[web.RouteDef]:
+        """Name them."""
+        ...
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -23,7 +34,8 @@ class Parts(msgspec.Struct, frozen=True):
 
     verbs: SchedulerVerbs
     probes: Probes
-    read_api: ReadApi
+    questions: tuple[Routed, ...]  # everything under /v1
+    feed: Feed
 
 
 def application(parts: Parts, settings: Settings) -> web.Application:
@@ -31,7 +43,13 @@ def application(parts: Parts, settings: Settings) -> web.Application:
     app = web.Application(client_max_size=settings.body_max_bytes, middlewares=[problems])
     app.add_routes(parts.verbs.routes())
     app.add_routes(parts.probes.routes())
-    app.add_routes(parts.read_api.routes())
+    for part in (*parts.questions, Contract()):
+        app.add_routes(part.routes())
+
+    async def end_streams(_: web.Application) -> None:
+        parts.feed.stop()
+
+    app.on_shutdown.append(end_streams)
     return app
 
 

@@ -34,7 +34,7 @@ from extender.core.events import (
     VictimEvicted,
 )
 from extender.core.ids import Position, RootUid
-from extender.service.ports import START, AuditReader, EventFilter
+from extender.service.ports import AuditReader, EventFilter
 
 NAMED_MAX = 3  # units named in a line; the fact lists all of them
 PAGE = 5_000  # facts per question of a long history
@@ -205,29 +205,3 @@ class Audit:
     async def events(self, wanted: EventFilter) -> Sequence[FactLine]:
         """Give facts that match."""
         return [line_of(event) for event in await self.reader.events(wanted)]
-
-    async def history(self, root: str, *, uid: RootUid | None = None) -> Sequence[FactLine]:
-        """Give the facts of one root, by `namespace/name` (every UID that had the name) or by UID.
-
-        Raises:
-            BadInput: The log has never heard of it.
-        """
-        lines: list[FactLine] = []
-        while True:
-            after = lines[-1].position if lines else START
-            wanted = EventFilter(
-                root=root if uid is None else "", root_uid=uid, after=after, limit=PAGE
-            )
-            page = await self.events(wanted)
-            lines += page
-            if len(page) < PAGE:
-                break
-        if not lines:
-            msg = (
-                f"gang {root or uid}: the log knows no such root group; "
-                "names are namespace/name of the root (see `gang-extender events`)"
-            )
-            raise BadInput(msg)
-        # what was lost behind the first of them may have been about this root
-        lost = EventFilter(types=("HistoryTruncated",), after=lines[0].position)
-        return sorted([*lines, *await self.events(lost)], key=lambda line: line.position)

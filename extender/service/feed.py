@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from itertools import islice
 
@@ -91,7 +91,7 @@ class Feed:
         """
         return (await self._reader.page(EventFilter(limit=0))).head
 
-    async def follow(self, wanted: EventFilter) -> AsyncIterator[Batch]:
+    async def follow(self, wanted: EventFilter) -> AsyncGenerator[Batch]:
         """Give the facts behind `wanted.after` that match, for ever; a batch without facts at least every ten seconds.
 
         Outages of the database are waited for. Ends when the feed is stopped.

@@ -222,6 +222,18 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     more: bool  # it was cut off; ask again behind its last event
 
 
+class Life(msgspec.Struct, frozen=True, kw_only=True):
+    """One root group that had a name."""
+
+    uid: RootUid
+    root: str  # namespace/name
+    first_position: Position
+    last_position: Position
+    first_us: int
+    last_us: int
+    facts: int
+
+
 class Mentions(Protocol):
     """The index of what facts name, kept behind the appends; answers are right without it, only slower."""
 
@@ -248,8 +260,8 @@ class AuditReader(Protocol):
         """Give the facts that match, in order of position (or newest first); at most `limit`."""
         ...
 
-    async def roots_named(self, root: str) -> Sequence[RootUid]:
-        """Give the UIDs that ever went by this `namespace/name`, oldest first."""
+    async def lives(self, root: str, *, uid: RootUid | None = None) -> Sequence[Life]:
+        """Give the root groups that ever went by this `namespace/name`, oldest first; without a name, the one of this UID."""
         ...
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -80,14 +79,24 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     victim: str = ""  # namespace/name of a pod, or of the group of a unit
     preemptor: str = ""  # namespace/name
     since_us: int | None = None  # planned at or after this time
+    after: Position = START  # planned behind this position
+    limit: int = 1000
 
 
-async def preemptions(reader: AuditReader, wanted: Wanted) -> Sequence[PreemptionLine]:
-    """Give the preemptions that match, oldest first."""
-    told = _Telling()
-    after = START
+class Preemptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Preemptions that match, oldest first."""
+
+    lines: tuple[PreemptionLine, ...]
+    head: Position  # end of the log that the answer knows
+    more: bool  # cut off; ask again behind the position of the last line
+
+
+async def preemptions(reader: AuditReader, wanted: Wanted) -> Preemptions:
+    """Give preemptions that match, each with what came of it."""
+    told = _Telling(wanted)
+    after = wanted.after
     while True:
-        page = await reader.events(
+        page = await reader.page(
             EventFilter(
                 root=wanted.preemptor,
                 types=KINDS,
@@ -96,11 +105,12 @@ async def preemptions(reader: AuditReader, wanted: Wanted) -> Sequence[Preemptio
                 limit=PAGE,
             )
         )
-        told.take(page)
-        if len(page) < PAGE:
+        for event in page.events:
+            told.take(event)
+        if not page.more or told.complete():
             break
-        after = page[-1].position
-    return [line for line in told.lines.values() if _about(line, wanted.victim)]
+        after = page.events[-1].position
+    return Preemptions(lines=tuple(told.lines.values()), head=page.head, more=told.full)
 
 
 def _about(line: PreemptionLine, victim: str) -> bool:
@@ -115,19 +125,30 @@ def _about(line: PreemptionLine, victim: str) -> bool:
 class _Telling:
     """Preemptions while their facts are read."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
         self.lines: dict[PlanId, PreemptionLine] = {}
+        self.full = False  # there is one more than was asked for
 
-    def take(self, events: Iterable[Event]) -> None:
-        """Take facts in, in order of position; those of a plan that was not asked for are left out."""
-        for event in events:
-            fact = event.fact
-            if isinstance(fact, PreemptionPlanned):
-                self.lines[fact.preemption] = _planned(event, fact)
-            elif isinstance(fact, VictimEvicted | PreemptionCompleted | PreemptionAbandoned):
-                line = self.lines.get(fact.preemption)
-                if line is not None:
-                    _follow(line, event, fact)
+    def take(self, event: Event) -> None:
+        """Take a fact in, in order of position; those of a plan that was not asked for are left out."""
+        fact = event.fact
+        if isinstance(fact, PreemptionPlanned):
+            line = _planned(event, fact)
+            if not _about(line, self._wanted.victim):
+                return
+            if len(self.lines) < self._wanted.limit:
+                self.lines[fact.preemption] = line
+            else:
+                self.full = True
+        elif isinstance(fact, VictimEvicted | PreemptionCompleted | PreemptionAbandoned):
+            known = self.lines.get(fact.preemption)
+            if known is not None:
+                _follow(known, event, fact)
+
+    def complete(self) -> bool:
+        """Say whether nothing that follows can matter."""
+        return self.full and all(line.outcome == "completed" for line in self.lines.values())
 
 
 def _planned(event: Event, fact: PreemptionPlanned) -> PreemptionLine:

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from extender.core.events import Event
 from extender.core.ids import NIL_ROOT, Position, RootUid
 from extender.service.pacing import Pace
-from extender.service.ports import AuditReader, EventFilter, Page
+from extender.service.ports import AuditReader, EventFilter, Life, Page
 from extender.store.codec import Row, to_event
 from extender.store.engine import create_engine, transaction
 from extender.store.tables import EVENT, MENTION, NOTED
@@ -100,23 +100,34 @@ class PostgresAuditReader:
                 await result.close()
         return Page(events=tuple(events), head=Position(ends.head), more=more)
 
-    async def roots_named(self, root: str) -> Sequence[RootUid]:
-        """See `AuditReader.roots_named`.
+    async def lives(self, root: str, *, uid: RootUid | None = None) -> Sequence[Life]:
+        """See `AuditReader.lives`. At most `LIMIT_MAX`, the oldest.
 
         Raises:
             StoreUnavailable: No answer, or it took too long.
         """
-        if not root:
+        if not root and uid is None:
             return ()
+        whose = EVENT.c.root == root if root else EVENT.c.root_uid == uid
+        first, count = sa.func.min(EVENT.c.position), sa.func.count()
         query = (
-            sa.select(EVENT.c.root_uid)
-            .where(EVENT.c.root == root, EVENT.c.root_uid != NIL_ROOT)
+            sa.select(
+                EVENT.c.root_uid.label("uid"),
+                sa.func.min(EVENT.c.root).label("root"),
+                first.label("first_position"),
+                sa.func.max(EVENT.c.position).label("last_position"),
+                sa.func.min(EVENT.c.at_us).label("first_us"),
+                sa.func.max(EVENT.c.at_us).label("last_us"),
+                count.label("facts"),
+            )
+            .where(whose, EVENT.c.root_uid != NIL_ROOT)
             .group_by(EVENT.c.root_uid)
-            .order_by(sa.func.min(EVENT.c.position))
+            .order_by(first)
+            .limit(LIMIT_MAX)
         )
         async with transaction(self._engine, "asking the log") as connection:
-            found = (await connection.execute(query)).scalars().all()
-        return tuple(RootUid(uid) for uid in found)
+            rows = (await connection.execute(query)).all()
+        return tuple(Life(**row._asdict()) for row in rows)
 
 
 Query = sa.Select[Any]

@@ -27,10 +27,12 @@ from extender.service.drift import DriftWatch
 from extender.service.leading import Identity, Leader
 from extender.service.ports import Checkpoint, EventFilter, Grant, Head
 from extender.service.replay import load_state, save_checkpoint
+from extender.service.telling import Asked, history
 from extender.store import migrate
 from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
 from extender.store.checkpoints import PostgresCheckpoints
 from extender.store.codec import Row, encode_event
+from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.engine import create_engine
 from extender.store.event_log import PostgresEventLog
 from extender.store.pages import PAGE, PAGE_EVENTS, reading_connection
@@ -361,7 +363,8 @@ async def reading(url: str, scale: Scale) -> list[Figure]:
 async def questions(url: str, events: int, rounds: int) -> dict[str, tuple[float, ...]]:
     """Ask what auditors ask, as HTTP and command line do; the milliseconds of every time."""
     engine = create_reading_engine(url)
-    audit = Audit(PostgresAuditReader(engine))
+    reader = PostgresAuditReader(engine)
+    audit, inputs = Audit(reader), PostgresDecisionInputs(engine)
     # by the history's own clock: what the restarts have added is of today
     last = (await audit.events(EventFilter(after=Position(events - 1), limit=1)))[0]
     until_us = parse_time(last.time, "end")
@@ -381,7 +384,9 @@ async def questions(url: str, events: int, rounds: int) -> dict[str, tuple[float
     works: dict[str, Callable[[int], Awaitable[object]]] = {
         what: lambda _, one=one: audit.events(one) for what, one in wanted.items()
     }
-    works["whole history of a gang, by name"] = lambda n: audit.history(f"serve/model-{n:07}")
+    works["whole history of a gang, by name"] = lambda n: history(
+        reader, inputs, Asked(root=f"serve/model-{n:07}")
+    )
     seen: dict[str, list[float]] = {}
     for number in range(rounds * 10):
         for what, ask in works.items():

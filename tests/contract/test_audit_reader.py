@@ -102,9 +102,14 @@ async def test_facts_come_whole(store, reader):
 
 async def test_a_name_had_two_lives(reader):
     """A root that was deleted and made again is two roots, the older first."""
-    assert tuple(await reader.roots_named("team-a/serve")) == ("old", "new")
-    assert tuple(await reader.roots_named("team-a/other")) == ()
-    assert tuple(await reader.roots_named("")) == ()
+    old, new = await reader.lives("team-a/serve")
+    assert (old.uid, old.first_position, old.last_position, old.facts) == ("old", 2, 4, 2)
+    assert (new.uid, new.first_us, new.last_us, new.facts) == ("new", 3000, 4000, 2)
+    assert {old.root, new.root} == {"team-a/serve"}
+    assert tuple(await reader.lives("", uid="new")) == (new,)
+    assert tuple(await reader.lives("team-a/other")) == ()
+    assert tuple(await reader.lives("")) == ()
+    assert tuple(await reader.lives("", uid=NIL_ROOT)) == ()
 
 
 # What facts name

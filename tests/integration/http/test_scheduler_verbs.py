@@ -16,14 +16,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from extender.core.errors import ClusterUnavailable
 from extender.http import wire
 from extender.http.audit import ReadApi
+from extender.http.events import EventsApi
 from extender.http.health import Probes
 from extender.http.scheduler import SchedulerVerbs
 from extender.http.server import Parts, application
-from extender.service.audit import Audit
+from extender.service.feed import Feed
 from extender.wiring import read_wire_pod
 from tests.builders import GPU, RACK, a_gang, a_group, a_node, a_pod
 from tests.fakes import Stage
-from tests.fakes_store import FakeAuditReader
+from tests.fakes_store import FakeAuditReader, FakeDecisionInputs, FakeEventLog
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "wire"
 MODES = ("node-names", "full-nodes")
@@ -92,11 +93,17 @@ class Served:
     def __init__(self, *objects, **rest):
         self.stage = Stage(*objects, **rest)
         stage = self.stage
+        reader = FakeAuditReader(stage.database)
+        feed = Feed(FakeEventLog(stage.database), reader)
         app = application(
             Parts(
                 SchedulerVerbs(stage.scheduling, stage.leader, read_wire_pod),
                 Probes(stage.scheduling, stage.leader),
-                ReadApi(Audit(FakeAuditReader(stage.database)), stage.leader),
+                (
+                    ReadApi(reader, FakeDecisionInputs(stage.database), stage.leader),
+                    EventsApi(reader, feed),
+                ),
+                feed,
             ),
             stage.settings,
         )

@@ -146,7 +146,8 @@ async def test_no_question_reads_the_whole_log(database_url):
         EventFilter(plan="none"),
     ):
         await reader.page(wanted)
-    await reader.roots_named(root)
+    await reader.lives(root)
+    await reader.lives("", uid=uid)
     await reading.dispose()
     connection = await asyncpg.connect(database_url)
     for statement, parameters in dict.fromkeys((s, tuple(map(repr, p))) for s, p in seen):

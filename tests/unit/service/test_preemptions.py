@@ -13,7 +13,7 @@ from tests.unit.service.test_preempting import leading, settled
 
 
 async def told(stage, **wanted):
-    return await preemptions(FakeAuditReader(stage.database), Wanted(**wanted))
+    return (await preemptions(FakeAuditReader(stage.database), Wanted(**wanted))).lines
 
 
 async def test_a_preemption_from_its_plan_to_its_end(capsys):

@@ -1,0 +1,30 @@
+"""The contract of /v1: every operation there is, and the document that says so."""
+
+from __future__ import annotations
+
+import msgspec
+from aiohttp import web
+
+from extender.http import audit, events
+from extender.http.openapi import Operation, document
+
+# Modules with routes under /v1; each has its own tuple OPERATIONS.
+OPERATIONS: tuple[Operation, ...] = (
+    *audit.OPERATIONS,
+    *events.OPERATIONS,
+)
+
+
+class Contract:
+    """Handler of /v1/openapi.json."""
+
+    def __init__(self) -> None:
+        self._body = msgspec.json.encode(document(OPERATIONS))
+
+    def routes(self) -> list[web.RouteDef]:
+        """Name the document."""
+        return [web.get("/v1/openapi.json", self.document)]
+
+    async def document(self, _: web.Request) -> web.Response:
+        """Give the OpenAPI document."""
+        return web.Response(body=self._body, content_type="application/json")

@@ -1,0 +1,119 @@
+"""A decision with what it rested on and what else was looked at, told from the log and the stored inputs."""
+
+from __future__ import annotations
+
+import msgspec
+
+from extender.core.errors import CorruptLog
+from extender.core.events import (
+    AnyFact,
+    ConflictRecord,
+    Event,
+    GangAdmitted,
+    GangExtended,
+    GangRefused,
+    PreemptionPlanned,
+)
+from extender.core.planner.placement import PlanGroup, PlanRequest
+from extender.service.pacing import Pace
+from extender.service.ports import DecisionInput, DecisionInputs
+from extender.service.preemptions import AlternativeLine
+
+DECIDING = (GangAdmitted, GangExtended, GangRefused, PreemptionPlanned)
+DecidingFact = GangAdmitted | GangExtended | GangRefused | PreemptionPlanned
+
+
+class InputLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What the planner was asked, in numbers; `gang-extender replay POSITION` asks it again."""
+
+    digest: str  # SHA-256 of the canonical input, hex
+    stored: bool  # False: it is not kept any more, and the numbers are 0
+    nodes: int = 0
+    groups: int = 0
+    waiting: int = 0  # members that wanted a node
+    bound: int = 0  # members that had one
+    vetoes: int = 0  # nodes that kube-scheduler had refused
+    rules: int = 0  # rules between pods that mattered
+    evictable: int = 0  # disruption units of lower priority
+    budget: int = 0  # search nodes
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """Input, search and alternatives of a decision."""
+
+    input: InputLine
+    planner: str  # version
+    search_nodes: int
+    exhausted: bool  # the answer is proved
+    unplaced: tuple[str, ...] = ()  # members without room, namespace/name
+    reasons: tuple[str, ...] = ()  # of a refusal
+    conflict: tuple[ConflictRecord, ...] = ()  # requirements that cannot hold together
+    considered: tuple[str, ...] = ()  # why preemption does not help
+    alternatives: tuple[AlternativeLine, ...] = ()  # sets of victims that were not taken
+
+
+def is_decision(fact: AnyFact) -> bool:
+    """Say whether a fact is a decision of the planner."""
+    return isinstance(fact, DECIDING) and bool(fact.input_digest)
+
+
+async def decision_of(event: Event, inputs: DecisionInputs) -> Decision | None:
+    """Tell a decision; None where the fact is none.
+
+    Raises:
+        CorruptLog: The stored input is damaged.
+        StoreUnavailable: No answer.
+    """
+    fact = event.fact
+    if not isinstance(fact, DecidingFact) or not fact.input_digest:
+        return None
+    stored = await inputs.load(fact.input_digest)
+    asked = InputLine(digest=fact.input_digest, stored=False)
+    if stored is not None:
+        asked = await _asked(fact.input_digest, stored)
+    alternatives: tuple[AlternativeLine, ...] = ()
+    if isinstance(fact, PreemptionPlanned):
+        alternatives = tuple(
+            AlternativeLine(units=a.units, cost=a.cost, why=a.why) for a in fact.alternatives
+        )
+    refusal = fact if isinstance(fact, GangRefused) else None
+    return Decision(
+        input=asked,
+        planner=fact.planner,
+        search_nodes=fact.search_nodes,
+        exhausted=fact.exhausted,
+        unplaced=() if isinstance(fact, GangRefused | PreemptionPlanned) else fact.unplaced,
+        reasons=refusal.reasons if refusal else (),
+        conflict=refusal.conflict if refusal else (),
+        considered=refusal.considered if refusal else (),
+        alternatives=alternatives,
+    )
+
+
+async def _asked(digest: str, stored: DecisionInput) -> InputLine:
+    """Count what is in an input; the rows of the nodes are counted without being read."""
+    pace, nodes = Pace(), 0
+    try:
+        head = msgspec.json.decode(stored.head, type=PlanRequest)
+        for part in stored.parts[: len(stored.parts) // 2]:  # the halves name the same nodes
+            nodes += len(msgspec.json.decode(part, type=list[msgspec.Raw]))
+            await pace.breath()
+    except msgspec.MsgspecError as error:
+        raise CorruptLog(f"input {digest}: cannot be read: {error}") from error
+    groups = list(_groups(head.root))
+    return InputLine(
+        digest=digest,
+        stored=True,
+        nodes=nodes,
+        groups=len(groups),
+        waiting=sum(len(group.members) for group in groups),
+        bound=sum(len(group.bound) for group in groups),
+        vetoes=len(head.vetoes),
+        rules=len(head.rules),
+        evictable=len(head.evictable.units) if head.evictable is not None else 0,
+        budget=head.budget,
+    )
+
+
+def _groups(group: PlanGroup) -> list[PlanGroup]:
+    return [group, *(below for child in group.groups for below in _groups(child))]
