@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -18,6 +19,7 @@ from extender.cluster.files import FileCluster
 from extender.cluster.kubernetes import KubernetesCluster
 from extender.cluster.parse import decode
 from extender.cluster.priorities import Priorities
+from extender.cluster.questions import planned
 from extender.cluster.shapes import pod_of
 from extender.core.errors import BadInput, SchemaOutdated
 from extender.core.events import DriftFound, Event, HistoryTruncated
@@ -25,9 +27,11 @@ from extender.core.pods import Pod
 from extender.http.audit import ReadApi
 from extender.http.events import EventsApi
 from extender.http.health import Probes
+from extender.http.planning import PlanApi
 from extender.http.scheduler import SchedulerVerbs
 from extender.http.server import Parts, application, listen
 from extender.service.admission import Admission
+from extender.service.aside import Aside
 from extender.service.barriers import Barriers
 from extender.service.clock import SystemClock
 from extender.service.drift import DriftWatch
@@ -206,9 +210,11 @@ class Service:
         verbs = SchedulerVerbs(self.scheduling, self.leader, read_wire_pod)
         probes = Probes(self.scheduling, self.leader)
         feed = Feed(opened.log, opened.audit)
+        self.aside = Aside()
         questions = (
             ReadApi(opened.audit, opened.inputs, self.leader),
             EventsApi(opened.audit, feed),
+            PlanApi(functools.partial(self.aside.run, planned)),
         )
         self.app = application(Parts(verbs, probes, questions, feed), settings)
 
@@ -241,6 +247,7 @@ class Service:
             for task in loops:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
+            self.aside.stop()
             self.admission.planner.stop()
             await self.cluster.stop()
             await self.leader.stop()

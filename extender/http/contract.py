@@ -5,13 +5,14 @@ from __future__ import annotations
 import msgspec
 from aiohttp import web
 
-from extender.http import audit, events
+from extender.http import audit, events, planning
 from extender.http.openapi import Operation, document
 
 # Modules with routes under /v1; each has its own tuple OPERATIONS.
 OPERATIONS: tuple[Operation, ...] = (
     *audit.OPERATIONS,
     *events.OPERATIONS,
+    *planning.OPERATIONS,
 )
 
 

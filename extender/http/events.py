@@ -104,20 +104,23 @@ class EventsApi:
             limit=number(query, "limit", LIMIT, least=1, most=LIMIT_MAX),
             newest_first=_newest_first(query.get("order", "oldest")),
         )
+        known_until = _last_event_id(request)
         if flag(query, "follow"):
-            return await self._stream(request, wanted)
+            return await self._stream(request, wanted, known_until)
         page = await self._reader.page(wanted)
         pieces = await listed(map(line_of, page.events))
         link = next_page(request, page.events[-1].position) if page.more else ""
         return await answer(request, pieces, page.head, link=link)
 
-    async def _stream(self, request: web.Request, wanted: EventFilter) -> web.StreamResponse:
+    async def _stream(
+        self, request: web.Request, wanted: EventFilter, known_until: Position | None
+    ) -> web.StreamResponse:
         for name in _ENDLESS:
             if name in request.query:
                 raise BadInput(
                     f"query parameter {name}: not together with follow; a stream has no end"
                 )
-        wanted = await self._begin(request, wanted)
+        wanted = await self._begin(request, wanted, known_until)
         if self._feed.readers >= READERS_MAX:
             msg = (
                 f"{READERS_MAX} readers follow the log here already; ask another replica, or later"
@@ -145,16 +148,17 @@ class EventsApi:
             await response.write(_problem(fault))
         return response
 
-    async def _begin(self, request: web.Request, wanted: EventFilter) -> EventFilter:
+    async def _begin(
+        self, request: web.Request, wanted: EventFilter, known_until: Position | None
+    ) -> EventFilter:
         """Find where a stream begins.
 
         Raises:
             HistoryGone: The reader was behind the end of this log.
         """
         head = await self._feed.head()
-        told = request.headers.get("Last-Event-ID", "")
-        if told:
-            after = Position(whole(told, "header Last-Event-ID", most=POSITION_MAX))
+        if known_until is not None:
+            after = known_until
         elif "after" in request.query:
             after = wanted.after
         elif wanted.since_us is not None:
@@ -168,6 +172,12 @@ class EventsApi:
             )
             raise HistoryGone(msg)
         return msgspec.structs.replace(wanted, after=after)
+
+
+def _last_event_id(request: web.Request) -> Position | None:
+    """Read where a reader that comes back has been; browsers send an empty one when they were nowhere."""
+    told = request.headers.get("Last-Event-ID", "")
+    return Position(whole(told, "header Last-Event-ID", most=POSITION_MAX)) if told else None
 
 
 def _newest_first(text: str) -> bool:

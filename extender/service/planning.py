@@ -88,7 +88,7 @@ class Planner:
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(
-                1, mp_context=context, initializer=_begin_worker, initargs=(os.getpid(),)
+                1, mp_context=context, initializer=begin_worker, initargs=(os.getpid(),)
             )
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, work, encoded.head, encoded.parts, *more)
@@ -122,7 +122,7 @@ class _Worker:
 _WORKER = _Worker()
 
 
-def _begin_worker(service: int) -> None:
+def begin_worker(service: int) -> None:
     """Make the kernel end this worker when the service is killed, so that none is left behind."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != service:  # killed before we asked for the signal

@@ -53,7 +53,7 @@ class HistoryLine(FactLine, frozen=True, kw_only=True):
 
     why: str | UnsetType = UNSET
     who: str | UnsetType = UNSET
-    cause_position: Position | None | UnsetType = UNSET
+    cause_position: Position | UnsetType | None = UNSET
     decision: Decision | UnsetType = UNSET  # where the fact is one
 
     def bare(self) -> HistoryLine:

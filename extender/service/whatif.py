@@ -6,7 +6,7 @@ Roots are planned in queue order on one view; what is placed takes its room befo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -75,6 +75,22 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     verdict: VerdictWord
     roots: tuple[RootVerdict, ...]
+
+
+class PlanReply(PlanAnswer, frozen=True, kw_only=True):
+    """The answer over HTTP, with what is odd about the objects and accepted all the same."""
+
+    warnings: tuple[str, ...] = ()
+
+
+class PlanQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The question over HTTP: Kubernetes objects as `kubectl get -o json` prints them, lists included."""
+
+    cluster: tuple[dict[str, Any], ...]  # what there is: nodes, running pods, ...
+    wanted: tuple[dict[str, Any], ...] = ()  # what is to be planned; empty: all that is pending
+    all_pending: bool = False  # also what is pending in `cluster`
+    budget: Annotated[int, msgspec.Meta(ge=1, le=200_000)] = 200_000  # search nodes per root
+    preemption: bool = True  # pods of lower priority may be evicted
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ import pytest
 
 from extender.core.ids import GroupKey
 from extender.core.planner.placement import PlanGroup, PlanRequest
-from extender.service.planning import Planner, _begin_worker
+from extender.service.planning import Planner, begin_worker
 from tests.fakes import until
 
 
@@ -19,7 +19,7 @@ from tests.fakes import until
 def test_a_worker_ends_whose_service_died_while_it_started(lives, code):
     """The kernel's signal is asked for too late then; 27 kills of a soak left five workers behind."""
     service = os.getpid() if lives else os.getppid()
-    worker = multiprocessing.get_context("spawn").Process(target=_begin_worker, args=(service,))
+    worker = multiprocessing.get_context("spawn").Process(target=begin_worker, args=(service,))
     worker.start()
     worker.join()
     assert worker.exitcode == code

@@ -1,0 +1,52 @@
+"""POST /v1/plan: does it fit, and where; on a cluster that the question describes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from extender.core.errors import BadInput
+from extender.http.openapi import Operation
+from extender.http.questions import known
+from extender.service.whatif import PlanQuestion, PlanReply
+
+BODY_MAX = 16 << 20
+OPERATIONS = (
+    Operation(
+        path="/v1/plan",
+        method="post",
+        about="Say whether trees of pod groups fit on a cluster, and where; nothing is reserved",
+        body=PlanQuestion,
+        answer=PlanReply,
+        problems=(400, 413, 503),
+        positioned=False,
+    ),
+)
+
+
+class PlanApi:
+    """Handler of /v1/plan.
+
+    Args:
+        plan: Answers a body, away from the event loop.
+    """
+
+    def __init__(self, plan: Callable[[bytes], Awaitable[bytes]]) -> None:
+        self._plan = plan
+
+    def routes(self) -> list[web.RouteDef]:
+        """Name the resource."""
+        return [web.post("/v1/plan", self.plan)]
+
+    async def plan(self, request: web.Request) -> web.Response:
+        """Answer as `gang-extender plan` does."""
+        known(request, ())
+        if request.content_length is not None and request.content_length > BODY_MAX:
+            raise web.HTTPRequestEntityTooLarge(BODY_MAX, request.content_length)
+        body = await request.read()
+        if len(body) > BODY_MAX:
+            raise web.HTTPRequestEntityTooLarge(BODY_MAX, len(body))
+        if not body:
+            raise BadInput("body: is empty; it has cluster and wanted, lists of Kubernetes objects")
+        return web.Response(body=await self._plan(body), content_type="application/json")

@@ -1,0 +1,64 @@
+"""Long work of questions in a process of its own, one at a time, so that neither filter nor admission waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+from extender.core.errors import Busy
+from extender.service.planning import begin_worker
+
+WAITING_MAX = 4  # questions that may wait for the one before
+NICE = 10  # the processor is kube-scheduler's first
+T = TypeVar("T")
+
+
+class Aside:
+    """Runs functions of a module in another process."""
+
+    def __init__(self) -> None:
+        self._pool: ProcessPoolExecutor | None = None
+        self._asked = 0
+
+    async def run(self, work: Callable[[bytes], T], body: bytes) -> T:
+        """Run a function of a module; what it raises is raised here.
+
+        Raises:
+            Busy: Too many wait already, or the process died over the question.
+        """
+        if self._asked > WAITING_MAX:
+            raise Busy(f"{WAITING_MAX} questions wait to be planned already; ask later")
+        if self._pool is None:
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(
+                1, mp_context=context, initializer=_begin, initargs=(os.getpid(),)
+            )
+        self._asked += 1
+        try:
+            future = self._pool.submit(work, body)
+            return await asyncio.wrap_future(future)
+        except BrokenProcessPool as error:
+            self._pool = None
+            raise Busy(
+                "the process that plans died over this question; is it too large?"
+            ) from error
+        finally:
+            self._asked -= 1
+
+    def stop(self) -> None:
+        """End the process at once."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in multiprocessing.active_children():
+                worker.kill()  # the planner's too: it is stopped at the same time
+
+
+def _begin(service: int) -> None:
+    begin_worker(service)
+    os.nice(NICE)

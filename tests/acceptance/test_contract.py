@@ -1,0 +1,159 @@
+"""The contract of /v1, tried by schemathesis against the real service on a real database with a history.
+
+Every operation of the document gets values that fit it and values that do not: no 5xx ever, every answer is of
+a status, a type and a schema that the document names, and what does not fit is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+
+import pytest
+import schemathesis
+import yaml
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import load_all_checks, not_a_server_error
+from schemathesis.specs.openapi import checks as conforming
+
+from tests.acceptance.test_kills import WITHIN_S, Replica
+from tests.builders import GPU, RACK, a_fleet, a_gang, a_pod
+from tests.postgres import fresh_database, run
+
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
+load_all_checks()
+CHECKS = [
+    not_a_server_error,
+    conforming.status_code_conformance,
+    conforming.content_type_conformance,
+    conforming.response_schema_conformance,
+    conforming.response_headers_conformance,
+]
+REFUSING = [*CHECKS, conforming.negative_data_rejection]
+ACCEPTING = [*CHECKS, conforming.positive_data_acceptance]
+EXAMPLES = 25  # per operation and mode
+UNICODE = "gäng-日本-" + "x" * 240
+
+
+@pytest.fixture(scope="module")
+def service(postgres_url, template_database, tmp_path_factory):
+    """The service with an admission, a refusal, a tree that breaks a rule and one that is waiting."""
+    folder = tmp_path_factory.mktemp("contract")
+    manifests = folder / "manifests"
+    manifests.mkdir()
+    objects = [
+        *a_fleet("2 racks x 2 nodes", gpu=4),
+        *a_gang("fits", pods=4, topo=RACK),
+        *a_gang("large", pods=50),
+        *a_gang("waits", pods=1, minimum=3),
+        a_pod("alone", requests={GPU: 1}),
+    ]
+    (manifests / "all.yaml").write_text(yaml.safe_dump_all(objects))
+    with fresh_database(postgres_url, template=template_database) as url:
+        replica = Replica(folder, url, manifests, "contract")
+        try:
+            run(replica.until("/readyz", 200))
+            run(until_answered(replica))
+            yield replica
+        finally:
+            replica.end()
+
+
+async def until_answered(replica):
+    async def refused():
+        _, found = await replica.ask("/v1/events?type=GangRefused&type=GangAdmitted")
+        return len({fact["gang"] for fact in found or ()}) >= 2
+
+    for _ in range(int(WITHIN_S * 10)):
+        if await refused():
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError("no decision was recorded")
+
+
+def get(service, path):
+    with urllib.request.urlopen(service.url + path, timeout=30) as reply:
+        return reply.status, dict(reply.headers), json.load(reply)
+
+
+def operations_of(service):
+    schema = schemathesis.openapi.from_url(f"{service.url}/v1/openapi.json")
+    return [found.ok() for found in schema.get_all_operations()]
+
+
+def try_out(operation, mode):
+    """Ask an operation often; gives how often."""
+    asked = []
+
+    @given(case=operation.as_strategy(generation_mode=mode))
+    @settings(
+        max_examples=EXAMPLES,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        derandomize=True,
+        database=None,
+    )
+    def ask(case):
+        query = dict(case.query or {})
+        checks = ACCEPTING if mode is GenerationMode.POSITIVE else REFUSING
+        if case.method == "POST" and mode is GenerationMode.POSITIVE:
+            checks = CHECKS  # that an object is one of Kubernetes is not in the schema
+        if query.pop("follow", False) is not False:  # a stream has no end: see test_follow
+            case.query, checks = query, CHECKS
+        asked.append(case)
+        case.call_and_validate(checks=checks, timeout=30)
+
+    ask()
+    return len(asked)
+
+
+@pytest.mark.parametrize(
+    "mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["fits", "does not"]
+)
+def test_every_answer_conforms(service, mode):
+    """Whatever is asked: no 5xx, and nothing that the document does not say."""
+    for operation in operations_of(service):
+        asks = any(p.location.value == "query" for p in operation.iter_parameters())
+        if mode is GenerationMode.NEGATIVE and not asks and operation.method != "post":
+            continue  # a path segment is a text, whatever it is
+        assert try_out(operation, mode) > 0
+
+
+def post(service, body):
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    asked = urllib.request.Request(f"{service.url}/v1/plan", data=data, method="POST")
+    try:
+        with urllib.request.urlopen(asked, timeout=60) as reply:
+            return reply.status, json.load(reply)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def test_plan_answers_as_the_command_does(service):
+    """The same verdicts for the same objects; what is wrong is named with its place in the body."""
+    cluster = a_fleet("2 racks x 2 nodes", gpu=2)
+    status, told = post(service, {"cluster": cluster, "wanted": a_gang("g", pods=4, topo=RACK)})
+    assert (status, told["verdict"]) == (200, "placed")
+    assert len(told["roots"][0]["assignments"]) == 4
+    status, told = post(service, {"cluster": cluster, "wanted": a_gang("g", pods=9)})
+    assert (status, told["verdict"]) == (200, "impossible")
+    for body, words in (
+        ({"cluster": cluster, "wanted": [{"kind": "Pod"}]}, ["wanted[0]", "apiVersion"]),
+        (
+            {"cluster": [{**cluster[0], "status": {"capacity": {"cpu": "x"}}}]},
+            ["cluster[0]", "cpu", '"x"'],
+        ),
+        ({"cluster": 3}, ["cluster"]),
+        ({"clusters": []}, ["clusters"]),
+        ({"cluster": [], "budget": 0}, ["budget"]),
+        (b"[" * 100_000, ["body"]),
+        (b"\xff", ["body"]),
+        (b"", ["body"]),
+    ):
+        status, told = post(service, body)
+        assert (status, told["status"]) == (400, 400), told
+        for word in words:
+            assert word in told["detail"], told
