@@ -1,0 +1,123 @@
+"""Follow across kill -9 of leaders: real services, a real database, readers over HTTP and of the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tests.acceptance.test_kills import ROOT, WITHIN_S, Replica
+from tests.builders import a_fleet, a_gang
+from tests.fakes import until
+from tests.streams import Reader
+
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
+
+
+async def head_of(replica):
+    """Give the end of the log as a replica sees it; it need not lead."""
+    _, found = await replica.ask("/v1/events?order=newest&limit=1")
+    return found[0]["position"] if found else 0
+
+
+def add(manifests, name):
+    hidden = manifests / f".{name}"
+    hidden.write_text(yaml.safe_dump_all(a_gang(name, pods=2)))
+    hidden.rename(manifests / f"{name}.yaml")
+
+
+async def led(replicas):
+    """Wait until one of them leads; gives it."""
+    for _ in range(int(WITHIN_S * 20)):
+        for replica in replicas:
+            if (await replica.ask("/readyz"))[0] == 200:
+                return replica
+        await asyncio.sleep(0.05)
+    raise AssertionError("nobody leads")
+
+
+async def test_streams_go_on_across_kills_of_leaders(database_url, tmp_path):
+    """Two services take turns, each killed while it leads. Streams of leader and follower, with and without
+    filters, and the command have every fact once."""
+    manifests = tmp_path / "manifests"
+    manifests.mkdir()
+    (manifests / "fleet.yaml").write_text(yaml.safe_dump_all(a_fleet("4 nodes", gpu=8)))
+    replicas = [Replica(tmp_path, database_url, manifests, name) for name in ("first", "second")]
+    following = None
+    try:
+        await led(replicas)
+        urls = [replica.url for replica in replicas]
+        everything = [Reader(urls, "&after=0"), Reader(urls[::-1], "&after=0")]
+        admitted = Reader(urls, "&after=0&type=GangAdmitted&type=LeaseTaken")
+        ends = []  # the position at which it is enough
+        done = lambda reader: bool(ends) and int(reader.last_id or 0) >= ends[0]
+        reading = [asyncio.create_task(r.read(done)) for r in (*everything, admitted)]
+        environ = {**os.environ, "GANG_EXTENDER_DATABASE_URL": database_url}
+        command = [sys.executable, "-m", "extender", "events", "--follow", "--after", "0"]
+        with (tmp_path / "followed.jsonl").open("wb") as told:
+            following = subprocess.Popen(
+                [*command, "-o", "json"], cwd=ROOT, env=environ, stdout=told
+            )
+        for number in range(3):
+            leader = await led(replicas)
+            add(manifests, f"gang{number}")
+            other = next(r for r in replicas if r is not leader)
+
+            async def known(other=other, number=number):
+                _, found = await other.ask(f"/v1/events?gang=default/gang{number}")
+                return found
+
+            for _ in range(int(WITHIN_S * 20)):
+                if await known():
+                    break
+                await asyncio.sleep(0.05)
+            leader.process.send_signal(signal.SIGKILL)
+            leader.process.wait()
+            await led([other])
+            name = leader.log.stem
+            index = replicas.index(leader)
+            replicas[index] = Replica(tmp_path, database_url, manifests, name)
+            # streams ask the old address or the new one: both are tried
+            for reader in (*everything, admitted):
+                reader.urls = [*reader.urls, replicas[index].url]
+        last = await led(replicas)
+        add(manifests, "last")
+        for _ in range(int(WITHIN_S * 20)):
+            _, found = await last.ask("/v1/events?gang=default/last&type=GangAdmitted")
+            if found:
+                break
+            await asyncio.sleep(0.05)
+        _, log = await last.ask("/v1/events?limit=1000")
+        positions = [fact["position"] for fact in log]
+        assert positions == list(range(1, len(log) + 1))
+        ends.append(positions[-1])
+        await asyncio.wait_for(asyncio.gather(*reading), WITHIN_S)
+        kinds = [f["position"] for f in log if f["type"] in ("GangAdmitted", "LeaseTaken")]
+        for reader in everything:
+            assert reader.positions[: len(positions)] == positions
+            assert reader.facts[: len(log)] == log
+            assert reader.problems == []
+        assert admitted.positions[: len(kinds)] == kinds
+        assert len({f["epoch"] for f in log}) >= 4
+        assert any(reader.connections > 1 for reader in everything)
+
+        def followed():
+            lines = (tmp_path / "followed.jsonl").read_bytes().split(b"\n")[:-1]
+            return [json.loads(line) for line in lines]
+
+        await until(lambda: len(followed()) >= len(log), "the command", WITHIN_S)
+        assert followed()[: len(log)] == log
+        following.send_signal(signal.SIGINT)
+        assert following.wait(timeout=30) == 0
+    finally:
+        if following is not None and following.poll() is None:
+            following.kill()
+            following.wait()
+        for replica in replicas:
+            replica.end()
