@@ -1,0 +1,257 @@
+"""Questions about names as they come in life, over HTTP and on the command line, from a real database."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.parse
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import asyncpg
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from extender.core.events import (
+    AssignmentRecord,
+    GangAdmitted,
+    GangRefused,
+    HistoryTruncated,
+    MemberLost,
+    PodBound,
+    PreemptionPlanned,
+    RootCompleted,
+    RootObserved,
+    VictimEvicted,
+    VictimPod,
+    VictimUnit,
+)
+from extender.core.ids import NIL_ROOT
+from extender.http.audit import ReadApi
+from extender.http.contract import OPERATIONS
+from extender.http.errors import problems
+from extender.http.events import EventsApi
+from extender.http.planning import PlanApi
+from extender.service.audit import FactLine
+from extender.service.feed import Feed
+from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
+from extender.store.decision_inputs import PostgresDecisionInputs
+from extender.store.event_log import PostgresEventLog
+from tests.fakes import Stage
+from tests.fakes_store import Script
+
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+ROOT = Path(__file__).parents[2]
+LONG = "ä日" * 126 + "z"  # 253 characters, 631 bytes
+INJECTIONS = (
+    "'; DROP TABLE gx.event; --",
+    "' OR '1'='1",
+    '"; DROP SCHEMA gx CASCADE; --',
+    "x') UNION SELECT version() --",
+    "%27%20OR%201=1",
+    "$1",
+    ":name",
+    "{0}",
+    "%s",
+    "\\'; SELECT pg_sleep(10); --",
+    "1; SELECT pg_sleep(10)",
+    "default/a' AND pg_sleep(10) IS NULL --",
+)
+
+
+def facts_of(script):
+    """Two lives of one name; the first loses a member to `ns/big`, and the log loses its end between them."""
+    assignment = AssignmentRecord(pod="ns/job-0", uid="u-0", group="job", node="n1")
+    victim = VictimPod(pod="ns/job-0", uid="u-0", node="n1", group="job")
+    unit = VictimUnit(kind="PodGroup", path="ns/job", uid="g-1", priority=1, pods=(victim,))
+    first = [
+        RootObserved(kind="PodGroup"),
+        GangAdmitted(plan="p1", kind="PodGroup", priority=1, groups=(), shapes=({},),
+                     assignments=(assignment,)),
+        PodBound(plan="p1", pod="ns/job-0", uid="u-0", node="n1"),
+    ]  # fmt: skip
+    by_big = [
+        PreemptionPlanned(preemption="pre", kind="PodGroup", priority=9, cost={}, alternatives=(),
+                          shapes=(), assignments=(), victims=(unit,)),
+        VictimEvicted(preemption="pre", unit="PodGroup/ns/job", pod="ns/job-0", uid="u-0", node="n1",
+                      how="deleted", asked_us=1, gone_us=2),
+    ]  # fmt: skip
+    lost = HistoryTruncated(
+        evidence="memory", known_position=9, known_epoch=1, found_position=7, found_epoch=1
+    )
+    preempted = MemberLost(pod="ns/job-0", uid="u-0", node="n1", cause="preempted")
+    yield from (script.next(fact, root="ns/job", uid="life-1") for fact in first)
+    yield from (script.next(fact, root="ns/big", uid="big") for fact in by_big)
+    yield script.next(preempted, root="ns/job", uid="life-1")
+    yield script.next(RootCompleted(why="deleted"), root="ns/job", uid="life-1")
+    yield script.next(lost, root="", uid=NIL_ROOT)
+    refused = GangRefused(outcome="unknown", reasons=("'; DROP TABLE gx.event; --",))
+    yield script.next(RootObserved(kind="PodGroup"), root="ns/job", uid="life-2")
+    yield script.next(refused, root="ns/job", uid="life-2")
+    elsewhere = MemberLost(pod=f"{LONG[:60]}/p", uid="u-9", node=LONG, cause="preempted")
+    yield script.next(elsewhere, root=f"{LONG[:60]}/{LONG}", uid="life-3")
+
+
+@pytest.fixture
+async def written(database_url):
+    async with PostgresEventLog(database_url) as log:
+        grant = await log.take(holder="a", address="", ttl_ms=60_000)
+        await log.append(grant, list(facts_of(Script(grant))))
+    return database_url
+
+
+async def no_plan(_):
+    raise AssertionError("not asked here")
+
+
+@asynccontextmanager
+async def asking(url):
+    """Serve /v1 on a database; gives a function that asks."""
+    engine = create_reading_engine(url)
+    async with Stage() as stage, PostgresEventLog(url) as log:
+        reader = PostgresAuditReader(engine)
+        feed = Feed(log, reader)
+        inputs = PostgresDecisionInputs(engine)
+        app = web.Application(middlewares=[problems])
+        for part in (
+            ReadApi(reader, inputs, stage.leader),
+            EventsApi(reader, feed),
+            PlanApi(no_plan),
+        ):
+            app.add_routes(part.routes())
+        server = TestServer(app)
+        await server.start_server()
+        async with aiohttp.ClientSession() as session:
+
+            async def ask(path, **query):
+                target = server.make_url(path).update_query(query)
+                async with session.get(target) as reply:
+                    return reply.status, await reply.json(content_type=None)
+
+            yield ask
+        feed.stop()
+        await server.close()
+    await engine.dispose()
+
+
+def command(url, *words):
+    """Run the program on a database."""
+    environ = {**os.environ, "GANG_EXTENDER_DATABASE_URL": url, "COLUMNS": "300"}
+    return subprocess.run(
+        [sys.executable, "-m", "extender", *words],
+        check=False, cwd=ROOT, env=environ, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+async def test_a_history_tells_what_others_did_and_every_life_of_the_name(written):
+    async with asking(written) as ask:
+        _, every = await ask("/v1/gangs/ns/job/history", decisions="true")
+        assert [line["position"] for line in every] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+        by_big = {4: "PreemptionPlanned", 5: "VictimEvicted"}
+        assert {f["position"]: f["type"] for f in every if f["gang"] == "ns/big"} == by_big
+        lost = every[5]
+        assert (lost["who"], lost["why"]) == ("ns/big", "preempted by a recorded preemption")
+        _, first = await ask("/v1/gangs/ns/job/history", uid="life-1")
+        assert [line["position"] for line in first] == [1, 2, 3, 4, 5, 6, 7, 8]
+        assert tuple(first[0]) == FactLine.__struct_fields__
+        _, second = await ask("/v1/gangs/ns/job/history", uid="life-2")
+        assert [line["position"] for line in second] == [9, 10]
+        status, told = await ask("/v1/gangs/ns/job/history", uid="life-9")
+        assert (status, "life-1, life-2" in told["detail"]) == (404, True)
+        seen, after = [], 0
+        while page := (await ask("/v1/gangs/ns/job/history", limit=3, after=after))[1]:
+            seen += [line["position"] for line in page]
+            after = seen[-1]
+        assert seen == list(range(1, 11))
+        # nobody of ours did it: it is kube-scheduler's own
+        name = urllib.parse.quote(f"{LONG[:60]}/{LONG}", safe="/")
+        status, alone = await ask(f"/v1/gangs/{name}/history", decisions="true")
+        assert (status, alone[0]["who"]) == (200, "kube-scheduler")
+        _, at_node = await ask("/v1/events", node=LONG)
+        assert [f["position"] for f in at_node] == [11]
+        _, decided = await ask("/v1/decisions/pre")
+        assert "pre" in str(decided)
+
+
+async def test_the_command_says_that_a_name_was_used_again(written):
+    told = command(written, "history", "ns/job")
+    assert told.returncode == 0, told.stderr
+    assert "ns/job was the name of 2 root groups" in told.stderr
+    assert "life-1: 5 facts" in told.stderr
+    lines = told.stdout.splitlines()
+    assert len(lines) == 10
+    assert "VictimEvicted (ns/big)" in lines[4]
+    assert "by ns/big" in lines[5]
+    alone = command(written, "history", "ns/job", "--uid", "life-2", "-o", "json")
+    assert [f["position"] for f in json.loads(alone.stdout)] == [9, 10]
+    assert alone.stderr == ""
+    more = command(written, "events", "--limit", "2", "-o", "json")
+    assert "--after 2 goes on" in more.stderr
+    long_one = command(written, "events", "--node", LONG, "-o", "json")
+    assert [f["position"] for f in json.loads(long_one.stdout)] == [11]
+    for words, wrong in (
+        (("--node", "a/b"), "--node"),
+        (("--type", "Nothing"), "'Nothing'"),
+        (("--gang", "job"), "--gang"),
+        (("--follow", "--limit", "3"), "--limit"),
+        (("--node", "x" * 254), "253"),
+    ):
+        refused = command(written, "events", *words)
+        assert (refused.returncode, refused.stdout) == (2, ""), refused
+        assert wrong in refused.stderr
+
+
+async def census(url):
+    connection = await asyncpg.connect(url)
+    try:
+        return await connection.fetchval("SELECT count(*) FROM gx.event")
+    finally:
+        await connection.close()
+
+
+async def test_no_parameter_of_any_route_reaches_the_database_as_sql(written):
+    """Every text in every parameter: an answer or a refusal in words, never a 5xx, and the log is what it was."""
+    async with asking(written) as ask:
+        _, everything = await ask("/v1/events")
+        for operation in OPERATIONS:
+            if operation.method != "get":
+                continue
+            for attempt in INJECTIONS:
+                given = urllib.parse.quote(attempt, safe="")
+                path = operation.path
+                for parameter in operation.parameters:
+                    if parameter.where == "path":
+                        path = path.replace(f"{{{parameter.name}}}", given)
+                status, _ = await ask(path)
+                assert status in (200, 400, 404), (path, status)
+                plain = path.replace(given, "ns") if "{" in operation.path else path
+                for parameter in operation.parameters:
+                    if parameter.where == "query" and parameter.name != "follow":
+                        status, told = await ask(plain, **{parameter.name: attempt})
+                        assert status in (200, 400, 404), (plain, parameter.name, status, told)
+                        if status == 200 and operation.path == "/v1/events":
+                            assert told == [], (parameter.name, attempt)
+        _, after = await ask("/v1/events")
+        assert after == everything
+    assert await census(written) == 11
+
+
+async def test_no_word_of_any_command_reaches_the_database_as_sql(written):
+    for attempt in INJECTIONS[:1]:
+        for words in (
+            ("history", attempt),
+            ("history", "ns/job", "--uid", attempt),
+            ("events", "--gang", attempt),
+            ("events", "-n", attempt),
+            ("events", "--node", attempt),
+            ("events", "--type", attempt),
+            ("preemptions", "--victim", attempt),
+        ):
+            told = command(written, *words)
+            assert told.returncode in (0, 2), told
+            assert "Traceback" not in told.stderr
+    assert await census(written) == 11
