@@ -80,6 +80,7 @@ class Feed:
         self._fault: BaseException | None = None
         self._following: asyncio.Task[None] | None = None
         self._numbers = 0
+        self._asking = asyncio.Lock()
         self._stopped = False
         self.readers = 0
 
@@ -135,7 +136,8 @@ class Feed:
             return Batch(looked_at[-1][0].position, found)
         asked = msgspec.structs.replace(wanted, after=position, limit=CATCH_UP_FACTS)
         try:
-            page = await self._reader.page(asked)
+            async with self._asking:  # the other connections are for questions
+                page = await self._reader.page(asked)
         except StoreUnavailable as error:
             log.info("a reader of the feed waits for the database", extra={"error": str(error)})
             return None

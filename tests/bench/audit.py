@@ -66,7 +66,7 @@ async def fill(url: str, events: int) -> None:
     await migrate.upgrade(url)
     await write_history(url, events)
     engine = create_engine(url, name="bench")
-    while await PostgresMentions(engine).note(5000):
+    while await PostgresMentions(engine).note(1000):
         pass
     await engine.dispose()
 

@@ -2,10 +2,9 @@
 -- and the roots whose reservations give way), and the id of a plan that was decided.
 --
 -- jsonb cannot hold a NUL character, json can: it is left out, for no name has one. An escaped backslash in front
--- of "u0000" is not one.
+-- of "u0000" is not one. No settings of its own, so that the server can make it part of the query that asks.
 CREATE FUNCTION gx.mentions_of(p_type text, p_payload json, OUT what text, OUT name text) RETURNS SETOF record
 LANGUAGE sql IMMUTABLE
-SET search_path = gx, pg_temp
 AS $function$
     WITH fact AS MATERIALIZED (
         SELECT CASE

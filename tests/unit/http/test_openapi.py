@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import msgspec
 import pytest
 from jsonschema import Draft202012Validator
@@ -9,6 +12,8 @@ from jsonschema import Draft202012Validator
 from extender.http.contract import OPERATIONS
 from extender.http.openapi import FACTS, document
 from extender.service.audit import FactLine
+from extender.service.decisions import Decision
+from extender.service.telling import HistoryLine
 from tests.integration.http.test_scheduler_verbs import Served
 from tests.integration.store.test_mentions import golden_facts
 
@@ -60,3 +65,14 @@ def test_golden_facts_fit_the_schema(kind):
     (fact,) = (fact for fact in golden_facts() if type(fact) is kind)
     schema = {"$ref": f"#/components/schemas/{kind.__name__}", "components": DOCUMENT["components"]}
     Draft202012Validator(schema).validate(msgspec.json.decode(msgspec.json.encode(fact)))
+
+
+def test_the_page_about_asking_names_the_fields_that_there_are():
+    """docs/asking.md: its tables are the schema, in words."""
+    text = (Path(__file__).parents[3] / "docs" / "asking.md").read_text()
+    told = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+    extra = ["why", "who", "cause_position", "decision"]
+    assert told == [*FactLine.__struct_fields__, *extra]
+    assert list(HistoryLine.__struct_fields__) == told
+    for field in Decision.__struct_fields__:
+        assert f"`{field}`" in text
