@@ -48,9 +48,10 @@ async def answer(
     request: web.Request, pieces: list[bytes], position: Position, *, link: str = ""
 ) -> web.StreamResponse:
     """Send a body with its position and tag; 304 where the asker has it already."""
-    digest = hashlib.sha256()
+    digest, pace = hashlib.sha256(), Pace()
     for piece in pieces:
         digest.update(piece)
+        await pace.breath()
     tag = f'"{digest.hexdigest()[:32]}"'
     headers = {"X-Log-Position": str(position), "ETag": tag}
     if link:
@@ -65,7 +66,7 @@ async def answer(
     response.content_type = "application/json"
     response.content_length = size
     await response.prepare(request)
-    pace, chunk, filled = Pace(), [], 0
+    chunk, filled = [], 0
     for piece in pieces:
         chunk.append(piece)
         filled += len(piece)
