@@ -184,19 +184,9 @@ def _is_lost(view: ClusterView, uid: PodUid, node: NodeName) -> bool:
     return pod is None or pod.deleting or node not in view.nodes
 
 
-# what whoever ends a pod writes as reason of DisruptionTarget; others are told as deletions
-_DOOMS: Mapping[str, LossCause] = {
-    "PreemptionByScheduler": "preempted",
-    "EvictionByEvictionAPI": "evicted",
-    "DeletionByTaintManager": "evicted",
-    "TerminationByKubelet": "evicted",  # pressure on the node, or its shutdown
-    "DeletionByPodGC": "node-lost",
-}
-
-
 def _lost(view: ClusterView, member: BoundMember) -> MemberLost:
     pod = view.pods.get(member.uid)
-    cause: LossCause = "gone" if pod is None else _DOOMS.get(pod.doomed, "deleted")
+    cause: LossCause = "gone" if pod is None else "deleted"
     if member.node not in view.nodes:
         cause = "node-lost"
     return MemberLost(pod=member.pod, uid=member.uid, node=member.node, cause=cause)
