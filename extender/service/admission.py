@@ -27,7 +27,7 @@ from extender.core.decisions.preemption import (
     decide_preemption,
     still_makes_room,
 )
-from extender.core.decisions.reconcile import decide_reconcile
+from extender.core.decisions.reconcile import Agreement, decide_reconcile
 from extender.core.decisions.standing import Refusals
 from extender.core.decisions.vetoes import Suspicions, decide_vetoes
 from extender.core.errors import ClusterUnavailable, NotLeading, StoreUnavailable
@@ -111,6 +111,7 @@ class Admission:
         self._questions = Questions(settings.plan_budget)
         self._stillness = Stillness(self._questions.rows)
         self._suspicions = Suspicions()
+        self._agreement = Agreement()
         self._nominations = Nominations()
         self._refused = Refusals()
         self._asking = Asking(clock, wanted=settings.preemption == "on")
@@ -222,7 +223,11 @@ class Admission:
         known = self.evictor.knowledge(now.actor, now.cause, view)
         drafts = decide_evictions(view, state, self.forest, known)  # before a root completes
         self._asking.heard(drafts)
-        drafts += decide_reconcile(view, state, self.forest, now)
+        if not self._agreement.stands(view, state, self.forest, now):
+            found = decide_reconcile(view, state, self.forest, now)
+            if not found:
+                self._agreement.reached(view, state, self.forest, now)
+            drafts += found
         await self._recording.now([*drafts, *self._nominations.look(view, state, now)])
         await self._learn()
 

@@ -17,8 +17,8 @@ from extender.core.decisions.verbs import (
     FilterDecision,
     decide_filter,
     decide_prioritize,
-    empty_shares,
     reservation_of,
+    room_scores,
 )
 from extender.core.decisions.victims import Candidate, decide_victims
 from extender.core.errors import (
@@ -39,7 +39,7 @@ from extender.settings import Settings
 
 log = logging.getLogger(__name__)
 # To look at every node takes longer than all the rest of a call, and binds change little of it.
-SHARES_KEPT_MS = 500
+SCORES_KEPT_MS = 500
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -69,8 +69,8 @@ class Scheduling:
         self._barriers = barriers
         self._clock = clock
         self._settings = settings
-        self._shares: Mapping[NodeName, float] = {}
-        self._shares_until_ms = 0
+        self._scores: Mapping[NodeName, int] = {}
+        self._scores_until_ms = 0
 
     def checks(self) -> tuple[Check, ...]:
         """Say what readiness rests on."""
@@ -115,17 +115,15 @@ class Scheduling:
         if any(not check.ok for check in self.checks()):
             return ()
         known = self._cluster.view().pods.get(pod.uid, pod)
-        return decide_prioritize(
-            self._leader.acknowledged, known, offered, self._recent_empty_shares
-        )
+        return decide_prioritize(self._leader.acknowledged, known, offered, self._recent_scores)
 
-    def _recent_empty_shares(self) -> Mapping[NodeName, float]:
+    def _recent_scores(self) -> Mapping[NodeName, int]:
         now_ms = self._clock.monotonic_ms()
-        if now_ms >= self._shares_until_ms:
+        if now_ms >= self._scores_until_ms:
             keys = self._settings.topology_keys or self._keys_in_use()
-            self._shares = empty_shares(self._cluster.view(), self._leader.acknowledged, keys)
-            self._shares_until_ms = self._clock.monotonic_ms() + SHARES_KEPT_MS
-        return self._shares
+            self._scores = room_scores(self._cluster.view(), self._leader.acknowledged, keys)
+            self._scores_until_ms = self._clock.monotonic_ms() + SCORES_KEPT_MS
+        return self._scores
 
     def _keys_in_use(self) -> tuple[str, ...]:
         groups = self._cluster.view().groups.values()

@@ -58,6 +58,46 @@ def decide_reconcile(
     return drafts
 
 
+class Agreement:
+    """The last look at which log and cluster agreed; on the same parts of both they agree still.
+
+    Most changes of a busy cluster are pods outside of all groups, which matter only where room is held.
+    """
+
+    def __init__(self) -> None:
+        self._seen: tuple[object, ...] = ()
+        self._circumstances: tuple[object, ...] = ()
+
+    def stands(
+        self, view: ClusterView, state: ReservationState, forest: Forest, now: Circumstances
+    ) -> bool:
+        """Say whether `decide_reconcile` could only give nothing again."""
+        seen = _rests_on(view, state, forest)
+        return (
+            len(self._seen) == len(seen)
+            and all(a is b for a, b in zip(self._seen, seen, strict=True))
+            and self._circumstances == _of_moment(now)
+        )
+
+    def reached(
+        self, view: ClusterView, state: ReservationState, forest: Forest, now: Circumstances
+    ) -> None:
+        """Remember a look that found nothing; not where a pod of the log has left its group."""
+        strays = any(uid in view.pods and view.pods[uid].group is None for uid in state.root_of)
+        self._seen = () if strays else _rests_on(view, state, forest)
+        self._circumstances = _of_moment(now)
+
+
+def _rests_on(view: ClusterView, state: ReservationState, forest: Forest) -> tuple[object, ...]:
+    """Name all that `decide_reconcile` reads: of pods only members, of room only where some is held."""
+    parts = (forest, view.nodes, view.groups, view.members, state.roots, state.held_on)
+    return (*parts, view.usage) if state.held_on else parts
+
+
+def _of_moment(now: Circumstances) -> tuple[object, ...]:
+    return (now.started, now.binding, now.posted, now.expired)
+
+
 def _root_drafts(
     view: ClusterView,
     root: RootState,

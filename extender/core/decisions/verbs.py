@@ -226,7 +226,7 @@ def decide_prioritize(
     state: ReservationState,
     pod: Pod,
     offered: Sequence[NodeName],
-    shares: Callable[[], Mapping[NodeName, float]],
+    scores: Callable[[], Mapping[NodeName, int]],
 ) -> tuple[tuple[NodeName, int], ...]:
     """Score nodes from 0 to 10; nothing at all where every node would score the same.
 
@@ -237,23 +237,23 @@ def decide_prioritize(
         state: Who holds what.
         pod: Who asks.
         offered: Between which nodes.
-        shares: Gives `empty_shares`, not necessarily of this moment; asked only where it counts.
+        scores: Gives `room_scores`, not necessarily of this moment; asked only where it counts.
     """
     reservation = reservation_of(state, pod.uid)
     if reservation is not None:
         return tuple((n, SCORE_MAX if n == reservation.node else 0) for n in offered)
-    found = shares()
+    found = scores()
     if not found:
         return ()
-    return tuple((n, round(SCORE_MAX * (1 - found.get(n, 0.0)))) for n in offered)
+    return tuple((n, found.get(n, SCORE_MAX)) for n in offered)
 
 
-def empty_shares(
+def room_scores(
     view: ClusterView, state: ReservationState, keys: Sequence[str]
-) -> Mapping[NodeName, float]:
-    """Give per node the share of empty nodes in its domain, averaged over the topology keys.
+) -> Mapping[NodeName, int]:
+    """Score nodes by the share of empty nodes in their domain, averaged over the topology keys: 10 for none.
 
-    Empty: neither a pod that requests more than its slot, nor a reservation. Looks at every node.
+    Nodes without any of the keys have no score. Empty: neither a pod that requests more than its slot, nor a reservation. Looks at every node.
     """
     if not keys:
         return {}
@@ -270,9 +270,10 @@ def empty_shares(
             if value is not None:
                 totals[key, value] = totals.get((key, value), 0) + 1
                 empties[key, value] = empties.get((key, value), 0) + (not busy)
-    shares: dict[NodeName, float] = {}
+    scores: dict[NodeName, int] = {}
     for name, node in view.nodes.items():
         found = [(key, node.labels[key]) for key in keys if key in node.labels]
         if found:
-            shares[name] = sum(empties[d] / totals[d] for d in found) / len(found)
-    return shares
+            share = sum(empties[d] / totals[d] for d in found) / len(found)
+            scores[name] = round(SCORE_MAX * (1 - share))
+    return scores
