@@ -175,8 +175,15 @@ class Admission:
     def _still(self) -> bool:
         """Say whether nobody who waits can be admitted, as in the last pass."""
         view, state = self._look()
-        hints = self._suspicions.hints(view)
-        return self._stillness.holds(view, state, self.forest, hints, self._clock.monotonic_ms())
+        hints, now_ms = self._suspicions.hints(view), self._clock.monotonic_ms()
+
+        def by_time(priority: int, since_ms: int) -> bool:
+            paused = any(until_ms > since_ms for until_ms in self._not_before.values())
+            return (
+                paused or bool(state.vetoes) or self._asking.somebody_below(view, state, priority)
+            )
+
+        return self._stillness.holds(view, state, self.forest, hints, now_ms, by_time=by_time)
 
     async def _admit_all(self) -> None:
         """Try every pending root in turn."""
@@ -257,8 +264,10 @@ class Admission:
         await self._recording.now(drafts)
 
     def _expired(self, state: ReservationState) -> frozenset[RootUid]:
+        found: set[RootUid] = set()
+        if not state.held_on:
+            return frozenset(found)
         oldest_us = self._clock.now_us() - self._settings.reservation_ttl_s * 1_000_000
-        found = set()
         for root in state.roots.values():
             pending = state.preemptions.get(root.uid)
             if pending is not None and pending.victims:

@@ -123,9 +123,12 @@ class Asking:
         root = state.roots.get(uid)
         if root is not None and root.phase == "admitted":
             return False
-        return self._somebody_below(view, state, tree.root.priority) and may_preempt(tree)
+        return self.somebody_below(view, state, tree.root.priority) and may_preempt(tree)
 
-    def _somebody_below(self, view: ClusterView, state: ReservationState, priority: int) -> bool:
+    def somebody_below(self, view: ClusterView, state: ReservationState, priority: int) -> bool:
+        """Say whether anybody may be evicted, and of lower priority somebody runs or holds room."""
+        if not self._wanted:
+            return False
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._lowest_ms >= LOWEST_MS:
             self._lowest_ms = now_ms
