@@ -228,10 +228,11 @@ def decide_prioritize(
     offered: Sequence[NodeName],
     scores: Callable[[], Mapping[NodeName, int]],
 ) -> tuple[tuple[NodeName, int], ...]:
-    """Score nodes from 0 to 10; nothing at all where every node would score the same.
+    """Say by how much nodes score above the lowest of those offered, at most 10; only those that do.
 
     For a member its reserved node wins. For any other pod a node scores the more, the less of its
-    narrowest topology domain is still empty, so that the largest free domains stay whole.
+    narrowest topology domain is still empty, so that the largest free domains stay whole. kube-scheduler adds
+    what it is told to its own scores, so what is the same for all says nothing, and each entry costs it time.
 
     Args:
         state: Who holds what.
@@ -241,11 +242,17 @@ def decide_prioritize(
     """
     reservation = reservation_of(state, pod.uid)
     if reservation is not None:
-        return tuple((n, SCORE_MAX if n == reservation.node else 0) for n in offered)
+        return ((reservation.node, SCORE_MAX),) if reservation.node in offered else ()
     found = scores()
-    if not found:
+    if not found or not offered:
         return ()
-    return tuple((n, found.get(n, SCORE_MAX)) for n in offered)
+    of_offered = [found.get(name, SCORE_MAX) for name in offered]
+    lowest = min(of_offered)
+    return tuple(
+        (name, score - lowest)
+        for name, score in zip(offered, of_offered, strict=True)
+        if score > lowest
+    )
 
 
 def room_scores(
