@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from itertools import islice
 from uuid import UUID
 
-import asyncpg
-
 from extender.core.events import (
     AnyFact,
     AssignmentRecord,
@@ -28,16 +26,13 @@ from extender.core.events import (
     RootObserved,
 )
 from extender.core.ids import NIL_ROOT, Epoch, NodeName, PlanId, PodUid, Position, RootUid
-from extender.store.codec import EMPTY_CHAIN, encode_event, link
+from extender.store.codec import EMPTY_CHAIN
+from tests.logs import copy_events, writing_connection
 
 CHUNK = 10_000
 LIVING = 2000  # roots at any time
 NODES = 5000
 START_US = 1_790_000_000_000_000
-COLUMNS = (
-    "position", "event_id", "epoch", "at_us", "type", "ver", "root_uid", "version", "root", "actor",
-    "cause", "cause_position", "payload", "hash",
-)  # fmt: skip
 
 
 def uuid_of(chance: random.Random) -> str:
@@ -178,23 +173,13 @@ async def write_history(url: str, count: int) -> int:
     Returns:
         Bytes of all payloads.
     """
-    connection = await asyncpg.connect(url)
+    connection = await writing_connection(url)
     size, previous = 0, EMPTY_CHAIN
     try:
-        await connection.set_type_codec(
-            "json", schema="pg_catalog", encoder=bytes, decoder=bytes, format="binary"
-        )
         events = islice(history(), count)
         while chunk := list(islice(events, CHUNK)):
-            records = []
-            for event in chunk:
-                row, image = encode_event(event)
-                previous = link(previous, image)
-                size += len(row.payload)
-                records.append((*row, previous))
-            await connection.copy_records_to_table(
-                "event", schema_name="gx", records=records, columns=COLUMNS
-            )
+            previous, bytes_ = await copy_events(connection, chunk, previous)
+            size += bytes_
         await connection.execute("UPDATE gx.leader SET epoch = 1")
         await connection.execute("VACUUM (ANALYZE) gx.event", timeout=600)
         await connection.execute("CHECKPOINT", timeout=600)
