@@ -145,6 +145,7 @@ def _facts(draw, uid, root, fresh):
     else:
         kinds += ["admitted"] * 5 + ["refused", "invalid", "veto", "completed", "noise", "outside"]
         kinds += ["bound", "bound", "released", "satisfied"] * bool(held) + ["lost"] * bool(bound)
+        kinds += ["back"] * bool(root.away)
     kind = draw(st.sampled_from(kinds))
     if kind == "observed":
         return RootObserved(kind="PodGroup", priority=draw(st.integers(0, 9)))
@@ -175,6 +176,9 @@ def _facts(draw, uid, root, fresh):
         return PodBound(
             plan=PlanId(""), pod=f"ns/{name}", uid=PodUid(name), node=NODES[0], group="leaf"
         )
+    if kind == "back":
+        m = draw(st.sampled_from(sorted(root.away.values(), key=lambda m: m.uid)))
+        return PodBound(plan=m.plan, pod=m.pod, uid=m.uid, node=m.node, group=m.group)
     if kind == "released":
         some = draw(st.lists(st.sampled_from(held), min_size=1, unique_by=lambda r: r.uid))
         pods = tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in some)

@@ -78,6 +78,7 @@ class BoundMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     uid: PodUid
     group: str
     node: NodeName
+    requests: dict[str, int] = {}  # of the reservation that came first; empty where none did
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -196,6 +197,7 @@ PREEMPTING: Final = "preempting"  # outcome of an answer: room is being made
 _PreemptionFact: TypeAlias = (
     PreemptionPlanned | VictimEvicted | PreemptionCompleted | PreemptionAbandoned
 )
+_UNKNOWN: Final[dict[str, int]] = {}  # requests of a pod that no reservation was seen for
 _HOLDS_ROOM: Final = ("admitted", "satisfied")  # phases that refusals do not end
 
 
@@ -453,11 +455,17 @@ class Folding:
 
     def _bind(self, event: Event, fact: PodBound) -> None:
         root, uid = self._root(event), fact.uid
+        before = root.held.get(uid) or root.away.get(uid) or root.bound.get(uid)
         if uid in root.held:
             self._drop_held(root, uid)
         root.away.pop(uid, None)
         root.bound[uid] = BoundMember(
-            plan=fact.plan, pod=fact.pod, uid=uid, group=fact.group, node=fact.node
+            plan=fact.plan,
+            pod=fact.pod,
+            uid=uid,
+            group=fact.group,
+            node=fact.node,
+            requests=before.requests if before is not None else _UNKNOWN,
         )
         self._root_of[uid] = root.uid
 

@@ -34,7 +34,7 @@ from extender.service.ports import Checkpoint, Checkpoints, EventLog, Head
 
 log = logging.getLogger(__name__)
 
-CODEC = "state-6"  # changes with the meaning or shape of the state; older checkpoints are then passed over
+CODEC = "state-7"  # changes with the meaning or shape of the state; older checkpoints are then passed over
 
 BULK_EVENTS = 20_000  # from here on it pays to unpack the whole state before a fold
 
@@ -187,7 +187,16 @@ async def load_state(
         CorruptLog: The log breaks its own rules; never skipped over.
         StoreUnavailable: Try again.
     """
-    state = await _from_checkpoint(checkpoints, until)
+    return await fold_from(await _from_checkpoint(checkpoints, until), event_log, until=until)
+
+
+async def fold_from(
+    state: ReservationState, event_log: EventLog, *, until: Position
+) -> ReservationState:
+    """Fold what stands behind a state, up to a position.
+
+    Raises: as `load_state`.
+    """
     gc_was_on = gc.isenabled()
     gc.disable()  # a fold makes many small objects and no garbage cycles
     try:
@@ -206,8 +215,8 @@ async def load_state(
 
 
 async def _from_checkpoint(checkpoints: Checkpoints, until: Position) -> ReservationState:
-    found = await checkpoints.newest(codec=CODEC)
-    if found is None or found.position > until:
+    found = await checkpoints.newest(codec=CODEC, until=until)
+    if found is None:
         return EMPTY
     try:
         return await asyncio.to_thread(decode_state, found.body)  # megabytes; others get their turn

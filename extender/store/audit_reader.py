@@ -15,11 +15,11 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from extender.core.events import Event
-from extender.core.ids import NIL_ROOT, RootUid
+from extender.core.ids import NIL_ROOT, NodeName, Position, RootUid
 from extender.service.ports import AuditReader, EventFilter
 from extender.store.codec import Row, to_event
 from extender.store.engine import create_engine, transaction
-from extender.store.tables import EVENT
+from extender.store.tables import EVENT, PLACEMENT
 
 LIMIT_MAX = 10_000  # events per answer; whoever wants more asks again with `after`
 SETTINGS = {"statement_timeout": "5s", "default_transaction_read_only": "on", "jit": "off"}
@@ -81,6 +81,44 @@ class PostgresAuditReader:
         async with transaction(self._engine, "asking the log") as connection:
             found = (await connection.execute(query)).scalars().all()
         return tuple(RootUid(uid) for uid in found)
+
+    async def position_at(self, at_us: int) -> Position:
+        """See `AuditReader.position_at`.
+
+        Raises:
+            StoreUnavailable: No answer, or it took too long.
+        """
+        query = (
+            sa.select(EVENT.c.position)
+            .where(EVENT.c.at_us <= at_us)
+            .order_by(EVENT.c.at_us.desc(), EVENT.c.position.desc())
+            .limit(1)
+        )
+        async with transaction(self._engine, "asking the log") as connection:
+            found = (await connection.execute(query)).scalar_one_or_none()
+        return Position(found or 0)
+
+    async def has_namespace(self, namespace: str) -> bool:
+        """See `AuditReader.has_namespace`.
+
+        Raises:
+            StoreUnavailable: No answer, or it took too long.
+        """
+        if not namespace:
+            return False
+        return await self._is_there(sa.select(EVENT.c.position).where(_namespace == namespace))
+
+    async def has_node(self, node: NodeName) -> bool:
+        """See `AuditReader.has_node`.
+
+        Raises:
+            StoreUnavailable: No answer, or it took too long.
+        """
+        return await self._is_there(sa.select(PLACEMENT.c.node).where(PLACEMENT.c.node == node))
+
+    async def _is_there(self, query: sa.Select[tuple[object, ...]]) -> bool:
+        async with transaction(self._engine, "asking the log") as connection:
+            return (await connection.execute(query.limit(1))).first() is not None
 
 
 async def _query(connection: AsyncConnection, wanted: EventFilter) -> sa.Select[tuple[object, ...]]:

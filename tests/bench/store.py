@@ -58,7 +58,7 @@ class Nothing:
     async def save(self, checkpoint: Checkpoint) -> None:
         raise NotImplementedError
 
-    async def newest(self, *, codec: str) -> Checkpoint | None:
+    async def newest(self, *, codec: str, until: Position | None = None) -> Checkpoint | None:
         return None
 
 

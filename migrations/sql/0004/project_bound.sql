@@ -9,6 +9,11 @@ BEGIN
     SET to_position = e.position, to_at_us = e.at_us, end_type = e.type, end_why = 'bound'
     WHERE p.pod_uid = d ->> 'uid' AND p.root_uid = e.root_uid AND p.to_position IS NULL AND p.kind = 'reserved'
     RETURNING p.* INTO held;
+    IF NOT FOUND THEN  -- back with its node, or bound past us
+        SELECT p.* INTO held FROM gx.placement p
+        WHERE p.pod_uid = d ->> 'uid' AND p.root_uid = e.root_uid
+        ORDER BY p.from_position DESC LIMIT 1;
+    END IF;
     UPDATE gx.placement p
     SET to_position = e.position, to_at_us = e.at_us, end_type = e.type, end_why = 'replaced'
     WHERE p.pod_uid = d ->> 'uid' AND p.root_uid = e.root_uid AND p.to_position IS NULL AND p.kind = 'bound';

@@ -76,7 +76,7 @@ def told_by_fold(state):
          tuple(sorted(r.requests.items())), r.at_us)
         for root in state.roots.values() for r in root.held.values()
     } | {
-        ("bound", root.uid, m.uid, m.pod, m.group, m.node, m.plan)
+        ("bound", root.uid, m.uid, m.pod, m.group, m.node, m.plan, tuple(sorted(m.requests.items())))
         for root in state.roots.values() for m in root.bound.values()
     }  # fmt: skip
     roots = set()
@@ -97,7 +97,8 @@ async def told_by_sql(connection, position):
     for row in await connection.fetch(PLACEMENTS, position):
         kind, *same, priority, extra, resources, at_us = row
         wanted = msgspec.json.decode(resources) if resources else {}
-        rest = (priority, extra, tuple(sorted(wanted.items())), at_us) if kind == "reserved" else ()
+        needs = tuple(sorted(wanted.items()))
+        rest = (priority, extra, needs, at_us) if kind == "reserved" else (needs,)
         placements.add((kind, *same, *rest))
     roots = {
         (*row[:7], tuple(row["reasons"]), row["answer_position"])
