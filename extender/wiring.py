@@ -26,7 +26,9 @@ from extender.http.audit import ReadApi
 from extender.http.health import Probes
 from extender.http.scheduler import SchedulerVerbs
 from extender.http.server import Parts, application, listen
+from extender.http.state import StateApi
 from extender.service.admission import Admission
+from extender.service.asof import AsOf
 from extender.service.audit import Audit
 from extender.service.barriers import Barriers
 from extender.service.clock import SystemClock
@@ -34,6 +36,7 @@ from extender.service.drift import DriftWatch
 from extender.service.leading import Leader
 from extender.service.lease import Identity
 from extender.service.ports import Clock, Cluster
+from extender.service.projecting import Projector
 from extender.service.protection import Protector
 from extender.service.publishing import Publisher
 from extender.service.reporting import Reporter
@@ -47,6 +50,7 @@ from extender.store.embedded import EmbeddedPostgres
 from extender.store.engine import create_engine
 from extender.store.event_log import PostgresEventLog
 from extender.store.lodging import is_lodged
+from extender.store.projection import PostgresProjection
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
@@ -60,6 +64,9 @@ class Store(msgspec.Struct):
     checkpoints: PostgresCheckpoints
     inputs: PostgresDecisionInputs
     audit: PostgresAuditReader
+    projection: PostgresProjection
+    as_of: AsOf
+    looking: PostgresEventLog  # for questions about the past, apart from the one that writes
     engines: tuple[AsyncEngine, ...]
 
 
@@ -110,18 +117,24 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
             revision = await migrate.upgrade(url)
             log.info("migrated", extra={"revision": revision})
         writing, reading = create_engine(url, name="store"), create_reading_engine(url)
+        projecting = create_engine(url, name="project", pool_size=1)
+        audit, looking = PostgresAuditReader(reading), PostgresEventLog(url)
         opened = Store(
             url=url,
             log=PostgresEventLog(url),
             checkpoints=PostgresCheckpoints(writing),
             inputs=PostgresDecisionInputs(writing),
-            audit=PostgresAuditReader(reading),
-            engines=(writing, reading),
+            audit=audit,
+            projection=PostgresProjection(projecting),
+            as_of=AsOf(looking, PostgresCheckpoints(reading), audit, SystemClock()),
+            looking=looking,
+            engines=(writing, reading, projecting),
         )
         try:
             yield opened
         finally:
             await opened.log.close()
+            await opened.looking.close()
             for engine in opened.engines:
                 await engine.dispose()
 
@@ -177,6 +190,7 @@ class Service:
         self.barriers = Barriers(cluster=seen, leader=self.leader, clock=clock, settings=settings)
         writer.history.anchor = seen
         self.publisher = Publisher(writer, opened.log, seen, clock)
+        self.projector = Projector(writer, opened.projection)
         self.drift = DriftWatch(writer, opened.log, opened.checkpoints, settings.holder)
         self.reporter = Reporter(seen, self.leader, clock)
         self.protector = Protector(seen, self.leader)
@@ -200,7 +214,8 @@ class Service:
         verbs = SchedulerVerbs(self.scheduling, self.leader, read_wire_pod)
         probes = Probes(self.scheduling, self.leader)
         read_api = ReadApi(Audit(opened.audit), self.leader)
-        self.app = application(Parts(verbs, probes, read_api), settings)
+        state_api = StateApi(opened.as_of, seen)
+        self.app = application(Parts(verbs, probes, read_api, state_api), settings)
 
     async def run(self, stopping: asyncio.Event, on_listening: Callable[[], None]) -> None:
         """Serve until `stopping`; a loop that ends by itself ends the service with its fault."""
@@ -217,6 +232,7 @@ class Service:
             asyncio.create_task(self.cluster.broken(), name="cluster"),
             asyncio.create_task(self.drift.run(), name="drift"),
             asyncio.create_task(self.publisher.run(), name="publisher"),
+            asyncio.create_task(self.projector.run(), name="projector"),
         }
         waiting = asyncio.create_task(stopping.wait(), name="stopping")
         try:

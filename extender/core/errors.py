@@ -11,6 +11,10 @@ class BadInput(ExtenderError):
     """What a person or another program gave us cannot be used: show the message, answer 4xx or exit 2."""
 
 
+class NotFound(BadInput):
+    """Nothing goes by the name that was asked for, and nothing ever did: show the message, answer 404 or exit 1."""
+
+
 class BadQuantity(BadInput):
     """A resource quantity is not one Kubernetes would accept."""
 

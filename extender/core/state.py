@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     _Open: TypeAlias = Callable[[Map[Any, Any]], MutableMapping[Any, Any]]
 
 Phase = Literal["observed", "waiting", "refused", "invalid", "admitted", "satisfied"]
+Standing = Phase | Literal["preempting"]
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -523,6 +524,16 @@ def _preempting(event: Event, fact: PreemptionPlanned) -> Answer:
         f"unit{'s' * (units != 1)} of lower priority make room"
     )
     return Answer(outcome=PREEMPTING, reasons=(text,), position=event.position, at_us=event.at_us)
+
+
+def standing(root: RootState) -> Standing:
+    """Say how a root stands, in the words of the table in `extender/README.md`.
+
+    That is its phase, or *preempting* while it holds no room and its victims go.
+    """
+    if root.phase in _HOLDS_ROOM or root.answer is None or root.answer.outcome != PREEMPTING:
+        return root.phase
+    return PREEMPTING
 
 
 def barrier_unit(groups: tuple[GroupRecord, ...], leaf: str) -> GroupRecord:

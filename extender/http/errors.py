@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from aiohttp import web
 
-from extender.core.errors import BadInput, ExtenderError, StoreUnavailable
+from extender.core.errors import BadInput, ExtenderError, NotFound, StoreUnavailable
 
 
 class Problem(msgspec.Struct, omit_defaults=True):
@@ -33,6 +33,8 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     """Turn faults into answers; what is not ours becomes a 500 with a log line by aiohttp."""
     try:
         return await handler(request)
+    except NotFound as error:
+        return problem(404, "Not found", str(error))
     except BadInput as error:
         return problem(400, "Bad input", str(error))
     except StoreUnavailable as error:

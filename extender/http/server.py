@@ -13,6 +13,7 @@ from extender.http.audit import ReadApi
 from extender.http.errors import problems
 from extender.http.health import Probes
 from extender.http.scheduler import SchedulerVerbs
+from extender.http.state import StateApi
 from extender.settings import Settings
 
 KEEPALIVE_S = 120.0
@@ -24,6 +25,7 @@ class Parts(msgspec.Struct, frozen=True):
     verbs: SchedulerVerbs
     probes: Probes
     read_api: ReadApi
+    state_api: StateApi | None = None
 
 
 def application(parts: Parts, settings: Settings) -> web.Application:
@@ -32,6 +34,8 @@ def application(parts: Parts, settings: Settings) -> web.Application:
     app.add_routes(parts.verbs.routes())
     app.add_routes(parts.probes.routes())
     app.add_routes(parts.read_api.routes())
+    if parts.state_api is not None:
+        app.add_routes(parts.state_api.routes())
     return app
 
 

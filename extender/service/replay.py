@@ -187,7 +187,8 @@ async def load_state(
         CorruptLog: The log breaks its own rules; never skipped over.
         StoreUnavailable: Try again.
     """
-    return await fold_from(await _from_checkpoint(checkpoints, until), event_log, until=until)
+    found = await nearest_checkpoint(checkpoints, until)
+    return await fold_from(await restored(found), event_log, until=until)
 
 
 async def fold_from(
@@ -214,8 +215,13 @@ async def fold_from(
     return state
 
 
-async def _from_checkpoint(checkpoints: Checkpoints, until: Position) -> ReservationState:
-    found = await checkpoints.newest(codec=CODEC, until=until)
+async def nearest_checkpoint(checkpoints: Checkpoints, until: Position) -> Checkpoint | None:
+    """Find the newest checkpoint that this version can read, not behind a position."""
+    return await checkpoints.newest(codec=CODEC, until=until)
+
+
+async def restored(found: Checkpoint | None) -> ReservationState:
+    """Read a state back; the empty one where there is no checkpoint, or it does not decode."""
     if found is None:
         return EMPTY
     try:
