@@ -42,7 +42,7 @@ from extender.service.publishing import Publisher
 from extender.service.reporting import Reporter
 from extender.service.scheduling import Scheduling
 from extender.settings import Settings
-from extender.store import migrate
+from extender.store import migrate, roles
 from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
 from extender.store.checkpoints import PostgresCheckpoints
 from extender.store.decision_inputs import PostgresDecisionInputs
@@ -72,7 +72,7 @@ class Store(msgspec.Struct):
 
 @contextlib.asynccontextmanager
 async def database(settings: Settings, *, creates: bool = True) -> AsyncIterator[str]:
-    """Give the URL of the database: the one that is set, or the embedded server's, started if need be.
+    """Give the URL of the database: the one that is set, or the embedded server's as superuser, started if need be.
 
     Args:
         creates: Whether an embedded database may be made where there is none.
@@ -109,13 +109,15 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
     Raises:
         SchemaOutdated: With the command to run.
     """
-    async with database(settings, creates=migrates) as url:
-        if await migrate.needs_migration(url):
+    async with database(settings, creates=migrates) as owner:
+        if await migrate.needs_migration(owner):
             if settings.database_url or not migrates:
                 msg = "the database has not the schema of this version; run: gang-extender migrate"
                 raise SchemaOutdated(msg)
-            revision = await migrate.upgrade(url)
+            revision = await migrate.upgrade(owner)
             log.info("migrated", extra={"revision": revision})
+        # also in an embedded database the service cannot rewrite the log
+        url = owner if settings.database_url else roles.as_role(owner, roles.WRITER)
         writing, reading = create_engine(url, name="store"), create_reading_engine(url)
         projecting = create_engine(url, name="project", pool_size=1)
         audit, looking = PostgresAuditReader(reading), PostgresEventLog(url)
@@ -284,6 +286,13 @@ async def serve(settings: Settings, on_listening: Callable[[], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     async with store(settings, migrates=True) as opened:
+        excess = await roles.powers(opened.url)
+        if excess:
+            hint = "give it a role that is a member of gx_writer only (deploy/README.md)"
+            log.warning(
+                "the database role of the service could rewrite the log",
+                extra={"may": excess, "hint": hint},
+            )
         clock = SystemClock()
         writer = leader(settings, opened, clock)
         seen = await cluster(settings, clock, writer.may_act)

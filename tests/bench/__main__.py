@@ -25,6 +25,7 @@ BENCHES = {
     "planner": "tests.bench.planner",
     "admission": "tests.bench.admission",
     "store": "tests.bench.store",
+    "asof": "tests.bench.asof",
     "verbs": "tests.bench.verbs",
     "freed": "tests.bench.freed",
     "latency": "tests.bench.latency",
