@@ -44,7 +44,7 @@ class LogEnd(msgspec.Struct, frozen=True, kw_only=True):
     time: str
 
 
-class StateAt(Pictured, frozen=True, kw_only=True):
+class StateAt(Pictured, frozen=True, kw_only=True, gc=False):
     """A state, or a part of it, as it was."""
 
     as_of: Moment
@@ -52,7 +52,7 @@ class StateAt(Pictured, frozen=True, kw_only=True):
     scope: Scope
 
 
-class StateDiff(Compared, frozen=True, kw_only=True):
+class StateDiff(Compared, frozen=True, kw_only=True, gc=False):
     """What changed between two moments; `from` is the earlier one, in whichever order they were named."""
 
     begin: Moment = msgspec.field(name="from")

@@ -36,6 +36,7 @@ from extender.core.events import (
 from extender.core.ids import Position, RootUid
 from extender.service.ports import START, AuditReader, EventFilter
 
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 -- UTC without saying so is written twice as fast
 NAMED_MAX = 3  # units named in a line; the fact lists all of them
 PAGE = 5_000  # facts per question of a long history
 
@@ -79,8 +80,8 @@ def rfc3339(at_us: int) -> str:
     >>> rfc3339(1_800_000_000_000_001)
     '2027-01-15T08:00:00.000001Z'
     """
-    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at_us)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    moment = _EPOCH + timedelta(microseconds=at_us)
+    return f"{moment.isoformat(timespec='microseconds')}Z"
 
 
 def parse_time(text: str, field: str) -> int:

@@ -43,7 +43,7 @@ def picture(state: ReservationState, scope: Scope) -> Pictured:
     roots = _roots(state, scope, wanted)
     preemptions = _preemptions(state, scope, wanted)
     gangs = sorted((gang_at(root) for root in roots), key=lambda g: (g.gang, g.uid))
-    nodes = _nodes(roots, preemptions, labels, wanted)
+    nodes = _nodes(gangs, preemptions, labels, wanted)
     holding = [g for g in gangs if g.state in ("admitted", "satisfied")]
     totals = Totals(
         gangs=len(gangs),
@@ -85,15 +85,15 @@ def compare(before: ReservationState, after: ReservationState, scope: Scope) -> 
 
 
 def topology_of(state: ReservationState) -> Mapping[NodeName, dict[str, str]]:
-    """Give the recorded labels of nodes; where trees recorded different ones, the younger admission's."""
+    """Give the recorded labels of nodes; where trees recorded different ones, the younger admission's.
+
+    A label that a node lost is there with an empty value.
+    """
     found: dict[NodeName, dict[str, str]] = {}
     for root in sorted(state.roots.values(), key=lambda r: (r.admitted_us, r.uid)):
         for node, labels in root.topology.items():
             found.setdefault(node, {}).update(labels)
-    return {
-        node: {key: value for key, value in sorted(labels.items()) if value}
-        for node, labels in found.items()
-    }
+    return found
 
 
 def gang_at(root: RootState) -> GangAt:
@@ -139,6 +139,8 @@ def member_at(member: Reservation | BoundMember, state: str) -> MemberAt:
 
 
 def _groups(root: RootState) -> list[GroupAt]:
+    if not root.groups:
+        return []
     parents = {g.name: g.parent for g in root.groups}
     counts: dict[str, list[int]] = {}
     leaves = (
@@ -219,31 +221,28 @@ def _preemptions(
 
 
 def _nodes(
-    roots: Iterable[RootState],
+    gangs: Iterable[GangAt],
     preemptions: Iterable[Preemption],
     labels: Mapping[NodeName, dict[str, str]],
     wanted: frozenset[NodeName] | None,
 ) -> list[NodeAt]:
-    pods: dict[NodeName, list[PodAt]] = {}
+    pods: dict[str, list[PodAt]] = {}
 
-    def add(node: NodeName, gang: str, member: MemberAt) -> None:
-        if wanted is None or node in wanted:
-            pods.setdefault(node, []).append(
-                PodAt(
-                    pod=member.pod, uid=member.uid, gang=gang, group=member.group,
-                    state=member.state, requests=member.requests,
-                )
-            )  # fmt: skip
+    def add(gang: str, members: Iterable[MemberAt]) -> None:
+        for member in members:
+            if wanted is None or member.node in wanted:
+                pods.setdefault(member.node, []).append(
+                    PodAt(
+                        pod=member.pod, uid=member.uid, gang=gang, group=member.group,
+                        state=member.state, requests=member.requests,
+                    )
+                )  # fmt: skip
 
-    for root in roots:
-        for r in root.held.values():
-            add(r.node, root.root, member_at(r, "reserved"))
-        for m in root.bound.values():
-            add(m.node, root.root, member_at(m, "bound"))
+    for gang in gangs:
+        add(gang.gang, gang.members)
     for preemption in preemptions:
-        for claim in _promised(preemption):
-            add(NodeName(claim.node), preemption.root, claim)
-    return [node_at(node, pods[node], labels) for node in sorted(pods)]
+        add(preemption.root, _promised(preemption))
+    return [node_at(NodeName(node), pods[node], labels) for node in sorted(pods)]
 
 
 def node_at(node: NodeName, pods: list[PodAt], labels: Mapping[NodeName, dict[str, str]]) -> NodeAt:
@@ -255,7 +254,7 @@ def node_at(node: NodeName, pods: list[PodAt], labels: Mapping[NodeName, dict[st
             total[name] = total.get(name, 0) + amount
     return NodeAt(
         node=node,
-        topology=labels.get(node, {}),
+        topology={k: v for k, v in sorted(labels.get(node, {}).items()) if v},
         pods=sorted(pods, key=lambda p: (p.pod, p.uid)),
         **sums,
     )

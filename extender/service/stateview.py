@@ -12,7 +12,7 @@ from extender.core.errors import BadInput
 from extender.core.ids import NodeName
 
 
-class Scope(msgspec.Struct, frozen=True, kw_only=True):
+class Scope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Which part of a state is asked for; empty fields do not restrict."""
 
     node: NodeName = NodeName("")
@@ -20,7 +20,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""  # of the roots
 
 
-class MemberAt(msgspec.Struct, frozen=True, kw_only=True):
+class MemberAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A member that held room or ran."""
 
     pod: str  # namespace/name
@@ -34,7 +34,7 @@ class MemberAt(msgspec.Struct, frozen=True, kw_only=True):
     ]  # CPU in millicores, memory in bytes, the rest in units; empty: not known
 
 
-class GroupAt(msgspec.Struct, frozen=True, kw_only=True):
+class GroupAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A group of an admitted tree, as its newest admission or extension saw it."""
 
     name: str
@@ -48,7 +48,7 @@ class GroupAt(msgspec.Struct, frozen=True, kw_only=True):
     bound: int
 
 
-class GangAt(msgspec.Struct, frozen=True, kw_only=True):
+class GangAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A root as it stood."""
 
     gang: str  # namespace/name
@@ -69,7 +69,7 @@ class GangAt(msgspec.Struct, frozen=True, kw_only=True):
     members: list[MemberAt]
 
 
-class PodAt(msgspec.Struct, frozen=True, kw_only=True):
+class PodAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A member on a node."""
 
     pod: str
@@ -80,7 +80,7 @@ class PodAt(msgspec.Struct, frozen=True, kw_only=True):
     requests: dict[str, int]
 
 
-class NodeAt(msgspec.Struct, frozen=True, kw_only=True):
+class NodeAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What gangs had of a node."""
 
     node: str
@@ -91,7 +91,7 @@ class NodeAt(msgspec.Struct, frozen=True, kw_only=True):
     pods: list[PodAt]
 
 
-class VictimAt(msgspec.Struct, frozen=True, kw_only=True):
+class VictimAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A pod that had to go and was not known to be gone."""
 
     pod: str
@@ -100,7 +100,7 @@ class VictimAt(msgspec.Struct, frozen=True, kw_only=True):
     node: str
 
 
-class PreemptionAt(msgspec.Struct, frozen=True, kw_only=True):
+class PreemptionAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A preemption under way."""
 
     preemption: str
@@ -116,7 +116,7 @@ class PreemptionAt(msgspec.Struct, frozen=True, kw_only=True):
     promised: list[MemberAt]  # where the preemptor is to run; state is "promised"
 
 
-class Totals(msgspec.Struct, frozen=True, kw_only=True):
+class Totals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How much there was in the part that was asked for."""
 
     gangs: int
@@ -126,7 +126,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
 
 
-class Pictured(msgspec.Struct, frozen=True, kw_only=True):
+class Pictured(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A part of a state."""
 
     totals: Totals
@@ -136,7 +136,7 @@ class Pictured(msgspec.Struct, frozen=True, kw_only=True):
     not_known: list[str]  # sentences: what the log cannot tell
 
 
-class Brief(msgspec.Struct, frozen=True, kw_only=True):
+class Brief(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a gang stood, in short."""
 
     state: str
@@ -147,7 +147,7 @@ class Brief(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...]
 
 
-class GangChange(msgspec.Struct, frozen=True, kw_only=True):
+class GangChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A gang that stood otherwise at the second moment."""
 
     gang: str
@@ -157,14 +157,14 @@ class GangChange(msgspec.Struct, frozen=True, kw_only=True):
     after: Brief | None
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class Place(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where a member was."""
 
     state: str  # reserved | bound
     node: str
 
 
-class MemberChange(msgspec.Struct, frozen=True, kw_only=True):
+class MemberChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A member that was elsewhere, or in another state, at the second moment."""
 
     pod: str
@@ -174,7 +174,7 @@ class MemberChange(msgspec.Struct, frozen=True, kw_only=True):
     after: Place | None
 
 
-class Compared(msgspec.Struct, frozen=True, kw_only=True):
+class Compared(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What was otherwise at the second of two moments."""
 
     gangs: list[GangChange]

@@ -20,8 +20,8 @@ from extender.store.engine import transaction
 from extender.store.tables import CHECKPOINT, EVENT
 
 KEPT = 3  # newest ones, to start from
-RUNG_EVENTS = 10_000  # a look back folds about so many events, while the log is short
-RUNGS = 128  # older checkpoints at most; when the log outgrows them every second one goes
+RUNG_EVENTS = 5_000  # a look back folds about so many events, while the log is short
+RUNGS = 256  # older checkpoints at most; when the log outgrows them every second one goes
 
 
 class PostgresCheckpoints:
