@@ -79,8 +79,8 @@ def project(
 def _print_state(found: StateAt) -> None:
     totals = found.totals
     print(
-        f"{_moment(found.as_of)}: {totals.gangs} gangs ({totals.pending} pending), {totals.reserved} members "
-        f"reserved, {totals.bound} bound, on {totals.nodes} nodes"
+        f"{_moment(found.as_of)}: gangs {totals.gangs} (pending {totals.pending}), members reserved "
+        f"{totals.reserved}, bound {totals.bound}, nodes {totals.nodes}"
     )
     print(f"the log ends at position {found.log.position}, {found.log.time}")
     print()

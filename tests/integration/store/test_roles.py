@@ -108,7 +108,10 @@ def changes(tables, *but):
         name = column.get(table, "position" if table != "placement" else "node")
         name = "root" if table == "root_state" else name
         ways = {
-            ("INSERT", table): f"INSERT INTO gx.{table} OVERRIDING SYSTEM VALUE SELECT * FROM gx.{table}",
+            (
+                "INSERT",
+                table,
+            ): f"INSERT INTO gx.{table} OVERRIDING SYSTEM VALUE SELECT * FROM gx.{table}",
             ("UPDATE", table): f"UPDATE gx.{table} SET {name} = {name}",
             ("DELETE", table): f"DELETE FROM gx.{table}",
             ("TRUNCATE", table): f"TRUNCATE gx.{table} CASCADE",

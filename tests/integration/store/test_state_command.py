@@ -53,8 +53,8 @@ def test_for_people(command):
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0] == (
-        "position 9, 2026-09-21T14:14:20.000000Z (asked for 2026-09-21T14:14:25.000000Z): 2 gangs (1 pending), "
-        "0 members reserved, 2 bound, on 2 nodes"
+        "position 9, 2026-09-21T14:14:20.000000Z (asked for 2026-09-21T14:14:25.000000Z): gangs 2 (pending 1), "
+        "members reserved 0, bound 2, nodes 2"
     )
     assert lines[1] == "the log ends at position 14, 2026-09-21T14:15:00.000000Z"
     assert "other/high" in out
