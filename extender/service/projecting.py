@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.5
 BATCH = 500  # facts in one transaction; some 50 ms of the database
 REST = 1.0  # as long again as a batch took
-BULK = 5_000  # facts in one transaction when nobody else is to be spared
+BULK = 1_000  # facts in one transaction when nobody else is to be spared; well within the limit of a command
 
 
 class Projector:

@@ -17,6 +17,9 @@ from extender.service.ports import Projection
 from extender.store.engine import transaction
 from extender.store.tables import PROJECTION
 
+# What a crash undoes is projected again; nobody waits for its disk.
+SETTINGS = {"synchronous_commit": "off"}
+
 _PROJECT = sa.text("SELECT gx.project(:upto, :max_events)")
 _FORGET = sa.text("SELECT gx.forget_projection()")
 
@@ -25,7 +28,7 @@ class PostgresProjection:
     """The `Projection` port on PostgreSQL.
 
     Args:
-        engine: A writing engine of its own, so that it never waits for others nor they for it.
+        engine: A writing engine of its own with `SETTINGS`, so that it never waits for others nor they for it.
     """
 
     def __init__(self, engine: AsyncEngine) -> None:

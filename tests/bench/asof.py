@@ -24,14 +24,14 @@ from extender.store.audit_reader import PostgresAuditReader, create_reading_engi
 from extender.store.checkpoints import PostgresCheckpoints
 from extender.store.engine import create_engine
 from extender.store.event_log import PostgresEventLog
-from extender.store.projection import PostgresProjection
+from extender.store.projection import SETTINGS, PostgresProjection
 from tests.bench.figures import Figure, Scale
 from tests.bench.history import node_of, write_history
 from tests.bench.store import server
 from tests.postgres import fresh_database
 
 LONG = "10,000,000"
-ASKED = 40  # moments in a round
+ASKED = 20  # moments in a round
 AT = "gx.placement WHERE from_position <= $2 AND coalesce(to_position, 9223372036854775807) > $2"
 PLANS = {
     "what was on a node at a position": (f"SELECT * FROM {AT} AND node = $1", ("node-00042.cluster.internal", "half")),
@@ -56,10 +56,11 @@ async def looking_back(url: str, events: int, rounds: int) -> list[Figure]:
     await migrate.upgrade(url)
     await write_history(url, events)
     writing, reading = create_engine(url, name="bench"), create_reading_engine(url)
+    projecting = create_engine(url, name="bench", settings=SETTINGS, pool_size=1)
     seen: dict[str, list[float]] = {}
     try:
         async with PostgresEventLog(url) as log:
-            checkpoints, projection = PostgresCheckpoints(writing), PostgresProjection(writing)
+            checkpoints, projection = PostgresCheckpoints(writing), PostgresProjection(projecting)
             end = (await log.head()).position
             before_end = Position(end - BATCH)
             await timed(seen, "project", project_all(projection, before_end))
@@ -79,6 +80,7 @@ async def looking_back(url: str, events: int, rounds: int) -> list[Figure]:
     finally:
         await writing.dispose()
         await reading.dispose()
+        await projecting.dispose()
     return figures(seen, f"{events:,} events", events, sizes)
 
 

@@ -4,6 +4,9 @@
 CREATE FUNCTION gx.project(p_upto bigint, p_max_events integer) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = gx, pg_temp
+SET enable_seqscan = off  -- plans are made while the tables are empty and kept while they grow
+SET plan_cache_mode = force_generic_plan
+SET jit = off
 AS $function$
 DECLARE
     done bigint;
