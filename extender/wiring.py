@@ -51,7 +51,7 @@ from extender.store.engine import create_engine
 from extender.store.event_log import PostgresEventLog
 from extender.store.lodging import is_lodged
 from extender.store.projection import SETTINGS as PROJECTING
-from extender.store.projection import PostgresProjection
+from extender.store.projection import TIMEOUT_S, PostgresProjection
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
@@ -120,7 +120,9 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
         # also in an embedded database the service cannot rewrite the log
         url = owner if settings.database_url else roles.as_role(owner, roles.WRITER)
         writing, reading = create_engine(url, name="store"), create_reading_engine(url)
-        projecting = create_engine(url, name="project", settings=PROJECTING, pool_size=1)
+        projecting = create_engine(
+            url, name="project", settings=PROJECTING, pool_size=1, command_timeout_s=TIMEOUT_S
+        )
         audit, looking = PostgresAuditReader(reading), PostgresEventLog(url)
         opened = Store(
             url=url,

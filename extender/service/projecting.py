@@ -28,6 +28,7 @@ class Projector:
     def __init__(self, leader: Leader, projection: Projection) -> None:
         self._leader = leader
         self._projection = projection
+        self._batch = BATCH
         self.position = START  # as far as this process has brought them, or found them
 
     async def run(self) -> None:
@@ -39,6 +40,7 @@ class Projector:
                 await self.catch_up()
                 said = ""
             except (StoreUnavailable, CorruptLog) as error:
+                self._batch = max(self._batch // 2, 1)  # a database that is slow is asked for less
                 if str(error) != said:
                     said = str(error)
                     log.warning("log not projected", extra={"error": said})
@@ -54,7 +56,8 @@ class Projector:
         loop = asyncio.get_running_loop()
         while self.position != end and self._leader.may_act():
             began_s = loop.time()
-            reached = await self._projection.project(end, max_events=BATCH)
+            reached = await self._projection.project(end, max_events=self._batch)
+            self._batch = min(self._batch * 2, BATCH)
             if reached == self.position or reached >= end:
                 self.position = reached
                 return
@@ -67,8 +70,14 @@ async def project_all(projection: Projection, end: Position) -> Position:
 
     Raises: as `Projector.catch_up`.
     """
-    reached = START
+    reached, batch = START, BULK
     while True:
-        before, reached = reached, await projection.project(end, max_events=BULK)
+        try:
+            before, reached = reached, await projection.project(end, max_events=batch)
+        except StoreUnavailable:
+            if batch == 1:
+                raise
+            batch = max(batch // 4, 1)  # a database that is slow is asked for less
+            continue
         if reached >= end or reached == before:
             return reached

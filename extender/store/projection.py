@@ -19,6 +19,7 @@ from extender.store.tables import PROJECTION
 
 # What a crash undoes is projected again; nobody waits for its disk.
 SETTINGS = {"synchronous_commit": "off"}
+TIMEOUT_S = 30.0  # a batch takes a fraction of a second on a machine that has time for it
 
 _PROJECT = sa.text("SELECT gx.project(:upto, :max_events)")
 _FORGET = sa.text("SELECT gx.forget_projection()")

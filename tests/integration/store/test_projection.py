@@ -129,6 +129,7 @@ async def project_in_steps(connection, upto, step):
         yield position
 
 
+@pytest.mark.timeout(300)  # some ten thousand small questions
 @settings(
     max_examples=60,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

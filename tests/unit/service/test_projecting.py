@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from extender.core.errors import StoreUnavailable
 from extender.core.events import Draft, RootObserved
 from extender.core.ids import Position, RootUid
 from extender.core.state import EMPTY, fold
@@ -66,6 +67,26 @@ async def test_what_fails_is_tried_again(stage):
     assert stage.database.projected == 0
     projection.unavailable = False
     await until(lambda: stage.database.projected == 4, "projected")
+
+
+async def test_a_slow_database_is_asked_for_less(stage, monkeypatch):
+    """After a failure half as many, and more again when it answers; the command likewise."""
+    projection = Watched(stage.database)
+    projection.unavailable = True
+    projector = Projector(stage.leader, projection)
+    await record(stage, 10)
+    stage.start(projector.run())
+    await until(lambda: (11, 1) in projection.asked, "asked for one")
+    projection.unavailable = False
+    await until(lambda: stage.database.projected == 11, "projected")
+    assert [most for _, most in projection.asked if most > 1][:2] == [4, 2]
+    assert projection.asked[-1][1] == 4
+    slow = Watched(stage.database)
+    slow.unavailable = True
+    monkeypatch.setattr(projecting, "BULK", 20)
+    with pytest.raises(StoreUnavailable):
+        await project_all(slow, Position(11))
+    assert [most for _, most in slow.asked] == [20, 5, 1]
 
 
 async def test_only_who_leads_projects(stage):
