@@ -169,7 +169,7 @@ def _units(view: ClusterView, forest: Forest, victims: list[Pod]) -> tuple[Victi
     """Give the disruption units of some pods (SPEC E-4), by name."""
     found: dict[str, VictimUnit] = {}
     for pod in victims:
-        above = groups_above(view, pod)
+        above = groups_above(view, pod.group)
         whole = [group for group in above if group.mode == "all"]
         priority = max(pod.priority, above[-1].priority if above else pod.priority)
         if not whole:
@@ -198,7 +198,7 @@ def _running_below(view: ClusterView, forest: Forest, group: Group) -> list[Pod]
     return [
         p
         for p in members
-        if p.node is not None and not p.deleting and group in groups_above(view, p)
+        if p.node is not None and not p.deleting and group in groups_above(view, p.group)
     ]
 
 

@@ -12,9 +12,11 @@ from extender.core.decisions.units import evictable_for, may_preempt
 from extender.core.events import PodBound
 from extender.core.groups import leaf_key
 from extender.core.ids import NodeName, PlanId
+from extender.core.planner.evictable_parts import from_parts, to_parts
 from extender.core.planner.placement import Plan, Refusal
 from extender.core.planner.preempt import NoPreemption, Preemption, preempt
 from extender.core.planner.search import plan
+from extender.core.planner.units import Evictable
 from extender.core.state import EMPTY
 from tests import preemption
 from tests.builders import GPU, a_budget, a_group, a_node, a_pod
@@ -54,6 +56,8 @@ class Case:
         evictable = evictable_for(
             self.view, self.state, forest_of(self.view), tree, ruled=ruled, **options
         )
+        head = Evictable(priority=evictable.priority, may_preempt=evictable.may_preempt)
+        assert from_parts(head, to_parts(evictable)) == evictable, "not as it comes back"
         return msgspec.structs.replace(self.request(), evictable=evictable)
 
     def evictable(self, **options):
