@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from extender.core.decisions.admission import Recipe, decide_observed, draft_for, still_holds
-from extender.core.decisions.holds import claimants, held_beyond_victims, wholly_claimed
+from extender.core.decisions.holds import behind_victims
 from extender.core.decisions.pod_rules import Ruled
 from extender.core.decisions.units import evictable_for
 from extender.core.events import (
@@ -88,16 +88,12 @@ def _behind_victims(
     view: ClusterView, state: ReservationState, tree: Tree
 ) -> Mapping[NodeName, Mapping[str, int]]:
     """Give by node the room that victims of others sit in and that is theirs when they are gone."""
-    found: dict[NodeName, dict[str, int]] = {}
-    for node in state.claimed_on:
-        amounts: dict[str, int] = {}
-        for p in claimants(state, node, priority=tree.root.priority, root_uid=tree.root.uid):
-            beyond = held_beyond_victims(view, p, node)
-            for name, amount in wholly_claimed(view, p, node).items():
-                amounts[name] = amounts.get(name, 0) + amount - beyond.get(name, 0)
-        if any(amounts.values()):
-            found[node] = amounts
-    return found
+    root = tree.root
+    amounts = (
+        (node, behind_victims(view, state, node, priority=root.priority, root_uid=root.uid))
+        for node in state.claimed_on
+    )
+    return {node: found for node, found in amounts if found}
 
 
 def _lessened(node: PlanNode, amounts: Mapping[str, int]) -> PlanNode:
