@@ -211,6 +211,7 @@ class Service:
         self.scheduling = Scheduling(
             cluster=seen,
             leader=self.leader,
+            inputs=opened.inputs,
             admission=self.admission,
             barriers=self.barriers,
             clock=clock,

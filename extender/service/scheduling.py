@@ -8,11 +8,13 @@ nobody is told what is not durable. "Cannot answer now" is an error, "not placea
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from extender.core.decisions.node_offers import encode
 from extender.core.decisions.verbs import (
     FilterDecision,
     decide_filter,
@@ -20,7 +22,13 @@ from extender.core.decisions.verbs import (
     reservation_of,
     room_scores,
 )
-from extender.core.decisions.victims import Candidate, decide_victims
+from extender.core.decisions.victims import (
+    Candidate,
+    answered_before,
+    choose,
+    question_about,
+    recorded,
+)
 from extender.core.errors import (
     BindRefused,
     CannotAnswer,
@@ -34,7 +42,14 @@ from extender.core.pods import Pod
 from extender.service.admission import Admission
 from extender.service.barriers import Barriers, BindCall
 from extender.service.leading import Leader
-from extender.service.ports import Binding, Clock, Cluster, PodRef
+from extender.service.ports import (
+    Binding,
+    Clock,
+    Cluster,
+    DecisionInput,
+    DecisionInputs,
+    PodRef,
+)
 from extender.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -58,6 +73,7 @@ class Scheduling:
         *,
         cluster: Cluster,
         leader: Leader,
+        inputs: DecisionInputs,
         admission: Admission,
         barriers: Barriers,
         clock: Clock,
@@ -65,6 +81,7 @@ class Scheduling:
     ) -> None:
         self._cluster = cluster
         self._leader = leader
+        self._inputs = inputs
         self._admission = admission
         self._barriers = barriers
         self._clock = clock
@@ -138,20 +155,30 @@ class Scheduling:
         self._require_ready()
         view, state = self._cluster.view(), self._leader.speculative
         known = view.pods.get(pod.uid, pod)
+        choice = answered_before(view, state, known)
+        if choice is not None:
+            return choice.candidates
+        question = question_about(view, state, self._admission.forest, known, offered)
         wanted = PlanId(self._clock.new_id()) if self._settings.preemption == "on" else None
-        choice = decide_victims(
-            view, state, self._admission.forest, known, offered, preemption=wanted
-        )
+        choice = choose(question, preemption=wanted)
         if choice.plan is not None:
+            encoded = encode(question)
             draft = Draft(
                 root_uid=RootUid(known.uid),
                 root=known.path,
-                fact=choice.plan,
+                fact=recorded(view, choice.plan, encoded.digest),
                 actor=self._settings.holder,
                 cause=f"preempt of pod {known.path}",
             )
+            stored = DecisionInput(
+                digest=encoded.digest,
+                head=encoded.head,
+                parts=encoded.parts,
+                hashes=encoded.hashes,
+            )
+            save = functools.partial(self._inputs.save, stored)
             try:
-                await self._leader.record([draft])
+                await self._leader.record_soon([draft], save)
             except (NotLeading, StoreUnavailable) as error:
                 raise CannotAnswer(f"cannot answer now: {error}") from error
         return choice.candidates

@@ -176,25 +176,36 @@ def _protect(
     )
 
 
-def room_beside(
+def room_beside(view: ClusterView, state: ReservationState, name: NodeName, pod: Pod) -> bool:
+    """Say whether a node has room for a pod beside what is held there against it; see `left_beside`."""
+    left = left_beside(view, state, name, pod)
+    asks = dict(pod.shape.requests)
+    return left is None or all(amount >= asks[resource] for resource, amount in left.items())
+
+
+def left_beside(
     view: ClusterView,
     state: ReservationState,
     name: NodeName,
     pod: Pod,
     without: Collection[PodUid] = (),
-) -> bool:
-    """Say whether a node has room for a pod beside what is held there against it.
+) -> dict[str, int] | None:
+    """Give what a node has for a pod beside what is held there against it, of each resource that the pod asks for.
 
     Args:
         view: The cluster.
         state: What is held.
-        name: The node; where nothing is held kube-scheduler alone judges.
+        name: The node.
         pod: Outside of all groups.
         without: Pods to be counted as gone, so that filter and preempt say the same.
+
+    Returns:
+        None where nothing is held: there kube-scheduler alone judges. Resources that the node does not offer are
+        not in it.
     """
     node = view.nodes.get(name)
     if node is None:
-        return True
+        return None
     taken = dict(view.usage.get(name, NOTHING).requests)
     for uid in without:
         leaver = view.pods.get(uid)
@@ -214,12 +225,12 @@ def room_beside(
         for resource, amount in held_beyond_victims(view, preemption, name).items():
             taken[resource] = taken.get(resource, 0) + amount
     if not guarded:
-        return True
-    return all(
-        node.allocatable.get(resource, 0) - taken.get(resource, 0) >= amount
-        for resource, amount in pod.shape.requests
+        return None
+    return {
+        resource: node.allocatable[resource] - taken.get(resource, 0)
+        for resource, _ in pod.shape.requests
         if resource in node.allocatable
-    )
+    }
 
 
 def decide_prioritize(

@@ -1,9 +1,8 @@
 """Who could be evicted, as bytes, cut so that decisions can share what did not change.
 
-Pods that could go stand sorted by the priority of their unit, its name and their own, and are cut in front of
-every pod whose name has a certain hash. Where a cut is depends on that pod alone, so one pod more or less
-alters one part of some `PODS_PER_PART` rows, and a tree of higher priority shares all that a lower one may
-take. A part stands for itself: it has the shapes of its own pods, and names gangs and budgets instead of
+Pods that could go stand sorted by the priority of their unit, its name and their own, and are cut by `cuts`: one
+pod more or less alters one part, and a tree of higher priority shares all that a lower one may take. A part
+stands for itself: it has the shapes of its own pods, and names gangs and budgets instead of
 numbering them. Numbers are given when the parts are put together again, always the same ones.
 
 The first inputs that had units had all of this in the head, and can still be read (`canonical.Decoder`). A new
@@ -12,14 +11,14 @@ form of a part gets a tag of its own, and the old one stays readable.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import msgspec
 
 from extender.core.ids import NodeName, PodUid
+from extender.core.planner.cuts import cut
 from extender.core.planner.units import (
     Evictable,
     PlanBudget,
@@ -29,9 +28,6 @@ from extender.core.planner.units import (
     UnitKind,
 )
 from extender.core.pods import PodShape
-
-PODS_PER_PART = 16  # on average; some 1.5 kB compressed, and a row in the database costs 0.15 kB
-T = TypeVar("T")
 
 
 class VictimRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -90,15 +86,6 @@ _ENCODER = msgspec.json.Encoder(order="deterministic")
 _DECODER: msgspec.json.Decoder[Part] = msgspec.json.Decoder(Part)
 
 
-def begins_part(name: str) -> bool:
-    """Say whether a part begins with this row; the same on every machine and for ever.
-
-    >>> [begins_part(f"ns/pod-{n}") for n in range(20)].count(True)
-    1
-    """
-    return zlib.crc32(name.encode()) % PODS_PER_PART == 0
-
-
 def to_parts(source: Evictable) -> Iterator[bytes]:
     """Cut everything but the head of an `Evictable` into parts.
 
@@ -106,16 +93,16 @@ def to_parts(source: Evictable) -> Iterator[bytes]:
         ValueError: Units, their pods, or the pods that terminate are not in their order.
     """
     _check_order(source)
-    for budgets in _cut(sorted(source.budgets, key=lambda b: b.name), lambda b: b.name):
+    for budgets in cut(sorted(source.budgets, key=lambda b: b.name), lambda b: b.name):
         yield _ENCODER.encode(Budgets(tuple(budgets)))
-    for trees in _cut(_trees(source.gangs), lambda tree: tree[0].name):
+    for trees in cut(_trees(source.gangs), lambda tree: tree[0].name):
         yield _ENCODER.encode(Gangs(tuple(gang for tree in trees for gang in tree)))
     writer = _Writer(source)
     for priority in sorted({unit.priority for unit in source.units}):
         pods = [(u, p) for u in source.units if u.priority == priority for p in u.pods]
-        for several in _cut(pods, lambda pair: pair[1].pod):
+        for several in cut(pods, lambda pair: pair[1].pod):
             yield writer.units(several)
-    for going in _cut(source.going, lambda pod: pod.pod):
+    for going in cut(source.going, lambda pod: pod.pod):
         yield writer.going(going)
 
 
@@ -127,18 +114,6 @@ def _check_order(source: Evictable) -> None:
         raise ValueError("units must be sorted by kind, name and UID, each once, and pods by name")
     if not all(lists[:-1]):
         raise ValueError("a unit without pods cannot be evicted")
-
-
-def _cut(rows: Iterable[T], name_of: Callable[[T], str]) -> Iterator[list[T]]:
-    """Cut rows into runs; no run is empty."""
-    run: list[T] = []
-    for row in rows:
-        if run and begins_part(name_of(row)):
-            yield run
-            run = []
-        run.append(row)
-    if run:
-        yield run
 
 
 def _trees(gangs: Sequence[PlanGang]) -> list[list[PlanGang]]:

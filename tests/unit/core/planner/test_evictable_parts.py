@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from extender.core.ids import NodeName, PodUid
 from extender.core.planner.canonical import PARTS, decode, digest_of, encode
-from extender.core.planner.evictable_parts import PODS_PER_PART, from_parts, to_parts
+from extender.core.planner.cuts import ROWS_PER_PART
+from extender.core.planner.evictable_parts import from_parts, to_parts
 from extender.core.planner.preempt import preempt
 from extender.core.planner.units import Evictable, PlanBudget, PlanGang, PlanUnit, PlanVictim
 from extender.core.pods import PodShape
@@ -60,7 +61,7 @@ def test_a_large_unit_goes_over_several_parts():
     pods = tuple(a_victim(f"ns/w-{i:04}") for i in range(1000))
     source = some([a_unit(*pods, name="PodGroup/ns/w", kind="group"), *many(100)])
     parts = list(to_parts(source))
-    assert len(parts) > 1000 / PODS_PER_PART / 2
+    assert len(parts) > 1000 / ROWS_PER_PART / 2
     assert from_parts(head_of(source), parts) == source
 
 
