@@ -13,6 +13,7 @@ free when the victims are gone and the preemptor runs. The hold ends with the ad
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 from immutables import Map
@@ -23,6 +24,12 @@ from extender.core.events import (
     VictimEvicted,
 )
 from extender.core.ids import Epoch, NodeName, PlanId, PodUid, Position, RootUid
+
+IN_VAIN: Final = (
+    "victims-refuse",
+    "vetoed",
+    "room-lost",
+)  # ends after which somebody went for nothing
 
 
 class Victim(msgspec.Struct, frozen=True, kw_only=True, gc=False):

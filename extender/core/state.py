@@ -109,6 +109,8 @@ class RootState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     observed_us: int = 0
     admitted_us: int = 0
     took: frozenset[str] = frozenset()  # groups it had evicted, Kind/namespace/name (no thrash)
+    in_vain: int = 0  # its preemptions that were given up in vain since one was completed
+    in_vain_us: int = 0  # when the last of them was
 
 
 class VetoKey(msgspec.Struct, frozen=True):
@@ -183,6 +185,8 @@ class _Root(msgspec.Struct, eq=False):
     observed_us: int
     admitted_us: int
     took: frozenset[str]
+    in_vain: int
+    in_vain_us: int
 
     def close(self) -> RootState:
         """Give the state of the root as it is now."""
@@ -191,6 +195,7 @@ class _Root(msgspec.Struct, eq=False):
             plan=self.plan, groups=self.groups, held=_closed(self.held), bound=_closed(self.bound),
             away=_closed(self.away), topology=_closed(self.topology), answer=self.answer,
             observed_us=self.observed_us, admitted_us=self.admitted_us, took=self.took,
+            in_vain=self.in_vain, in_vain_us=self.in_vain_us,
         )  # fmt: skip
 
 
@@ -362,7 +367,7 @@ class Folding:
                 known.uid, known.root, known.kind, known.priority, known.phase, known.plan,
                 known.groups, opened(known.held), opened(known.bound), opened(known.away),
                 opened(known.topology), known.answer, known.observed_us, known.admitted_us,
-                known.took,
+                known.took, known.in_vain, known.in_vain_us,
             )  # fmt: skip
         return root
 
@@ -425,12 +430,16 @@ class Folding:
                 self._set_preemption(uid, preemptions.evicted(event, before, fact))
             case PreemptionCompleted() if before is not None:
                 self._set_preemption(uid, preemptions.completed(before))
+                if uid in self._roots or uid in self._known:
+                    self._root(event).in_vain = 0
             case PreemptionAbandoned() if before is not None:
                 self._set_preemption(uid, preemptions.abandoned(before, fact.finishing))
                 if uid in self._roots or uid in self._known:
                     root = self._root(event)
                     if root.answer is not None and root.answer.outcome == PREEMPTING:
                         root.answer = None  # the next pass says what is now
+                    if fact.why in preemptions.IN_VAIN:
+                        root.in_vain, root.in_vain_us = root.in_vain + 1, event.at_us
             case _:
                 pass
 

@@ -229,7 +229,6 @@ class Admission:
         )
         known = self.evictor.knowledge(now.actor, now.cause, view)
         drafts = decide_evictions(view, state, self.forest, known)  # before a root completes
-        self._asking.heard(drafts)
         if not self._agreement.stands(view, state, self.forest, now):
             found = decide_reconcile(view, state, self.forest, now)
             if not found:
@@ -358,7 +357,6 @@ class Admission:
         if pending is not None:
             known = self.evictor.knowledge(recipe.actor, recipe.cause, view)
             drafts = before_verdict(view, pending, verdict, known)
-            self._asking.heard(drafts)
         drafts += decide_verdict(
             self._leader.speculative, tree, request, verdict, recipe, self._asking.considered(uid)
         )

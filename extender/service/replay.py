@@ -55,6 +55,8 @@ class _SavedRoot(msgspec.Struct, frozen=True):
     away: tuple[BoundMember, ...]
     topology: dict[NodeName, dict[str, str]]
     took: frozenset[str]
+    in_vain: int
+    in_vain_us: int
 
 
 class _SavedPreemption(msgspec.Struct, frozen=True):
