@@ -39,10 +39,13 @@ def under_way(state: ReservationState, uid: RootUid) -> Preemption | None:
     if preemption is None or preemption.ended:
         return None
     root = state.roots.get(uid)
-    if root is not None and not preemption.claims:
-        runs = root.phase == "satisfied" and not preemption.extras
-        return None if root.held or runs else preemption
-    return preemption
+    if root is None or preemption.claims:
+        return preemption
+    if preemption.extras:
+        got = any(uid in root.held or uid in root.bound for uid in preemption.extras)
+    else:
+        got = bool(root.held) or root.phase == "satisfied"
+    return None if got else preemption
 
 
 def may_admit(view: ClusterView, preemption: Preemption | None, verdict: Verdict | Later) -> bool:

@@ -74,7 +74,7 @@ class _SavedPreemption(msgspec.Struct, frozen=True):
     begun: frozenset[str]
     evicted: int
     awaits: frozenset[PodUid]
-    extras: bool
+    extras: frozenset[PodUid]
     ended: bool
     victims: tuple[Victim, ...]
     claims: dict[NodeName, tuple[Claim, ...]]

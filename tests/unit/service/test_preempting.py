@@ -182,8 +182,12 @@ async def test_an_evicted_unit_does_not_evict_its_evictor_and_is_not_taken_for_e
         assert stage.cluster.pod("low-9").node == "n2"
 
 
-async def test_extras_may_preempt_what_they_did_not_before():
-    """A satisfied tree asks for its further members, in a later pass (SPEC C.6)."""
+@pytest.mark.parametrize("more", [False, True], ids=["alone", "beside one that fits nowhere"])
+async def test_extras_may_preempt_what_they_did_not_before(more):
+    """A satisfied tree asks for its further members, in a later pass (SPEC C.6).
+
+    What is said of others that came later is nothing about the room that was made.
+    """
     room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
     low = a_pod("low", node="n1", requests=ONE, priority=0)
     hi, first, second = his()
@@ -198,9 +202,12 @@ async def test_extras_may_preempt_what_they_did_not_before():
         (plan,) = stage.facts(PreemptionPlanned)
         assert len(plan.assignments) == 1
         (waits,) = stage.where("hi")
+        if more:
+            stage.cluster.add(a_pod("hi-2", "hi", requests=ONE, priority=10))
         await stage.bind(waits)
         await settled(stage, 3)
         assert len(stage.facts(PreemptionCompleted)) == 1
+        assert not stage.facts(PreemptionAbandoned)
         assert GPU in plan.shapes[0]
 
 
