@@ -36,6 +36,7 @@ MARKERS: Final = (
         {"gang-extender.dev/member", "gang-extender.dev/bind"}
     )
 )
+MIRROR: Final = "kubernetes.io/config.mirror"
 GROUP_LABELS: Final = ("gang-extender.dev/pod-group", "scheduling.x-k8s.io/pod-group")
 PLAN_ANNOTATION: Final = "gang-extender.dev/plan"
 ENDED: Final = frozenset({"Succeeded", "Failed"})
@@ -110,6 +111,7 @@ def pod_of(found: api.Pod, priorities: Priorities, volumes: VolumeFacts = NO_VOL
         ),
         resource_version=metadata.resource_version,
         plan=metadata.annotations.get(PLAN_ANNOTATION, ""),
+        static=is_static(found),
         pinned=pinned_to(found),
     )
 
@@ -121,6 +123,17 @@ def group_named(found: api.Pod) -> GroupKey | None:
     if not name and labels:
         name = next((labels[label] for label in GROUP_LABELS if labels.get(label)), "")
     return leaf_key(found.metadata.namespace, name) if name else None
+
+
+def is_static(found: api.Pod) -> bool:
+    """Say whether a pod is the mirror of one that a kubelet runs by itself.
+
+    Source:
+        kubernetes.io/docs/tasks/configure-pod-container/static-pod: the kubelet marks it with the annotation, and
+        the node owns it. Neither preemption nor the Eviction API can end it.
+    """
+    owners = found.metadata.owner_references
+    return MIRROR in found.metadata.annotations or any(o.kind == "Node" for o in owners)
 
 
 def pinned_to(found: api.Pod) -> NodeName | None:

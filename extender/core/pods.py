@@ -197,6 +197,9 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     )
     resource_version: str = ""
     plan: str = ""  # annotation gang-extender.dev/plan: the admission under which it was bound
+    static: bool = (
+        False  # run by its kubelet from a file: deleting what the API shows of it frees nothing
+    )
     pinned: NodeName | None = None  # required affinity on metadata.name (DaemonSets): always passes
 
     @property

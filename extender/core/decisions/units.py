@@ -174,7 +174,7 @@ class _Collection:
         top, whole = above.top, above.whole
         priority = pod.priority if top is None else max(pod.priority, top.priority)
         uid = pod.uid if whole is None else whole.uid
-        if priority >= self.tree.root.priority or pod.uid in self.own:
+        if priority >= self.tree.root.priority or pod.uid in self.own or pod.static:
             return False
         if uid in spared or (top is not None and top.uid in spared):
             return False

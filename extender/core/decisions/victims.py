@@ -130,7 +130,7 @@ def question_about(
     """Describe kube-scheduler's candidates by what the cluster shows and what is held.
 
     A candidate with a victim that we do not see there is left out: kube-scheduler has seen other pods than
-    we, and no answer may rest on it.
+    we, and no answer may rest on it. So is one with a static pod, which would run on.
 
     Args:
         view: The cluster.
@@ -145,7 +145,7 @@ def question_about(
     for candidate in sorted(offered, key=lambda c: c.node):
         pods = [view.pods.get(uid) for uid in candidate.victims]
         known = [p for p in pods if p is not None and p.node == candidate.node]
-        if not known or len(known) != len(pods):
+        if not known or len(known) != len(pods) or any(p.static for p in known):
             continue
         mine = _units(view, forest, known, trees)
         units |= mine

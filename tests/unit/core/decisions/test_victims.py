@@ -136,3 +136,12 @@ async def test_the_service_records_before_it_answers_and_lets_the_whole_unit_go(
         await stage.settled()
         assert stage.names().count("PreemptionCompleted") == 1
         assert not stage.leader.acknowledged.preemptions
+
+
+async def test_a_static_pod_is_no_victim():
+    """kube-scheduler would delete its mirror, and the pod would run on: the node is dropped."""
+    mirror = {"annotations": {"kubernetes.io/config.mirror": "0f1e"}}
+    static = a_pod("static", node="n0", requests=ONE, priority=1, metadata=mirror)
+    low = a_pod("low", node="n1", requests=ONE, priority=1)
+    async with await playing(static, low) as stage:
+        assert asked(stage, {"n0": ["static"], "n1": ["low"]}) == ({"n1": ["low"]}, None)
