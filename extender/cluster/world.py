@@ -33,7 +33,14 @@ from extender.cluster.shapes import NO_VOLUMES, VolumeFacts, ended, pod_of
 from extender.core.errors import BadInput
 from extender.core.groups import Source, composite_key, leaf_key
 from extender.core.ids import GroupKey, NodeName, PodUid
-from extender.core.pods import NodeSelector, Pod, PodShape, Requirement, SelectorTerm
+from extender.core.pods import (
+    ABSENT,
+    NodeSelector,
+    Pod,
+    PodShape,
+    Requirement,
+    SelectorTerm,
+)
 from extender.core.view import (
     ClusterView,
     with_blueprints,
@@ -311,7 +318,7 @@ class World:
             claim = self._claims.get(name)
             path = "/".join(name)
             if claim is None:
-                unmodelled.append(f"claim {path} does not exist")
+                unmodelled.append(f"claim {path}{ABSENT}")
                 continue
             if ONE_POD in claim.spec.access_modes:
                 exclusive.append(path)
@@ -319,7 +326,7 @@ class World:
             if not claim.spec.volume_name:
                 unmodelled.append(f"claim {path} is not bound to a volume")
             elif volume is None:
-                unmodelled.append(f"volume {claim.spec.volume_name} of claim {path} does not exist")
+                unmodelled.append(f"volume {claim.spec.volume_name} of claim {path}{ABSENT}")
             else:
                 selectors += (one for one in volume.reach if one not in selectors)
                 if volume.driver:

@@ -56,6 +56,7 @@ class HostPort(msgspec.Struct, frozen=True, order=True):
     ip: str = "0.0.0.0"  # noqa: S104 -- Kubernetes' word for "any address", nothing is bound here
 
 
+ABSENT = " does not exist"  # ends what is told of a claim or a volume that is not there
 # How rules about other pods are told; the rest names the topology key.
 NEEDS_PODS = "pod affinity over "
 AVOIDS_PODS = "pod anti-affinity over "
@@ -163,6 +164,11 @@ class PodShape(msgspec.Struct, frozen=True):
         """
         unseen = (t for t in self.unmodelled if t.startswith(tuple(_RULE_WORDS.values())))
         return tuple(sorted({*unseen, *(r.text for r in self.rules if r.kind != "apart")}))
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Name the claims and volumes that do not exist: until they do it fits nowhere, whoever goes."""
+        return tuple(text for text in self.unmodelled if text.endswith(ABSENT))
 
     @property
     def keeps_off(self) -> bool:
