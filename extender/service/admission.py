@@ -133,6 +133,8 @@ class Admission:
                     await self.run_pass()
                     self.passes += 1
                     self.reconciled_takes = takes
+                    if self.passes == 1:
+                        self.planner.warm()  # now that calls are answered
             except (NotLeading, StoreUnavailable, ClusterUnavailable) as error:
                 log.warning("pass given up", extra={"error": str(error)})
                 await asyncio.sleep(0.2)
