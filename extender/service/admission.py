@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 
 from extender.core.decisions.admission import (
@@ -23,6 +23,7 @@ from extender.core.decisions.admission import (
 from extender.core.decisions.differences import Circumstances, Nominations
 from extender.core.decisions.evictions import decide_evictions
 from extender.core.decisions.holds import cleared
+from extender.core.decisions.leaving import held_below, is_leaving, leaving
 from extender.core.decisions.preemption import (
     decide_preemption,
     still_makes_room,
@@ -117,6 +118,8 @@ class Admission:
         self._asking = Asking(clock, wanted=settings.preemption == "on")
         self._not_before: dict[RootUid, int] = {}  # a costly refusal is not repeated at once
         self._counted: dict[RootUid, int] = {}  # when a tree was last answered
+        self._leaving: Mapping[GroupKey, int] = {}
+        self._leaving_of: tuple[object, object] = (None, None)  # view and preemptions it is made of
         self._to_explain: list[GroupKey] = []  # certain to be refused, in this pass
 
     def ready(self) -> bool:
@@ -320,6 +323,8 @@ class Admission:
             again = self._asking.may(view, self._leader.speculative, current)
             if not (again if pending is None else cleared(view, pending)):
                 return True
+        if is_leaving(self._leaves(view), current):
+            return False
         started_ms = self._clock.monotonic_ms()
         answer = self.planner.at_once(request)
         if not may_admit(view, pending, answer):
@@ -333,6 +338,15 @@ class Admission:
             METRICS.planned(answer, self._clock.monotonic_ms() - started_ms)
             self._decided(current, request, answer, self.planner.encode(request))
         return False
+
+    def _leaves(self, view: ClusterView) -> Mapping[GroupKey, int]:
+        """Give the leaves of units that are being evicted."""
+        state = self._leader.speculative
+        known_view, known_preemptions = self._leaving_of
+        if known_view is not view or known_preemptions is not state.preemptions:
+            self._leaving = leaving(view, state)
+            self._leaving_of = (view, state.preemptions)
+        return self._leaving
 
     def _asks(self, tree: Tree, request: PlanRequest, verdict: Verdict | Later) -> bool:
         """Say whether to look for victims after this answer: nothing of the tree can be placed otherwise."""
@@ -445,8 +459,13 @@ class Admission:
         if not still_makes_room(asked, answer, self._about_room(current, now)):
             self._barriers.nudge()  # the world moved while we searched: the next pass asks again
             return True
+        units = [unit.name for unit in answer.victims]
+        held = held_below(view, state, self.forest, units)
+        if not self._barriers.binding().isdisjoint(r.uid for r in held):
+            self._barriers.nudge()  # a member of a victim is being bound: it goes whole a moment later
+            return True
         recipe = self._recipe(encoded.digest, f"cluster revision {view.revision}")
-        drafts = decide_preemption(view, state, current, asked, answer, recipe)
+        drafts = decide_preemption(view, state, self.forest, current, asked, answer, recipe)
         self._asking.answered(uid, None, took_ms)
         self._recording.soon(drafts, encoded)
         await self._recording.done()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from extender.core.decisions.leaving import give_back, held_below
 from extender.core.decisions.node_offers import encode
 from extender.core.decisions.verbs import (
     FilterDecision,
@@ -162,14 +163,20 @@ class Scheduling:
         wanted = PlanId(self._clock.new_id()) if self._settings.preemption == "on" else None
         choice = choose(question, preemption=wanted)
         if choice.plan is not None:
+            units = (unit.name for unit in choice.plan.victims)
+            held = held_below(view, state, self._admission.forest, units)
+            if not self._barriers.binding().isdisjoint(r.uid for r in held):
+                return ()  # a member of a victim is being bound: kube-scheduler asks again
             encoded = encode(question)
+            actor, cause = self._settings.holder, f"preempt of pod {known.path}"
             draft = Draft(
                 root_uid=RootUid(known.uid),
                 root=known.path,
                 fact=recorded(view, choice.plan, encoded.digest),
-                actor=self._settings.holder,
-                cause=f"preempt of pod {known.path}",
+                actor=actor,
+                cause=cause,
             )
+            drafts = [*give_back(state, held, but=(), actor=actor, cause=cause), draft]
             stored = DecisionInput(
                 digest=encoded.digest,
                 head=encoded.head,
@@ -178,7 +185,7 @@ class Scheduling:
             )
             save = functools.partial(self._inputs.save, stored)
             try:
-                await self._leader.record_soon([draft], save)
+                await self._leader.record_soon(drafts, save)
             except (NotLeading, StoreUnavailable) as error:
                 raise CannotAnswer(f"cannot answer now: {error}") from error
         return choice.candidates

@@ -8,6 +8,7 @@ import msgspec
 
 from extender.core.decisions.admission import Recipe, decide_observed, draft_for, still_holds
 from extender.core.decisions.holds import behind_victims
+from extender.core.decisions.leaving import give_back, held_below
 from extender.core.decisions.pod_rules import Ruled
 from extender.core.decisions.units import evictable_for
 from extender.core.events import (
@@ -129,16 +130,18 @@ def _made(request: PlanRequest, units: Collection[PlanUnit]) -> PlanRequest:
 def decide_preemption(
     view: ClusterView,
     state: ReservationState,
+    forest: Forest,
     tree: Tree,
     asked: PlanRequest,
     found: Preemption,
     recipe: Recipe,
 ) -> list[Draft]:
-    """Record a preemption: reservations of others that give way, and the plan, in one append.
+    """Record a preemption: reservations that give way or go with their units, and the plan, in one append.
 
     Args:
         view: The cluster.
         state: What is held.
+        forest: The trees of `view`.
         tree: The preemptor.
         asked: The planner's input.
         found: Its answer.
@@ -161,6 +164,13 @@ def decide_preemption(
                 cause=recipe.cause,
             )
         )
+    drafts += give_back(
+        state,
+        held_below(view, state, forest, (unit.name for unit in found.victims)),
+        but={pod.uid for record in records for pod in record.pods},
+        actor=recipe.actor,
+        cause=recipe.cause,
+    )
     awaited = set(found.awaits)
     fact = PreemptionPlanned(
         preemption=recipe.plan,

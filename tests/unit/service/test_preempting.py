@@ -292,3 +292,29 @@ def taken(stage):
     """Name the nodes on which victims of the first plan run."""
     plan = stage.facts(PreemptionPlanned)[0]
     return [pod.node for unit in plan.victims for pod in unit.pods]
+
+
+async def test_a_unit_goes_with_the_members_that_do_not_run_yet():
+    """An extra that was admitted a moment before the gang is evicted does not come to run when the others are gone."""
+    room = [a_node("n0", {"zone": "a"}, gpu=1), a_node("n1", gpu=1)]
+    low = a_group("low", gang=1, whole=True, priority=0)
+    first = a_pod("low-0", "low", node="n0", requests=ONE, priority=0)
+    hi, member = his(pods=1)
+    member["spec"]["nodeSelector"] = {"zone": "a"}
+    async with await leading(*room, low, first) as stage:
+        await settled(stage, 2)
+        stage.cluster.add(a_pod("low-1", "low", requests=ONE, priority=0))
+        await stage.one_pass()
+        assert stage.where("low") == {"low-1": "n1"}
+        stage.cluster.add(hi, member)
+        await settled(stage, 3)
+        (plan,) = stage.facts(PreemptionPlanned)
+        assert [u.name for u in plan.victims] == ["PodGroup/default/low"]
+        (released,) = stage.facts(ReservationReleased)
+        assert released.text == "its gang is evicted as a whole"
+        assert await stage.bind("low-1", "n1"), "kube-scheduler is refused"
+        await settled(stage, 3)
+        assert not stage.where("low"), "nor is it planned again while the others go"
+        stage.cluster.delete_pod("low-0")
+        await settled(stage, 3)
+        assert stage.where("hi") == {"hi-0": "n0"}
