@@ -24,6 +24,7 @@ from extender.service.stateview import Compared, Pictured, Scope
 
 KEPT = 2  # states; a difference needs two. They may be large
 KEPT_FOR_S = 60.0
+NEAR_EVENTS = 5_000  # a checkpoint is hardly nearer, and has to be read first
 DIGITS_MAX = 18
 FIRST = Position(1)
 
@@ -136,13 +137,13 @@ class AsOf:
     async def _fold(self, position: Position) -> ReservationState:
         """Fold from whatever is nearest: a state that was kept, a checkpoint, nothing."""
         near = max((p for p in self._kept if p < position), default=START)
-        found = await nearest_checkpoint(self._checkpoints, position)
-        if near > (found.position if found is not None else START):
+        if near and position - near <= NEAR_EVENTS:
             chain, state = self._kept[near]
             there = await self._log.at(near)
             if there is not None and there.chain == chain:
                 return await fold_from(state, self._log, until=position)
             del self._kept[near]  # the log is another one since: an older copy was put in its place
+        found = await nearest_checkpoint(self._checkpoints, position)
         return await fold_from(await restored(found), self._log, until=position)
 
     def _keep(self, position: Position, chain: bytes, state: ReservationState) -> None:

@@ -74,7 +74,7 @@ async def powers(url: str) -> list[str]:
 def _folder() -> Path:
     """Find the SQL files: packaged in an installed wheel, else in the checkout."""
     here = Path(__file__).resolve().parent
-    for folder in (here / "roles", here.parents[1] / "deploy" / "postgres"):
+    for folder in (here / "postgres", here.parents[1] / "deploy" / "postgres"):
         if (folder / _FILES[0]).is_file():
             return folder
     raise SchemaOutdated(
