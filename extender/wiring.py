@@ -40,6 +40,7 @@ from extender.service.projecting import Projector
 from extender.service.protection import Protector
 from extender.service.publishing import Publisher
 from extender.service.reporting import Reporter
+from extender.service.room import RoomWatch
 from extender.service.scheduling import Scheduling
 from extender.settings import Settings
 from extender.store import migrate, roles
@@ -197,6 +198,7 @@ class Service:
         self.publisher = Publisher(writer, opened.log, seen, clock)
         self.projector = Projector(writer, opened.projection)
         self.drift = DriftWatch(writer, opened.log, opened.checkpoints, settings.holder)
+        self.room = RoomWatch(seen, writer, settings)
         self.reporter = Reporter(seen, self.leader, clock)
         self.protector = Protector(seen, self.leader)
         self.admission = Admission(
@@ -237,6 +239,7 @@ class Service:
             asyncio.create_task(self.protector.run(), name="protector"),
             asyncio.create_task(self.cluster.broken(), name="cluster"),
             asyncio.create_task(self.drift.run(), name="drift"),
+            asyncio.create_task(self.room.run(), name="room"),
             asyncio.create_task(self.publisher.run(), name="publisher"),
             asyncio.create_task(self.projector.run(), name="projector"),
         }

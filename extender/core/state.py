@@ -39,6 +39,7 @@ from extender.core.events import (
     PreemptionCompleted,
     PreemptionPlanned,
     ReservationReleased,
+    RoomMeasured,
     RootCompleted,
     RootInvalid,
     RootObserved,
@@ -351,7 +352,7 @@ class Folding:
                 self._preempt(event, fact)
             case HistoryTruncated():
                 self._truncated_epoch = event.epoch
-            case BarrierExpired() | BindFailed() | DriftFound() | LeaseTaken():
+            case BarrierExpired() | BindFailed() | DriftFound() | LeaseTaken() | RoomMeasured():
                 pass
 
     def _root(self, event: Event) -> _Root:

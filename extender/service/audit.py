@@ -28,6 +28,7 @@ from extender.core.events import (
     PreemptionCompleted,
     PreemptionPlanned,
     ReservationReleased,
+    RoomMeasured,
     RootCompleted,
     RootInvalid,
     RootObserved,
@@ -145,6 +146,8 @@ def summary(fact: AnyFact) -> str:  # noqa: C901, PLR0911, PLR0912 -- one arm pe
             return _abandoned(fact)
         case RootCompleted():
             return fact.why
+        case RoomMeasured():
+            return _room(fact)
         case DriftFound():
             return f"{fact.kind}: {fact.object} {fact.text}"
         case HistoryTruncated():
@@ -195,6 +198,16 @@ def _abandoned(fact: PreemptionAbandoned) -> str:
     if fact.finishing:
         text += f", {_count(len(fact.finishing), 'unit')} begun and going whole"
     return text + (f": {fact.text}" if fact.text else "")
+
+
+def _room(fact: RoomMeasured) -> str:
+    rooms = [
+        f"{r.free} {r.resource} on one node"
+        if not r.key
+        else f"{r.free} in {r.key}={r.domain} ({_count(r.nodes, 'node')})"
+        for r in fact.rooms
+    ]
+    return "largest free room: " + (", ".join(rooms) or "no node takes pods")
 
 
 class Audit:
