@@ -339,6 +339,7 @@ class RoomMeasured(Fact, frozen=True, kw_only=True):
     Free is what running pods (of everybody), reservations and claims of preemptions leave on nodes that take pods.
     """
 
+    known: Position  # the last fact that is counted in it
     rooms: tuple[RoomRecord, ...]
 
 

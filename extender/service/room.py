@@ -12,8 +12,8 @@ import logging
 from extender.core.decisions.room import levels_of, measure_room
 from extender.core.decisions.rows import NodeRows
 from extender.core.errors import NotLeading, StoreUnavailable
-from extender.core.events import Draft, RoomMeasured
-from extender.core.ids import NIL_ROOT
+from extender.core.events import Draft, RoomRecord
+from extender.core.ids import NIL_ROOT, Epoch
 from extender.service.leading import Leader
 from extender.service.ports import Cluster
 from extender.settings import Settings
@@ -29,7 +29,9 @@ class RoomWatch:
         self._leader = leader
         self._settings = settings
         self._rows = NodeRows()
-        self._last: tuple[int, RoomMeasured] | None = None  # epoch, and the fact
+        self._seen: tuple[object, ...] = (None,) * 5  # what the last measurement was made from
+        self._epoch: Epoch | None = None  # under which it was recorded
+        self._rooms: tuple[RoomRecord, ...] = ()
 
     async def run(self) -> None:
         """Measure for ever."""
@@ -43,18 +45,25 @@ class RoomWatch:
     async def look(self) -> bool:
         """Measure once; True when it was recorded.
 
+        Beside the event loop: on 5,000 nodes it takes some 40 ms. View and state are snapshots, and what is
+        recorded in the meantime is behind the position that the fact names.
+
         Raises:
             NotLeading: The lease went meanwhile.
             StoreUnavailable: Not written.
         """
-        if not self._leader.may_record() or self._leader.comparing or self._cluster.doubt():
+        leader = self._leader
+        if not leader.may_record() or leader.comparing or self._cluster.doubt():
             return False
-        view, state = self._cluster.view(), self._leader.speculative
-        found = measure_room(self._rows, view, state, levels_of(view, self._settings.topology_keys))
-        now = (self._leader.epoch, found)
-        if now == self._last:
+        view, state, epoch = self._cluster.view(), leader.acknowledged, leader.epoch
+        seen = (view.nodes, view.pods, view.groups, state.held_on, state.preemptions)
+        if epoch == self._epoch and all(a is b for a, b in zip(seen, self._seen, strict=True)):
             return False
-        draft = Draft(root_uid=NIL_ROOT, root="", fact=found, actor=self._settings.holder)
-        await self._leader.record([draft])
-        self._last = now
-        return True
+        keys = levels_of(view, self._settings.topology_keys)
+        found = await asyncio.to_thread(measure_room, self._rows, view, state, keys)
+        changed = epoch != self._epoch or found.rooms != self._rooms
+        if changed:
+            draft = Draft(root_uid=NIL_ROOT, root="", fact=found, actor=self._settings.holder)
+            await leader.record([draft])
+        self._seen, self._epoch, self._rooms = seen, epoch, found.rooms
+        return changed

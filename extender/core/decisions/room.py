@@ -41,7 +41,7 @@ def measure_room(
     for resource in devices(nodes):
         free = [(row, row.free[resource]) for row in nodes if row.free.get(resource, 0) > 0]
         records += [_largest(free, resource, key) for key in ("", *keys)]
-    return RoomMeasured(rooms=tuple(records))
+    return RoomMeasured(known=state.position, rooms=tuple(records))
 
 
 def levels_of(view: ClusterView, configured: Iterable[str]) -> tuple[str, ...]:
