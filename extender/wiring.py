@@ -24,6 +24,7 @@ from extender.core.events import DriftFound, Event, HistoryTruncated
 from extender.core.pods import Pod
 from extender.http.audit import ReadApi
 from extender.http.health import Probes
+from extender.http.reports import ReportApi
 from extender.http.scheduler import SchedulerVerbs
 from extender.http.server import Parts, application, listen
 from extender.http.state import StateApi
@@ -53,6 +54,7 @@ from extender.store.event_log import PostgresEventLog
 from extender.store.lodging import is_lodged
 from extender.store.projection import SETTINGS as PROJECTING
 from extender.store.projection import TIMEOUT_S, PostgresProjection
+from extender.store.report_reader import PostgresReportReader
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
@@ -69,6 +71,7 @@ class Store(msgspec.Struct):
     projection: PostgresProjection
     as_of: AsOf
     looking: PostgresEventLog  # for questions about the past, apart from the one that writes
+    reports: PostgresReportReader
     engines: tuple[AsyncEngine, ...]
 
 
@@ -134,6 +137,7 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
             projection=PostgresProjection(projecting),
             as_of=AsOf(looking, PostgresCheckpoints(reading), audit, SystemClock()),
             looking=looking,
+            reports=PostgresReportReader(reading),
             engines=(writing, reading, projecting),
         )
         try:
@@ -223,7 +227,8 @@ class Service:
         probes = Probes(self.scheduling, self.leader)
         read_api = ReadApi(Audit(opened.audit), self.leader)
         state_api = StateApi(opened.as_of, seen)
-        self.app = application(Parts(verbs, probes, read_api, state_api), settings)
+        reports = ReportApi(opened.reports, clock)
+        self.app = application(Parts(verbs, probes, read_api, state_api, reports), settings)
 
     async def run(self, stopping: asyncio.Event, on_listening: Callable[[], None]) -> None:
         """Serve until `stopping`; a loop that ends by itself ends the service with its fault."""

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from extender import __version__
-from extender.cli import audit, live, plan, preemptions, serve, state
+from extender.cli import audit, live, plan, preemptions, reports, serve, state
 from extender.cli.output import complain
 from extender.core.errors import BadInput, ExtenderError, NotFound, SchemaOutdated
 
@@ -29,6 +29,7 @@ app.command("events")(audit.events)
 app.command("preemptions")(preemptions.preemptions)
 app.command("state")(state.state)
 app.command("project")(state.project)
+app.command("report")(reports.report)
 app.command("replay")(audit.replay)
 app.command("verify")(audit.verify)
 

@@ -12,6 +12,7 @@ from aiohttp import web
 from extender.http.audit import ReadApi
 from extender.http.errors import problems
 from extender.http.health import Probes
+from extender.http.reports import ReportApi
 from extender.http.scheduler import SchedulerVerbs
 from extender.http.state import StateApi
 from extender.settings import Settings
@@ -26,6 +27,7 @@ class Parts(msgspec.Struct, frozen=True):
     probes: Probes
     read_api: ReadApi
     state_api: StateApi | None = None
+    reports: ReportApi | None = None
 
 
 def application(parts: Parts, settings: Settings) -> web.Application:
@@ -36,6 +38,8 @@ def application(parts: Parts, settings: Settings) -> web.Application:
     app.add_routes(parts.read_api.routes())
     if parts.state_api is not None:
         app.add_routes(parts.state_api.routes())
+    if parts.reports is not None:
+        app.add_routes(parts.reports.routes())
     return app
 
 

@@ -43,6 +43,15 @@ EVENT = sa.Table(
     sa.Index("event_type_position_idx", "type", "position"),
     sa.Index("event_at_us_position_idx", "at_us", "position"),
     sa.Index("event_namespace_position_idx", sa.text("split_part(root, '/', 1)"), "position"),
+    # what reports tell by time, as the views write it
+    sa.Index(
+        "event_told_idx",
+        "type",
+        sa.text("to_timestamp(at_us / 1e6::double precision)"),
+        postgresql_where=sa.text(
+            "type IN ('GangAdmitted', 'GangExtended', 'GangRefused', 'RootInvalid', 'MemberLost', 'RoomMeasured')"
+        ),
+    ),
 )
 
 LEADER = sa.Table(
@@ -102,6 +111,9 @@ DECISION_INPUT = sa.Table(
 )
 
 # Intervals, written by gx.project alone; what the columns mean is said in migrations/sql/0004/comments.sql.
+_UNTIL = sa.text(  # the end of an interval, as views write it
+    "coalesce(to_timestamp(to_at_us / 1e6::double precision), 'infinity'::timestamptz)"
+)
 PLACEMENT = sa.Table(
     "placement",
     METADATA,
@@ -130,6 +142,7 @@ PLACEMENT = sa.Table(
     sa.Index("placement_node_idx", "node", sa.text("coalesce(to_position, 9223372036854775807)")),
     sa.Index("placement_pod_idx", "pod", "from_position"),
     sa.Index("placement_root_idx", "root", "from_position"),
+    sa.Index("placement_reserved_idx", _UNTIL, postgresql_where=sa.text("kind = 'reserved'")),
     sa.Index("placement_open_idx", "root_uid", postgresql_where=sa.text("to_position IS NULL")),
     postgresql_with={"fillfactor": "80"},
 )
@@ -162,6 +175,13 @@ ROOT_STATE = sa.Table(
         postgresql_where=sa.text("to_position IS NULL"),
     ),
     sa.Index("root_state_root_idx", "root", "from_position"),
+    sa.Index(
+        "root_state_pending_idx",
+        _UNTIL,
+        postgresql_where=sa.text(
+            "state IN ('observed', 'waiting', 'refused', 'preempting', 'invalid')"
+        ),
+    ),
     sa.Index("root_state_state_idx", "state", "from_position"),
     postgresql_with={"fillfactor": "80"},
 )

@@ -10,7 +10,7 @@ DECLARE
         "BindFailed": 1, "BarrierExpired": 1, "NodeVetoed": 1, "ReservationReleased": 1, "GangSatisfied": 1,
         "MemberLost": 1, "PreemptionPlanned": 1, "VictimEvicted": 1, "PreemptionCompleted": 1,
         "PreemptionAbandoned": 1, "NodeTopologyChanged": 1, "RootCompleted": 1, "DriftFound": 1,
-        "HistoryTruncated": 1, "LeaseTaken": 1}';
+        "HistoryTruncated": 1, "LeaseTaken": 1, "RoomMeasured": 1}';
     d json := e.payload;
     r gx.root_state;
     known boolean;
@@ -19,7 +19,8 @@ BEGIN
         RAISE EXCEPTION 'position %: % version % is not known here; written by a newer version?',
             e.position, e.type, e.ver USING ERRCODE = 'XE005';
     END IF;
-    IF e.type IN ('NodeVetoed', 'BarrierExpired', 'BindFailed', 'DriftFound', 'LeaseTaken', 'HistoryTruncated') THEN
+    IF e.type IN ('NodeVetoed', 'BarrierExpired', 'BindFailed', 'DriftFound', 'LeaseTaken', 'HistoryTruncated',
+                  'RoomMeasured') THEN
         RETURN;  -- nothing that is told here depends on them
     END IF;
     IF strpos(d::text, '\u0000') > 0 THEN
