@@ -191,7 +191,8 @@ def _within(asked: Asked, event: Event) -> bool:
 
 def _pending(told: Told, asked: Asked) -> Iterator[Stretch]:
     for stretch in told.roots:
-        if stretch.state in PENDING and stretch.overlaps(asked) and _about(asked, stretch.root):
+        waited = stretch.state in PENDING and stretch.to_us != stretch.from_us
+        if waited and stretch.overlaps(asked) and _about(asked, stretch.root):
             yield stretch
 
 
@@ -223,8 +224,10 @@ def passed_over(told: Told, asked: Asked) -> Iterator[Row]:
     first = {}
     for event in told.events:
         first.setdefault(event.root_uid, event.position)
-    for s in _pending(told, asked):
-        for event in told.events if s.state == "refused" else ():
+    for s in told.roots:
+        if s.state != "refused" or not s.overlaps(asked) or not _about(asked, s.root):
+            continue
+        for event in told.events:
             fact = event.fact
             if not isinstance(fact, GangAdmitted | GangExtended) or not _within(asked, event):
                 continue

@@ -22,7 +22,8 @@ from extender.service.reports import (
 )
 from extender.service.reports import report as told
 
-DURATIONS = ("seconds", "longest")  # columns of seconds
+DURATIONS = ("seconds", "longest")  # columns of seconds, written as durations
+HEADERS = {"seconds": "duration"}
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 
 
@@ -78,7 +79,7 @@ def _print(found: Report) -> None:
     if len({row.get("gang") for row in rows}) == len({row.get("gang_uid") for row in rows}):
         columns = [name for name in columns if name != "gang_uid"]  # it would tell nothing more
     print_table(
-        [name.replace("_", " ") for name in columns],
+        [HEADERS.get(name, name).replace("_", " ") for name in columns],
         [[_cell(name, row[name]) for name in columns] for row in rows],
         empty="Nothing to tell in this span.",
     )

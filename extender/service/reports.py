@@ -173,7 +173,7 @@ REPORTS: Final[Mapping[str, Kind]] = {
             "level": "topology key, or node",
             "domain": "where most of it had been free",
             "free": "how much was free there before",
-            "taken": "how much of it this admission took",
+            "taken": "how much this admission took there; more than was free where victims made room",
             "pods": "by how many members",
             "at": "when",
         }

@@ -71,7 +71,7 @@ DECLARE
             "how": "deleted or evicted by us, ended by itself or by others, gone-before it was its turn, unseen while no leader looked; empty while it is not gone",
             "gone_position": "position of the fact that says it is gone",
             "gone_at": "when that was recorded; NULL: not gone"}],
-        "v_pending": ["How long trees waited and why: one row per stretch of time with the same reasons, until the tree is admitted or gone. Trees whose minimum runs and whose extras wait are not in it.", {
+        "v_pending": ["How long trees waited and why: one row per stretch of time with the same reasons (those that took no time are left out), until the tree is admitted or gone. Trees whose minimum runs and whose extras wait are not in it.", {
             "position": "position of the fact that began the stretch",
             "state": "observed: no answer yet, or all reservations were given back; waiting: members or groups are missing; refused: no room; preempting: victims are going; invalid: breaks a rule",
             "reasons": "all sentences, the most important first",
@@ -109,7 +109,7 @@ DECLARE
             "domain": "where most of it was free",
             "free": "how much was free there before",
             "taken_at": "when the admission took of it",
-            "taken": "how much it took there",
+            "taken": "how much it took there; more than was free where victims made room",
             "pods": "by how many members"}],
         "v_reserved": ["Room that was held for a pod and not used yet: one row per reservation and resource, from the admission until the pod runs or the room is given back. amount * seconds / 3600 are its hours. What preemptions hold while victims go is not in it.", {
             "position": "position of the admission or extension that reserved it",

@@ -15,3 +15,4 @@ SELECT s.from_position AS position,
            - s.from_at_us / 1e6::double precision AS seconds
 FROM gx.root_state s
 WHERE s.state IN ('observed', 'waiting', 'refused', 'preempting', 'invalid')
+  AND s.to_at_us IS DISTINCT FROM s.from_at_us
