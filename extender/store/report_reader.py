@@ -2,7 +2,8 @@
 
 Owns one query per report over `gx.v_*`. Must not parse payloads: that is the views' work. The surprise: a
 condition that nobody asked for is left out of the text instead of being written as always true, or the
-planner could not use the index for those that are there.
+planner could not use the index for those that are there. And nothing is ordered by position alone: with a
+limit, the planner would walk the primary key from the beginning of the log.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class _Query(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _PHRASES: Final[Mapping[str, str]] = {
-    "clipped": "extract(epoch FROM least(until, :until) - greatest(since, :since))::double precision",
+    "clipped": "date_part('epoch', least(until, :until) - greatest(since, :since))",
     "overlaps": "until > :since AND since < :until",
     "at": "at >= :since AND at < :until",
 }
@@ -57,7 +58,7 @@ ORDER BY seconds DESC, namespace, state"""
 SELECT gang, gang_uid, priority, passed_by, passed_by_priority, how, pods, at, position
 FROM gx.v_passed_over
 WHERE {overlaps} AND {at} {where}
-ORDER BY position, gang, gang_uid"""
+ORDER BY at, position, gang, gang_uid"""
     ),
     "preemption-pairs": _Query(
         text="""
@@ -76,7 +77,7 @@ SELECT at, resource, level, domain, free, nodes, total, nullif(until, 'infinity'
 FROM gx.v_room
 WHERE at >= coalesce((SELECT r.at FROM gx.v_room r WHERE r.at < :since ORDER BY r.at DESC LIMIT 1), :since)
   AND at < :until AND until > :since {where}
-ORDER BY position, resource, level"""
+ORDER BY at, position, resource, level"""
     ),
     "room-taken": _Query(
         text="""
@@ -84,7 +85,7 @@ SELECT gang, gang_uid, resource, level, domain, free, taken, pods, taken_at, pos
 FROM gx.v_room_taken
 WHERE at >= coalesce((SELECT r.at FROM gx.v_room r WHERE r.at < :since ORDER BY r.at DESC LIMIT 1), :since)
   AND at < :until AND taken_at >= :since AND taken_at < :until {where}
-ORDER BY position, resource, level"""
+ORDER BY taken_at, position, resource, level"""
     ),
     "reserved": _Query(
         text="""
@@ -101,8 +102,7 @@ SELECT date_trunc('hour', at, 'UTC') AS hour,
        count(*) FILTER (WHERE decision = 'admitted'), count(*) FILTER (WHERE decision = 'extended'), sum(pods)::bigint,
        count(*) FILTER (WHERE outcome = 'impossible'), count(*) FILTER (WHERE outcome = 'unknown'),
        count(*) FILTER (WHERE outcome = 'waiting'), count(*) FILTER (WHERE outcome = 'invalid')
-FROM gx.v_decision
-WHERE {at} {where}
+FROM (SELECT at, decision, outcome, pods FROM gx.v_decision WHERE {at} {where} OFFSET 0) d  -- no JSON is sorted
 GROUP BY hour
 ORDER BY hour"""
     ),
@@ -111,7 +111,7 @@ ORDER BY hour"""
 SELECT at, gang, gang_uid, pod, node, cause, coalesce(preemptor, ''), ran_seconds, position
 FROM gx.v_loss
 WHERE {at} {where}
-ORDER BY position"""
+ORDER BY at, position"""
     ),
 }
 _POSITIONS: Final = sa.select(

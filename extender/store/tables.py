@@ -114,6 +114,7 @@ DECISION_INPUT = sa.Table(
 _UNTIL = sa.text(  # the end of an interval, as views write it
     "coalesce(to_timestamp(to_at_us / 1e6::double precision), 'infinity'::timestamptz)"
 )
+_SINCE = sa.text("to_timestamp(from_at_us / 1e6::double precision)")  # its begin
 PLACEMENT = sa.Table(
     "placement",
     METADATA,
@@ -142,7 +143,9 @@ PLACEMENT = sa.Table(
     sa.Index("placement_node_idx", "node", sa.text("coalesce(to_position, 9223372036854775807)")),
     sa.Index("placement_pod_idx", "pod", "from_position"),
     sa.Index("placement_root_idx", "root", "from_position"),
-    sa.Index("placement_reserved_idx", _UNTIL, postgresql_where=sa.text("kind = 'reserved'")),
+    sa.Index(
+        "placement_reserved_idx", _UNTIL, _SINCE, postgresql_where=sa.text("kind = 'reserved'")
+    ),
     sa.Index("placement_open_idx", "root_uid", postgresql_where=sa.text("to_position IS NULL")),
     postgresql_with={"fillfactor": "80"},
 )
@@ -178,6 +181,7 @@ ROOT_STATE = sa.Table(
     sa.Index(
         "root_state_pending_idx",
         _UNTIL,
+        _SINCE,
         postgresql_where=sa.text(
             "state IN ('observed', 'waiting', 'refused', 'preempting', 'invalid')"
         ),

@@ -34,6 +34,7 @@ def create_indexes() -> None:
     until = sa.text(
         "coalesce(to_timestamp(to_at_us / 1e6::double precision), 'infinity'::timestamptz)"
     )
+    since = sa.text("to_timestamp(from_at_us / 1e6::double precision)")
     told = (
         "'GangAdmitted', 'GangExtended', 'GangRefused', 'RootInvalid', 'MemberLost', 'RoomMeasured'"
     )
@@ -42,10 +43,10 @@ def create_indexes() -> None:
         "event_told_idx", "event", ["type", at], schema="gx", postgresql_where=sa.text(f"type IN ({told})")
     )  # fmt: skip
     op.create_index(
-        "root_state_pending_idx", "root_state", [until], schema="gx",
+        "root_state_pending_idx", "root_state", [until, since], schema="gx",
         postgresql_where=sa.text(f"state IN ({pending})"),
     )  # fmt: skip
     op.create_index(
-        "placement_reserved_idx", "placement", [until], schema="gx",
+        "placement_reserved_idx", "placement", [until, since], schema="gx",
         postgresql_where=sa.text("kind = 'reserved'"),
     )  # fmt: skip
