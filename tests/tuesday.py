@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import asyncpg
 import msgspec
 
 from extender.core.events import (
@@ -34,6 +35,7 @@ from extender.core.events import (
 )
 from extender.core.ids import NIL_ROOT, NodeName, PlanId, PodUid, Position
 from extender.service.ports import Grant
+from extender.store.event_log import PostgresEventLog
 from tests.fakes_store import Script
 
 GPU, RACK = "nvidia.com/gpu", "topology.example.com/rack"
@@ -152,4 +154,19 @@ def tuesday(grant: Grant) -> list[Event]:
                 told = msgspec.structs.replace(fact, known=Position(script.position))
             stream = f"uid-of-{root}" if root else NIL_ROOT
             events.append(script.next(told, root=root, uid=stream, at_us=at(clock)))
+    return events
+
+
+async def write_tuesday(url: str) -> list[Event]:
+    """Append the day to the empty log of a migrated database, and project it."""
+    async with PostgresEventLog(url) as log:
+        grant = await log.take(holder="gang-extender-0", address="", ttl_ms=60_000)
+        events = tuesday(grant)
+        await log.append(grant, events)
+    connection = await asyncpg.connect(url)
+    try:
+        end = await connection.fetchval("SELECT gx.project($1, 1000)", len(events))
+        assert end == len(events)
+    finally:
+        await connection.close()
     return events

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
+import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +22,9 @@ from extender.core.ids import NIL_ROOT, Position
 from extender.core.state import EMPTY, evolve
 from extender.service.reports import REPORTS, Asked
 from extender.store.audit_reader import create_reading_engine
-from extender.store.report_reader import PostgresReportReader
+from extender.store.engine import transaction
+from extender.store.report_reader import PostgresReportReader, query_of
+from tests.bench.history import write_history
 from tests.histories import ROOTS, event_after, histories
 from tests.logs import copy_events, forget_log, writing_connection
 from tests.postgres import fresh_database, run
@@ -178,3 +183,54 @@ def test_every_report_is_the_plain_computation(log_url, data):
     for one in asked:
         same([tuple(row) for row in found[one.name].rows], plainly(events, one))
         assert found[one.name].head == found[one.name].projected == len(events)
+
+
+async def test_a_reason_that_postgres_cannot_hold_stops_no_report(database_url):
+    """A NUL in a recorded sentence is told as a replacement character."""
+    fact = GangRefused(outcome="unknown", reasons=("a\0b",))
+    event = msgspec.structs.replace(event_after(EMPTY, ROOTS[0], fact), at_us=START_US)
+    asked = Asked(name="decisions", since_us=START_US, until_us=START_US + 1)
+    found = await told(database_url, [event], [asked])
+    assert [tuple(row)[5] for row in found["decisions"].rows] == [1]
+    connection = await writing_connection(database_url)
+    assert await connection.fetchval("SELECT reason FROM gx.v_decision") == "a\ufffdb"
+    await connection.close()
+
+
+async def test_times_of_views_are_those_of_the_facts_to_the_microsecond(database_url):
+    """They go through floating point on their way, so that an index can have them."""
+    connection = await writing_connection(database_url)
+    wrong = await connection.fetchval(
+        "SELECT count(*) FROM generate_series(1, 200000) n, "
+        "LATERAL (SELECT (n * 21474836483 + n % 1000003)::bigint AS at_us) a "
+        "WHERE to_timestamp(at_us / 1e6::double precision) <> timestamptz 'epoch' + at_us * interval '1 microsecond'"
+    )
+    await connection.close()
+    assert wrong == 0
+
+
+async def test_no_question_reads_the_whole_log(database_url):
+    """The plan of each report, with and without a gang, has no sequential scan of the log or of its intervals."""
+    events = 8000
+    await write_history(database_url, events, pace_us=2_600_000, measured_every=100)
+    connection = await writing_connection(database_url)
+    await connection.fetchval("SELECT gx.project($1, 100000)", events, timeout=300)
+    await connection.execute("ANALYZE gx.event, gx.placement, gx.root_state")
+    until_us = await connection.fetchval(
+        "SELECT at_us FROM gx.event WHERE position = $1", events // 2
+    )
+    engine = create_reading_engine(database_url)
+    for name, kind in REPORTS.items():
+        for gang in ("", "serve/model-0000007") if kind.of_gangs else ("",):
+            asked = Asked(
+                name=name, since_us=until_us - 5 * MINUTE_US, until_us=until_us, gang=gang
+            )
+            text, values = query_of(asked)
+            async with transaction(engine, "explaining") as connected:
+                lines = (await connected.execute(sa.text(f"EXPLAIN {text.text}"), values)).scalars()
+                plan = "\n".join(lines)
+            assert not re.search(r"Seq Scan on (event|placement|root_state)", plan), (
+                f"{name}\n{plan}"
+            )
+    await engine.dispose()
+    await connection.close()
