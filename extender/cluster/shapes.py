@@ -23,6 +23,8 @@ from extender.core.errors import BadInput, BadQuantity
 from extender.core.groups import leaf_key
 from extender.core.ids import GroupKey, NodeName, PodUid
 from extender.core.pods import (
+    ENDED_BY,
+    REFUSED,
     HostPort,
     NodeSelector,
     Pod,
@@ -61,6 +63,29 @@ def ended(found: api.Pod) -> bool:
     return found.status.phase in ENDED
 
 
+def made_to_end(found: api.Pod) -> str:
+    """Say why a pod that has ended was made to end; empty: it ended by itself, or nobody says.
+
+    Returns:
+        Reason of DisruptionTarget, reason of its status where a kubelet wrote one, or `REFUSED`.
+
+    Source:
+        pkg/kubelet: a pod that is not let in is Failed with a reason and was never started; one that is evicted
+        for want of resources is Failed with reason Evicted.
+    """
+    status = found.status
+    doomed = _doomed(found)
+    if doomed or status.phase != "Failed" or not status.reason:
+        return doomed
+    started = status.container_statuses or status.init_container_statuses
+    return status.reason if started or status.reason in ENDED_BY else REFUSED
+
+
+def _doomed(found: api.Pod) -> str:
+    marks = (c for c in found.status.conditions if c.type == "DisruptionTarget")
+    return next((c.reason for c in marks if c.status == "True"), "")
+
+
 def pod_of(found: api.Pod, priorities: Priorities, volumes: VolumeFacts = NO_VOLUMES) -> Pod:
     """Convert a pod.
 
@@ -92,14 +117,7 @@ def pod_of(found: api.Pod, priorities: Priorities, volumes: VolumeFacts = NO_VOL
         gates=tuple(gate.name for gate in spec.scheduling_gates),
         deleting=metadata.deletion_timestamp is not None,
         deletes_us=micros(metadata.deletion_timestamp),
-        doomed=next(
-            (
-                c.reason
-                for c in found.status.conditions
-                if (c.type, c.status) == ("DisruptionTarget", "True")
-            ),
-            "",
-        ),
+        doomed=_doomed(found),
         phase=found.status.phase or "Pending",
         unschedulable=next(
             (

@@ -129,6 +129,21 @@ def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
             return value is None
 
 
+# Who made a pod end, by the word that tells it: reasons of DisruptionTarget, and of the status of a pod that a kubelet ended.
+REFUSED = "RefusedByKubelet"  # our word for the many reasons not to let a pod in
+EndCause = Literal["preempted", "evicted", "node-lost", "refused-by-kubelet"]
+ENDED_BY: Mapping[str, EndCause] = {
+    "PreemptionByScheduler": "preempted",
+    "Preempting": "preempted",  # a kubelet made room for a critical pod
+    "EvictionByEvictionAPI": "evicted",
+    "DeletionByTaintManager": "evicted",
+    "TerminationByKubelet": "evicted",
+    "Evicted": "evicted",
+    "DeletionByPodGC": "node-lost",
+    REFUSED: "refused-by-kubelet",
+}
+
+
 class PodShape(msgspec.Struct, frozen=True):
     """Everything about a pod that decides where it fits."""
 

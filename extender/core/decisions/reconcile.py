@@ -35,6 +35,7 @@ from extender.core.events import (
 )
 from extender.core.groups import Forest, Tree, kind_of
 from extender.core.ids import GroupKey, NodeName, PlanId, PodUid
+from extender.core.pods import ENDED_BY
 from extender.core.state import BoundMember, Reservation, ReservationState, RootState, satisfied
 from extender.core.view import ClusterView
 
@@ -148,8 +149,7 @@ def _short_lived(view: ClusterView, root: RootState, now: Circumstances) -> list
     for r in root.held.values():
         if r.uid in now.posted and r.uid not in view.pods:
             facts.append(PodBound(plan=r.plan, pod=r.pod, uid=r.uid, node=r.node, group=r.group))
-            cause: LossCause = "gone" if r.node in view.nodes else "node-lost"
-            facts.append(MemberLost(pod=r.pod, uid=r.uid, node=r.node, cause=cause))
+            facts.append(_lost(view, r))
     return facts
 
 
@@ -224,9 +224,11 @@ def _is_lost(view: ClusterView, uid: PodUid, node: NodeName) -> bool:
     return pod is None or pod.deleting or node not in view.nodes
 
 
-def _lost(view: ClusterView, member: BoundMember) -> MemberLost:
+def _lost(view: ClusterView, member: BoundMember | Reservation) -> MemberLost:
+    """Record a loss with what the cluster shows of its cause: who deleted a pod is shown nowhere."""
     pod = view.pods.get(member.uid)
-    cause: LossCause = "gone" if pod is None else "deleted"
+    made_to = pod.doomed if pod is not None else view.ends.get(member.uid, "")
+    cause: LossCause = ENDED_BY.get(made_to, "gone" if pod is None else "deleted")
     if member.node not in view.nodes:
         cause = "node-lost"
     return MemberLost(pod=member.pod, uid=member.uid, node=member.node, cause=cause)
