@@ -130,7 +130,7 @@ REPORTS: Final[Mapping[str, Kind]] = {
             "at": "when",
         }
         | _POSITION,
-        unknown="Ordinary pods that took room meanwhile are not in the log.",
+        unknown="Ordinary pods that took room meanwhile are not in the log. Of all gangs ask for hours, not for days.",
     ),
     "preemption-pairs": Kind(
         about="Who preempted whom, how often, and how many pods had to go.",

@@ -26,6 +26,7 @@ BENCHES = {
     "admission": "tests.bench.admission",
     "store": "tests.bench.store",
     "asof": "tests.bench.asof",
+    "reports": "tests.bench.reports",
     "partitions": "tests.bench.partitions",
     "verbs": "tests.bench.verbs",
     "freed": "tests.bench.freed",
