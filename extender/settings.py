@@ -40,6 +40,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     body_max_bytes: int = 64 * 1024 * 1024
     grace_s: float = 5.0
     topology_keys: tuple[str, ...] = ()
+    room_every_s: float = 60.0  # how often the largest free room is measured
     log_level: str = "INFO"
 
     @property
@@ -117,6 +118,7 @@ def _check(settings: Settings) -> None:
         "plan_budget",
         "reservation_ttl_s",
         "grace_s",
+        "room_every_s",
         "body_max_bytes",
     ):
         value = getattr(settings, name)

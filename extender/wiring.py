@@ -28,10 +28,13 @@ from extender.http.audit import ReadApi
 from extender.http.events import EventsApi
 from extender.http.health import Probes
 from extender.http.planning import PlanApi
+from extender.http.reports import ReportApi
 from extender.http.scheduler import SchedulerVerbs
 from extender.http.server import Parts, application, listen
+from extender.http.state import StateApi
 from extender.service.admission import Admission
 from extender.service.aside import Aside
+from extender.service.asof import AsOf
 from extender.service.barriers import Barriers
 from extender.service.clock import SystemClock
 from extender.service.drift import DriftWatch
@@ -40,12 +43,14 @@ from extender.service.leading import Leader
 from extender.service.lease import Identity
 from extender.service.noting import Noter
 from extender.service.ports import Clock, Cluster
+from extender.service.projecting import Projector
 from extender.service.protection import Protector
 from extender.service.publishing import Publisher
 from extender.service.reporting import Reporter
+from extender.service.room import RoomWatch
 from extender.service.scheduling import Scheduling
 from extender.settings import Settings
-from extender.store import migrate
+from extender.store import migrate, roles
 from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
 from extender.store.checkpoints import PostgresCheckpoints
 from extender.store.decision_inputs import PostgresDecisionInputs
@@ -54,6 +59,9 @@ from extender.store.engine import create_engine
 from extender.store.event_log import PostgresEventLog
 from extender.store.lodging import is_lodged
 from extender.store.mentions import PostgresMentions
+from extender.store.projection import SETTINGS as PROJECTING
+from extender.store.projection import TIMEOUT_S, PostgresProjection
+from extender.store.report_reader import PostgresReportReader
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
@@ -68,12 +76,16 @@ class Store(msgspec.Struct):
     inputs: PostgresDecisionInputs
     audit: PostgresAuditReader
     mentions: PostgresMentions
+    projection: PostgresProjection
+    as_of: AsOf
+    looking: PostgresEventLog  # for questions about the past, apart from the one that writes
+    reports: PostgresReportReader
     engines: tuple[AsyncEngine, ...]
 
 
 @contextlib.asynccontextmanager
 async def database(settings: Settings, *, creates: bool = True) -> AsyncIterator[str]:
-    """Give the URL of the database: the one that is set, or the embedded server's, started if need be.
+    """Give the URL of the database: the one that is set, or the embedded server's as superuser, started if need be.
 
     Args:
         creates: Whether an embedded database may be made where there is none.
@@ -110,27 +122,38 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
     Raises:
         SchemaOutdated: With the command to run.
     """
-    async with database(settings, creates=migrates) as url:
-        if await migrate.needs_migration(url):
+    async with database(settings, creates=migrates) as owner:
+        if await migrate.needs_migration(owner):
             if settings.database_url or not migrates:
                 msg = "the database has not the schema of this version; run: gang-extender migrate"
                 raise SchemaOutdated(msg)
-            revision = await migrate.upgrade(url)
+            revision = await migrate.upgrade(owner)
             log.info("migrated", extra={"revision": revision})
+        # also in an embedded database the service cannot rewrite the log
+        url = owner if settings.database_url else roles.as_role(owner, roles.WRITER)
         writing, reading = create_engine(url, name="store"), create_reading_engine(url)
+        projecting = create_engine(
+            url, name="project", settings=PROJECTING, pool_size=1, command_timeout_s=TIMEOUT_S
+        )
+        audit, looking = PostgresAuditReader(reading), PostgresEventLog(url)
         opened = Store(
             url=url,
             log=PostgresEventLog(url),
             checkpoints=PostgresCheckpoints(writing),
             inputs=PostgresDecisionInputs(writing),
-            audit=PostgresAuditReader(reading),
+            audit=audit,
             mentions=PostgresMentions(writing),
-            engines=(writing, reading),
+            projection=PostgresProjection(projecting),
+            as_of=AsOf(looking, PostgresCheckpoints(reading), audit, SystemClock()),
+            looking=looking,
+            reports=PostgresReportReader(reading),
+            engines=(writing, reading, projecting),
         )
         try:
             yield opened
         finally:
             await opened.log.close()
+            await opened.looking.close()
             for engine in opened.engines:
                 await engine.dispose()
 
@@ -186,8 +209,10 @@ class Service:
         self.barriers = Barriers(cluster=seen, leader=self.leader, clock=clock, settings=settings)
         writer.history.anchor = seen
         self.publisher = Publisher(writer, opened.log, seen, clock)
+        self.projector = Projector(writer, opened.projection)
         self.drift = DriftWatch(writer, opened.log, opened.checkpoints, settings.holder)
         self.noter = Noter(writer, opened.mentions)
+        self.room = RoomWatch(seen, writer, settings)
         self.reporter = Reporter(seen, self.leader, clock)
         self.protector = Protector(seen, self.leader)
         self.admission = Admission(
@@ -202,6 +227,7 @@ class Service:
         self.scheduling = Scheduling(
             cluster=seen,
             leader=self.leader,
+            inputs=opened.inputs,
             admission=self.admission,
             barriers=self.barriers,
             clock=clock,
@@ -214,6 +240,8 @@ class Service:
         questions = (
             ReadApi(opened.audit, opened.inputs, self.leader),
             EventsApi(opened.audit, feed),
+            StateApi(opened.as_of, seen),
+            ReportApi(opened.reports, clock),
             PlanApi(functools.partial(self.aside.run, planned)),
         )
         self.app = application(Parts(verbs, probes, questions, feed), settings)
@@ -232,8 +260,10 @@ class Service:
             asyncio.create_task(self.protector.run(), name="protector"),
             asyncio.create_task(self.cluster.broken(), name="cluster"),
             asyncio.create_task(self.drift.run(), name="drift"),
+            asyncio.create_task(self.room.run(), name="room"),
             asyncio.create_task(self.publisher.run(), name="publisher"),
             asyncio.create_task(self.noter.run(), name="noter"),
+            asyncio.create_task(self.projector.run(), name="projector"),
         }
         waiting = asyncio.create_task(stopping.wait(), name="stopping")
         try:
@@ -286,6 +316,13 @@ async def serve(settings: Settings, on_listening: Callable[[], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     async with store(settings, migrates=True) as opened:
+        excess = await roles.powers(opened.url)
+        if excess:
+            hint = "give it a role that is a member of gx_writer only (deploy/README.md)"
+            log.warning(
+                "the database role of the service could rewrite the log",
+                extra={"may": excess, "hint": hint},
+            )
         clock = SystemClock()
         writer = leader(settings, opened, clock)
         seen = await cluster(settings, clock, writer.may_act)

@@ -306,14 +306,15 @@ class Arrivals:
 
     def _free(self, node: NodeName, pod: Pod, assumed: dict[PodUid, NodeName]) -> int:
         """Count what kube-scheduler believes to be free on a node for a pod; nominated pods count like running ones."""
-        used = 0
-        for other in self.cluster.seen.pods.values():
-            nominated = other.nominated == node and other.priority >= pod.priority
-            here = node in (other.node, assumed.get(other.uid)) or (
-                other.node is None and nominated
-            )
-            if here and other.uid != pod.uid:
-                used += _size(other)
+        view = self.cluster.seen
+        here = set(view.on_node.get(node, {}))
+        here |= {uid for uid, where in assumed.items() if where == node}
+        here |= {
+            other.uid
+            for other in view.nominated.values()
+            if other.nominated == node and other.priority >= pod.priority
+        }
+        used = sum(_size(view.pods[uid]) for uid in here if uid != pod.uid and uid in view.pods)
         return GPUS - used
 
     async def _preempt(self, pod: Pod) -> None:

@@ -317,7 +317,7 @@ class Stage:
             reporter=self.reporter, clock=self.clock, settings=self.settings,
         )  # fmt: skip
         self.scheduling = Scheduling(
-            cluster=self.cluster, leader=self.leader, admission=self.admission,
+            cluster=self.cluster, leader=self.leader, inputs=self.inputs, admission=self.admission,
             barriers=self.barriers, clock=self.clock, settings=self.settings,
         )  # fmt: skip
         self.tasks: list[asyncio.Task[Any]] = []

@@ -25,7 +25,8 @@ from extender.core.errors import (
     StoreUnavailable,
 )
 from extender.core.events import AnyFact, Event, RootObserved
-from extender.core.ids import NIL_ROOT, Epoch, Position, RootUid
+from extender.core.ids import NIL_ROOT, Epoch, NodeName, Position, RootUid
+from extender.core.state import EMPTY, evolve
 from extender.service.matching import matches
 from extender.service.ports import (
     Checkpoint,
@@ -38,11 +39,13 @@ from extender.service.ports import (
     Mark,
     Page,
 )
+from extender.store.checkpoints import KEPT, RUNG_EVENTS, RUNGS
 from extender.store.codec import EMPTY_CHAIN, chain, to_event, to_row
 
 START = Position(0)
 COPIED = (
     "rows", "ids", "versions", "epoch", "lease", "holder", "address", "renewed_us", "ttl_ms", "checkpoints", "inputs",
+    "projected",
 )  # fmt: skip
 
 
@@ -67,6 +70,7 @@ class FakeDatabase:
         self.ttl_ms = 0
         self.checkpoints: dict[tuple[int, str], Checkpoint] = {}
         self.inputs: dict[str, DecisionInput] = {}
+        self.projected = 0
         self.appended = asyncio.Condition()
 
     def copy(self) -> dict:
@@ -225,6 +229,13 @@ class FakeEventLog:
         row, digest = db.rows[mark.position - 1]
         return mark.event_id in ("", str(row.event_id)) and mark.chain in (b"", digest)
 
+    async def at(self, position: Position) -> Head | None:
+        db = await self._answering()
+        if not 0 < position <= len(db.rows):
+            return Head() if position == 0 else None
+        row, digest = db.rows[position - 1]
+        return Head(position=position, chain=digest, at_us=row.at_us)
+
     async def find(self, event_ids: Sequence[str]) -> Mapping[str, Position]:
         db = await self._answering()
         wanted = set(event_ids)
@@ -260,21 +271,45 @@ class FakeEventLog:
 
 
 class FakeCheckpoints:
-    """`Checkpoints` in memory."""
+    """`Checkpoints` in memory.
 
-    def __init__(self, database: FakeDatabase | None = None) -> None:
+    Args:
+        database: Shared with the other replicas.
+        rung_events: Shortest stretch of the log for which one older checkpoint is kept.
+        rungs: Stretches at most.
+    """
+
+    def __init__(
+        self,
+        database: FakeDatabase | None = None,
+        *,
+        rung_events: int = RUNG_EVENTS,
+        rungs: int = RUNGS,
+    ) -> None:
         self.database = database or FakeDatabase()
+        self._rung_events = rung_events
+        self._rungs = rungs
 
     async def save(self, checkpoint: Checkpoint) -> None:
         saved = self.database.checkpoints
         saved[checkpoint.position, checkpoint.codec] = checkpoint
-        for key in sorted(saved, reverse=True)[3:]:
-            del saved[key]
+        stretch = self._rung_events
+        while checkpoint.position > stretch * self._rungs:
+            stretch *= 2
+        rungs: dict[int, int] = {}
+        for position, codec in sorted(saved):
+            if codec == checkpoint.codec:
+                rungs.setdefault(position // stretch, position)
+        for key in sorted(saved, reverse=True)[KEPT:]:
+            if key[1] != checkpoint.codec or key[0] not in rungs.values():
+                del saved[key]
 
-    async def newest(self, *, codec: str) -> Checkpoint | None:
+    async def newest(self, *, codec: str, until: Position | None = None) -> Checkpoint | None:
         chains = {row.position: digest for row, digest in self.database.rows}
         for key in sorted(self.database.checkpoints, reverse=True):
             checkpoint = self.database.checkpoints[key]
+            if until is not None and checkpoint.position > until:
+                continue
             if checkpoint.codec == codec and chains.get(checkpoint.position) == checkpoint.chain:
                 return checkpoint
         return None
@@ -340,6 +375,51 @@ class FakeAuditReader:
             )
             for of, found in mine.items()
         )
+
+    async def position_at(self, at_us: int) -> Position:
+        return Position(
+            max((row.position for row, _ in self.database.rows if row.at_us <= at_us), default=0)
+        )
+
+    async def has_namespace(self, namespace: str) -> bool:
+        return namespace != "" and any(
+            row.root.split("/")[0] == namespace for row, _ in self.database.rows
+        )
+
+    async def has_node(self, node: NodeName) -> bool:
+        """Every state up to where it is projected is looked at."""
+        state = EMPTY
+        for row, _ in self.database.rows[: self.database.projected]:
+            state = evolve(state, to_event(row))
+            places = (*(r for g in state.roots.values() for r in g.held.values()),
+                      *(m for g in state.roots.values() for m in g.bound.values()))  # fmt: skip
+            if any(place.node == node for place in places):
+                return True
+        return False
+
+
+class FakeProjection:
+    """`Projection` in memory: how far it is, and nothing else."""
+
+    def __init__(self, database: FakeDatabase | None = None) -> None:
+        self.database = database or FakeDatabase()
+        self.unavailable = False
+
+    async def project(self, upto: Position, *, max_events: int) -> Position:
+        done = await self.projected()
+        end = min(upto, done + max_events, self.database.head.position)
+        self.database.projected = max(done, end)
+        return Position(self.database.projected)
+
+    async def projected(self) -> Position:
+        await asyncio.sleep(0)
+        if self.unavailable:
+            raise StoreUnavailable("the fake is told not to answer")
+        return Position(self.database.projected)
+
+    async def forget(self) -> None:
+        await self.projected()
+        self.database.projected = 0
 
 
 class Script:

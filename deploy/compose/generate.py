@@ -40,7 +40,9 @@ VALUES = {
     "service_account_public_key": f"{ETC}/sa.pub",
     "scheduler_config": "/deploy/kubernetes/scheduler-config.yaml",
 }
-DATABASE_URL = "postgresql://gang:gang@127.0.0.1:5432/gang"
+OWNER_URL = "postgresql://gang:gang@127.0.0.1:5432/gang"
+DATABASE_URL = "postgresql://gang_extender:gang@127.0.0.1:5432/gang"
+INIT = "/docker-entrypoint-initdb.d"
 HEADER = """\
 # Generated from deploy/compose/flags.json; do not edit:
 #   python deploy/compose/generate.py > docker-compose.yml
@@ -151,12 +153,16 @@ def extender() -> dict[str, Service]:
             },
             command=["postgres", "-c", "listen_addresses=127.0.0.1"],
             healthcheck=_health("pg_isready", "--host=127.0.0.1", "--username=gang"),
-            volumes=["postgres:/var/lib/postgresql"],
+            volumes=[
+                "postgres:/var/lib/postgresql",
+                f"./deploy/postgres/roles.sql:{INIT}/10-roles.sql:ro",
+                f"./deploy/compose/logins.sql:{INIT}/20-logins.sql:ro",
+            ],
         ),
         "migrate": _service(
             "extender",
             command=["migrate"],
-            environment=environment,
+            environment={"GANG_EXTENDER_DATABASE_URL": OWNER_URL},
             depends_on=_after(postgres="healthy"),
         ),
         "extender": _service(

@@ -243,6 +243,7 @@ async def play(service: Service) -> None:
     heading("4. What the log says")
     service.say("history", "default/serve")
     service.say("history", "default/train")
+    service.say("report", "reserved")
     service.say("verify")
 
 

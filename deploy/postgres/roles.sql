@@ -6,7 +6,9 @@
 --     CREATE ROLE gang_migrator LOGIN PASSWORD '...' IN ROLE gx_owner;          -- `gang-extender migrate`
 --     CREATE ROLE alice LOGIN PASSWORD '...' IN ROLE gx_auditor;                -- people who ask
 --
--- If the roles come after the schema, run migrations/sql/0001/grants.sql as the owner of the schema.
+-- gx_owner owns everything in schema gx and never logs in; gx_writer calls the functions that write, and reads;
+-- gx_auditor reads what is meant for people. If the roles come after the schema: ownership.sql.
+-- The embedded server runs both files at every start.
 
 DO $do$
 DECLARE
@@ -22,8 +24,10 @@ BEGIN
     EXECUTE format('GRANT CONNECT ON DATABASE %I TO gx_writer, gx_auditor', current_database());
     -- Temporary tables are the one thing that a reader could still write.
     EXECUTE format('REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC', current_database());
+
+    -- gx.evict() ends the session of a wedged leader; it runs as the owner.
+    IF NOT pg_has_role('gx_owner', 'pg_signal_backend', 'MEMBER') THEN
+        GRANT pg_signal_backend TO gx_owner;
+    END IF;
 END
 $do$;
-
--- gx.evict() ends the session of a wedged leader; it runs as the owner.
-GRANT pg_signal_backend TO gx_owner;

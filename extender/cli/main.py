@@ -7,9 +7,9 @@ import sys
 import typer
 
 from extender import __version__
-from extender.cli import audit, live, plan, preemptions, serve
+from extender.cli import audit, live, plan, preemptions, reports, serve, state
 from extender.cli.output import complain
-from extender.core.errors import BadInput, ExtenderError, SchemaOutdated
+from extender.core.errors import BadInput, ExtenderError, NotFound, SchemaOutdated
 
 app = typer.Typer(
     name="gang-extender",
@@ -27,6 +27,9 @@ app.command("explain")(live.explain)
 app.command("history")(audit.history)
 app.command("events")(audit.events)
 app.command("preemptions")(preemptions.preemptions)
+app.command("state")(state.state)
+app.command("project")(state.project)
+app.command("report")(reports.report)
 app.command("replay")(audit.replay)
 app.command("verify")(audit.verify)
 
@@ -50,6 +53,9 @@ def main() -> None:
     """Run the program."""
     try:
         app()
+    except NotFound as error:
+        complain(str(error))
+        sys.exit(1)
     except (BadInput, SchemaOutdated) as error:
         complain(str(error))
         sys.exit(2)

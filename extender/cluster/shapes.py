@@ -23,6 +23,8 @@ from extender.core.errors import BadInput, BadQuantity
 from extender.core.groups import leaf_key
 from extender.core.ids import GroupKey, NodeName, PodUid
 from extender.core.pods import (
+    ENDED_BY,
+    REFUSED,
     HostPort,
     NodeSelector,
     Pod,
@@ -36,6 +38,7 @@ MARKERS: Final = (
         {"gang-extender.dev/member", "gang-extender.dev/bind"}
     )
 )
+MIRROR: Final = "kubernetes.io/config.mirror"
 GROUP_LABELS: Final = ("gang-extender.dev/pod-group", "scheduling.x-k8s.io/pod-group")
 PLAN_ANNOTATION: Final = "gang-extender.dev/plan"
 ENDED: Final = frozenset({"Succeeded", "Failed"})
@@ -58,6 +61,29 @@ NO_VOLUMES: Final = VolumeFacts()
 def ended(found: api.Pod) -> bool:
     """Say whether a pod has run to its end; then it takes no room and is in no view."""
     return found.status.phase in ENDED
+
+
+def made_to_end(found: api.Pod) -> str:
+    """Say why a pod that has ended was made to end; empty: it ended by itself, or nobody says.
+
+    Returns:
+        Reason of DisruptionTarget, reason of its status where a kubelet wrote one, or `REFUSED`.
+
+    Source:
+        pkg/kubelet: a pod that is not let in is Failed with a reason and was never started; one that is evicted
+        for want of resources is Failed with reason Evicted.
+    """
+    status = found.status
+    doomed = _doomed(found)
+    if doomed or status.phase != "Failed" or not status.reason:
+        return doomed
+    started = status.container_statuses or status.init_container_statuses
+    return status.reason if started or status.reason in ENDED_BY else REFUSED
+
+
+def _doomed(found: api.Pod) -> str:
+    marks = (c for c in found.status.conditions if c.type == "DisruptionTarget")
+    return next((c.reason for c in marks if c.status == "True"), "")
 
 
 def pod_of(found: api.Pod, priorities: Priorities, volumes: VolumeFacts = NO_VOLUMES) -> Pod:
@@ -91,14 +117,7 @@ def pod_of(found: api.Pod, priorities: Priorities, volumes: VolumeFacts = NO_VOL
         gates=tuple(gate.name for gate in spec.scheduling_gates),
         deleting=metadata.deletion_timestamp is not None,
         deletes_us=micros(metadata.deletion_timestamp),
-        doomed=next(
-            (
-                c.reason
-                for c in found.status.conditions
-                if (c.type, c.status) == ("DisruptionTarget", "True")
-            ),
-            "",
-        ),
+        doomed=_doomed(found),
         phase=found.status.phase or "Pending",
         unschedulable=next(
             (
@@ -110,6 +129,7 @@ def pod_of(found: api.Pod, priorities: Priorities, volumes: VolumeFacts = NO_VOL
         ),
         resource_version=metadata.resource_version,
         plan=metadata.annotations.get(PLAN_ANNOTATION, ""),
+        static=is_static(found),
         pinned=pinned_to(found),
     )
 
@@ -121,6 +141,17 @@ def group_named(found: api.Pod) -> GroupKey | None:
     if not name and labels:
         name = next((labels[label] for label in GROUP_LABELS if labels.get(label)), "")
     return leaf_key(found.metadata.namespace, name) if name else None
+
+
+def is_static(found: api.Pod) -> bool:
+    """Say whether a pod is the mirror of one that a kubelet runs by itself.
+
+    Source:
+        kubernetes.io/docs/tasks/configure-pod-container/static-pod: the kubelet marks it with the annotation, and
+        the node owns it. Neither preemption nor the Eviction API can end it.
+    """
+    owners = found.metadata.owner_references
+    return MIRROR in found.metadata.annotations or any(o.kind == "Node" for o in owners)
 
 
 def pinned_to(found: api.Pod) -> NodeName | None:

@@ -29,14 +29,29 @@ from extender.cluster.parse import (
     source_of,
 )
 from extender.cluster.priorities import Priorities
-from extender.cluster.shapes import NO_VOLUMES, VolumeFacts, ended, pod_of
+from extender.cluster.shapes import (
+    NO_VOLUMES,
+    VolumeFacts,
+    ended,
+    group_named,
+    made_to_end,
+    pod_of,
+)
 from extender.core.errors import BadInput
 from extender.core.groups import Source, composite_key, leaf_key
 from extender.core.ids import GroupKey, NodeName, PodUid
-from extender.core.pods import NodeSelector, Pod, PodShape, Requirement, SelectorTerm
+from extender.core.pods import (
+    ABSENT,
+    NodeSelector,
+    Pod,
+    PodShape,
+    Requirement,
+    SelectorTerm,
+)
 from extender.core.view import (
     ClusterView,
     with_blueprints,
+    with_end,
     with_group,
     with_guard,
     with_node,
@@ -258,7 +273,9 @@ class World:
         name = found.key
         if ended(found):
             self._drop_pod(name)
-            self._uids[name] = PodUid(found.metadata.uid)
+            self._uids[name] = uid = PodUid(found.metadata.uid)
+            if group_named(found) is not None:
+                self.view = with_end(self.view, uid, made_to_end(found))
             return
         pod = self._pod_of(found)  # raises before anything is changed
         before = self._uids.get(name)
@@ -280,7 +297,7 @@ class World:
             return
         if name in self._kept:
             self._unlink(name)
-        self.view = without_pod(self.view, uid)
+        self.view = with_end(without_pod(self.view, uid), uid, "")
 
     def _unlink(self, name: Name) -> None:
         for claim in _claims_of(self._kept.pop(name)):
@@ -311,7 +328,7 @@ class World:
             claim = self._claims.get(name)
             path = "/".join(name)
             if claim is None:
-                unmodelled.append(f"claim {path} does not exist")
+                unmodelled.append(f"claim {path}{ABSENT}")
                 continue
             if ONE_POD in claim.spec.access_modes:
                 exclusive.append(path)
@@ -319,7 +336,7 @@ class World:
             if not claim.spec.volume_name:
                 unmodelled.append(f"claim {path} is not bound to a volume")
             elif volume is None:
-                unmodelled.append(f"volume {claim.spec.volume_name} of claim {path} does not exist")
+                unmodelled.append(f"volume {claim.spec.volume_name} of claim {path}{ABSENT}")
             else:
                 selectors += (one for one in volume.reach if one not in selectors)
                 if volume.driver:

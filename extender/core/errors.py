@@ -12,7 +12,7 @@ class BadInput(ExtenderError):
 
 
 class NotFound(BadInput):
-    """There is no such thing: show the message, answer 404."""
+    """Nothing goes by the name that was asked for, and nothing ever did: show the message, answer 404 or exit 1."""
 
 
 class HistoryGone(BadInput):

@@ -322,6 +322,27 @@ class RootCompleted(Fact, frozen=True, kw_only=True):
     why: str
 
 
+class RoomRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The largest free room of one resource within one domain of one level."""
+
+    resource: str
+    key: str  # topology key; empty: one node
+    domain: str  # value of the key, or name of the node; empty when nothing is free
+    free: int  # there; CPU in millicores, the rest in units
+    nodes: int  # of that domain, on which some of it is
+    total: int  # free in the whole cluster
+
+
+class RoomMeasured(Fact, frozen=True, kw_only=True):
+    """How much room there was in one place; recorded once a minute, when it is not what was recorded last.
+
+    Free is what running pods (of everybody), reservations and claims of preemptions leave on nodes that take pods.
+    """
+
+    known: Position  # the last fact that is counted in it
+    rooms: tuple[RoomRecord, ...]
+
+
 class DriftFound(Fact, frozen=True, kw_only=True):
     """The fold of the log and the cluster disagree."""
 
@@ -374,6 +395,7 @@ AnyFact: TypeAlias = (
     | PreemptionAbandoned
     | NodeTopologyChanged
     | RootCompleted
+    | RoomMeasured
     | DriftFound
     | HistoryTruncated
     | LeaseTaken

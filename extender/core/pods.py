@@ -56,6 +56,7 @@ class HostPort(msgspec.Struct, frozen=True, order=True):
     ip: str = "0.0.0.0"  # noqa: S104 -- Kubernetes' word for "any address", nothing is bound here
 
 
+ABSENT = " does not exist"  # ends what is told of a claim or a volume that is not there
 # How rules about other pods are told; the rest names the topology key.
 NEEDS_PODS = "pod affinity over "
 AVOIDS_PODS = "pod anti-affinity over "
@@ -128,6 +129,21 @@ def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
             return value is None
 
 
+# Who made a pod end, by the word that tells it: reasons of DisruptionTarget, and of the status of a pod that a kubelet ended.
+REFUSED = "RefusedByKubelet"  # our word for the many reasons not to let a pod in
+EndCause = Literal["preempted", "evicted", "node-lost", "refused-by-kubelet"]
+ENDED_BY: Mapping[str, EndCause] = {
+    "PreemptionByScheduler": "preempted",
+    "Preempting": "preempted",  # a kubelet made room for a critical pod
+    "EvictionByEvictionAPI": "evicted",
+    "DeletionByTaintManager": "evicted",
+    "TerminationByKubelet": "evicted",
+    "Evicted": "evicted",
+    "DeletionByPodGC": "node-lost",
+    REFUSED: "refused-by-kubelet",
+}
+
+
 class PodShape(msgspec.Struct, frozen=True):
     """Everything about a pod that decides where it fits."""
 
@@ -165,6 +181,11 @@ class PodShape(msgspec.Struct, frozen=True):
         return tuple(sorted({*unseen, *(r.text for r in self.rules if r.kind != "apart")}))
 
     @property
+    def lacking(self) -> tuple[str, ...]:
+        """Name the claims and volumes that do not exist: until they do it fits nowhere, whoever goes."""
+        return tuple(text for text in self.unmodelled if text.endswith(ABSENT))
+
+    @property
     def keeps_off(self) -> bool:
         """Say whether it forbids other pods to come near it."""
         return any(rule.kind == "apart" for rule in self.rules)
@@ -197,6 +218,9 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     )
     resource_version: str = ""
     plan: str = ""  # annotation gang-extender.dev/plan: the admission under which it was bound
+    static: bool = (
+        False  # run by its kubelet from a file: deleting what the API shows of it frees nothing
+    )
     pinned: NodeName | None = None  # required affinity on metadata.name (DaemonSets): always passes
 
     @property

@@ -13,6 +13,7 @@ free when the victims are gone and the preemptor runs. The hold ends with the ad
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 from immutables import Map
@@ -23,6 +24,12 @@ from extender.core.events import (
     VictimEvicted,
 )
 from extender.core.ids import Epoch, NodeName, PlanId, PodUid, Position, RootUid
+
+IN_VAIN: Final = (
+    "victims-refuse",
+    "vetoed",
+    "room-lost",
+)  # ends after which somebody went for nothing
 
 
 class Victim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -63,7 +70,9 @@ class Preemption(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     evicted: int = 0  # victims that are gone
     claims: Map[NodeName, tuple[Claim, ...]] = Map()  # empty once admitted or ended
     awaits: frozenset[PodUid] = frozenset()  # terminated already when it was planned
-    extras: bool = False  # the preemptor was satisfied before: it asks for more members
+    extras: frozenset[PodUid] = (
+        frozenset()
+    )  # members it asked for when its minimum was bound already
     ended: bool = False  # completed or abandoned; only begun units are left
 
 
@@ -96,7 +105,7 @@ def planned(event: Event, fact: PreemptionPlanned, *, extras: bool) -> Preemptio
         victims=Map(victims),
         claims=Map({node: tuple(found) for node, found in claims.items()}),
         awaits=frozenset(pod.uid for pod in fact.awaits),
-        extras=extras,
+        extras=frozenset(a.uid for a in fact.assignments) if extras else frozenset(),
     )
 
 

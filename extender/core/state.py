@@ -39,6 +39,7 @@ from extender.core.events import (
     PreemptionCompleted,
     PreemptionPlanned,
     ReservationReleased,
+    RoomMeasured,
     RootCompleted,
     RootInvalid,
     RootObserved,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     _Open: TypeAlias = Callable[[Map[Any, Any]], MutableMapping[Any, Any]]
 
 Phase = Literal["observed", "waiting", "refused", "invalid", "admitted", "satisfied"]
+Standing = Phase | Literal["preempting"]
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -78,6 +80,7 @@ class BoundMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     uid: PodUid
     group: str
     node: NodeName
+    requests: dict[str, int] = {}  # of the reservation that came first; empty where none did
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -107,6 +110,8 @@ class RootState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     observed_us: int = 0
     admitted_us: int = 0
     took: frozenset[str] = frozenset()  # groups it had evicted, Kind/namespace/name (no thrash)
+    in_vain: int = 0  # its preemptions that were given up in vain since one was completed
+    in_vain_us: int = 0  # when the last of them was
 
 
 class VetoKey(msgspec.Struct, frozen=True):
@@ -181,6 +186,8 @@ class _Root(msgspec.Struct, eq=False):
     observed_us: int
     admitted_us: int
     took: frozenset[str]
+    in_vain: int
+    in_vain_us: int
 
     def close(self) -> RootState:
         """Give the state of the root as it is now."""
@@ -189,6 +196,7 @@ class _Root(msgspec.Struct, eq=False):
             plan=self.plan, groups=self.groups, held=_closed(self.held), bound=_closed(self.bound),
             away=_closed(self.away), topology=_closed(self.topology), answer=self.answer,
             observed_us=self.observed_us, admitted_us=self.admitted_us, took=self.took,
+            in_vain=self.in_vain, in_vain_us=self.in_vain_us,
         )  # fmt: skip
 
 
@@ -196,6 +204,7 @@ PREEMPTING: Final = "preempting"  # outcome of an answer: room is being made
 _PreemptionFact: TypeAlias = (
     PreemptionPlanned | VictimEvicted | PreemptionCompleted | PreemptionAbandoned
 )
+_UNKNOWN: Final[dict[str, int]] = {}  # requests of a pod that no reservation was seen for
 _HOLDS_ROOM: Final = ("admitted", "satisfied")  # phases that refusals do not end
 
 
@@ -343,7 +352,7 @@ class Folding:
                 self._preempt(event, fact)
             case HistoryTruncated():
                 self._truncated_epoch = event.epoch
-            case BarrierExpired() | BindFailed() | DriftFound() | LeaseTaken():
+            case BarrierExpired() | BindFailed() | DriftFound() | LeaseTaken() | RoomMeasured():
                 pass
 
     def _root(self, event: Event) -> _Root:
@@ -359,7 +368,7 @@ class Folding:
                 known.uid, known.root, known.kind, known.priority, known.phase, known.plan,
                 known.groups, opened(known.held), opened(known.bound), opened(known.away),
                 opened(known.topology), known.answer, known.observed_us, known.admitted_us,
-                known.took,
+                known.took, known.in_vain, known.in_vain_us,
             )  # fmt: skip
         return root
 
@@ -422,12 +431,16 @@ class Folding:
                 self._set_preemption(uid, preemptions.evicted(event, before, fact))
             case PreemptionCompleted() if before is not None:
                 self._set_preemption(uid, preemptions.completed(before))
+                if uid in self._roots or uid in self._known:
+                    self._root(event).in_vain = 0
             case PreemptionAbandoned() if before is not None:
                 self._set_preemption(uid, preemptions.abandoned(before, fact.finishing))
                 if uid in self._roots or uid in self._known:
                     root = self._root(event)
                     if root.answer is not None and root.answer.outcome == PREEMPTING:
                         root.answer = None  # the next pass says what is now
+                    if fact.why in preemptions.IN_VAIN:
+                        root.in_vain, root.in_vain_us = root.in_vain + 1, event.at_us
             case _:
                 pass
 
@@ -453,11 +466,17 @@ class Folding:
 
     def _bind(self, event: Event, fact: PodBound) -> None:
         root, uid = self._root(event), fact.uid
+        before = root.held.get(uid) or root.away.get(uid) or root.bound.get(uid)
         if uid in root.held:
             self._drop_held(root, uid)
         root.away.pop(uid, None)
         root.bound[uid] = BoundMember(
-            plan=fact.plan, pod=fact.pod, uid=uid, group=fact.group, node=fact.node
+            plan=fact.plan,
+            pod=fact.pod,
+            uid=uid,
+            group=fact.group,
+            node=fact.node,
+            requests=before.requests if before is not None else _UNKNOWN,
         )
         self._root_of[uid] = root.uid
 
@@ -515,6 +534,16 @@ def _preempting(event: Event, fact: PreemptionPlanned) -> Answer:
         f"unit{'s' * (units != 1)} of lower priority make room"
     )
     return Answer(outcome=PREEMPTING, reasons=(text,), position=event.position, at_us=event.at_us)
+
+
+def standing(root: RootState) -> Standing:
+    """Say how a root stands, in the words of the table in `extender/README.md`.
+
+    That is its phase, or *preempting* while it holds no room and its victims go.
+    """
+    if root.phase in _HOLDS_ROOM or root.answer is None or root.answer.outcome != PREEMPTING:
+        return root.phase
+    return PREEMPTING
 
 
 def barrier_unit(groups: tuple[GroupRecord, ...], leaf: str) -> GroupRecord:

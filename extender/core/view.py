@@ -57,6 +57,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     blueprints: Map[tuple[str, str], tuple[Blueprint, ...]] = Map()  # Workload (namespace, name)
     guards: Map[GroupKey, Guard] = Map()  # only where an API server knows finalizers
     budgets: Map[tuple[str, str], PodDisruptionBudget] = Map()  # by namespace and name
+    ends: Map[PodUid, str] = Map()  # members that ended and are not deleted yet: who made them end
     generation: int = 0  # changes with the set of nodes, their labels, taints or allocatable
     revision: int = 0  # changes with anything
 
@@ -210,6 +211,17 @@ def without_pod(view: ClusterView, uid: PodUid) -> ClusterView:
     elif pod.nominated is not None:
         changes["nominated"] = view.nominated.delete(uid)
     return msgspec.structs.replace(view, **changes)
+
+
+def with_end(view: ClusterView, uid: PodUid, why: str) -> ClusterView:
+    """Set why a pod was made to end; empty forgets it.
+
+    No change of the revision: it comes with the end of the pod, and to forget it changes no decision.
+    """
+    if view.ends.get(uid, "") == why:
+        return view
+    changed = view.ends.set(uid, why) if why else view.ends.delete(uid)
+    return msgspec.structs.replace(view, ends=changed)
 
 
 def forest_of(view: ClusterView) -> Forest:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 
 from extender.core.decisions.admission import (
@@ -23,11 +23,12 @@ from extender.core.decisions.admission import (
 from extender.core.decisions.differences import Circumstances, Nominations
 from extender.core.decisions.evictions import decide_evictions
 from extender.core.decisions.holds import cleared
+from extender.core.decisions.leaving import held_below, is_leaving, leaving
 from extender.core.decisions.preemption import (
     decide_preemption,
     still_makes_room,
 )
-from extender.core.decisions.reconcile import decide_reconcile
+from extender.core.decisions.reconcile import Agreement, decide_reconcile
 from extender.core.decisions.standing import Refusals
 from extender.core.decisions.vetoes import Suspicions, decide_vetoes
 from extender.core.errors import ClusterUnavailable, NotLeading, StoreUnavailable
@@ -111,11 +112,14 @@ class Admission:
         self._questions = Questions(settings.plan_budget)
         self._stillness = Stillness(self._questions.rows)
         self._suspicions = Suspicions()
+        self._agreement = Agreement()
         self._nominations = Nominations()
         self._refused = Refusals()
         self._asking = Asking(clock, wanted=settings.preemption == "on")
         self._not_before: dict[RootUid, int] = {}  # a costly refusal is not repeated at once
         self._counted: dict[RootUid, int] = {}  # when a tree was last answered
+        self._leaving: Mapping[GroupKey, int] = {}
+        self._leaving_of: tuple[object, object] = (None, None)  # view and preemptions it is made of
         self._to_explain: list[GroupKey] = []  # certain to be refused, in this pass
 
     def ready(self) -> bool:
@@ -132,6 +136,8 @@ class Admission:
                     await self.run_pass()
                     self.passes += 1
                     self.reconciled_takes = takes
+                    if self.passes == 1:
+                        self.planner.warm()  # now that calls are answered
             except (NotLeading, StoreUnavailable, ClusterUnavailable) as error:
                 log.warning("pass given up", extra={"error": str(error)})
                 await asyncio.sleep(0.2)
@@ -174,8 +180,15 @@ class Admission:
     def _still(self) -> bool:
         """Say whether nobody who waits can be admitted, as in the last pass."""
         view, state = self._look()
-        hints = self._suspicions.hints(view)
-        return self._stillness.holds(view, state, self.forest, hints, self._clock.monotonic_ms())
+        hints, now_ms = self._suspicions.hints(view), self._clock.monotonic_ms()
+
+        def by_time(priority: int, since_ms: int) -> bool:
+            paused = any(until_ms > since_ms for until_ms in self._not_before.values())
+            return (
+                paused or bool(state.vetoes) or self._asking.somebody_below(view, state, priority)
+            )
+
+        return self._stillness.holds(view, state, self.forest, hints, now_ms, by_time=by_time)
 
     async def _admit_all(self) -> None:
         """Try every pending root in turn."""
@@ -221,8 +234,11 @@ class Admission:
         )
         known = self.evictor.knowledge(now.actor, now.cause, view)
         drafts = decide_evictions(view, state, self.forest, known)  # before a root completes
-        self._asking.heard(drafts)
-        drafts += decide_reconcile(view, state, self.forest, now)
+        if not self._agreement.stands(view, state, self.forest, now):
+            found = decide_reconcile(view, state, self.forest, now)
+            if not found:
+                self._agreement.reached(view, state, self.forest, now)
+            drafts += found
         await self._recording.now([*drafts, *self._nominations.look(view, state, now)])
         await self._learn()
 
@@ -252,8 +268,10 @@ class Admission:
         await self._recording.now(drafts)
 
     def _expired(self, state: ReservationState) -> frozenset[RootUid]:
+        found: set[RootUid] = set()
+        if not state.held_on:
+            return frozenset(found)
         oldest_us = self._clock.now_us() - self._settings.reservation_ttl_s * 1_000_000
-        found = set()
         for root in state.roots.values():
             pending = state.preemptions.get(root.uid)
             if pending is not None and pending.victims:
@@ -305,6 +323,8 @@ class Admission:
             again = self._asking.may(view, self._leader.speculative, current)
             if not (again if pending is None else cleared(view, pending)):
                 return True
+        if is_leaving(self._leaves(view), current):
+            return False
         started_ms = self._clock.monotonic_ms()
         answer = self.planner.at_once(request)
         if not may_admit(view, pending, answer):
@@ -318,6 +338,15 @@ class Admission:
             METRICS.planned(answer, self._clock.monotonic_ms() - started_ms)
             self._decided(current, request, answer, self.planner.encode(request))
         return False
+
+    def _leaves(self, view: ClusterView) -> Mapping[GroupKey, int]:
+        """Give the leaves of units that are being evicted."""
+        state = self._leader.speculative
+        known_view, known_preemptions = self._leaving_of
+        if known_view is not view or known_preemptions is not state.preemptions:
+            self._leaving = leaving(view, state)
+            self._leaving_of = (view, state.preemptions)
+        return self._leaving
 
     def _asks(self, tree: Tree, request: PlanRequest, verdict: Verdict | Later) -> bool:
         """Say whether to look for victims after this answer: nothing of the tree can be placed otherwise."""
@@ -344,7 +373,6 @@ class Admission:
         if pending is not None:
             known = self.evictor.knowledge(recipe.actor, recipe.cause, view)
             drafts = before_verdict(view, pending, verdict, known)
-            self._asking.heard(drafts)
         drafts += decide_verdict(
             self._leader.speculative, tree, request, verdict, recipe, self._asking.considered(uid)
         )
@@ -431,8 +459,13 @@ class Admission:
         if not still_makes_room(asked, answer, self._about_room(current, now)):
             self._barriers.nudge()  # the world moved while we searched: the next pass asks again
             return True
+        units = [unit.name for unit in answer.victims]
+        held = held_below(view, state, self.forest, units)
+        if not self._barriers.binding().isdisjoint(r.uid for r in held):
+            self._barriers.nudge()  # a member of a victim is being bound: it goes whole a moment later
+            return True
         recipe = self._recipe(encoded.digest, f"cluster revision {view.revision}")
-        drafts = decide_preemption(view, state, current, asked, answer, recipe)
+        drafts = decide_preemption(view, state, self.forest, current, asked, answer, recipe)
         self._asking.answered(uid, None, took_ms)
         self._recording.soon(drafts, encoded)
         await self._recording.done()

@@ -245,7 +245,7 @@ class Evictor:
 def _groups_of(view: ClusterView, victim: Victim) -> list[Group]:
     """Give the groups of a unit above one of its pods, leaf first; none where the pod is the unit."""
     pod = view.pods.get(victim.uid)
-    above = groups_above(view, pod) if pod is not None else []
+    above = groups_above(view, pod.group) if pod is not None else []
     names = [str(group.key) for group in above]
     # a tree that is not as it was planned has no such unit any more: then no group of it is marked
     return above[: names.index(victim.unit) + 1] if victim.unit in names else []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import importlib
 import logging
 import multiprocessing
 import os
@@ -30,6 +31,9 @@ AT_ONCE_CELLS_MAX = 16_000_000  # pairs of member and node
 AT_ONCE_GROUPS_MAX = 50
 AT_ONCE_EFFORT = 500  # search nodes
 PR_SET_PDEATHSIG = 1
+SOLVER = (
+    "ortools.sat.python.cp_model"  # takes a second to load, so it is loaded where it is needed only
+)
 T = TypeVar("T")
 
 
@@ -55,6 +59,10 @@ class Planner:
             return "search"
         self._fleet = self._fleet.renewed(request.nodes)
         return plan_at_once(request, self._fleet, effort=AT_ONCE_EFFORT)
+
+    def warm(self) -> None:
+        """Start the worker and let it load the solver, so that the first long search finds both there."""
+        self._worker().submit(_load_solver)  # if it dies of that, the first search starts another
 
     async def plan(self, encoded: DecisionInput) -> Verdict:
         """Plan a tree, however long it takes.
@@ -85,13 +93,16 @@ class Planner:
             return await self._send(work, encoded, *more)
 
     async def _send(self, work: Callable[..., T], encoded: DecisionInput, *more: object) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._worker(), work, encoded.head, encoded.parts, *more)
+
+    def _worker(self) -> ProcessPoolExecutor:
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(
                 1, mp_context=context, initializer=begin_worker, initargs=(os.getpid(),)
             )
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, work, encoded.head, encoded.parts, *more)
+        return self._pool
 
     def stop(self) -> None:
         """End the worker at once: Python would wait at its own end for whatever is being planned."""
@@ -128,6 +139,10 @@ def begin_worker(service: int) -> None:
     if os.getppid() != service:  # killed before we asked for the signal
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service decides when to stop
+
+
+def _load_solver() -> None:
+    importlib.import_module(SOLVER)
 
 
 def _plan_bytes(head: bytes, parts: tuple[bytes, ...]) -> Verdict:

@@ -133,6 +133,10 @@ class EventLog(Protocol):
         """Read the end of the log."""
         ...
 
+    async def at(self, position: Position) -> Head | None:
+        """Give the end of the log as it was when it ended at a position; None when it does not reach that far."""
+        ...
+
     async def holds(self, mark: Mark) -> bool:
         """Say whether the log has, at the position of a mark, what the mark knows of it."""
         ...
@@ -162,14 +166,22 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checkpoints(Protocol):
-    """Saved folds; the newest few are kept."""
+    """Saved folds: the newest few to start from, and older ones at even distances to look back from."""
 
     async def save(self, checkpoint: Checkpoint) -> None:
-        """Store a checkpoint and drop all but the newest three."""
+        """Store a checkpoint; drop all but the newest three and, of its codec, one for each stretch of the log.
+
+        Stretches are as long as it takes for the whole log to have no more than a fixed number of them.
+        """
         ...
 
-    async def newest(self, *, codec: str) -> Checkpoint | None:
-        """Give the newest checkpoint of this codec whose chain hash is the log's at its position and whose bytes are whole."""
+    async def newest(self, *, codec: str, until: Position | None = None) -> Checkpoint | None:
+        """Give the newest checkpoint of this codec whose chain hash is the log's at its position and whose bytes are whole.
+
+        Args:
+            codec: What can be decoded.
+            until: None that is newer than this position.
+        """
         ...
 
 
@@ -262,6 +274,39 @@ class AuditReader(Protocol):
 
     async def lives(self, root: str, *, uid: RootUid | None = None) -> Sequence[Life]:
         """Give the root groups that ever went by this `namespace/name`, oldest first; without a name, the one of this UID."""
+        ...
+
+    async def position_at(self, at_us: int) -> Position:
+        """Give the position of the last fact that was recorded up to a time; 0 when there is none."""
+        ...
+
+    async def has_namespace(self, namespace: str) -> bool:
+        """Say whether the log has a fact of any root in this namespace."""
+        ...
+
+    async def has_node(self, node: NodeName) -> bool:
+        """Say whether any member ever held room or ran on this node, as far as that is projected."""
+        ...
+
+
+class Projection(Protocol):
+    """Tables of intervals, made from the log: who held or had which node, and how roots stood."""
+
+    async def project(self, upto: Position, *, max_events: int) -> Position:
+        """Bring them forward, at most so many facts and never behind the end of the log; give how far they are.
+
+        Raises:
+            CorruptLog: A fact that the functions of the database do not know.
+            StoreUnavailable: Not done, or not known to be; the next call will do.
+        """
+        ...
+
+    async def projected(self) -> Position:
+        """Say how far they are; 0 when they are empty."""
+        ...
+
+    async def forget(self) -> None:
+        """Empty them, to make them anew from the beginning of the log."""
         ...
 
 

@@ -7,32 +7,25 @@ victims are gone and it does not fit all the same, the preemption is given up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from extender.core.decisions.evictions import Knowledge, abandonment, better_offer
 from extender.core.decisions.holds import cleared
 from extender.core.decisions.units import may_preempt
-from extender.core.events import (
-    AbandonReason,
-    Draft,
-    PreemptionAbandoned,
-    PreemptionCompleted,
-)
+from extender.core.events import AbandonReason, Draft
 from extender.core.groups import Tree
 from extender.core.ids import RootUid
 from extender.core.planner.placement import GIVEN, Plan, PlanRequest, Refusal, Verdict
 from extender.core.planner.preempt import NoPreemption, may_ask
 from extender.core.planner.search import Later
 from extender.core.preemptions import Preemption
-from extender.core.state import ReservationState
+from extender.core.state import ReservationState, RootState
 from extender.core.view import ClusterView
 from extender.service.ports import Clock
 
 AGAIN_MS: Final = 5_000  # a tree that no eviction helped asks again after this time, ...
 AGAIN_PER_MS: Final = 20  # ... or after this many times as long as the search took
 AGAIN_MS_MAX: Final = 300_000  # who evicted in vain waits no longer than that
-IN_VAIN: Final = ("victims-refuse", "vetoed", "room-lost")
 LOWEST_MS: Final = 500  # how often the least priority of all that runs is looked up anew
 
 
@@ -46,10 +39,13 @@ def under_way(state: ReservationState, uid: RootUid) -> Preemption | None:
     if preemption is None or preemption.ended:
         return None
     root = state.roots.get(uid)
-    if root is not None and not preemption.claims:
-        runs = root.phase == "satisfied" and not preemption.extras
-        return None if root.held or runs else preemption
-    return preemption
+    if root is None or preemption.claims:
+        return preemption
+    if preemption.extras:
+        got = any(uid in root.held or uid in root.bound for uid in preemption.extras)
+    else:
+        got = bool(root.held) or root.phase == "satisfied"
+    return None if got else preemption
 
 
 def may_admit(view: ClusterView, preemption: Preemption | None, verdict: Verdict | Later) -> bool:
@@ -89,8 +85,22 @@ def _why_refused(verdict: Verdict) -> tuple[AbandonReason, str]:
     return "room-lost", text
 
 
+def asks_again_us(root: RootState) -> int:
+    """Say from when on a tree may evict again: who did so in vain waits, twice as long each time (no thrash).
+
+    It follows from the log, so a restart does not shorten it.
+    """
+    if not root.in_vain:
+        return 0
+    doubled = min(root.in_vain - 1, AGAIN_MS_MAX.bit_length())  # more would only make large numbers
+    return root.in_vain_us + 1000 * min(AGAIN_MS << doubled, AGAIN_MS_MAX)
+
+
 class Asking:
-    """Which trees may ask for victims now, and what the last search said; memory only."""
+    """Which trees may ask for victims now, and what the last search said.
+
+    How long who evicted in vain has to wait is in the state; the rest is memory only.
+    """
 
     def __init__(self, clock: Clock, *, wanted: bool) -> None:
         """Prepare.
@@ -103,7 +113,6 @@ class Asking:
         self._wanted = wanted
         self._not_before: dict[RootUid, int] = {}
         self._considered: dict[RootUid, tuple[str, ...]] = {}
-        self._in_vain: dict[RootUid, int] = {}  # preemptions given up since one was completed
         self._lowest: int | None = None  # of pods that run, None: nobody does
         self._lowest_ms = -LOWEST_MS
         self._lowest_held: int | None = None  # of trees that hold room
@@ -123,9 +132,14 @@ class Asking:
         root = state.roots.get(uid)
         if root is not None and root.phase == "admitted":
             return False
-        return self._somebody_below(view, state, tree.root.priority) and may_preempt(tree)
+        if root is not None and self._clock.now_us() < asks_again_us(root):
+            return False
+        return self.somebody_below(view, state, tree.root.priority) and may_preempt(tree)
 
-    def _somebody_below(self, view: ClusterView, state: ReservationState, priority: int) -> bool:
+    def somebody_below(self, view: ClusterView, state: ReservationState, priority: int) -> bool:
+        """Say whether anybody may be evicted, and of lower priority somebody runs or holds room."""
+        if not self._wanted:
+            return False
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._lowest_ms >= LOWEST_MS:
             self._lowest_ms = now_ms
@@ -158,17 +172,6 @@ class Asking:
         else:
             self._considered[uid] = answer.reasons
 
-    def heard(self, drafts: Sequence[Draft]) -> None:
-        """Hear how preemptions end: who evicted in vain waits, twice as long each time (no thrash)."""
-        for draft in drafts:
-            if isinstance(draft.fact, PreemptionCompleted):
-                self._in_vain.pop(draft.root_uid, None)
-            elif isinstance(draft.fact, PreemptionAbandoned) and draft.fact.why in IN_VAIN:
-                times = self._in_vain.get(draft.root_uid, 0)
-                self._in_vain[draft.root_uid] = times + 1
-                pause_ms = min(AGAIN_MS * 2**times, AGAIN_MS_MAX)
-                self._not_before[draft.root_uid] = self._clock.monotonic_ms() + pause_ms
-
     def considered(self, uid: RootUid) -> tuple[str, ...]:
         """Give the words of the last search that found nobody."""
         return self._considered.get(uid, ())
@@ -176,7 +179,6 @@ class Asking:
     def keep(self, roots: set[RootUid]) -> None:
         """Forget all other trees."""
         self._not_before = {uid: t for uid, t in self._not_before.items() if uid in roots}
-        self._in_vain = {uid: n for uid, n in self._in_vain.items() if uid in roots}
         self._considered = {uid: c for uid, c in self._considered.items() if uid in roots}
 
 

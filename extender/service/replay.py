@@ -34,7 +34,7 @@ from extender.service.ports import Checkpoint, Checkpoints, EventLog, Head
 
 log = logging.getLogger(__name__)
 
-CODEC = "state-6"  # changes with the meaning or shape of the state; older checkpoints are then passed over
+CODEC = "state-7"  # changes with the meaning or shape of the state; older checkpoints are then passed over
 
 BULK_EVENTS = 20_000  # from here on it pays to unpack the whole state before a fold
 
@@ -55,6 +55,8 @@ class _SavedRoot(msgspec.Struct, frozen=True):
     away: tuple[BoundMember, ...]
     topology: dict[NodeName, dict[str, str]]
     took: frozenset[str]
+    in_vain: int
+    in_vain_us: int
 
 
 class _SavedPreemption(msgspec.Struct, frozen=True):
@@ -72,7 +74,7 @@ class _SavedPreemption(msgspec.Struct, frozen=True):
     begun: frozenset[str]
     evicted: int
     awaits: frozenset[PodUid]
-    extras: bool
+    extras: frozenset[PodUid]
     ended: bool
     victims: tuple[Victim, ...]
     claims: dict[NodeName, tuple[Claim, ...]]
@@ -187,7 +189,17 @@ async def load_state(
         CorruptLog: The log breaks its own rules; never skipped over.
         StoreUnavailable: Try again.
     """
-    state = await _from_checkpoint(checkpoints, until)
+    found = await nearest_checkpoint(checkpoints, until)
+    return await fold_from(await restored(found), event_log, until=until)
+
+
+async def fold_from(
+    state: ReservationState, event_log: EventLog, *, until: Position
+) -> ReservationState:
+    """Fold what stands behind a state, up to a position.
+
+    Raises: as `load_state`.
+    """
     gc_was_on = gc.isenabled()
     gc.disable()  # a fold makes many small objects and no garbage cycles
     try:
@@ -205,9 +217,14 @@ async def load_state(
     return state
 
 
-async def _from_checkpoint(checkpoints: Checkpoints, until: Position) -> ReservationState:
-    found = await checkpoints.newest(codec=CODEC)
-    if found is None or found.position > until:
+async def nearest_checkpoint(checkpoints: Checkpoints, until: Position) -> Checkpoint | None:
+    """Find the newest checkpoint that this version can read, not behind a position."""
+    return await checkpoints.newest(codec=CODEC, until=until)
+
+
+async def restored(found: Checkpoint | None) -> ReservationState:
+    """Read a state back; the empty one where there is no checkpoint, or it does not decode."""
+    if found is None:
         return EMPTY
     try:
         return await asyncio.to_thread(decode_state, found.body)  # megabytes; others get their turn

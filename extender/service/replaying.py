@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
+from extender.core.decisions import node_offers
+from extender.core.decisions.victims import Choice, choose
 from extender.core.errors import CorruptLog
 from extender.core.events import (
     AssignmentRecord,
@@ -47,6 +51,9 @@ def replay_decision(
             f"position {event.position}: the stored input does not have digest {fact.input_digest}"
         )
         raise CorruptLog(msg)
+    if isinstance(fact, PreemptionPlanned) and fact.kind == "Pod":
+        choice = choose(node_offers.decode(stored.head, stored.parts), preemption=fact.preemption)
+        return _replayed(event, fact, _compare_choice(fact, choice), _evicts(fact), _chosen(choice))
     request = decode(stored.head, stored.parts)
     if isinstance(fact, PreemptionPlanned):
         answer = preempt(request)
@@ -94,12 +101,34 @@ def _compare_victims(fact: PreemptionPlanned, answer: Answer) -> list[str]:
     before = {unit.name for unit in fact.victims} | {s.gang for s in fact.superseded}
     after = {unit.name for unit in answer.victims}
     after |= {unit.name.partition("/")[2] for unit in answer.superseded}
+    return _others(before, after) + _moved(fact.assignments, answer.plan.assignments)
+
+
+def _compare_choice(fact: PreemptionPlanned, choice: Choice) -> list[str]:
+    """Compare what the preempt verb recorded for a lone pod with what it would record now."""
+    plan = choice.plan
+    if plan is None:
+        return [f"no unit is taken now: {_chosen(choice)}"]
+    before, after = ({unit.name for unit in f.victims} for f in (fact, plan))
+    costs = [f"cost {plan.cost} instead of {fact.cost}"] if plan.cost != fact.cost else []
+    return _others(before, after) + _moved(fact.assignments, plan.assignments) + costs
+
+
+def _chosen(choice: Choice) -> str:
+    if choice.plan is not None:
+        return _evicts(choice.plan)
+    nodes = ", ".join(candidate.node for candidate in choice.candidates)
+    return f"kube-scheduler may use {nodes}" if nodes else "no node may be used"
+
+
+def _others(before: set[str], after: set[str]) -> list[str]:
     texts = [f"{name}: stays now" for name in sorted(before - after)]
-    texts += [f"{name}: has to go now" for name in sorted(after - before)]
-    return texts + _moved(fact.assignments, answer.plan.assignments)
+    return texts + [f"{name}: has to go now" for name in sorted(after - before)]
 
 
-def _moved(before: tuple[AssignmentRecord, ...], after: tuple[Assignment, ...]) -> list[str]:
+def _moved(
+    before: Sequence[AssignmentRecord], after: Sequence[Assignment | AssignmentRecord]
+) -> list[str]:
     was, now = {a.uid: a.node for a in before}, {a.uid: a.node for a in after}
     names = {a.uid: a.pod for a in before} | {a.uid: a.pod for a in after}
     return [

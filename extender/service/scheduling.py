@@ -8,19 +8,28 @@ nobody is told what is not durable. "Cannot answer now" is an error, "not placea
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from extender.core.decisions.leaving import give_back, held_below
+from extender.core.decisions.node_offers import encode
 from extender.core.decisions.verbs import (
     FilterDecision,
     decide_filter,
     decide_prioritize,
-    empty_shares,
     reservation_of,
+    room_scores,
 )
-from extender.core.decisions.victims import Candidate, decide_victims
+from extender.core.decisions.victims import (
+    Candidate,
+    answered_before,
+    choose,
+    question_about,
+    recorded,
+)
 from extender.core.errors import (
     BindRefused,
     CannotAnswer,
@@ -34,12 +43,19 @@ from extender.core.pods import Pod
 from extender.service.admission import Admission
 from extender.service.barriers import Barriers, BindCall
 from extender.service.leading import Leader
-from extender.service.ports import Binding, Clock, Cluster, PodRef
+from extender.service.ports import (
+    Binding,
+    Clock,
+    Cluster,
+    DecisionInput,
+    DecisionInputs,
+    PodRef,
+)
 from extender.settings import Settings
 
 log = logging.getLogger(__name__)
 # To look at every node takes longer than all the rest of a call, and binds change little of it.
-SHARES_KEPT_MS = 500
+SCORES_KEPT_MS = 500
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -58,6 +74,7 @@ class Scheduling:
         *,
         cluster: Cluster,
         leader: Leader,
+        inputs: DecisionInputs,
         admission: Admission,
         barriers: Barriers,
         clock: Clock,
@@ -65,12 +82,13 @@ class Scheduling:
     ) -> None:
         self._cluster = cluster
         self._leader = leader
+        self._inputs = inputs
         self._admission = admission
         self._barriers = barriers
         self._clock = clock
         self._settings = settings
-        self._shares: Mapping[NodeName, float] = {}
-        self._shares_until_ms = 0
+        self._scores: Mapping[NodeName, int] = {}
+        self._scores_until_ms = 0
 
     def checks(self) -> tuple[Check, ...]:
         """Say what readiness rests on."""
@@ -115,17 +133,15 @@ class Scheduling:
         if any(not check.ok for check in self.checks()):
             return ()
         known = self._cluster.view().pods.get(pod.uid, pod)
-        return decide_prioritize(
-            self._leader.acknowledged, known, offered, self._recent_empty_shares
-        )
+        return decide_prioritize(self._leader.acknowledged, known, offered, self._recent_scores)
 
-    def _recent_empty_shares(self) -> Mapping[NodeName, float]:
+    def _recent_scores(self) -> Mapping[NodeName, int]:
         now_ms = self._clock.monotonic_ms()
-        if now_ms >= self._shares_until_ms:
+        if now_ms >= self._scores_until_ms:
             keys = self._settings.topology_keys or self._keys_in_use()
-            self._shares = empty_shares(self._cluster.view(), self._leader.acknowledged, keys)
-            self._shares_until_ms = self._clock.monotonic_ms() + SHARES_KEPT_MS
-        return self._shares
+            self._scores = room_scores(self._cluster.view(), self._leader.acknowledged, keys)
+            self._scores_until_ms = self._clock.monotonic_ms() + SCORES_KEPT_MS
+        return self._scores
 
     def _keys_in_use(self) -> tuple[str, ...]:
         groups = self._cluster.view().groups.values()
@@ -140,20 +156,36 @@ class Scheduling:
         self._require_ready()
         view, state = self._cluster.view(), self._leader.speculative
         known = view.pods.get(pod.uid, pod)
+        choice = answered_before(view, state, known)
+        if choice is not None:
+            return choice.candidates
+        question = question_about(view, state, self._admission.forest, known, offered)
         wanted = PlanId(self._clock.new_id()) if self._settings.preemption == "on" else None
-        choice = decide_victims(
-            view, state, self._admission.forest, known, offered, preemption=wanted
-        )
+        choice = choose(question, preemption=wanted)
         if choice.plan is not None:
+            units = (unit.name for unit in choice.plan.victims)
+            held = held_below(view, state, self._admission.forest, units)
+            if not self._barriers.binding().isdisjoint(r.uid for r in held):
+                return ()  # a member of a victim is being bound: kube-scheduler asks again
+            encoded = encode(question)
+            actor, cause = self._settings.holder, f"preempt of pod {known.path}"
             draft = Draft(
                 root_uid=RootUid(known.uid),
                 root=known.path,
-                fact=choice.plan,
-                actor=self._settings.holder,
-                cause=f"preempt of pod {known.path}",
+                fact=recorded(view, choice.plan, encoded.digest),
+                actor=actor,
+                cause=cause,
             )
+            drafts = [*give_back(state, held, but=(), actor=actor, cause=cause), draft]
+            stored = DecisionInput(
+                digest=encoded.digest,
+                head=encoded.head,
+                parts=encoded.parts,
+                hashes=encoded.hashes,
+            )
+            save = functools.partial(self._inputs.save, stored)
             try:
-                await self._leader.record([draft])
+                await self._leader.record_soon(drafts, save)
             except (NotLeading, StoreUnavailable) as error:
                 raise CannotAnswer(f"cannot answer now: {error}") from error
         return choice.candidates

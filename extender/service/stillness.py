@@ -1,13 +1,13 @@
 """Whether a pass has anything to admit: not while every pending tree stands refused and there is only less room.
 
 Most changes of a busy cluster take room, or give it where nobody waits for it. A pass that found every
-pending tree refused on no less room than now need not be repeated tree by tree. What ends by time (vetoes,
-pauses, questions for victims) is looked at once in `LOOK_MS`.
+pending tree refused on no less room than now need not be repeated tree by tree. Where something ends by time
+(vetoes, pauses, questions for victims), that is looked at once in `LOOK_MS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -21,6 +21,7 @@ from extender.core.state import ReservationState
 from extender.core.view import ClusterView
 
 LOOK_MS = 1_000
+PATIENT_MS = 5_000  # where nothing is known to end by time
 
 
 class _Outlook(msgspec.Struct):
@@ -78,10 +79,26 @@ class Stillness:
         forest: Forest,
         hints: Mapping[PodUid, NodeName],
         now_ms: int,
+        *,
+        by_time: Callable[[int, int], bool],
     ) -> bool:
-        """Say whether a pass could only find every pending tree refused again."""
+        """Say whether a pass could only find every pending tree refused again.
+
+        Args:
+            view: The cluster.
+            state: What is decided.
+            forest: The trees of the view.
+            hints: As `begin` had them.
+            now_ms: Now.
+            by_time: Says of the highest priority that waits, and of the time of that pass, whether time alone
+                may have changed an answer since.
+        """
         known = self._outlook
-        if known is None or now_ms - known.at_ms >= LOOK_MS or known.hints != hints:
+        if known is None or known.hints != hints:
+            return False
+        age_ms = now_ms - known.at_ms
+        highest = max(known.nodes, default=0)
+        if age_ms >= LOOK_MS and (age_ms >= PATIENT_MS or by_time(highest, known.at_ms)):
             return False
         now = _same(view, state, forest)
         if any(a is not b for a, b in zip(known.same, now, strict=True)):

@@ -17,12 +17,12 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from extender.core.events import Event
-from extender.core.ids import NIL_ROOT, Position, RootUid
+from extender.core.ids import NIL_ROOT, NodeName, Position, RootUid
 from extender.service.pacing import Pace
 from extender.service.ports import AuditReader, EventFilter, Life, Page
 from extender.store.codec import Row, to_event
 from extender.store.engine import create_engine, transaction
-from extender.store.tables import EVENT, MENTION, NOTED
+from extender.store.tables import EVENT, MENTION, NOTED, PLACEMENT
 
 LIMIT_MAX = 10_000  # events per answer; whoever wants more asks again with `after`
 PAGE_BYTES_MAX = 8 << 20  # of facts in a page
@@ -128,6 +128,44 @@ class PostgresAuditReader:
         async with transaction(self._engine, "asking the log") as connection:
             rows = (await connection.execute(query)).all()
         return tuple(Life(**row._asdict()) for row in rows)
+
+    async def position_at(self, at_us: int) -> Position:
+        """See `AuditReader.position_at`.
+
+        Raises:
+            StoreUnavailable: No answer, or it took too long.
+        """
+        query = (
+            sa.select(EVENT.c.position)
+            .where(EVENT.c.at_us <= at_us)
+            .order_by(EVENT.c.at_us.desc(), EVENT.c.position.desc())
+            .limit(1)
+        )
+        async with transaction(self._engine, "asking the log") as connection:
+            found = (await connection.execute(query)).scalar_one_or_none()
+        return Position(found or 0)
+
+    async def has_namespace(self, namespace: str) -> bool:
+        """See `AuditReader.has_namespace`.
+
+        Raises:
+            StoreUnavailable: No answer, or it took too long.
+        """
+        if not namespace:
+            return False
+        return await self._is_there(sa.select(EVENT.c.position).where(_namespace == namespace))
+
+    async def has_node(self, node: NodeName) -> bool:
+        """See `AuditReader.has_node`.
+
+        Raises:
+            StoreUnavailable: No answer, or it took too long.
+        """
+        return await self._is_there(sa.select(PLACEMENT.c.node).where(PLACEMENT.c.node == node))
+
+    async def _is_there(self, query: sa.Select[tuple[object, ...]]) -> bool:
+        async with transaction(self._engine, "asking the log") as connection:
+            return (await connection.execute(query.limit(1))).first() is not None
 
 
 Query = sa.Select[Any]

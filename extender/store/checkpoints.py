@@ -19,18 +19,33 @@ from extender.service.ports import Checkpoint, Checkpoints
 from extender.store.engine import transaction
 from extender.store.tables import CHECKPOINT, EVENT
 
-KEPT = 3
+KEPT = 3  # newest ones, to start from
+RUNG_EVENTS = 5_000  # a look back folds about so many events, while the log is short
+RUNGS = 256  # older checkpoints at most; when the log outgrows them every second one goes
 
 
 class PostgresCheckpoints:
     """The `Checkpoints` port on PostgreSQL.
 
     Args:
-        engine: A writing engine of `engine.create_engine`; never the connection that appends.
+        engine: Of `engine.create_engine`, writing if anything is to be saved; never the connection that appends.
+        rung_events: Shortest stretch of the log for which one older checkpoint is kept.
+        rungs: Stretches at most.
     """
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(
+        self, engine: AsyncEngine, *, rung_events: int = RUNG_EVENTS, rungs: int = RUNGS
+    ) -> None:
         self._engine = engine
+        self._rung_events = rung_events
+        self._rungs = rungs
+
+    def stretch(self, position: int) -> int:
+        """Give how many events a kept checkpoint stands for when the log ends at a position."""
+        events = self._rung_events
+        while position > events * self._rungs:
+            events *= 2
+        return events
 
     async def save(self, checkpoint: Checkpoint) -> None:
         """See `Checkpoints.save`. A second one of the same position and codec replaces the first.
@@ -54,17 +69,28 @@ class PostgresCheckpoints:
             .order_by(CHECKPOINT.c.position.desc(), CHECKPOINT.c.saved_at.desc())
             .limit(KEPT)
         )
+        rungs = (
+            sa.select(sa.func.min(CHECKPOINT.c.position))
+            .where(CHECKPOINT.c.codec == checkpoint.codec)
+            .group_by(CHECKPOINT.c.position // self.stretch(checkpoint.position))
+        )
         async with transaction(self._engine, "saving a checkpoint") as connection:
             # The writer may insert and delete here, but not update: what is there is never altered.
             await connection.execute(sa.delete(CHECKPOINT).where(same))
             await connection.execute(insert(CHECKPOINT).values(row).on_conflict_do_nothing())
             await connection.execute(
                 sa.delete(CHECKPOINT).where(
-                    sa.tuple_(CHECKPOINT.c.position, CHECKPOINT.c.codec).not_in(newest)
+                    sa.tuple_(CHECKPOINT.c.position, CHECKPOINT.c.codec).not_in(newest),
+                    sa.not_(
+                        sa.and_(
+                            CHECKPOINT.c.codec == checkpoint.codec,
+                            CHECKPOINT.c.position.in_(rungs),
+                        )
+                    ),
                 )
             )
 
-    async def newest(self, *, codec: str) -> Checkpoint | None:
+    async def newest(self, *, codec: str, until: Position | None = None) -> Checkpoint | None:
         """See `Checkpoints.newest`.
 
         Raises:
@@ -81,6 +107,8 @@ class PostgresCheckpoints:
             .where(CHECKPOINT.c.codec == codec)
             .order_by(CHECKPOINT.c.position.desc())
         )
+        if until is not None:
+            wanted = wanted.where(CHECKPOINT.c.position <= until)
         for skip in range(
             KEPT
         ):  # one body at a time: they are megabytes and the first is nearly always good

@@ -36,12 +36,13 @@ from extender.store.postmaster import (
     last_words,
     predecessor_is_dying,
 )
+from extender.store.roles import AUDITOR, WRITER, prepare_roles
 
 logger = logging.getLogger(__name__)
 
 DATABASE = "gang_extender"
 SUPERUSER = "gang_extender"
-LOGIN_ROLES = (SUPERUSER, "gx_writer", "gx_auditor")  # whom our account may connect as
+LOGIN_ROLES = (SUPERUSER, WRITER, AUDITOR)  # whom our account may connect as
 
 INITDB_TIMEOUT_S = 120.0
 READY_TIMEOUT_S = 60.0  # crash recovery of a full WAL takes its time
@@ -92,7 +93,7 @@ class EmbeddedPostgres:
 
     @property
     def url(self) -> str:
-        """Give the database URL; the server may be down."""
+        """Give the database URL as superuser; the server may be down."""
         lodging = self._lodged()
         return f"postgresql://{SUPERUSER}@/{DATABASE}?host={quote(str(lodging.sockets), safe='')}"
 
@@ -117,6 +118,11 @@ class EmbeddedPostgres:
             StoreUnavailable: The server does not come up; the message ends with its last words.
         """
         await self._start()
+        try:
+            await prepare_roles(self.url)
+        except BaseException:
+            await self.stop()
+            raise
         self._watch = asyncio.create_task(self._keep(), name="embedded-postgres")
         return self.url
 

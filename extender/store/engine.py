@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from extender.core.errors import (
     BadInput,
+    CorruptLog,
     DuplicateEvent,
     ExtenderError,
     Fenced,
@@ -38,6 +39,7 @@ FAULTS: Mapping[str, type[ExtenderError]] = {
     "XE002": HeadMoved,
     "XE003": LeaseHeld,
     "XE004": InvariantBroken,
+    "XE005": CorruptLog,
     "42P01": SchemaOutdated,
     "42703": SchemaOutdated,
     "42883": SchemaOutdated,

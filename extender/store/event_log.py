@@ -51,7 +51,7 @@ SELECT epoch, holder, address, ttl_ms,
        coalesce(clock_timestamp() >= renewed_at + ttl_ms * interval '1 millisecond', true) AS expired
 FROM gx.leader WHERE id = 1 AND epoch > 0
 """
-AT = "SELECT event_id::text, hash FROM gx.event WHERE position = $1"
+AT = "SELECT event_id::text, hash, at_us FROM gx.event WHERE position = $1"
 FIND = "SELECT event_id::text, position FROM gx.event WHERE event_id = ANY ($1::uuid[])"
 
 
@@ -171,6 +171,14 @@ class PostgresEventLog:
         async with self._ask("reading the head") as connection:
             row = await connection.fetchrow(HEAD)
         return Head() if row is None else _head(row["position"], row["hash"], row["at_us"])
+
+    async def at(self, position: Position) -> Head | None:
+        """See `EventLog.at`."""
+        if position == 0:
+            return Head()
+        async with self._ask("looking a position up") as connection:
+            row = await connection.fetchrow(AT, position)
+        return None if row is None else _head(position, row["hash"], row["at_us"])
 
     async def holds(self, mark: Mark) -> bool:
         """See `EventLog.holds`."""

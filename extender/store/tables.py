@@ -8,7 +8,7 @@ keeps the log append-only (functions, triggers, grants) is not here, SQLAlchemy 
 from __future__ import annotations
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import JSON, UUID
+from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, UUID
 
 SCHEMA = "gx"
 CHANNEL = "gx_event"  # NOTIFY channel; the payload is the last position
@@ -43,6 +43,15 @@ EVENT = sa.Table(
     sa.Index("event_type_position_idx", "type", "position"),
     sa.Index("event_at_us_position_idx", "at_us", "position"),
     sa.Index("event_namespace_position_idx", sa.text("split_part(root, '/', 1)"), "position"),
+    # what reports tell by time, as the views write it
+    sa.Index(
+        "event_told_idx",
+        "type",
+        sa.text("to_timestamp(at_us / 1e6::double precision)"),
+        postgresql_where=sa.text(
+            "type IN ('GangAdmitted', 'GangExtended', 'GangRefused', 'RootInvalid', 'MemberLost', 'RoomMeasured')"
+        ),
+    ),
 )
 
 LEADER = sa.Table(
@@ -121,4 +130,139 @@ NOTED = sa.Table(
     sa.PrimaryKeyConstraint("id", name="noted_pkey"),
     sa.CheckConstraint("id = 1", name="noted_id_check"),
     postgresql_with={"fillfactor": "50"},
+)
+
+# Intervals, written by gx.project alone; what the columns mean is said in migrations/sql/0004/comments.sql.
+_UNTIL = sa.text(  # the end of an interval, as views write it
+    "coalesce(to_timestamp(to_at_us / 1e6::double precision), 'infinity'::timestamptz)"
+)
+_SINCE = sa.text("to_timestamp(from_at_us / 1e6::double precision)")  # its begin
+PLACEMENT = sa.Table(
+    "placement",
+    METADATA,
+    sa.Column("pod_uid", sa.Text, nullable=False),
+    sa.Column("pod", sa.Text, nullable=False),
+    sa.Column("root_uid", sa.Text, nullable=False),
+    sa.Column("root", sa.Text, nullable=False),
+    sa.Column("leaf", sa.Text, nullable=False),
+    sa.Column("node", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("plan", sa.Text, nullable=False),
+    sa.Column("priority", sa.BigInteger, nullable=True),
+    sa.Column("extra", sa.Boolean, nullable=True),
+    sa.Column("resources", JSONB, nullable=True),
+    sa.Column("from_position", sa.BigInteger, nullable=False),
+    sa.Column("from_at_us", sa.BigInteger, nullable=False),
+    sa.Column("to_position", sa.BigInteger, nullable=True),
+    sa.Column("to_at_us", sa.BigInteger, nullable=True),
+    sa.Column("end_type", sa.Text, nullable=True),
+    sa.Column("end_why", sa.Text, nullable=True),
+    sa.Column("by_root", sa.Text, nullable=True),
+    sa.Column("by_position", sa.BigInteger, nullable=True),
+    sa.PrimaryKeyConstraint("pod_uid", "from_position", name="placement_pkey"),
+    sa.CheckConstraint("kind IN ('reserved', 'bound')", name="placement_kind_check"),
+    # coalesce: what goes on is found with what ended later, by one range of one index
+    sa.Index("placement_node_idx", "node", sa.text("coalesce(to_position, 9223372036854775807)")),
+    sa.Index("placement_pod_idx", "pod", "from_position"),
+    sa.Index("placement_root_idx", "root", "from_position"),
+    sa.Index(
+        "placement_reserved_idx", _UNTIL, _SINCE, postgresql_where=sa.text("kind = 'reserved'")
+    ),
+    sa.Index("placement_open_idx", "root_uid", postgresql_where=sa.text("to_position IS NULL")),
+    postgresql_with={"fillfactor": "80"},
+)
+
+ROOT_STATE = sa.Table(
+    "root_state",
+    METADATA,
+    sa.Column("root_uid", sa.Text, nullable=False),
+    sa.Column("root", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("priority", sa.BigInteger, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("phase", sa.Text, nullable=False),
+    sa.Column("outcome", sa.Text, nullable=True),
+    sa.Column("reasons", ARRAY(sa.Text), nullable=False),
+    sa.Column("answer_position", sa.BigInteger, nullable=True),
+    sa.Column("from_position", sa.BigInteger, nullable=False),
+    sa.Column("from_at_us", sa.BigInteger, nullable=False),
+    sa.Column("to_position", sa.BigInteger, nullable=True),
+    sa.Column("to_at_us", sa.BigInteger, nullable=True),
+    sa.PrimaryKeyConstraint("root_uid", "from_position", name="root_state_pkey"),
+    sa.CheckConstraint(
+        "state IN ('observed', 'waiting', 'refused', 'preempting', 'invalid', 'admitted', 'satisfied', 'gone')",
+        name="root_state_state_check",
+    ),
+    sa.Index(
+        "root_state_open_idx",
+        "root_uid",
+        unique=True,
+        postgresql_where=sa.text("to_position IS NULL"),
+    ),
+    sa.Index("root_state_root_idx", "root", "from_position"),
+    sa.Index(
+        "root_state_pending_idx",
+        _UNTIL,
+        _SINCE,
+        postgresql_where=sa.text(
+            "state IN ('observed', 'waiting', 'refused', 'preempting', 'invalid')"
+        ),
+    ),
+    sa.Index("root_state_state_idx", "state", "from_position"),
+    postgresql_with={"fillfactor": "80"},
+)
+
+PREEMPTION = sa.Table(
+    "preemption",
+    METADATA,
+    sa.Column("position", sa.BigInteger, autoincrement=False, nullable=False),
+    sa.Column("at_us", sa.BigInteger, nullable=False),
+    sa.Column("preemption", sa.Text, nullable=False),
+    sa.Column("root_uid", sa.Text, nullable=False),
+    sa.Column("root", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("priority", sa.BigInteger, nullable=False),
+    sa.Column("begun", ARRAY(sa.Text), nullable=False),
+    sa.Column("evicted", sa.Integer, nullable=False),
+    sa.Column("pending", sa.Boolean, nullable=False),
+    sa.Column("outcome", sa.Text, nullable=True),
+    sa.Column("ended_position", sa.BigInteger, nullable=True),
+    sa.Column("ended_at_us", sa.BigInteger, nullable=True),
+    sa.PrimaryKeyConstraint("position", name="preemption_pkey"),
+    sa.Index(
+        "preemption_pending_idx", "root_uid", unique=True, postgresql_where=sa.text("pending")
+    ),
+    sa.Index("preemption_root_idx", "root", "position"),
+)
+
+VICTIM = sa.Table(
+    "victim",
+    METADATA,
+    sa.Column("position", sa.BigInteger, nullable=False),
+    sa.Column("pod_uid", sa.Text, nullable=False),
+    sa.Column("pod", sa.Text, nullable=False),
+    sa.Column("node", sa.Text, nullable=False),
+    sa.Column("unit", sa.Text, nullable=False),
+    sa.Column("unit_priority", sa.BigInteger, nullable=False),
+    sa.Column("fate", sa.Text, nullable=False),
+    sa.Column("how", sa.Text, nullable=True),
+    sa.Column("gone_position", sa.BigInteger, nullable=True),
+    sa.Column("gone_at_us", sa.BigInteger, nullable=True),
+    sa.PrimaryKeyConstraint("position", "pod_uid", name="victim_pkey"),
+    sa.CheckConstraint("fate IN ('going', 'gone', 'spared')", name="victim_fate_check"),
+    sa.Index("victim_pod_uid_idx", "pod_uid", "position"),
+    sa.Index("victim_pod_idx", "pod", "position"),
+)
+
+PROJECTION = sa.Table(
+    "projection",
+    METADATA,
+    sa.Column("id", sa.SmallInteger, autoincrement=False, nullable=False),
+    sa.Column("position", sa.BigInteger, nullable=False),
+    sa.Column("at_us", sa.BigInteger, nullable=False),
+    sa.Column(
+        "projected_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False
+    ),
+    sa.PrimaryKeyConstraint("id", name="projection_pkey"),
+    sa.CheckConstraint("id = 1", name="projection_id_check"),
 )

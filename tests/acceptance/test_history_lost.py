@@ -82,6 +82,11 @@ class World:
             lines = reply.read().decode().splitlines()
         return next(float(line.split()[-1]) for line in lines if line.startswith(f"{name} "))
 
+    def published(self):
+        """Give the end of the log as it is known outside of the database; 0 before it first was."""
+        found = self.service.data / "log-end.json"
+        return int(json.loads(found.read_text())["position"]) if found.exists() else 0
+
     def say(self, *words):
         done = subprocess.run(
             self.service.command(*words), check=False, cwd=ROOT, env=self.service.environ,
@@ -222,12 +227,7 @@ async def test_a_backup_is_restored_and_the_service_restarted(world):
         backup = Backup(world.server)
         await backup.take()
         lost = await after_the_copy(world, player)
-        published = world.service.data / "log-end.json"
-        await until(
-            lambda: int(json.loads(published.read_text())["position"]) == len(lost),
-            "published",
-            WITHIN_S,
-        )
+        await until(lambda: world.published() == len(lost), "published", WITHIN_S)
         world.service.kill()
         await backup.restore()
         world.service.start()

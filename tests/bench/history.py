@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from itertools import islice
 from uuid import UUID
 
-import asyncpg
-
 from extender.core.events import (
     AnyFact,
     AssignmentRecord,
@@ -24,20 +22,19 @@ from extender.core.events import (
     PodBound,
     ReleasedPod,
     ReservationReleased,
+    RoomMeasured,
+    RoomRecord,
     RootCompleted,
     RootObserved,
 )
 from extender.core.ids import NIL_ROOT, Epoch, NodeName, PlanId, PodUid, Position, RootUid
-from extender.store.codec import EMPTY_CHAIN, encode_event, link
+from extender.store.codec import EMPTY_CHAIN
+from tests.logs import copy_events, writing_connection
 
 CHUNK = 10_000
 LIVING = 2000  # roots at any time
 NODES = 5000
 START_US = 1_790_000_000_000_000
-COLUMNS = (
-    "position", "event_id", "epoch", "at_us", "type", "ver", "root_uid", "version", "root", "actor",
-    "cause", "cause_position", "payload", "hash",
-)  # fmt: skip
 
 
 def uuid_of(chance: random.Random) -> str:
@@ -140,8 +137,33 @@ def life(chance: random.Random, name: str) -> Iterator[AnyFact]:
     yield RootCompleted(why="deleted")
 
 
-def history(*, seed: int = 7, epoch: int = 1) -> Iterator[Event]:
-    """Give events without end, the lives of `LIVING` roots interleaved; valid wherever it is cut."""
+def measured_room(chance: random.Random, known: int) -> RoomMeasured:
+    """Measure the room on some node and in its domains."""
+    name, labels = node_of(chance.randrange(NODES))
+    places = {"": name, **labels}
+    return RoomMeasured(
+        known=Position(known),
+        rooms=tuple(
+            RoomRecord(
+                resource="nvidia.com/gpu", key=key, domain=domain, free=chance.randrange(400),
+                nodes=1 + chance.randrange(50), total=8 * NODES,
+            )
+            for key, domain in places.items()
+        ),
+    )  # fmt: skip
+
+
+def history(
+    *, seed: int = 7, epoch: int = 1, pace_us: int = 1000, measured_every: int = 0
+) -> Iterator[Event]:
+    """Give events without end, the lives of `LIVING` roots interleaved; valid wherever it is cut.
+
+    Args:
+        seed: Same seed, same events.
+        epoch: Of all of them.
+        pace_us: Microseconds from one to the next on average.
+        measured_every: Every so many events the room is measured; 0: never.
+    """
     chance = random.Random(seed)
     number = position = 0
     at_us = START_US
@@ -154,6 +176,9 @@ def history(*, seed: int = 7, epoch: int = 1) -> Iterator[Event]:
         if position == 0:
             root_uid, root, version = NIL_ROOT, "", 1
             fact: AnyFact = LeaseTaken(holder="bench-0", address="10.0.0.1:8888")
+        elif measured_every and position % measured_every == 0:
+            root_uid, root, version = NIL_ROOT, "", 1 + position // measured_every
+            fact = measured_room(chance, position)
         else:
             at = chance.randrange(LIVING)
             root_uid, root, facts, version = lives[at]
@@ -164,7 +189,7 @@ def history(*, seed: int = 7, epoch: int = 1) -> Iterator[Event]:
                 lives[at] = lives[-1]
                 lives.pop()
         position += 1
-        at_us += chance.randrange(2000)
+        at_us += chance.randrange(2 * pace_us)
         yield Event(
             position=Position(position), event_id=event_id_of(chance, at_us), epoch=Epoch(epoch), at_us=at_us,
             root_uid=root_uid, version=version, root=root, actor="gang-extender-0",
@@ -172,29 +197,19 @@ def history(*, seed: int = 7, epoch: int = 1) -> Iterator[Event]:
         )  # fmt: skip
 
 
-async def write_history(url: str, count: int) -> int:
-    """Fill an empty log with `count` events, chained, past the fence (nobody else is there yet).
+async def write_history(url: str, count: int, **paced: int) -> int:
+    """Fill an empty log with `count` events of `history`, chained, past the fence (nobody else is there yet).
 
     Returns:
         Bytes of all payloads.
     """
-    connection = await asyncpg.connect(url)
+    connection = await writing_connection(url)
     size, previous = 0, EMPTY_CHAIN
     try:
-        await connection.set_type_codec(
-            "json", schema="pg_catalog", encoder=bytes, decoder=bytes, format="binary"
-        )
-        events = islice(history(), count)
+        events = islice(history(**paced), count)
         while chunk := list(islice(events, CHUNK)):
-            records = []
-            for event in chunk:
-                row, image = encode_event(event)
-                previous = link(previous, image)
-                size += len(row.payload)
-                records.append((*row, previous))
-            await connection.copy_records_to_table(
-                "event", schema_name="gx", records=records, columns=COLUMNS
-            )
+            previous, bytes_ = await copy_events(connection, chunk, previous)
+            size += bytes_
         await connection.execute("UPDATE gx.leader SET epoch = 1")
         await connection.execute("VACUUM (ANALYZE) gx.event", timeout=600)
         await connection.execute("CHECKPOINT", timeout=600)

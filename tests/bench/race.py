@@ -22,6 +22,7 @@ from tests.bench.figures import Figure
 from tests.bench.sides import Shape, Side
 from tests.bench.stand import Stand
 from tests.controlplane.api import CONNECTIONS_MAX, Api
+from tests.controlplane.objects import GATE, path_of
 from tests.e2e.scenarios.service import Service
 
 RUNS = Path(__file__).parents[2] / ".bench" / "runs"
@@ -157,6 +158,24 @@ async def create_all(
     return time.monotonic()
 
 
+async def write_all(api: Api, pods: Sequence[dict[str, Any]], nodes: int) -> None:
+    """Nominate, lift the gate and bind, pod by pod, as the service writes it: the floor of what it could take."""
+    queue = iter(enumerate(pods))
+
+    async def worker() -> None:
+        for number, pod in queue:
+            node, path = f"n{number % nodes:05}", path_of(pod, named=True)
+            await api.patch(f"{path}/status", {"status": {"nominatedNodeName": node}})
+            gates = [{"$patch": "delete", "name": GATE}]
+            await api.patch(path, {"spec": {"schedulingGates": gates}}, kind="strategic")
+            target = {"apiVersion": "v1", "kind": "Node", "name": node}
+            await api.post(
+                f"{path}/binding", {"metadata": {"name": pod["metadata"]["name"]}, "target": target}
+            )
+
+    await asyncio.gather(*(worker() for _ in range(CONNECTIONS_MAX - 2)))
+
+
 async def run_once(stand: Stand, side: Side, case: Case) -> Run:
     """Start a side, let it place something small, then measure, then clean up."""
     await stand.sweep()
@@ -167,6 +186,8 @@ async def run_once(stand: Stand, side: Side, case: Case) -> Run:
             for group in side.groups(WARM, stand.minor, "warm"):
                 await api.create(group)
             await create_all(api, warm)
+            if side.name == "writes":
+                await write_all(api, warm, case.nodes)
             if not await watch.until((p["metadata"]["name"] for p in warm), case.deadline_s):
                 raise RuntimeError(f"{side.name} did not bind {WARM} to warm up")
             for group in side.groups(case.shape, stand.minor):
@@ -176,6 +197,8 @@ async def run_once(stand: Stand, side: Side, case: Case) -> Run:
             before, calls = stand.cpu_s(), stand.filter_calls()
             wall_s, began_s = time.time(), time.monotonic()
             created_s = await create_all(api, pods, case.per_s)
+            if side.name == "writes":
+                await write_all(api, pods, case.nodes)
             await watch.until(names, case.deadline_s)
             after, calls = stand.cpu_s(), stand.filter_calls() - calls
             bound = sorted(at - began_s for name, at in watch.at.items() if name in names)
@@ -280,6 +303,8 @@ def figures_of(bench: str, case: Case, runs: dict[str, list[Run]], target: str) 
     if "ungated" in runs:
         made.append(figure(f"{clock}, without our gate", "ungated", "native"))
         made.append(figure(f"{clock}, what our gate costs", "ours", "ungated"))
+    if "writes" in runs:
+        made.append(figure("the writes of a member alone", "writes", "native"))
     if "ordinary" in runs:
         made.append(figure("first create to last bind", "ours", "ordinary"))
     finished = [run for run in runs["ours"] if run.finished]
@@ -313,6 +338,7 @@ def used(runs: dict[str, list[Run]]) -> str:
 # Pods per second, roughly, at the default QPS, at 200/400, and at 5,000
 RATES = {
     "ours": (150, 150, 150),
+    "writes": (300, 300, 300),
     "ungated": (150, 200, 250),
     "native": (24, 90, 150),
     "ordinary": (50, 200, 500),

@@ -19,7 +19,13 @@ from tests.e2e.scenarios.service import ROOT
 
 Object = dict[str, Any]
 # The admission policy that puts our gate on members holds in the first namespace only (stand.py).
-NAMESPACE = {"ours": "ours", "ungated": "theirs", "native": "theirs", "ordinary": "theirs"}
+NAMESPACE = {
+    "ours": "ours",
+    "writes": "ours",
+    "ungated": "theirs",
+    "native": "theirs",
+    "ordinary": "theirs",
+}
 BUILT_IN = {"1.36": "scheduling.k8s.io/v1alpha2", "1.37": "scheduling.k8s.io/v1alpha3"}
 OUR_VERSION = "gang-extender.dev/v1alpha1"
 RACK, ZONE = "topology.kubernetes.io/rack", "topology.kubernetes.io/zone"
@@ -48,7 +54,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 class Side(msgspec.Struct, frozen=True, kw_only=True):
     """One competitor."""
 
-    name: Literal["ours", "ungated", "native", "ordinary"]
+    name: Literal["ours", "writes", "ungated", "native", "ordinary"]
     config: Callable[[str], Object]  # of kube-scheduler, given the URL of the service
     gates: Callable[[str], Mapping[str, bool]]  # of kube-scheduler, by Kubernetes version
     service: bool = False
@@ -59,7 +65,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
     def groups(self, shape: Shape, minor: str, prefix: str = "g") -> list[Object]:
         """Give the groups of a shape, parents first."""
-        if self.name == "ordinary":
+        if self.name in ("ordinary", "writes"):
             return []
         version = OUR_VERSION if self.service else BUILT_IN[minor]
         common: Object = {"version": version, "namespace": self.namespace}
@@ -89,7 +95,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     def pod(self, name: str, group: str, *resources: str) -> Object:
         """Make one pod of a group: 1 CPU, and one of each extended resource."""
         more: Object = {"namespace": self.namespace, "markers": resources}
-        if self.service:
+        if self.service or self.name == "writes":
             more["metadata"] = {"labels": {"gang-extender.dev/pod-group": group}}
         if self.name == "ungated":  # what the policy would add, but for the gate
             more |= {"schedulerName": "gang-scheduler", "markers": (*resources, MEMBER, BIND)}
@@ -131,4 +137,6 @@ UNGATED = Side(name="ungated", config=shipped_config, gates=_no_gates, service=T
 # 1.37 spends 30 s of CPU on a gang of 1,000 instead of 5 s, which would flatter us.
 NATIVE = Side(name="native", config=_stock, gates=_gang_gates)
 NATIVE_TREES = Side(name="native", config=_stock, gates=_tree_gates)
+# Nobody schedules: the loader does the three writes that each member of ours costs, and nothing else happens.
+WRITES = Side(name="writes", config=_stock, gates=_no_gates)
 ORDINARY = Side(name="ordinary", config=_stock, gates=_no_gates)

@@ -37,7 +37,8 @@ from extender.store.engine import create_engine
 from extender.store.event_log import PostgresEventLog
 from extender.store.pages import PAGE, PAGE_EVENTS, reading_connection
 from tests.bench.figures import Figure, Scale
-from tests.bench.history import COLUMNS, admission, write_history
+from tests.bench.history import admission, write_history
+from tests.logs import COLUMNS
 from tests.postgres import fresh_database, running_postgres
 
 TAIL = 10_000
@@ -59,7 +60,7 @@ class Nothing:
     async def save(self, checkpoint: Checkpoint) -> None:
         raise NotImplementedError
 
-    async def newest(self, *, codec: str) -> Checkpoint | None:
+    async def newest(self, *, codec: str, until: Position | None = None) -> Checkpoint | None:
         return None
 
 

@@ -72,12 +72,18 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     filter_calls: int
     service_cpu_s: float  # the service and its planner, while pods came slowly
     unbound: int
+    cpu_s: dict[str, float]  # by program, while pods came at full speed
+    took_s: float  # the time of that
     others: float  # share of the machine's CPU time that went to work that is none of ours
 
     def __str__(self) -> str:
         """Say it in a line of progress."""
         p50, p99 = (quantile(self.latencies_ms, part) for part in (0.5, 0.99))
-        return f"{self.per_s:.0f}/s, p50 {p50:.1f} ms, p99 {p99:.1f} ms, {self.unbound} unbound"
+        cpu = ", ".join(f"{name} {used:.1f}" for name, used in self.cpu_s.items() if used >= 0.05)
+        return (
+            f"{self.per_s:.0f}/s, p50 {p50:.1f} ms, p99 {p99:.1f} ms, {self.unbound} unbound; "
+            f"CPU seconds in {self.took_s:.1f} s at full speed: {cpu}"
+        )
 
 
 async def measure(stand: Stand, side: Side, waiting: Waiting, size: Size) -> Loss:
@@ -102,9 +108,11 @@ async def measure(stand: Stand, side: Side, waiting: Waiting, size: Size) -> Los
             took = [watch.at[name] - at for name, at in sent_at.items() if name in watch.at]
             fast = ordinary("fast", size.at_once)
             began: dict[str, float] = {}
+            at_start = stand.cpu_s()
             await create_all(api, fast, 0, began)
             unbound += await seen(watch, fast)
-            others_s = stand.cpu_s()[OTHERS] - used[OTHERS]
+            at_end = stand.cpu_s()
+            others_s = at_end[OTHERS] - used[OTHERS]
             last_s = max((watch.at[n] for n in began if n in watch.at), default=0)
             return Loss(
                 per_s=size.at_once / (last_s - min(began.values())),
@@ -112,6 +120,8 @@ async def measure(stand: Stand, side: Side, waiting: Waiting, size: Size) -> Los
                 filter_calls=calls,
                 service_cpu_s=service_s,
                 unbound=unbound,
+                cpu_s={name: at_end[name] - at_start.get(name, 0.0) for name in at_end},
+                took_s=last_s - min(began.values()),
                 others=others_s / (time.monotonic() - began_s) / (os.cpu_count() or 1),
             )
     finally:

@@ -195,3 +195,17 @@ async def test_a_page_says_as_of_when_and_whether_there_is_more(reader):
         page = await reader.page(nothing)
         assert (page.events, page.head, page.more) == ((), 9, False)
     assert (await reader.page(EventFilter(after=Position(9), newest_first=True, limit=1))).more
+
+
+@pytest.mark.parametrize(
+    ("at_us", "position"), [(0, 0), (999, 1), (1000, 3), (2999, 5), (4000, 9), (10**18, 9)]
+)
+async def test_a_time_is_a_position(reader, at_us, position):
+    """The last fact up to then, also where several were recorded at once."""
+    assert await reader.position_at(at_us) == position
+
+
+async def test_namespaces_that_were_ever_named(reader):
+    assert await reader.has_namespace("team-a")
+    assert not await reader.has_namespace("team")
+    assert not await reader.has_namespace("")

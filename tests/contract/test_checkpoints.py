@@ -12,16 +12,18 @@ from extender.store.engine import create_engine
 from extender.store.event_log import PostgresEventLog
 from tests.fakes_store import FakeCheckpoints, FakeDatabase, FakeEventLog, Script
 
+LADDER = {"rung_events": 2, "rungs": 4}  # stretches of 2 events up to position 8, of 4 behind
+
 
 @pytest.fixture
 async def store(store_url):
     if store_url is None:
         database = FakeDatabase()
-        yield FakeEventLog(database), FakeCheckpoints(database)
+        yield FakeEventLog(database), FakeCheckpoints(database, **LADDER)
         return
     engine = create_engine(store_url, name="test")
     async with PostgresEventLog(store_url) as log:
-        yield log, PostgresCheckpoints(engine)
+        yield log, PostgresCheckpoints(engine, **LADDER)
     await engine.dispose()
 
 
@@ -65,6 +67,44 @@ async def test_three_are_kept(store, made):
     assert await checkpoints.newest(codec="state.v2") is not None
     newest = await checkpoints.newest(codec="state.v1")
     assert newest in (made[4], made[3])
+
+
+async def found(checkpoints, codec="state.v1"):
+    """Give the positions of all that are kept, looked for from every position."""
+    made = [await checkpoints.newest(codec=codec, until=Position(n)) for n in range(11)]
+    return sorted({checkpoint.position for checkpoint in made if checkpoint})
+
+
+async def test_none_that_is_newer_than_asked_for(store, made):
+    _, checkpoints = store
+    for position in (3, 5, 9):
+        await checkpoints.save(made[position])
+    assert await checkpoints.newest(codec="state.v1", until=Position(8)) == made[5]
+    assert await checkpoints.newest(codec="state.v1", until=Position(5)) == made[5]
+    assert await checkpoints.newest(codec="state.v1", until=Position(2)) is None
+
+
+async def test_one_is_kept_for_each_stretch_of_the_log(store, made):
+    """The first of each stretch and the newest three; every second rung goes when the log outgrows them."""
+    _, checkpoints = store
+    for position in range(1, 9):
+        await checkpoints.save(made[position])
+    assert await found(checkpoints) == [1, 2, 4, 6, 7, 8]
+    await checkpoints.save(made[9])
+    assert await found(checkpoints) == [1, 4, 7, 8, 9]
+    await checkpoints.save(made[10])
+    assert await found(checkpoints) == [1, 4, 8, 9, 10]
+
+
+async def test_rungs_of_another_codec_are_not_kept(store, made):
+    """They are of use to the version that wrote them only, and it makes them again."""
+    _, checkpoints = store
+    for position in (1, 3, 5):
+        await checkpoints.save(msgspec.structs.replace(made[position], codec="state.v0"))
+    for position in (6, 7, 8):
+        await checkpoints.save(made[position])
+    assert await found(checkpoints, "state.v0") == []
+    assert await found(checkpoints) == [6, 7, 8]
 
 
 async def test_saving_again_replaces(store, made):

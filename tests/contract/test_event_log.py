@@ -128,6 +128,17 @@ async def test_an_epoch_is_above_all_that_the_taker_knows(log, replica):
     await log.append(lower, Script(lower).some(1))
 
 
+async def test_the_end_as_it_was_at_a_position(replica):
+    """The head that was, with its hash and time; nothing behind the end."""
+    log = replica()
+    grant = await log.take(holder="a", address="", ttl_ms=60_000)
+    script, heads = Script(grant), [await log.head()]
+    for _ in range(3):
+        await log.append(grant, script.some(1))
+        heads.append(await log.head())
+    assert [await log.at(Position(n)) for n in range(5)] == [*heads, None]
+
+
 async def test_a_mark_is_held_or_not(log):
     """By the id of the fact, by its hash, by both; a position that is not there holds nothing."""
     grant = await take(log)

@@ -24,6 +24,12 @@ class Present(Part, frozen=True, kw_only=True):
     """A field of which only matters that it is there."""
 
 
+class OwnerReference(Part, frozen=True, kw_only=True):
+    """Who an object belongs to; only the kind matters."""
+
+    kind: str = ""
+
+
 class ObjectMeta(Part, frozen=True, kw_only=True):
     """What every object has."""
 
@@ -36,6 +42,7 @@ class ObjectMeta(Part, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     finalizers: tuple[str, ...] = ()
+    owner_references: tuple[OwnerReference, ...] = ()
 
 
 class KubernetesObject(Part, frozen=True, kw_only=True):

@@ -165,6 +165,7 @@ class PodStatus(Part, frozen=True, kw_only=True):
     """What is known of a pod."""
 
     phase: str = ""
+    reason: str = ""  # in CamelCase; a kubelet's, where it made the pod end
     nominated_node_name: str = ""
     conditions: tuple[StoredCondition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()

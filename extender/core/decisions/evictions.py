@@ -165,7 +165,11 @@ def _bound(view: ClusterView, state: ReservationState, preemption: Preemption) -
     root = state.roots.get(preemption.root_uid)
     if root is None or root.phase != "satisfied":
         return 0
-    if preemption.extras and (preemption.claims or root.held):
+    if preemption.extras and (
+        preemption.claims
+        or any(uid in root.held for uid in preemption.extras)
+        or not any(uid in root.bound for uid in preemption.extras)
+    ):
         return 0
     return len(root.bound)
 
@@ -184,7 +188,8 @@ def _why_abandoned(
     tree = forest.trees.get(key)
     if tree is None or tree.problems:
         return "invalid", _problem(tree)
-    wanted = [c.uid for claims in preemption.claims.values() for c in claims]
+    claimed = [c.uid for claims in preemption.claims.values() for c in claims]
+    wanted = claimed or preemption.extras
     if wanted and not any(_waits(view, uid) for uid in wanted):
         return "preemptor-deleted", "the members that room was made for are gone"
     return "", ""

@@ -62,3 +62,25 @@ def held_beyond_victims(
                 if name in needed:
                     needed[name] -= amount
     return {name: amount for name, amount in needed.items() if amount > 0}
+
+
+def behind_victims(
+    view: ClusterView,
+    state: ReservationState,
+    node: NodeName,
+    *,
+    priority: int,
+    root_uid: RootUid | str,
+) -> dict[str, int]:
+    """Give the room on a node that victims of others sit in now and that is theirs when those are gone.
+
+    kube-scheduler counts it twice meanwhile: as taken by the victims, and for the members nominated there.
+
+    Args: as `claimants`.
+    """
+    amounts: dict[str, int] = {}
+    for preemption in claimants(state, node, priority=priority, root_uid=root_uid):
+        beyond = held_beyond_victims(view, preemption, node)
+        for name, amount in wholly_claimed(view, preemption, node).items():
+            amounts[name] = amounts.get(name, 0) + amount - beyond.get(name, 0)
+    return {name: amount for name, amount in amounts.items() if amount}

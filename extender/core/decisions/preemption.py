@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from extender.core.decisions.admission import Recipe, decide_observed, draft_for, still_holds
-from extender.core.decisions.holds import claimants, held_beyond_victims, wholly_claimed
+from extender.core.decisions.holds import behind_victims
+from extender.core.decisions.leaving import give_back, held_below
 from extender.core.decisions.pod_rules import Ruled
 from extender.core.decisions.units import evictable_for
 from extender.core.events import (
@@ -88,16 +89,12 @@ def _behind_victims(
     view: ClusterView, state: ReservationState, tree: Tree
 ) -> Mapping[NodeName, Mapping[str, int]]:
     """Give by node the room that victims of others sit in and that is theirs when they are gone."""
-    found: dict[NodeName, dict[str, int]] = {}
-    for node in state.claimed_on:
-        amounts: dict[str, int] = {}
-        for p in claimants(state, node, priority=tree.root.priority, root_uid=tree.root.uid):
-            beyond = held_beyond_victims(view, p, node)
-            for name, amount in wholly_claimed(view, p, node).items():
-                amounts[name] = amounts.get(name, 0) + amount - beyond.get(name, 0)
-        if any(amounts.values()):
-            found[node] = amounts
-    return found
+    root = tree.root
+    amounts = (
+        (node, behind_victims(view, state, node, priority=root.priority, root_uid=root.uid))
+        for node in state.claimed_on
+    )
+    return {node: found for node, found in amounts if found}
 
 
 def _lessened(node: PlanNode, amounts: Mapping[str, int]) -> PlanNode:
@@ -133,16 +130,18 @@ def _made(request: PlanRequest, units: Collection[PlanUnit]) -> PlanRequest:
 def decide_preemption(
     view: ClusterView,
     state: ReservationState,
+    forest: Forest,
     tree: Tree,
     asked: PlanRequest,
     found: Preemption,
     recipe: Recipe,
 ) -> list[Draft]:
-    """Record a preemption: reservations of others that give way, and the plan, in one append.
+    """Record a preemption: reservations that give way or go with their units, and the plan, in one append.
 
     Args:
         view: The cluster.
         state: What is held.
+        forest: The trees of `view`.
         tree: The preemptor.
         asked: The planner's input.
         found: Its answer.
@@ -165,6 +164,13 @@ def decide_preemption(
                 cause=recipe.cause,
             )
         )
+    drafts += give_back(
+        state,
+        held_below(view, state, forest, (unit.name for unit in found.victims)),
+        but={pod.uid for record in records for pod in record.pods},
+        actor=recipe.actor,
+        cause=recipe.cause,
+    )
     awaited = set(found.awaits)
     fact = PreemptionPlanned(
         preemption=recipe.plan,

@@ -35,6 +35,7 @@ from extender.core.events import (
 )
 from extender.core.groups import Forest, Tree, kind_of
 from extender.core.ids import GroupKey, NodeName, PlanId, PodUid
+from extender.core.pods import ENDED_BY
 from extender.core.state import BoundMember, Reservation, ReservationState, RootState, satisfied
 from extender.core.view import ClusterView
 
@@ -56,6 +57,46 @@ def decide_reconcile(
     for tree in forest.trees.values():
         drafts += bound_outside(view, state, tree, now)
     return drafts
+
+
+class Agreement:
+    """The last look at which log and cluster agreed; on the same parts of both they agree still.
+
+    Most changes of a busy cluster are pods outside of all groups, which matter only where room is held.
+    """
+
+    def __init__(self) -> None:
+        self._seen: tuple[object, ...] = ()
+        self._circumstances: tuple[object, ...] = ()
+
+    def stands(
+        self, view: ClusterView, state: ReservationState, forest: Forest, now: Circumstances
+    ) -> bool:
+        """Say whether `decide_reconcile` could only give nothing again."""
+        seen = _rests_on(view, state, forest)
+        return (
+            len(self._seen) == len(seen)
+            and all(a is b for a, b in zip(self._seen, seen, strict=True))
+            and self._circumstances == _of_moment(now)
+        )
+
+    def reached(
+        self, view: ClusterView, state: ReservationState, forest: Forest, now: Circumstances
+    ) -> None:
+        """Remember a look that found nothing; not where a pod of the log has left its group."""
+        strays = any(uid in view.pods and view.pods[uid].group is None for uid in state.root_of)
+        self._seen = () if strays else _rests_on(view, state, forest)
+        self._circumstances = _of_moment(now)
+
+
+def _rests_on(view: ClusterView, state: ReservationState, forest: Forest) -> tuple[object, ...]:
+    """Name all that `decide_reconcile` reads: of pods only members, of room only where some is held."""
+    parts = (forest, view.nodes, view.groups, view.members, state.roots, state.held_on)
+    return (*parts, view.usage) if state.held_on else parts
+
+
+def _of_moment(now: Circumstances) -> tuple[object, ...]:
+    return (now.started, now.binding, now.posted, now.expired)
 
 
 def _root_drafts(
@@ -108,8 +149,7 @@ def _short_lived(view: ClusterView, root: RootState, now: Circumstances) -> list
     for r in root.held.values():
         if r.uid in now.posted and r.uid not in view.pods:
             facts.append(PodBound(plan=r.plan, pod=r.pod, uid=r.uid, node=r.node, group=r.group))
-            cause: LossCause = "gone" if r.node in view.nodes else "node-lost"
-            facts.append(MemberLost(pod=r.pod, uid=r.uid, node=r.node, cause=cause))
+            facts.append(_lost(view, r))
     return facts
 
 
@@ -184,9 +224,11 @@ def _is_lost(view: ClusterView, uid: PodUid, node: NodeName) -> bool:
     return pod is None or pod.deleting or node not in view.nodes
 
 
-def _lost(view: ClusterView, member: BoundMember) -> MemberLost:
+def _lost(view: ClusterView, member: BoundMember | Reservation) -> MemberLost:
+    """Record a loss with what the cluster shows of its cause: who deleted a pod is shown nowhere."""
     pod = view.pods.get(member.uid)
-    cause: LossCause = "gone" if pod is None else "deleted"
+    made_to = pod.doomed if pod is not None else view.ends.get(member.uid, "")
+    cause: LossCause = ENDED_BY.get(made_to, "gone" if pod is None else "deleted")
     if member.node not in view.nodes:
         cause = "node-lost"
     return MemberLost(pod=member.pod, uid=member.uid, node=member.node, cause=cause)

@@ -204,8 +204,8 @@ class NodeRows:
         if view.nodes is not self._nodes and not self._same_names(view):
             self._begin(view)
             look = set(self._place)
-        elif view.nodes is self._nodes and view.usage is self._usage:
-            look = self._with_taken | taken.keys()
+        elif view.nodes is self._nodes:
+            look = self._with_taken | taken.keys() | _changed(self._usage, view.usage)
         else:
             look = set(self._place)
         changed = False
@@ -245,6 +245,15 @@ class NodeRows:
             row = kept.row  # who takes the room changed, what is left of it did not
         self._kept[name] = _Kept(node, usage, taken, row)
         return row
+
+
+def _changed(before: Map[NodeName, Usage], now: Map[NodeName, Usage]) -> set[NodeName]:
+    """Give the nodes whose usage is another object than before."""
+    if before is now:
+        return set()
+    changed = {name for name, usage in now.items() if before.get(name) is not usage}
+    changed.update(name for name in before if name not in now)
+    return changed
 
 
 def make_row(node: Node, usage: Usage, taken: Taken | None) -> PlanNode:

@@ -7,20 +7,22 @@ nothing is ever evicted for less than its own priority.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
+from extender.core.budgets import PodDisruptionBudget
 from extender.core.decisions.pod_rules import Ruled, counted_by
 from extender.core.decisions.rows import NO_HOLDS
 from extender.core.groups import Forest, Group, Tree, composite_key
-from extender.core.ids import GroupKey, NodeName, PodUid, RootUid
+from extender.core.ids import GroupKey, PodUid, RootUid
 from extender.core.planner.units import (
     Evictable,
     PlanBudget,
     PlanGang,
     PlanUnit,
     PlanVictim,
+    UnitKind,
 )
 from extender.core.pods import Pod, PodShape
 from extender.core.state import Reservation, ReservationState, RootState
@@ -62,10 +64,18 @@ def may_preempt(tree: Tree) -> bool:
     return NEVER not in policies
 
 
-def groups_above(view: ClusterView, pod: Pod) -> list[Group]:
-    """List the groups above a pod, its leaf first, as far as they exist."""
+def _by_path(pods: Iterable[Pod]) -> list[Pod]:
+    return sorted(pods, key=lambda p: p.path)
+
+
+def _unit_name(pod: Pod, above: _Above) -> str:
+    return f"Pod/{pod.path}" if above.whole is None else str(above.whole.key)
+
+
+def groups_above(view: ClusterView, leaf: GroupKey | None) -> list[Group]:
+    """List a leaf and the groups above it, as far as they exist."""
     found: list[Group] = []
-    key = pod.group
+    key = leaf
     while key is not None:
         group = view.groups.get(key)
         if group is None or group in found:
@@ -80,11 +90,18 @@ class _Draft(msgspec.Struct):
 
     name: str
     uid: str
-    kind: str
+    kind: UnitKind
     priority: int
     may_preempt: bool
-    roots: set[str]  # UIDs that spare it
-    pods: list[PlanVictim]
+    pods: list[Pod]
+
+
+class _Above(msgspec.Struct, frozen=True, kw_only=True):
+    """What the groups above the members of a leaf say about them."""
+
+    top: Group | None = None  # the highest that exists
+    whole: Group | None = None  # the highest that is disrupted as a whole
+    tree: Tree | None = None  # theirs, where it can be broken: it does not go as a whole
 
 
 class _Collection:
@@ -101,100 +118,103 @@ class _Collection:
         self.forest = forest
         self.tree = tree
         self.ruled = ruled
+        self.own = {pod.uid for pod in tree.pods}
+        self.above: dict[GroupKey | None, _Above] = {None: _Above()}
+        self.guards: dict[str, list[PodDisruptionBudget]] = {}
+        for budget in sorted(view.budgets.values(), key=lambda b: b.path):
+            self.guards.setdefault(budget.namespace, []).append(budget)
         self.shapes: dict[PodShape, int] = {}
-        self.budgets: dict[tuple[str, str], int] = {}
+        self.budgets: dict[str, int] = {}
         self.gangs: list[PlanGang] = []
         self.gang_of: dict[GroupKey, int] = {}
-        self.own = {pod.uid for pod in tree.pods}
-        self.guards: dict[str, list[tuple[str, str]]] = {}
-        for name in sorted(view.budgets):
-            self.guards.setdefault(name[0], []).append(name)
 
     def collect(self, releasing: set[RootUid], spared: set[str]) -> Evictable:
-        priority = self.tree.root.priority
-        drafts: dict[str, _Draft] = {}
-        barred: set[str] = set()  # units of broken trees with a pod that must stay
-        going: list[PlanVictim] = []
-        for node in sorted(self.view.on_node):
-            if node not in self.view.nodes:
-                continue
-            for pod in sorted(self.view.on_node[node].values(), key=lambda p: p.path):
-                if pod.deleting:
-                    going.append(self._victim(pod, node, ()))
-                    continue
-                found = self._draft(pod) if pod.group is not None else self._lone(pod)
-                if found.priority >= priority or found.roots & spared or pod.uid in self.own:
-                    barred.add(found.name)
-                else:
-                    self._add(drafts, found, pod, node)
+        """Collect; tables are in the order that `evictable_parts` gives them."""
+        drafts, going = self._drafts(spared)
+        budgets = self._add_budgets(drafts)
+        self._add_gangs(drafts)
         units = [
             PlanUnit(
                 name=d.name,
                 uid=d.uid,
-                kind="group" if d.kind == "group" else "pod",
+                kind=d.kind,
                 priority=d.priority,
-                pods=tuple(sorted(d.pods, key=lambda p: p.pod)),
+                pods=tuple([self._victim(pod, running=True) for pod in _by_path(d.pods)]),
                 may_preempt=d.may_preempt,
             )
-            for d in drafts.values()
-            if d.name not in barred
+            for d in sorted(drafts, key=lambda d: (d.kind, d.name))
         ]
-        units += self._reservations(priority, releasing, spared)
+        units += self._reservations(self.tree.root.priority, releasing, spared)
         return Evictable(
-            priority=priority,
+            priority=self.tree.root.priority,
             may_preempt=may_preempt(self.tree),
-            units=tuple(sorted(units, key=lambda u: (u.kind, u.name))),
+            units=tuple(units),  # kinds are in the order of the alphabet
+            going=tuple(self._victim(pod, running=False) for pod in _by_path(going)),
             shapes=tuple(self.shapes),
             gangs=tuple(self.gangs),
-            budgets=tuple(
-                PlanBudget(name=self.view.budgets[n].path, allowed=self.view.budgets[n].allowed)
-                for n in self.budgets
-            ),
-            going=tuple(sorted(going, key=lambda p: p.pod)),
+            budgets=budgets,
         )
 
-    def _add(self, drafts: dict[str, _Draft], found: _Draft, pod: Pod, node: NodeName) -> None:
-        draft = drafts.setdefault(found.name, found)
-        draft.priority = max(draft.priority, found.priority)
-        draft.may_preempt = draft.may_preempt and found.may_preempt
-        draft.pods.append(self._victim(pod, node, self._budgets(pod), self._gang(pod)))
+    def _drafts(self, spared: set[str]) -> tuple[list[_Draft], list[Pod]]:
+        """Give the units that may go, and the pods that terminate."""
+        drafts: dict[str, _Draft] = {}
+        barred: set[str] = set()  # units with a pod that must stay
+        going: list[Pod] = []
+        for node, pods in self.view.on_node.items():
+            for pod in pods.values() if node in self.view.nodes else ():
+                if pod.deleting:
+                    going.append(pod)
+                elif not self._take(drafts, pod, spared):
+                    barred.add(_unit_name(pod, self._above(pod.group)))
+        return [d for d in drafts.values() if d.name not in barred], going
+
+    def _take(self, drafts: dict[str, _Draft], pod: Pod, spared: set[str]) -> bool:
+        """Put a pod into its unit; False where it must stay."""
+        above = self._above(pod.group)
+        top, whole = above.top, above.whole
+        priority = pod.priority if top is None else max(pod.priority, top.priority)
+        uid = pod.uid if whole is None else whole.uid
+        if priority >= self.tree.root.priority or pod.uid in self.own or pod.static:
+            return False
+        if uid in spared or (top is not None and top.uid in spared):
+            return False
+        name = _unit_name(pod, above)
+        draft = drafts.get(name)
+        if draft is None:
+            kind: UnitKind = "pod" if whole is None else "group"
+            draft = _Draft(name, uid, kind, priority, may_preempt=True, pods=[])
+            drafts[name] = draft
+        policies = {pod.preemption_policy, top.preemption_policy if top is not None else ""}
+        draft.priority = max(draft.priority, priority)
+        draft.may_preempt = draft.may_preempt and NEVER not in policies
+        draft.pods.append(pod)
+        return True
 
     # --- what a pod belongs to ---------------------------------------------------------------------
 
-    def _lone(self, pod: Pod) -> _Draft:
-        return _Draft(
-            name=f"Pod/{pod.path}",
-            uid=pod.uid,
-            kind="pod",
-            priority=pod.priority,
-            may_preempt=pod.preemption_policy != NEVER,
-            roots={pod.uid},
-            pods=[],
+    def _above(self, leaf: GroupKey | None) -> _Above:
+        found = self.above.get(leaf)
+        if found is None:
+            found = self.above[leaf] = self._look_above(leaf)
+        return found
+
+    def _look_above(self, leaf: GroupKey | None) -> _Above:
+        above = groups_above(self.view, leaf)
+        whole = [group for group in above if group.mode == "all"]
+        root = self.forest.root_of.get(leaf) if leaf is not None else None
+        tree = self.forest.trees[root] if root is not None else None
+        return _Above(
+            top=above[-1] if above else None,
+            whole=whole[-1] if whole else None,
+            tree=None if tree is None or tree.root.mode == "all" else tree,
         )
 
-    def _draft(self, pod: Pod) -> _Draft:
-        """Find the unit of a pod that names a group."""
-        above = groups_above(self.view, pod)
-        draft = self._lone(pod)
-        if not above:
-            return draft
-        top = above[-1]
-        draft.priority = max(pod.priority, top.priority)
-        draft.may_preempt = NEVER not in {pod.preemption_policy, top.preemption_policy}
-        whole = [group for group in above if group.mode == "all"]
-        if whole:
-            draft.name, draft.uid, draft.kind = str(whole[-1].key), whole[-1].uid, "group"
-        draft.roots = {draft.uid, top.uid}
-        return draft
-
-    def _gang(self, pod: Pod) -> int:
-        """Give the place of a pod's leaf among `gangs`; its whole tree is added the first time."""
-        root = self.forest.root_of.get(pod.group) if pod.group is not None else None
-        if root is None or pod.group is None or self.forest.trees[root].root.mode == "all":
-            return -1  # nothing above it can be broken
-        if pod.group not in self.gang_of:
-            self._add_tree(self.forest.trees[root])
-        return self.gang_of[pod.group]
+    def _add_gangs(self, drafts: Iterable[_Draft]) -> None:
+        """Add the trees of which some pod may go, unless they go as a whole."""
+        leaves = {pod.group for draft in drafts for pod in draft.pods}
+        trees = {tree.root.key: tree for leaf in leaves if (tree := self._above(leaf).tree)}
+        for tree in sorted(trees.values(), key=lambda tree: str(tree.root.key)):
+            self._add_tree(tree)
 
     def _add_tree(self, tree: Tree) -> None:
         inside: set[GroupKey] = set()  # of a unit
@@ -218,25 +238,32 @@ class _Collection:
                 )
             )
 
-    def _budgets(self, pod: Pod) -> tuple[int, ...]:
-        return tuple(
-            self.budgets.setdefault(name, len(self.budgets))
-            for name in self.guards.get(pod.namespace, ())
-            if self.view.budgets[name].protects(pod.namespace, pod.labels)
-        )
+    def _add_budgets(self, drafts: Iterable[_Draft]) -> tuple[PlanBudget, ...]:
+        """Number the budgets that protect somebody who may go, in order of their names."""
+        if not self.guards:
+            return ()
+        used = {b.path: b for draft in drafts for pod in draft.pods for b in self._guarding(pod)}
+        self.budgets = {path: number for number, path in enumerate(sorted(used))}
+        return tuple(PlanBudget(name=path, allowed=used[path].allowed) for path in self.budgets)
 
-    def _victim(
-        self, pod: Pod, node: NodeName, budgets: tuple[int, ...], gang: int = -1
-    ) -> PlanVictim:
+    def _guarding(self, pod: Pod) -> list[PodDisruptionBudget]:
+        guards = self.guards.get(pod.namespace, ())
+        return [budget for budget in guards if budget.protects(pod.namespace, pod.labels)]
+
+    def _victim(self, pod: Pod, *, running: bool) -> PlanVictim:
+        """Describe a pod; who terminates is protected by no budget and missed by no gang any more."""
+        assert pod.node is not None
+        guarded = running and pod.namespace in self.guards
+        gang = self.gang_of.get(pod.group, -1) if running and pod.group is not None else -1
         return PlanVictim(
             pod=pod.path,
             uid=pod.uid,
-            node=node,
+            node=pod.node,
             shape=self._shape(pod.shape),
             created_us=pod.created_us,
-            budgets=budgets,
+            budgets=tuple(self.budgets[b.path] for b in self._guarding(pod)) if guarded else (),
             gang=gang,
-            rules=counted_by(self.ruled, pod),
+            rules=counted_by(self.ruled, pod) if self.ruled.rules else (),
         )
 
     def _shape(self, shape: PodShape) -> int:
@@ -253,24 +280,30 @@ class _Collection:
         bound, and its minimum is not.
         """
         units = []
-        for uid, root in sorted(self.state.roots.items()):
-            if not root.held or root.priority >= priority or uid == self.tree.root.uid:
-                continue
+        for name, uid, root in self._lower_roots(priority):
             if uid in releasing or uid in spared or self._started(root):
                 continue
-            waiting = [r for r in root.held.values() if self._unbound(r)]
-            pods = sorted((self._expected(r) for r in waiting), key=lambda p: p.pod)
-            if pods:
+            waiting = sorted(filter(self._unbound, root.held.values()), key=lambda r: r.pod)
+            if waiting:
                 units.append(
                     PlanUnit(
-                        name=f"{root.kind}/{root.root}",
+                        name=name,
                         uid=uid,
                         kind="reservation",
                         priority=root.priority,
-                        pods=tuple(pods),
+                        pods=tuple([self._expected(r) for r in waiting]),
                     )
                 )
         return units
+
+    def _lower_roots(self, priority: int) -> list[tuple[str, RootUid, RootState]]:
+        """Give names, UIDs and states of the others that hold room, in the order of their units."""
+        found = [
+            (f"{root.kind}/{root.root}", uid, root)
+            for uid, root in self.state.roots.items()
+            if root.held and root.priority < priority and uid != self.tree.root.uid
+        ]
+        return sorted(found, key=lambda root: root[:2])
 
     def _unbound(self, reservation: Reservation) -> bool:
         pod = self.view.pods.get(reservation.uid)

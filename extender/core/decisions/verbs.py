@@ -176,25 +176,36 @@ def _protect(
     )
 
 
-def room_beside(
+def room_beside(view: ClusterView, state: ReservationState, name: NodeName, pod: Pod) -> bool:
+    """Say whether a node has room for a pod beside what is held there against it; see `left_beside`."""
+    left = left_beside(view, state, name, pod)
+    asks = dict(pod.shape.requests)
+    return left is None or all(amount >= asks[resource] for resource, amount in left.items())
+
+
+def left_beside(
     view: ClusterView,
     state: ReservationState,
     name: NodeName,
     pod: Pod,
     without: Collection[PodUid] = (),
-) -> bool:
-    """Say whether a node has room for a pod beside what is held there against it.
+) -> dict[str, int] | None:
+    """Give what a node has for a pod beside what is held there against it, of each resource that the pod asks for.
 
     Args:
         view: The cluster.
         state: What is held.
-        name: The node; where nothing is held kube-scheduler alone judges.
+        name: The node.
         pod: Outside of all groups.
         without: Pods to be counted as gone, so that filter and preempt say the same.
+
+    Returns:
+        None where nothing is held: there kube-scheduler alone judges. Resources that the node does not offer are
+        not in it.
     """
     node = view.nodes.get(name)
     if node is None:
-        return True
+        return None
     taken = dict(view.usage.get(name, NOTHING).requests)
     for uid in without:
         leaver = view.pods.get(uid)
@@ -214,46 +225,53 @@ def room_beside(
         for resource, amount in held_beyond_victims(view, preemption, name).items():
             taken[resource] = taken.get(resource, 0) + amount
     if not guarded:
-        return True
-    return all(
-        node.allocatable.get(resource, 0) - taken.get(resource, 0) >= amount
-        for resource, amount in pod.shape.requests
+        return None
+    return {
+        resource: node.allocatable[resource] - taken.get(resource, 0)
+        for resource, _ in pod.shape.requests
         if resource in node.allocatable
-    )
+    }
 
 
 def decide_prioritize(
     state: ReservationState,
     pod: Pod,
     offered: Sequence[NodeName],
-    shares: Callable[[], Mapping[NodeName, float]],
+    scores: Callable[[], Mapping[NodeName, int]],
 ) -> tuple[tuple[NodeName, int], ...]:
-    """Score nodes from 0 to 10; nothing at all where every node would score the same.
+    """Say by how much nodes score above the lowest of those offered, at most 10; only those that do.
 
     For a member its reserved node wins. For any other pod a node scores the more, the less of its
-    narrowest topology domain is still empty, so that the largest free domains stay whole.
+    narrowest topology domain is still empty, so that the largest free domains stay whole. kube-scheduler adds
+    what it is told to its own scores, so what is the same for all says nothing, and each entry costs it time.
 
     Args:
         state: Who holds what.
         pod: Who asks.
         offered: Between which nodes.
-        shares: Gives `empty_shares`, not necessarily of this moment; asked only where it counts.
+        scores: Gives `room_scores`, not necessarily of this moment; asked only where it counts.
     """
     reservation = reservation_of(state, pod.uid)
     if reservation is not None:
-        return tuple((n, SCORE_MAX if n == reservation.node else 0) for n in offered)
-    found = shares()
-    if not found:
+        return ((reservation.node, SCORE_MAX),) if reservation.node in offered else ()
+    found = scores()
+    if not found or not offered:
         return ()
-    return tuple((n, round(SCORE_MAX * (1 - found.get(n, 0.0)))) for n in offered)
+    of_offered = [found.get(name, SCORE_MAX) for name in offered]
+    lowest = min(of_offered)
+    return tuple(
+        (name, score - lowest)
+        for name, score in zip(offered, of_offered, strict=True)
+        if score > lowest
+    )
 
 
-def empty_shares(
+def room_scores(
     view: ClusterView, state: ReservationState, keys: Sequence[str]
-) -> Mapping[NodeName, float]:
-    """Give per node the share of empty nodes in its domain, averaged over the topology keys.
+) -> Mapping[NodeName, int]:
+    """Score nodes by the share of empty nodes in their domain, averaged over the topology keys: 10 for none.
 
-    Empty: neither a pod that requests more than its slot, nor a reservation. Looks at every node.
+    Nodes without any of the keys have no score. Empty: neither a pod that requests more than its slot, nor a reservation. Looks at every node.
     """
     if not keys:
         return {}
@@ -270,9 +288,10 @@ def empty_shares(
             if value is not None:
                 totals[key, value] = totals.get((key, value), 0) + 1
                 empties[key, value] = empties.get((key, value), 0) + (not busy)
-    shares: dict[NodeName, float] = {}
+    scores: dict[NodeName, int] = {}
     for name, node in view.nodes.items():
         found = [(key, node.labels[key]) for key in keys if key in node.labels]
         if found:
-            shares[name] = sum(empties[d] / totals[d] for d in found) / len(found)
-    return shares
+            share = sum(empties[d] / totals[d] for d in found) / len(found)
+            scores[name] = round(SCORE_MAX * (1 - share))
+    return scores

@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
+from extender.core.decisions.holds import behind_victims
 from extender.core.decisions.rows import taken_on, taken_requests
 from extender.core.events import AnyFact, Draft, NodeVetoed, ReleasedPod, ReservationReleased
 from extender.core.ids import NodeName, PlanId, PodUid
@@ -235,7 +236,8 @@ def fits(
 ) -> bool:
     """Say whether by our own model a member could be on its node now, with everything counted.
 
-    Where it could not, kube-scheduler's refusal teaches nothing: reconciliation deals with it.
+    Where it could not, kube-scheduler's refusal teaches nothing: reconciliation deals with it. Nor where members
+    of another preemptor are nominated to room in which its victims still sit: kube-scheduler counts both.
     """
     node = view.nodes.get(reservation.node)
     if node is None:
@@ -248,6 +250,11 @@ def fits(
     ):  # the reservation itself is in it: not even with it is the node overdrawn
         for name, amount in taken_requests(beside).items():
             taken[name] = taken.get(name, 0) + amount
+    promised = behind_victims(
+        view, state, node.name, priority=reservation.priority, root_uid=reservation.root_uid
+    )
+    for name, amount in promised.items():
+        taken[name] = taken.get(name, 0) + amount
     if any(taken.get(name, 0) > node.allocatable.get(name, 0) for name in reservation.requests):
         return False
     row = PlanNode(

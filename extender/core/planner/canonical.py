@@ -2,8 +2,8 @@
 
 The nodes are spread over fixed buckets by a hash of their name, and what rarely changes (labels,
 taints, allocatable) is kept apart from what changes with every pod (free room). One pod more or less
-on a node therefore alters one part of some forty rows; everything else is stored already.
-Equal requests give equal bytes, on any machine.
+on a node therefore alters one part of some forty rows; everything else is stored already. Parts about who
+could be evicted follow those of the nodes (`evictable_parts`). Equal requests give equal bytes, on any machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import msgspec
 
 from extender.core.ids import NodeName
 from extender.core.nodes import Taint
+from extender.core.planner.evictable_parts import from_parts, to_parts
 from extender.core.planner.placement import PlanNode, PlanRequest
+from extender.core.planner.units import Evictable
 from extender.core.pods import HostPort
 
 BUCKETS = 128  # 5,000 nodes: 39 rows each, some 4 kB of room and 8 kB of labels
@@ -46,8 +48,9 @@ class Room(msgspec.Struct, frozen=True, array_like=True):
 class Encoded(msgspec.Struct, frozen=True, kw_only=True):
     """A request in storable pieces."""
 
-    head: bytes  # everything but the nodes
-    parts: tuple[bytes, ...]  # `PARTS` of them, JSON arrays of rows sorted by name
+    head: bytes  # everything but the nodes and who could be evicted
+    parts: tuple[bytes, ...]
+    """`PARTS` about nodes, JSON arrays of rows sorted by name; then any number from `evictable_parts`."""
     hashes: tuple[bytes, ...]  # SHA-256 of head and parts
     digest: str  # SHA-256 of the whole, hex
 
@@ -81,15 +84,22 @@ class Encoder:
         """Encode a request.
 
         Raises:
-            ValueError: The nodes are not sorted by name, or a name occurs twice.
+            ValueError: The nodes are not sorted by name, or a name occurs twice; or see `to_parts`.
         """
         if request.nodes is not self._nodes or not self._parts:
             self._take(request.nodes)
-        head = _ENCODER.encode(msgspec.structs.replace(request, nodes=()))
-        hashes = (hashlib.sha256(head).digest(), *self._hashes)
+        source = request.evictable
+        about_units = tuple(to_parts(source)) if source is not None else ()
+        bare = _bare(source) if source is not None else None
+        head = _ENCODER.encode(msgspec.structs.replace(request, nodes=(), evictable=bare))
+        hashes = (
+            hashlib.sha256(head).digest(),
+            *self._hashes,
+            *(hashlib.sha256(part).digest() for part in about_units),
+        )
         return Encoded(
             head=head,
-            parts=tuple(self._parts),
+            parts=(*self._parts, *about_units),
             hashes=hashes,
             digest=_digest(hashes),
         )
@@ -122,6 +132,10 @@ class Encoder:
         for i, bucket in enumerate(self._bucket):
             self._buckets[bucket].append(i)
         self._parts, self._hashes = [b""] * PARTS, [b""] * PARTS
+
+
+def _bare(source: Evictable) -> Evictable:
+    return Evictable(priority=source.priority, may_preempt=source.may_preempt)
 
 
 def _fixed(n: PlanNode) -> Fixed:
@@ -157,11 +171,11 @@ class Decoder:
         """Put a request together again; `decode(e.head, e.parts)` equals what `e` was made from.
 
         Raises:
-            ValueError: There are not `PARTS` parts, or both halves of a bucket do not name the same nodes.
+            ValueError: Parts are missing or do not belong together.
             msgspec.ValidationError: A piece is not what it should be.
         """
-        if len(parts) != PARTS:
-            raise ValueError(f"{len(parts)} parts, {PARTS} expected")
+        if len(parts) < PARTS:
+            raise ValueError(f"{len(parts)} parts, at least {PARTS} expected")
         known = list(self._known)
         for bucket, (fixed, room, _) in enumerate(self._known):
             if (parts[bucket], parts[BUCKETS + bucket]) != (fixed, room):
@@ -171,7 +185,13 @@ class Decoder:
             every = [row for _, _, rows in known for row in rows]
             self._nodes = tuple(sorted(every, key=lambda n: n.name))
             self._known = known
-        return msgspec.structs.replace(_HEAD.decode(head), nodes=self._nodes)
+        request = msgspec.structs.replace(_HEAD.decode(head), nodes=self._nodes)
+        if len(parts) == PARTS:  # nobody is to be evicted, or the head says whom: it did at first
+            return request
+        if request.evictable is None or request.evictable.units:
+            raise ValueError("parts about units beside a head that has them or wants none")
+        evictable = from_parts(request.evictable, parts[PARTS:])
+        return msgspec.structs.replace(request, evictable=evictable)
 
 
 def _rows(bucket: int, fixed: bytes, room: bytes) -> list[PlanNode]:

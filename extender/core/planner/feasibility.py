@@ -5,7 +5,12 @@ Pure functions of the tree; no node is looked at here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import msgspec
+
 from extender.core.planner.placement import Feasibility, PlanGroup
+from extender.core.pods import PodShape
 
 
 def status(
@@ -82,3 +87,12 @@ def waiting_reasons(group: PlanGroup) -> list[str]:
         f"{threshold(group)} required, {present(group)} {state}"
     )
     return [text, *(line for child in group.groups for line in waiting_reasons(child))]
+
+
+def without_lacking(group: PlanGroup, shapes: Sequence[PodShape]) -> PlanGroup:
+    """Leave out members that fit nowhere for want of a claim or a volume: nobody is to go for them (SPEC E-2)."""
+    return msgspec.structs.replace(
+        group,
+        members=tuple(m for m in group.members if not shapes[m.shape].lacking),
+        groups=tuple(without_lacking(child, shapes) for child in group.groups),
+    )

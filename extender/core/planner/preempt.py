@@ -7,7 +7,8 @@ The rules are SPEC E and issue 5: only a tree that is refused as Unschedulable a
 already may ask for its extras), only units of strictly lower priority go, whole, and none that could
 stay where it runs; nobody is evicted where the verdict is *unknown*. Reservations of lower-priority
 trees cost nothing beside any running pod (DESIGN 9.8); pods that terminate already are counted as
-gone, and if that is enough, nobody is evicted.
+gone, and if that is enough, nobody is evicted. Members whose claims or volumes do not exist are not there for
+it: kube-scheduler refuses them on every node, whoever goes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from extender.core.planner.cheapest import find_cheapest
 from extender.core.planner.construct import Effort, Solution
 from extender.core.planner.diagnose import diagnose, shortfall
 from extender.core.planner.disruption import NOBODY, SHIFT, Cost, Tariff
-from extender.core.planner.feasibility import holds_already, threshold
+from extender.core.planner.feasibility import holds_already, threshold, without_lacking
 from extender.core.planner.model import compile_request
 from extender.core.planner.placement import Plan, PlanRequest, Search, Verdict
 from extender.core.planner.removal import Removal, without
@@ -94,11 +95,18 @@ def preempt(
     """
     source = request.evictable or Evictable(priority=0)
     fleet = fleet if fleet is not None and fleet.nodes is request.nodes else Fleet(request.nodes)
+    lacking = next((t for s in request.shapes for t in s.lacking), "")
+    if lacking:
+        root = without_lacking(request.root, request.shapes)
+        if root != request.root:
+            request, verdict = msgspec.structs.replace(request, root=root), None
     bare = msgspec.structs.replace(request, evictable=None, explain=False)
     verdict = plan(bare, fleet=fleet) if verdict is None else verdict
     spent = verdict.search.nodes
     if isinstance(verdict, Plan):
         idle = _settled(bare, verdict, fleet)
+    elif verdict.outcome == "waiting" and lacking:
+        idle = f"no eviction can help: {lacking}"
     elif verdict.outcome != "impossible":
         idle = f"the refusal is no proof ({verdict.outcome}), so nobody is evicted for it"
     elif verdict.status != "Unschedulable":

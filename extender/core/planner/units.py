@@ -19,7 +19,7 @@ from extender.core.pods import PodShape
 UnitKind = Literal["pod", "group", "reservation"]
 
 
-class PlanVictim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PlanVictim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A pod on a node, assigned or (in a unit of kind `reservation`) only expected there."""
 
     pod: str  # namespace/name
@@ -32,7 +32,7 @@ class PlanVictim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rules: tuple[int, ...] = ()  # indexes into `PlanRequest.rules`: those that count it
 
 
-class PlanUnit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PlanUnit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Pods that go together.
 
     `name`: `Pod/ns/name`, `PodGroup/ns/name` or `CompositePodGroup/ns/name`; of reservations that of
@@ -69,7 +69,7 @@ class Evictable(msgspec.Struct, frozen=True, kw_only=True):
 
     priority: int  # of the root that asks
     may_preempt: bool = True  # False: preemptionPolicy Never
-    units: tuple[PlanUnit, ...] = ()  # sorted by kind and name
+    units: tuple[PlanUnit, ...] = ()  # sorted by kind, name and UID (of a tree made again)
     shapes: tuple[PodShape, ...] = ()
     gangs: tuple[PlanGang, ...] = ()
     budgets: tuple[PlanBudget, ...] = ()

@@ -61,7 +61,9 @@ async def test_a_gang_that_no_node_takes_says_so_and_goes_when_it_can(story: Sto
                 return fact["data"]
         return None
 
-    refused = await eventually(given, timeout_s=90)
+    refused = await eventually(
+        given, timeout_s=150
+    )  # two nodes, each up to 12 s and more to be sure of
     assert refused["outcome"] == "unknown", "a veto is no proof"
     (why,) = [text for text in refused["reasons"] if "refused n0, n1" in text]
     assert "pod anti-affinity over kubernetes.io/hostname" in why

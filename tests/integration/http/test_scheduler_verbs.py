@@ -183,7 +183,8 @@ async def test_every_recorded_call_is_answered_by_the_schema(mode):
                 offered = request["NodeNames"] or [
                     n["metadata"]["name"] for n in request["Nodes"]["items"]
                 ]
-                assert [entry["Host"] for entry in answer] == offered
+                hosts = [entry["Host"] for entry in answer]
+                assert len(hosts) == len(set(hosts) & set(offered)) < len(offered)
         assert {"filter", "prioritize", "bind"} <= verbs
 
 

@@ -8,10 +8,8 @@ import asyncpg
 import pytest
 
 from extender.core.errors import CorruptLog, StoreUnavailable
-from extender.service.ports import Checkpoint, DecisionInput, EventFilter
-from extender.store import migrate
-from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
-from extender.store.checkpoints import PostgresCheckpoints
+from extender.service.ports import DecisionInput
+from extender.store.audit_reader import create_reading_engine
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.engine import create_engine
 from extender.store.event_log import PostgresEventLog
@@ -124,93 +122,6 @@ async def test_the_hash_is_what_its_definition_says(database_url):
     )
     await connection.close()
     assert wrong == 0
-
-
-@pytest.fixture
-async def with_roles(empty_database_url):
-    """A database set up as deploy/README tells: roles.sql, then migrated by a member of gx_owner."""
-    url = empty_database_url
-    await execute(
-        url,
-        (ROOT / "deploy/postgres/roles.sql").read_text(),
-        (ROOT / "deploy/postgres/roles.sql").read_text(),
-        *(
-            f"DO $$ BEGIN CREATE ROLE {login} LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$"
-            for login in ("gx_test_service", "gx_test_migrator", "gx_test_alice")
-        ),
-        "GRANT gx_writer TO gx_test_service",
-        "GRANT gx_owner TO gx_test_migrator",
-        "GRANT gx_auditor TO gx_test_alice",
-    )
-    return url
-
-
-async def session_as(url, role):
-    connection = await asyncpg.connect(url)
-    await connection.execute(f"SET SESSION AUTHORIZATION {role}")
-    return connection
-
-
-async def test_each_role_can_do_its_part_and_no_more(with_roles, monkeypatch):
-    """The service appends through functions only, the auditor sees the views, nobody rewrites anything."""
-    url = with_roles
-    real_connect = asyncpg.connect
-
-    def becoming(role):
-        async def connect(*args, **kwargs):
-            connection = await real_connect(*args, **kwargs)
-            await connection.execute(f"SET SESSION AUTHORIZATION {role}")
-            return connection
-
-        return connect
-
-    with monkeypatch.context() as patch:
-        patch.setattr(asyncpg, "connect", becoming("gx_test_migrator"))
-        await migrate.upgrade(url)
-    with monkeypatch.context() as patch:
-        patch.setattr(asyncpg, "connect", becoming("gx_test_service"))
-        await fill(url)
-        engine, reading = create_engine(url, name="test"), create_reading_engine(url)
-        async with PostgresEventLog(url) as log:
-            head = await log.head()
-            assert (await log.lease()).holder == "a"
-        await PostgresCheckpoints(engine).save(
-            Checkpoint(position=head.position, chain=head.chain, codec="c", body=b"b")
-        )
-        await PostgresDecisionInputs(engine).save(DecisionInput(digest="d", head=b"h", parts=()))
-        assert len(await PostgresAuditReader(reading).events(EventFilter())) == 12
-        assert not await migrate.needs_migration(url)
-        await engine.dispose()
-        await reading.dispose()
-
-    service = await session_as(url, "gx_test_service")
-    for attempt in (
-        "INSERT INTO gx.event SELECT * FROM gx.event",
-        "UPDATE gx.event SET actor = ''",
-        "DELETE FROM gx.event",
-        "TRUNCATE gx.event",
-        "ALTER TABLE gx.event DISABLE TRIGGER ALL",
-        "UPDATE gx.leader SET epoch = 99",
-        "UPDATE gx.checkpoint SET body = ''",
-        "SET session_replication_role = replica",
-        "CREATE TEMPORARY TABLE t (a int)",
-        "CREATE TABLE gx.t (a int)",
-    ):
-        with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            await service.execute(attempt)
-    await service.close()
-
-    alice = await session_as(url, "gx_test_alice")
-    assert await alice.fetchval("SELECT count(*) FROM gx.v_event") == 12
-    assert await alice.fetch("SELECT * FROM gx.v_leadership") == []
-    for attempt in (
-        "SELECT * FROM gx.event",
-        "SELECT * FROM gx.leader",
-        "SELECT gx.take('a', 'b', 1, 0)",
-    ):
-        with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            await alice.execute(attempt)
-    await alice.close()
 
 
 async def test_audit_questions_are_read_only_and_cut_off(database_url):

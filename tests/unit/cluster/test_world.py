@@ -102,6 +102,39 @@ def test_a_claim_for_one_pod_is_exclusive_and_an_ephemeral_volume_is_a_claim() -
     assert world.view.usage["n"].claims == ()
 
 
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        ({"phase": "Succeeded"}, None),
+        ({"phase": "Failed", "containerStatuses": [{"name": "main"}]}, None),
+        ({"phase": "Failed", "reason": "OutOfnvidia.com/gpu"}, "RefusedByKubelet"),
+        ({"phase": "Failed", "reason": "Evicted"}, "Evicted"),
+        (
+            {"phase": "Failed", "reason": "Terminated", "containerStatuses": [{"name": "main"}],
+             "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]},
+            "TerminationByKubelet",
+        ),
+    ],
+)  # fmt: skip
+def test_who_made_a_member_end_is_known_until_it_is_deleted(status, why) -> None:
+    """Of members only; a pod of the same name that is made anew knows nothing of it."""
+    world = a_world(a_pod("p", "g", node="n", metadata={"uid": "p"}))
+    over = a_pod("p", "g", node="n", metadata={"uid": "p"}, status=status)
+    world.upsert(read(over))
+    assert "p" not in world.view.pods
+    assert world.view.ends.get("p") == why
+    other = a_pod(
+        "q", node="n", metadata={"uid": "q"}, status={"phase": "Failed", "reason": "Evicted"}
+    )
+    world.upsert(read(other))
+    assert "q" not in world.view.ends
+    world.delete(read(over))
+    assert dict(world.view.ends) == {}
+    world.upsert(read(over))
+    world.upsert(read(a_pod("p", "g", node="n", metadata={"uid": "again"})))
+    assert dict(world.view.ends) == {}
+
+
 def test_any_order_gives_the_same_view() -> None:
     things = [
         a_node("n"), a_volume("pv", ["h"]), a_claim("c", "pv"), with_claim("p", "c"),

@@ -6,12 +6,13 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import sys
 
 import pytest
 
 from extender.core.ids import GroupKey
 from extender.core.planner.placement import PlanGroup, PlanRequest
-from extender.service.planning import Planner, begin_worker
+from extender.service.planning import SOLVER, Planner, begin_worker
 from tests.fakes import until
 
 
@@ -39,3 +40,18 @@ async def test_a_plan_that_goes_on_does_not_keep_the_service_from_ending():
     planning.cancel()
     planner.stop()
     await until(lambda: worker not in multiprocessing.active_children(), "the worker is gone", 30)
+
+
+def _has_solver():
+    return SOLVER in sys.modules
+
+
+async def test_the_worker_has_the_solver_before_the_first_search():
+    """The first search waits neither for the process nor for what it imports."""
+    planner = Planner()
+    try:
+        planner.warm()
+        loop = asyncio.get_running_loop()
+        assert await loop.run_in_executor(planner._pool, _has_solver)
+    finally:
+        planner.stop()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from extender.core.events import (
-    Draft,
+    AssignmentRecord,
     GangAdmitted,
     GangRefused,
     PreemptionAbandoned,
@@ -19,7 +19,8 @@ from extender.core.events import (
 from extender.core.ids import PlanId
 from extender.service.preempting import Asking
 from tests.builders import GPU, RACK, a_gang, a_group, a_node, a_pod
-from tests.fakes import GATED, Stage
+from tests.fakes import Stage, until
+from tests.unit.core.decisions.support import folded
 from tests.unit.service.test_evicting import ONE, his, lows, runs
 
 
@@ -181,8 +182,12 @@ async def test_an_evicted_unit_does_not_evict_its_evictor_and_is_not_taken_for_e
         assert stage.cluster.pod("low-9").node == "n2"
 
 
-async def test_extras_may_preempt_what_they_did_not_before():
-    """A satisfied tree asks for its further members, in a later pass (SPEC C.6)."""
+@pytest.mark.parametrize("more", [False, True], ids=["alone", "beside one that fits nowhere"])
+async def test_extras_may_preempt_what_they_did_not_before(more):
+    """A satisfied tree asks for its further members, in a later pass (SPEC C.6).
+
+    What is said of others that came later is nothing about the room that was made.
+    """
     room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
     low = a_pod("low", node="n1", requests=ONE, priority=0)
     hi, first, second = his()
@@ -197,9 +202,12 @@ async def test_extras_may_preempt_what_they_did_not_before():
         (plan,) = stage.facts(PreemptionPlanned)
         assert len(plan.assignments) == 1
         (waits,) = stage.where("hi")
+        if more:
+            stage.cluster.add(a_pod("hi-2", "hi", requests=ONE, priority=10))
         await stage.bind(waits)
         await settled(stage, 3)
         assert len(stage.facts(PreemptionCompleted)) == 1
+        assert not stage.facts(PreemptionAbandoned)
         assert GPU in plan.shapes[0]
 
 
@@ -208,74 +216,105 @@ async def test_who_evicted_in_vain_waits_twice_as_long_each_time():
     room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
     async with await leading(*room, *lows("n0", "n1"), *his(), preemption="off") as stage:
         await stage.one_pass()
-        tree = next(
-            iter(t for t in stage.admission.forest.trees.values() if t.root.key.name == "hi")
-        )
-        asking = Asking(stage.clock, wanted=True)
+        trees = stage.admission.forest.trees.values()
+        tree = next(t for t in trees if t.root.key.name == "hi")
+        asking, state = Asking(stage.clock, wanted=True), stage.leader.acknowledged
+
+        def planned_and(end):
+            nonlocal state
+            facts = [planned(tree), end]
+            state = folded(
+                state,
+                *((tree.root.uid, "default/hi", f) for f in facts),
+                at_us=stage.clock.now_us(),
+            )
 
         def may():
-            return asking.may(stage.cluster.seen, stage.leader.acknowledged, tree)
-
-        def ended(fact):
-            asking.heard([Draft(root_uid=tree.root.uid, root="default/hi", fact=fact, actor="t")])
+            return asking.may(stage.cluster.seen, state, tree)
 
         lost = PreemptionAbandoned(
             preemption=PlanId("p"), why="room-lost", spared=(), finishing=(), evicted=2
         )
         assert may()
         for seconds in (5, 10, 20):
-            ended(lost)
+            planned_and(lost)
             stage.clock.advance(seconds - 1)
             assert not may()
             stage.clock.advance(1)
             assert may()
-        ended(PreemptionCompleted(preemption=PlanId("p"), bound=2, evicted=2, took_ms=1))
-        ended(lost)
+        planned_and(PreemptionCompleted(preemption=PlanId("p"), bound=2, evicted=2, took_ms=1))
+        planned_and(lost)
         stage.clock.advance(5)
         assert may(), "what was completed is no failure"
+        for _ in range(100):
+            planned_and(lost)
+        stage.clock.advance(300)
+        assert may(), "nobody waits for ever"
 
 
-@pytest.mark.parametrize("end", ["admitted", "abandoned"])
-async def test_gated_members_are_nominated_while_their_victims_go(end):
-    """kube-scheduler keeps the room from others; the gate stays until it is there, and nothing is left behind."""
-    room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
-    hi, *members = his()
-    for pod in members:
-        pod["spec"]["schedulingGates"] = GATED
-    async with await leading(*room, *lows("n0", "n1"), hi, *members) as stage:
-        stage.start(stage.admission.effects.run())
-        await settled(stage)
-        assert len(stage.facts(PreemptionPlanned)) == 1
-        seats = {stage.cluster.pod(f"hi-{n}").nominated for n in range(2)}
-        assert seats == {"n0", "n1"}
-        assert len(stage.cluster.did("nominate")) == 2, "once each"
-        assert not stage.cluster.did("lift_gate")
-        if end == "admitted":
-            for name in ("low-0", "low-1"):
-                stage.cluster.delete_pod(name)
-            await settled(stage, 4)
-            assert set(stage.where("hi").values()) == seats
-            assert len(stage.cluster.did("nominate")) == 2, "the same nodes: nothing to write again"
-            assert len(stage.cluster.did("lift_gate")) == 2
-        else:
-            stage.cluster.delete_pod("hi-0")
-            await settled(stage, 4)
-            (why,) = stage.facts(PreemptionAbandoned)
-            assert stage.cluster.pod("hi-1").nominated is None, why
-            assert stage.cluster.pod("hi-1").gates
+def planned(tree):
+    """Give a plan that takes nobody, on the node n0."""
+    (pod, *_) = tree.pods
+    assigned = AssignmentRecord(pod=pod.path, uid=pod.uid, group="hi", node="n0")
+    return PreemptionPlanned(
+        preemption=PlanId("p"), kind="PodGroup", priority=10, victims=(), cost={}, alternatives=(),
+        shapes=({GPU: 1},), assignments=(assigned,),
+    )  # fmt: skip
 
 
-async def test_a_preemption_whose_minimum_runs_is_completed_before_extras_are_planned_for():
-    """The minimum is bound and an extra fits nowhere: that is no loss of room, and nobody evicted in vain."""
-    room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
-    hi, *members = his(pods=3)
-    hi["spec"]["schedulingPolicy"] = {"gang": {"minCount": 2}}
-    async with await leading(*room, *lows("n0", "n1"), hi, *members) as stage:
+async def test_who_evicted_in_vain_waits_also_after_a_restart():
+    """Killed right after room was lost, the service does not evict the next units at once when it is there again."""
+    room = [a_node(f"n{n}", gpu=1) for n in range(4)]
+    units = [*lows("n0", "n1"), *lows("n2", "n3", group="more")]
+    stage = await leading(*room, *units, *his())
+    async with stage:
         stage.cluster.obeys = True
-        await settled(stage)
-        await asyncio.gather(*(stage.bind(name) for name in stage.where("hi")))
+        await stage.one_pass()
+        await until(lambda: len(stage.cluster.did("evict")) == len(taken(stage)), "all are deleted")
+        vips = (a_pod(f"vip-{n}", node=n, requests=ONE, priority=50) for n in taken(stage))
+        stage.cluster.add(*vips)
+        await stage.one_pass()
+        assert [f.why for f in stage.facts(PreemptionAbandoned)] == ["room-lost"]
+        await stage.killed()
+    stage.clock.advance(4)
+    async with Stage(cluster=stage.cluster, database=stage.database, clock=stage.clock) as again:
+        await again.lead()
+        again.start(again.admission.evictor.run())
+        await settled(again, 3)
+        assert len(again.facts(PreemptionPlanned)) == 1
+        assert again.root("hi").phase == "refused"
+        again.clock.advance(5)  # from the refusal on, as for everybody
+        await settled(again, 3)
+        assert len(again.facts(PreemptionPlanned)) == 2
+
+
+def taken(stage):
+    """Name the nodes on which victims of the first plan run."""
+    plan = stage.facts(PreemptionPlanned)[0]
+    return [pod.node for unit in plan.victims for pod in unit.pods]
+
+
+async def test_a_unit_goes_with_the_members_that_do_not_run_yet():
+    """An extra that was admitted a moment before the gang is evicted does not come to run when the others are gone."""
+    room = [a_node("n0", {"zone": "a"}, gpu=1), a_node("n1", gpu=1)]
+    low = a_group("low", gang=1, whole=True, priority=0)
+    first = a_pod("low-0", "low", node="n0", requests=ONE, priority=0)
+    hi, member = his(pods=1)
+    member["spec"]["nodeSelector"] = {"zone": "a"}
+    async with await leading(*room, low, first) as stage:
+        await settled(stage, 2)
+        stage.cluster.add(a_pod("low-1", "low", requests=ONE, priority=0))
+        await stage.one_pass()
+        assert stage.where("low") == {"low-1": "n1"}
+        stage.cluster.add(hi, member)
         await settled(stage, 3)
-        assert stage.names().count("GangSatisfied") == 1
-        assert not stage.facts(PreemptionAbandoned)
-        (done,) = stage.facts(PreemptionCompleted)
-        assert (done.bound, done.evicted) == (2, 2)
+        (plan,) = stage.facts(PreemptionPlanned)
+        assert [u.name for u in plan.victims] == ["PodGroup/default/low"]
+        (released,) = stage.facts(ReservationReleased)
+        assert released.text == "its gang is evicted as a whole"
+        assert await stage.bind("low-1", "n1"), "kube-scheduler is refused"
+        await settled(stage, 3)
+        assert not stage.where("low"), "nor is it planned again while the others go"
+        stage.cluster.delete_pod("low-0")
+        await settled(stage, 3)
+        assert stage.where("hi") == {"hi-0": "n0"}

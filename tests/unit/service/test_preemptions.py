@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
+
 from extender.cli.preemptions import _print
+from extender.core.decisions.victims import Candidate
+from extender.core.errors import CannotAnswer, StoreUnavailable
 from extender.core.events import PreemptionPlanned
 from extender.service.preemptions import Wanted, preemptions
 from extender.service.replaying import replay_decision
 from tests.builders import RACK, a_node, a_pod
+from tests.fakes import Stage
 from tests.fakes_store import FakeAuditReader
 from tests.unit.service.test_evicting import ONE, his, lows, runs
 from tests.unit.service.test_preempting import leading, settled
@@ -75,3 +81,46 @@ async def test_a_recorded_preemption_can_be_decided_again():
         again = replay_decision(event, event.fact, stored)
         assert again.same, again.differences
         assert again.recorded == again.now == "1 units evicted, 2 placed"
+
+
+async def test_a_lone_pods_preemption_can_be_decided_again():
+    """The preempt verb stores what it chose among: the same unit, node and cost, and a difference is told."""
+    room = [a_node(f"n{n}", gpu=1) for n in range(3)]
+    dear = a_pod("dear", node="n2", requests=ONE, priority=50)
+    vip = a_pod("vip", requests=ONE, priority=100)
+    async with Stage(*room, *lows("n0", "n1"), dear, vip) as stage:
+        await stage.lead()
+        await stage.one_pass()
+        uid = {pod.name: pod.uid for pod in stage.cluster.seen.pods.values()}
+        offered = [
+            Candidate(node=node, victims=(uid[name],))
+            for node, name in {"n0": "low-0", "n2": "dear"}.items()
+        ]
+        await stage.scheduling.preempt(stage.cluster.pod("vip"), offered)
+        event = next(e for e in stage.events() if isinstance(e.fact, PreemptionPlanned))
+        stored = await stage.inputs.load(event.fact.input_digest)
+        again = replay_decision(event, event.fact, stored)
+        assert again.same, again.differences
+        assert again.recorded == again.now == "1 units evicted, 1 placed"
+        other = msgspec.structs.replace(event.fact, victims=())
+        assert replay_decision(event, other, stored).differences == (
+            "PodGroup/default/low: has to go now",
+        )
+
+
+async def test_the_verb_answers_nothing_when_its_input_cannot_be_stored():
+    """No input, no fact, no victim: kube-scheduler hears an error and asks again."""
+    room = [a_node(f"n{n}", gpu=1) for n in range(2)]
+    async with Stage(*room, *lows("n0", "n1"), a_pod("vip", requests=ONE, priority=100)) as stage:
+        await stage.lead()
+        await stage.one_pass()
+
+        async def refuses(_decision):
+            raise StoreUnavailable("no room on the disk")
+
+        stage.inputs.save = refuses
+        offered = [Candidate(node="n0", victims=(stage.cluster.pod("low-0").uid,))]
+        with pytest.raises(CannotAnswer, match="append did not happen"):
+            await stage.scheduling.preempt(stage.cluster.pod("vip"), offered)
+        assert not stage.facts(PreemptionPlanned)
+        assert not stage.leader.speculative.preemptions

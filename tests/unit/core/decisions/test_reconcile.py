@@ -130,8 +130,12 @@ def test_a_member_bound_elsewhere_is_drift():
         (lambda c: c.delete_pod("g-0"), "gone"),
         (lambda c: c.change_pod("g-0", deleting=True), "deleted"),
         (lambda c: c.delete_node("n0"), "node-lost"),
+        (lambda c: c.change_pod("g-0", deleting=True, doomed="PreemptionByScheduler"), "preempted"),
+        (lambda c: c.change_pod("g-0", deleting=True, doomed="EvictionByEvictionAPI"), "evicted"),
+        (lambda c: c.change_pod("g-0", deleting=True, doomed="DeletionByTaintManager"), "evicted"),
+        (lambda c: c.change_pod("g-0", deleting=True, doomed="SomethingNew"), "deleted"),
     ],
-    ids=["gone", "deleted", "node-lost"],
+    ids=["gone", "deleted", "node-lost", "preempted", "evicted", "tainted", "new"],
 )
 def test_a_lost_member_is_recorded_with_its_cause(loss, cause):
     """MemberLost: gone from the cluster, deleted, or its node is lost; once each."""

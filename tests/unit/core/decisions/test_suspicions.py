@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from extender.core.decisions.vetoes import RESTLESS_CALLS, RESTLESS_MS, SETTLED_MS, Suspicions
-from extender.core.events import AssignmentRecord, GangAdmitted, GroupRecord, RootObserved
+from extender.core.events import (
+    AssignmentRecord,
+    GangAdmitted,
+    GroupRecord,
+    PreemptionPlanned,
+    RootObserved,
+    VictimPod,
+    VictimUnit,
+)
 from extender.core.ids import NodeName, PlanId
 from extender.core.state import EMPTY
 from tests.builders import GPU, a_gang, a_node, a_pod
@@ -192,3 +200,35 @@ def test_who_is_at_bind_got_through():
     scene.tell(REFUSED)
     scene.listen(0, at_bind=True)
     assert not scene.believed(RESTLESS_MS)
+
+
+@pytest.mark.parametrize("above", [True, False], ids=["equal", "lower"])
+def test_a_preemptor_nominated_where_its_victim_still_sits_explains_it(above):
+    """kube-scheduler counts victim and nominated member both, so the node is full for who is not above them."""
+    scene = Scene()
+    scene.cluster.add(
+        a_pod("victim", node="n0", requests={GPU: 3}),
+        *a_gang("p", pods=1, requests={GPU: 3, "cpu": 1}),
+    )
+    victim, wanted = scene.cluster.pod("victim"), scene.cluster.pod("p-0")
+    gone = VictimPod(pod=victim.path, uid=victim.uid, node=NodeName("n0"))
+    plan = PreemptionPlanned(
+        preemption=PlanId("p"),
+        kind="PodGroup",
+        priority=0 if above else -1,
+        victims=(VictimUnit(kind="Pod", path="x", uid="x", priority=-2, pods=(gone,)),),
+        cost={},
+        alternatives=(),
+        shapes=({GPU: 3, "cpu": 1000, "pods": 1},),
+        assignments=(
+            AssignmentRecord(pod=wanted.path, uid=wanted.uid, group="p", node=NodeName("n0")),
+        ),
+    )
+    scene.state = folded(scene.state, (scene.cluster.group("p").uid, "default/p", plan))
+    scene.see(0)
+    assert scene.believed(SETTLED_MS) != above
+    scene.cluster.delete_pod("victim")
+    scene.see(2 * SETTLED_MS)
+    assert scene.believed(3 * SETTLED_MS), (
+        "the hold is no explanation any more: there is room for both"
+    )

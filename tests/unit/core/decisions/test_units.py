@@ -12,9 +12,11 @@ from extender.core.decisions.units import evictable_for, may_preempt
 from extender.core.events import PodBound
 from extender.core.groups import leaf_key
 from extender.core.ids import NodeName, PlanId
+from extender.core.planner.evictable_parts import from_parts, to_parts
 from extender.core.planner.placement import Plan, Refusal
 from extender.core.planner.preempt import NoPreemption, Preemption, preempt
 from extender.core.planner.search import plan
+from extender.core.planner.units import Evictable
 from extender.core.state import EMPTY
 from tests import preemption
 from tests.builders import GPU, a_budget, a_group, a_node, a_pod
@@ -54,6 +56,8 @@ class Case:
         evictable = evictable_for(
             self.view, self.state, forest_of(self.view), tree, ruled=ruled, **options
         )
+        head = Evictable(priority=evictable.priority, may_preempt=evictable.may_preempt)
+        assert from_parts(head, to_parts(evictable)) == evictable, "not as it comes back"
         return msgspec.structs.replace(self.request(), evictable=evictable)
 
     def evictable(self, **options):
@@ -293,3 +297,32 @@ def test_whom_a_member_must_be_near_is_not_evicted():
     made = case.preempt()
     assert isinstance(made, Preemption)
     assert [u.name for u in made.victims] == ["Pod/default/web"]
+
+
+MIRROR = {"annotations": {"kubernetes.io/config.mirror": "0f1e"}}
+OF_NODE = {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n0", "uid": "n"}]}
+OF_SET = {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d"}]}
+
+
+@pytest.mark.parametrize("metadata", [MIRROR, OF_NODE], ids=["annotation", "owner"])
+def test_static_pods_never_go(metadata):
+    """What the API shows of them can be deleted, and they run on: whatever their priority, no room comes of it."""
+    static = a_pod("static", node="n0", requests={GPU: 1}, priority=-5, metadata=metadata)
+    other = a_pod("other", node="n0", requests={GPU: 1}, priority=1)
+    high = gang("high", 2, 100, requests={GPU: 1})
+    case = Case(a_node("n0", gpu=2), static, other, *high)
+    assert units(case.evictable()) == {"Pod/default/other": ["default/other"]}
+    made = case.preempt()
+    assert isinstance(made, NoPreemption)
+    one = Case(a_node("n0", gpu=2), static, other, *gang("high", 1, 100, requests={GPU: 1}))
+    made = one.preempt()
+    assert [u.name for u in made.victims] == ["Pod/default/other"]
+
+
+def test_pods_of_daemon_sets_go_like_any_other():
+    """E-3 knows priority and nothing else; kube-scheduler evicts them as well, and nominations keep their room."""
+    low = a_pod("agent", node="n0", requests={GPU: 1}, priority=1, metadata=OF_SET)
+    top = a_pod("cni", node="n0", requests={GPU: 1}, priority=2_000_001_000, metadata=OF_SET)
+    case = Case(a_node("n0", gpu=2), low, top, *gang("high", 1, 100, requests={GPU: 1}))
+    assert units(case.evictable()) == {"Pod/default/agent": ["default/agent"]}
+    assert isinstance(case.preempt(), Preemption)

@@ -11,9 +11,9 @@ from extender.core.decisions.verbs import (
     SCORE_MAX,
     decide_filter,
     decide_prioritize,
-    empty_shares,
     pending_reason,
     reservation_of,
+    room_scores,
 )
 from extender.core.events import GangRefused, RootInvalid, RootObserved
 from extender.core.groups import leaf_key
@@ -199,20 +199,24 @@ def test_filter_keeps_the_order_and_invents_nothing(offered):
 
 
 def test_the_planned_node_wins(cluster, state):
-    """A member's node gets the maximum, everything else nothing."""
-    scores = decide_prioritize(state, cluster.pod("g-1"), [N0, N1, N2], dict)
-    assert scores == ((N0, 0), (N1, SCORE_MAX), (N2, 0))
+    """A member's node gets the maximum, everything else nothing; where it is not offered nobody does."""
+    member = cluster.pod("g-1")
+    assert decide_prioritize(state, member, [N0, N1, N2], dict) == ((N1, SCORE_MAX),)
+    assert decide_prioritize(state, member, [N0, N2], dict) == ()
 
 
 def test_large_free_domains_stay_whole():
-    """An ordinary pod is drawn to the rack that is in use already; the empty rack scores least."""
+    """An ordinary pod is drawn to the rack that is in use already; the empty rack scores least, so it is not named."""
     cluster = FakeCluster(
         *a_fleet("2 racks x 2 nodes"), a_pod("filler", node="r0-n0"), a_pod("alien")
     )
     names = sorted(cluster.seen.nodes)
-    shares = empty_shares(cluster.seen, EMPTY, [RACK])
-    scores = dict(decide_prioritize(EMPTY, cluster.pod("alien"), names, lambda: shares))
-    assert scores == {"r0-n0": 5, "r0-n1": 5, "r1-n0": 0, "r1-n1": 0}
+    found = room_scores(cluster.seen, EMPTY, [RACK])
+    scores = dict(decide_prioritize(EMPTY, cluster.pod("alien"), names, lambda: found))
+    assert scores == {"r0-n0": 5, "r0-n1": 5}
+    assert decide_prioritize(EMPTY, cluster.pod("alien"), names[:2], lambda: found) == (), (
+        "all alike"
+    )
 
 
 @given(
@@ -221,7 +225,7 @@ def test_large_free_domains_stay_whole():
     st.booleans(),
 )
 def test_scores_are_integers_from_zero_to_ten(pods, racks, keyed):
-    """kube-scheduler drops a list with anything but integers in it; every offered node gets one or none does."""
+    """kube-scheduler drops a list with anything but integers in it; who is not named has the lowest score."""
     cluster = FakeCluster(
         *a_fleet(f"{racks} racks x 2 nodes"), *a_gang("g", pods=1), a_pod("alien")
     )
@@ -230,12 +234,14 @@ def test_scores_are_integers_from_zero_to_ten(pods, racks, keyed):
         cluster.add(a_pod(f"f{number}", node=names[where % len(names)]))
     state = admitted(EMPTY, cluster, "g", {"g-0": names[0]})
     offered = [*names, NodeName("unknown")]
-    shares = empty_shares(cluster.seen, state, [RACK] if keyed else [])
-    scores = decide_prioritize(state, cluster.pod("alien"), offered, lambda: shares)
-    assert [name for name, _ in scores] == (offered if keyed else [])
-    assert all(type(score) is int and 0 <= score <= SCORE_MAX for _, score in scores)
-    shares = empty_shares(cluster.seen, state, [RACK])
-    assert all(0 <= share < 1 for name, share in shares.items() if name == names[0])
+    found = room_scores(cluster.seen, state, [RACK] if keyed else [])
+    scores = decide_prioritize(state, cluster.pod("alien"), offered, lambda: found)
+    assert all(type(score) is int and 0 < score <= SCORE_MAX for _, score in scores)
+    whole = {name: found.get(name, SCORE_MAX) for name in offered}
+    lowest = min(whole.values())
+    above = {name: score - lowest for name, score in whole.items() if score > lowest}
+    assert dict(scores) == (above if keyed else {})
+    assert not keyed or found[names[0]] > 0  # something is held there
 
 
 def test_a_reservation_is_found_by_uid_only(cluster, state):

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from extender.core.decisions.victims import Candidate, decide_victims
+from extender.core.decisions import node_offers
+from extender.core.decisions.victims import (
+    Candidate,
+    answered_before,
+    choose,
+    question_about,
+    recorded,
+)
 from extender.core.ids import PlanId
 from tests.builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.fakes import Stage
@@ -29,12 +36,16 @@ def asked(stage, offered, *, records=True, pod="vip"):
         Candidate(node=node, victims=tuple(cluster.pod(name).uid for name in names))
         for node, names in offered.items()
     ]
-    choice = decide_victims(
-        cluster.seen, stage.leader.acknowledged, stage.admission.forest, cluster.pod(pod), candidates,
-        preemption=PlanId("p") if records else None,
-    )  # fmt: skip
-    names = {p.uid: p.name for p in cluster.seen.pods.values()}
-    return {c.node: [names[u] for u in c.victims] for c in choice.candidates}, choice.plan
+    view, state = cluster.seen, stage.leader.acknowledged
+    choice = answered_before(view, state, cluster.pod(pod))
+    if choice is None:
+        question = question_about(view, state, stage.admission.forest, cluster.pod(pod), candidates)
+        stored = node_offers.encode(question)
+        assert node_offers.decode(stored.head, stored.parts) == question
+        choice = choose(question, preemption=PlanId("p") if records else None)
+    names = {p.uid: p.name for p in view.pods.values()}
+    plan = recorded(view, choice.plan, stored.digest) if choice.plan is not None else None
+    return {c.node: [names[u] for u in c.victims] for c in choice.candidates}, plan
 
 
 def running(name, *nodes, minimum, whole=False, priority=1):
@@ -125,3 +136,12 @@ async def test_the_service_records_before_it_answers_and_lets_the_whole_unit_go(
         await stage.settled()
         assert stage.names().count("PreemptionCompleted") == 1
         assert not stage.leader.acknowledged.preemptions
+
+
+async def test_a_static_pod_is_no_victim():
+    """kube-scheduler would delete its mirror, and the pod would run on: the node is dropped."""
+    mirror = {"annotations": {"kubernetes.io/config.mirror": "0f1e"}}
+    static = a_pod("static", node="n0", requests=ONE, priority=1, metadata=mirror)
+    low = a_pod("low", node="n1", requests=ONE, priority=1)
+    async with await playing(static, low) as stage:
+        assert asked(stage, {"n0": ["static"], "n1": ["low"]}) == ({"n1": ["low"]}, None)

@@ -258,3 +258,33 @@ def test_unknown_evicts_nobody():
     made = preempt(msgspec.structs.replace(request, vetoes=(Veto(node=NodeName("r-0"), shape=0),)))
     assert isinstance(made, NoPreemption)
     assert made.cause == "not-triggered"
+
+
+def broken(request: PlanRequest, *names: str) -> PlanRequest:
+    """Let some members of a flat gang ask for a claim that does not exist."""
+    wants = msgspec.structs.replace(SHAPES[0], unmodelled=("claim ns/data does not exist",))
+    members = tuple(
+        msgspec.structs.replace(m, shape=len(SHAPES)) if m.uid in names else m
+        for m in request.root.members
+    )
+    root = msgspec.structs.replace(request.root, members=members)
+    return msgspec.structs.replace(request, root=root, shapes=(*SHAPES, wants))
+
+
+def test_nobody_goes_for_a_claim_that_does_not_exist():
+    """kube-scheduler would refuse the member on every node: nothing is evicted for it, and why is said."""
+    units = [lone("a", "r-0"), lone("b", "r-1")]
+    made = preempt(broken(ask(leaf("hi", 2), nodes(r=[0, 0]), *units), "hi-1"))
+    assert isinstance(made, NoPreemption)
+    assert made.cause == "not-triggered"
+    assert made.reasons == ("no eviction can help: claim ns/data does not exist",)
+
+
+def test_the_others_have_room_made_for_them_where_they_are_enough():
+    """The minimum does not need the broken member: one unit goes for the other, none for it."""
+    units = [lone("a", "r-0"), lone("b", "r-1", priority=2)]
+    request = broken(ask(leaf("hi", 2, minimum=1), nodes(r=[0, 0]), *units), "hi-0")
+    made = preempt(request)
+    assert isinstance(made, Preemption)
+    assert [u.name for u in made.victims] == ["Pod/ns/a"]
+    assert [a.uid for a in made.plan.assignments] == ["hi-1"]

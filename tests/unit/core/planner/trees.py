@@ -289,20 +289,38 @@ def evictables(draw, request: PlanRequest, most_units: int = 6) -> Evictable:
     for _ in range(draw(st.integers(most_units // 2, most_units))):
         kind = draw(st.sampled_from(["pod", "pod", "group", "group", "reservation"]))
         size = 1 if kind == "pod" else draw(st.integers(1, 3))
-        pods = tuple(victim(running=kind != "reservation") for _ in range(size))
+        drawn = (victim(running=kind != "reservation") for _ in range(size))
+        pods = tuple(sorted(drawn, key=lambda p: p.pod))
         name = f"Pod/{pods[0].pod}" if kind == "pod" else f"PodGroup/ns/{kind}{next(number)}"
         priority = draw(st.sampled_from([-1, 0, 1, 2, 3, 9]))
         may = draw(st.integers(0, 3)) > 0
         units.append(PlanUnit(name=name, uid=name, kind=kind, priority=priority, pods=pods, may_preempt=may))  # fmt: skip
     going = tuple(victim() for _ in range(draw(st.integers(0, 3)) // 3))
-    return Evictable(
-        priority=5,
-        units=tuple(sorted(units, key=lambda u: (u.kind, u.name))),
-        shapes=kinds,
-        gangs=tuple(gangs),
-        budgets=budgets,
-        going=going,
+    return numbered_by_use(
+        Evictable(
+            priority=5,
+            units=tuple(sorted(units, key=lambda u: (u.kind, u.name))),
+            shapes=kinds,
+            gangs=tuple(gangs),
+            budgets=budgets,
+            going=going,
+        )
     )
+
+
+def numbered_by_use(source: Evictable) -> Evictable:
+    """Number shapes in the order in which units and terminating pods need them, and leave the others out."""
+    number: dict[int, int] = {}
+
+    def again(pods: tuple[PlanVictim, ...]) -> tuple[PlanVictim, ...]:
+        return tuple(
+            msgspec.structs.replace(p, shape=number.setdefault(p.shape, len(number))) for p in pods
+        )
+
+    units = tuple(msgspec.structs.replace(u, pods=again(u.pods)) for u in source.units)
+    going = again(source.going)
+    shapes_ = tuple(source.shapes[i] for i in number)
+    return msgspec.structs.replace(source, units=units, going=going, shapes=shapes_)
 
 
 @st.composite

@@ -1,0 +1,69 @@
+"""Reports under /v1/reports: which there are, and their rows."""
+
+from __future__ import annotations
+
+import msgspec
+from aiohttp import web
+
+from extender.http.errors import problem
+from extender.http.questions import known, number
+from extender.service.audit import parse_time
+from extender.service.ports import Clock
+from extender.service.reports import (
+    LIMIT,
+    LIMIT_MAX,
+    REPORTS,
+    Line,
+    Report,
+    ReportReader,
+    catalogue,
+    question,
+    report,
+)
+
+PARAMETERS = {"since", "until", "namespace", "gang", "limit"}
+
+
+class ReportApi:
+    """Handlers of /v1/reports."""
+
+    def __init__(self, reader: ReportReader, clock: Clock) -> None:
+        self._reader = reader
+        self._clock = clock
+
+    def routes(self) -> list[web.RouteDef]:
+        """Name the resources."""
+        return [
+            web.get("/v1/reports", self.catalogue),
+            web.get("/v1/reports/{name}", self.report),
+        ]
+
+    async def catalogue(self, request: web.Request) -> web.Response:
+        """List the reports with a sentence each."""
+        known(request, set())
+        return _json(catalogue())
+
+    async def report(self, request: web.Request) -> web.Response:
+        """Give one report for the span from `since` to `until`, the last 24 hours unless said."""
+        name = request.match_info["name"]
+        if name not in REPORTS:
+            detail = f"report {name[:80]!r}: not known; there are {', '.join(REPORTS)}"
+            return problem(404, "Not found", detail)
+        query = known(request, PARAMETERS)
+        asked = question(
+            name,
+            now_us=self._clock.now_us(),
+            since_us=parse_time(query["since"], "since") if "since" in query else None,
+            until_us=parse_time(query["until"], "until") if "until" in query else None,
+            namespace=query.get("namespace", ""),
+            gang=query.get("gang", ""),
+            limit=number(query, "limit", LIMIT, most=LIMIT_MAX),
+        )
+        told = await report(self._reader, asked)
+        return _json(told, position=told.position)
+
+
+def _json(value: list[Line] | Report, *, position: int | None = None) -> web.Response:
+    headers = {} if position is None else {"X-Log-Position": str(position)}
+    body = msgspec.json.encode(value)
+    return web.Response(body=body, content_type="application/json", headers=headers)

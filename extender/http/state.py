@@ -1,0 +1,91 @@
+"""`/v1/state` and `/v1/nodes/{name}`: the state as it is and as it was.
+
+A moment of the past has one answer for ever, so answers carry an ETag of the log's hash there, and
+`X-Log-Position` says as of which position they are.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from aiohttp import web
+from multidict import MultiMapping
+
+from extender.core.ids import NodeName
+from extender.http.questions import known
+from extender.service.asking import checked_text
+from extender.service.asof import AsOf, StateAt, StateDiff
+from extender.service.livenode import LiveNode, live_node
+from extender.service.ports import Cluster
+from extender.service.stateview import NodeAt, Scope, scope_of
+
+PARAMETERS = {"at", "diff", "node", "domain", "namespace"}
+
+
+class NodeAnswer(msgspec.Struct, kw_only=True):
+    """A node as gangs had it, and beside it what the cluster shows now when now is asked for."""
+
+    state: StateAt
+    node: NodeAt | None  # None: nothing of a gang was there
+    live: LiveNode | None  # None: the past was asked for, or the cluster has no such node
+
+
+class StateApi:
+    """Handlers.
+
+    Args:
+        as_of: Answers from the log.
+        cluster: What is there now; None where nothing shows it.
+    """
+
+    def __init__(self, as_of: AsOf, cluster: Cluster | None = None) -> None:
+        self._as_of = as_of
+        self._cluster = cluster
+
+    def routes(self) -> list[web.RouteDef]:
+        """Name the resources."""
+        return [
+            web.get("/v1/state", self.state),
+            web.get("/v1/nodes/{name}", self.node),
+        ]
+
+    async def state(self, request: web.Request) -> web.Response:
+        """Give reservations, bound members and pending trees as they were at `at`; with `diff` what changed."""
+        query = known(request, PARAMETERS)
+        scope = _scope(query)
+        if "diff" in query:
+            difference = await self._as_of.difference(query.get("at", ""), query["diff"], scope)
+            return _answer(request, difference)
+        return _answer(request, await self._as_of.state(query.get("at", ""), scope))
+
+    async def node(self, request: web.Request) -> web.Response:
+        """Give what gangs have of a node, or had at `at`; now also what the cluster shows of it."""
+        query = known(request, {"at"})
+        name = NodeName(request.match_info["name"])
+        checked_text(name, "node")
+        view = self._cluster.view() if "at" not in query and self._cluster is not None else None
+        there = view is not None and name in view.nodes
+        state = await self._as_of.state(query.get("at", ""), Scope(node=name), known=there)
+        node = next((n for n in state.nodes if n.node == name), None)
+        live = live_node(view, name, node) if view is not None else None
+        return _answer(request, NodeAnswer(state=state, node=node, live=live))
+
+
+def _scope(query: MultiMapping[str]) -> Scope:
+    return scope_of(query.get("node", ""), query.get("domain", ""), query.get("namespace", ""))
+
+
+def _answer(request: web.Request, value: StateAt | StateDiff | NodeAnswer) -> web.Response:
+    if isinstance(value, StateDiff):
+        end, tag = value.end, f'"{value.begin.hash[:16]}-{value.end.hash[:16]}"'
+    else:
+        moment = (value.state if isinstance(value, NodeAnswer) else value).as_of
+        end, tag = moment, f'"{moment.hash[:16]}"'
+    headers = {"X-Log-Position": str(end.position)}
+    settled = not (isinstance(value, NodeAnswer) and value.live is not None)
+    if settled:
+        headers["ETag"] = tag
+        if tag in request.headers.get("If-None-Match", ""):
+            return web.Response(status=304, headers=headers)
+    return web.Response(
+        body=msgspec.json.encode(value), content_type="application/json", headers=headers
+    )

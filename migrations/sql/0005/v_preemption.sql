@@ -1,0 +1,24 @@
+-- Preemptions that the service planned, each with how it ended.
+CREATE VIEW gx.v_preemption AS
+SELECT p.position,
+       to_timestamp(p.at_us / 1e6::double precision) AS at,
+       split_part(p.root, '/', 1) AS namespace,
+       p.root AS preemptor,
+       p.root_uid AS preemptor_uid,
+       p.kind,
+       p.priority,
+       p.preemption,
+       v.units,
+       v.pods,
+       p.evicted,
+       CASE WHEN p.outcome IS NULL THEN 'pending' WHEN p.outcome = 'completed' THEN 'completed' ELSE 'abandoned' END
+           AS outcome,
+       CASE WHEN p.outcome <> 'completed' THEN p.outcome ELSE '' END AS why,
+       coalesce(to_timestamp(p.ended_at_us / 1e6::double precision), 'infinity'::timestamptz) AS until,
+       (p.ended_at_us - p.at_us) / 1e6::double precision AS seconds
+FROM gx.preemption p
+CROSS JOIN LATERAL (
+    SELECT count(DISTINCT v.unit)::integer AS units, count(*)::integer AS pods
+    FROM gx.victim v
+    WHERE v.position = p.position
+) v

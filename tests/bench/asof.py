@@ -1,0 +1,179 @@
+"""Looking back: the state as of any moment, the tables of intervals, and the plans of what is asked of the log.
+
+On 1,000,000 events; with `ONLY=10,000,000` on so many (an hour, and 20 GB). Plans are printed; a plan that reads the
+whole log ends the benchmark.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Awaitable, Callable
+
+import asyncpg
+import uvloop
+
+from extender.core.ids import NodeName, Position
+from extender.service.asof import AsOf
+from extender.service.clock import SystemClock
+from extender.service.ladder import fill_ladder
+from extender.service.projecting import BATCH, project_all
+from extender.service.stateview import Scope
+from extender.store import migrate
+from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
+from extender.store.checkpoints import PostgresCheckpoints
+from extender.store.engine import create_engine
+from extender.store.event_log import PostgresEventLog
+from extender.store.projection import SETTINGS, PostgresProjection
+from tests.bench.figures import Figure, Scale
+from tests.bench.history import node_of, write_history
+from tests.bench.store import server
+from tests.postgres import fresh_database
+
+LONG = "10,000,000"
+ASKED = 20  # moments in a round
+AT = "gx.placement WHERE from_position <= $2 AND coalesce(to_position, 9223372036854775807) > $2"
+PLANS = {
+    "what was on a node at a position": (f"SELECT * FROM {AT} AND node = $1", ("node-00042.cluster.internal", "half")),
+    "where a pod ever was": ("SELECT * FROM gx.placement WHERE pod = $1 ORDER BY from_position", ("serve/model-0000100-decode-1",)),
+    "where a gang ever was": ("SELECT * FROM gx.placement WHERE root = $1 ORDER BY from_position", ("serve/model-0000100",)),
+    "how a gang stood": ("SELECT * FROM gx.root_state WHERE root = $1 ORDER BY from_position", ("serve/model-0000100",)),
+    "whom a pod gave way to": ("SELECT * FROM gx.victim WHERE pod = $1 ORDER BY position", ("serve/a",)),
+    "the position of a time": ("SELECT position FROM gx.event WHERE at_us <= $1 ORDER BY at_us DESC, position DESC LIMIT 1", ("half_us",)),
+    "a namespace that was ever named": ("SELECT position FROM gx.event WHERE split_part(root, '/', 1) = $1 LIMIT 1", ("nobody",)),
+    "the facts to project": ("SELECT * FROM gx.event WHERE position > $1 AND position <= $1 + 500 ORDER BY position", ("half",)),
+    "the checkpoint in front of a position": ("SELECT c.position FROM gx.checkpoint c JOIN gx.event e ON e.position = c.position AND e.hash = c.chain WHERE c.codec = 'x' AND c.position <= $1 ORDER BY c.position DESC LIMIT 1", ("half",)),
+}  # fmt: skip
+
+
+def run(scale: Scale) -> list[Figure]:
+    events = 10_000_000 if LONG in scale.only else 30_000 if scale.quick else 1_000_000
+    with server() as url, fresh_database(url) as database:
+        return uvloop.run(looking_back(database, events, scale.rounds))
+
+
+async def looking_back(url: str, events: int, rounds: int) -> list[Figure]:
+    await migrate.upgrade(url)
+    await write_history(url, events)
+    writing, reading = create_engine(url, name="bench"), create_reading_engine(url)
+    projecting = create_engine(url, name="bench", settings=SETTINGS, pool_size=1)
+    seen: dict[str, list[float]] = {}
+    try:
+        async with PostgresEventLog(url) as log:
+            checkpoints, projection = PostgresCheckpoints(writing), PostgresProjection(projecting)
+            end = (await log.head()).position
+            before_end = Position(end - BATCH)
+            await timed(seen, "project", project_all(projection, before_end))
+            await timed(seen, "batch", projection.project(end, max_events=BATCH))
+            every = checkpoints.stretch(end)
+            await timed(seen, "ladder", fill_ladder(log, checkpoints, until=end, every=every))
+            await analyze(url)
+            as_of = lambda: AsOf(
+                log, PostgresCheckpoints(reading), PostgresAuditReader(reading), SystemClock()
+            )
+            chance = random.Random(1)
+            for _ in range(rounds):
+                await ask(seen, as_of, chance, end)
+            await nodes(url, seen, chance, end, rounds)
+        await plans(url, end)
+        sizes = await sizes_of(url)
+    finally:
+        await writing.dispose()
+        await reading.dispose()
+        await projecting.dispose()
+    return figures(seen, f"{events:,} events", events, sizes)
+
+
+async def timed(seen: dict[str, list[float]], what: str, work: Awaitable[object]) -> None:
+    start = time.perf_counter()
+    await work
+    seen.setdefault(what, []).append(time.perf_counter() - start)
+
+
+async def ask(
+    seen: dict[str, list[float]], as_of: Callable[[], AsOf], chance: random.Random, end: int
+) -> None:
+    """Ask for moments all over the log, each time with nothing kept; then as a slider does, one after another."""
+    for _ in range(ASKED):
+        at = str(chance.randrange(1, end))
+        await timed(seen, "state", as_of().state(at, Scope()))
+        node = NodeName(node_of(chance.randrange(5000))[0])
+        await timed(seen, "state of a node", as_of().state(at, Scope(node=node), known=True))
+        await timed(
+            seen, "difference", as_of().difference(at, str(chance.randrange(1, end)), Scope())
+        )
+    sliding = as_of()
+    start = chance.randrange(1, end - 100 * ASKED)
+    for step in range(ASKED):
+        await timed(seen, "slider", sliding.state(str(start + 100 * step), Scope()))
+
+
+async def nodes(
+    url: str, seen: dict[str, list[float]], chance: random.Random, end: int, rounds: int
+) -> None:
+    connection = await asyncpg.connect(url)
+    query = await connection.prepare(PLANS["what was on a node at a position"][0])
+    for _ in range(ASKED * rounds):
+        name, at = node_of(chance.randrange(5000))[0], chance.randrange(1, end)
+        await timed(seen, "node by SQL", query.fetch(name, at))
+    await connection.close()
+
+
+async def analyze(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    for table in ("placement", "root_state", "checkpoint", "event"):
+        await connection.execute(f"VACUUM (ANALYZE) gx.{table}", timeout=900)
+    await connection.close()
+
+
+async def plans(url: str, end: int) -> None:
+    """Print the plan of each question, and refuse one that reads the log from one end to the other."""
+    connection = await asyncpg.connect(url)
+    half_us = await connection.fetchval("SELECT at_us FROM gx.event WHERE position = $1", end // 2)
+    values = {"half": end // 2, "half_us": half_us}
+    for what, (query, given) in PLANS.items():
+        asked = [values.get(value, value) for value in given]
+        rows = await connection.fetch(f"EXPLAIN (ANALYZE, BUFFERS, COSTS OFF) {query}", *asked)
+        text = "\n".join(f"    {row[0]}" for row in rows)
+        print(f"{what}:\n{text}")
+        assert "Seq Scan on event" not in text, what
+        assert "Seq Scan on placement" not in text, what
+    await connection.close()
+
+
+async def sizes_of(url: str) -> str:
+    """Say how large the tables are."""
+    connection = await asyncpg.connect(url)
+    rows = await connection.fetch(
+        "SELECT relname, pg_total_relation_size(oid) / 1048576 AS mib FROM pg_class "
+        "WHERE relnamespace = 'gx'::regnamespace AND relkind = 'r' ORDER BY 2 DESC LIMIT 4"
+    )
+    await connection.close()
+    return ", ".join(f"{row['relname']} {row['mib']} MiB" for row in rows)
+
+
+def figures(seen: dict[str, list[float]], note: str, events: int, sizes: str) -> list[Figure]:
+    target = "1000 ms" if events > 1_000_000 else "100 ms"
+
+    def ms(what: str, name: str, target: str = target) -> Figure:
+        return Figure(
+            bench="asof", what=f"{what}, {note}", unit="ms", better="lower",
+            values=tuple(took * 1e3 for took in seen[name]), target=target,
+        )  # fmt: skip
+
+    return [
+        ms("the whole state at any moment", "state"),
+        ms("a node at any moment, folded", "state of a node"),
+        ms("the difference between any two moments", "difference", ""),
+        ms("the whole state 100 facts on, as a slider asks", "slider"),
+        ms("a node at any moment, by SQL", "node by SQL"),
+        ms(f"project {BATCH} facts", "batch", ""),
+        Figure(
+            bench="asof", what=f"project the log from nothing, {note}", unit="events/s", better="higher",
+            values=tuple(events / took for took in seen["project"]), note=sizes,
+        ),
+        Figure(
+            bench="asof", what=f"make the checkpoints to look back from, {note}", unit="s", better="lower",
+            values=tuple(seen["ladder"]),
+        ),
+    ]  # fmt: skip

@@ -1,0 +1,119 @@
+"""Reports on a log of 1,000,000 events and 30 days: what each takes for an hour, for a day, and for one gang.
+
+Plans are printed; one that reads the whole log, or all of its intervals, ends the benchmark.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+
+import asyncpg
+import sqlalchemy as sa
+import uvloop
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from extender.service.reports import DAY_US, REPORTS, Asked
+from extender.store import migrate
+from extender.store.audit_reader import create_reading_engine
+from extender.store.engine import transaction
+from extender.store.report_reader import PostgresReportReader, query_of
+from tests.bench.asof import analyze
+from tests.bench.figures import Figure, Scale
+from tests.bench.history import write_history
+from tests.bench.store import server
+from tests.postgres import fresh_database
+
+PACE_US = 2_600_000  # a million in 30 days
+HOUR_US = DAY_US // 24
+ASKED = 5  # times in a round
+WHOLE = re.compile(r"Seq Scan on (event|placement|root_state)\b")
+
+
+def run(scale: Scale) -> list[Figure]:
+    events = 4_000 if scale.quick else 1_000_000
+    with server() as url, fresh_database(url) as database:
+        return uvloop.run(reporting(database, events, scale.rounds))
+
+
+async def reporting(url: str, events: int, rounds: int) -> list[Figure]:
+    await migrate.upgrade(url)
+    await write_history(url, events, pace_us=PACE_US, measured_every=500)
+    reading = create_reading_engine(url)
+    try:
+        await project(url, events)
+        await analyze(url)
+        cases = await cases_of(reading, events)
+        for asked in cases.values():
+            await plan(reading, asked)
+        reader = PostgresReportReader(reading)
+        seen: dict[str, list[float]] = {}
+        for _ in range(rounds * ASKED):
+            for what, asked in cases.items():
+                start = time.perf_counter()
+                await reader.rows(asked)
+                seen.setdefault(what, []).append((time.perf_counter() - start) * 1e3)
+    finally:
+        await reading.dispose()
+    return [
+        Figure(
+            bench="reports", what=what, unit="ms", better="lower", values=tuple(times), target="100 ms",
+            note=f"{events:,} events",
+        )
+        for what, times in seen.items()
+    ]  # fmt: skip
+
+
+async def project(url: str, events: int) -> None:
+    """Bring the intervals to the end of the log, however long that takes."""
+    connection = await asyncpg.connect(url)
+    try:
+        while (
+            await connection.fetchval("SELECT gx.project($1, 2000)", events, timeout=600) < events
+        ):
+            pass
+    finally:
+        await connection.close()
+
+
+async def cases_of(engine: AsyncEngine, events: int) -> dict[str, Asked]:
+    """Give the questions: about the last hour and day, an hour of long ago, and a gang that lived in the last day.
+
+    Who was passed over by whom is not asked for all gangs of a day: here that is a hundred thousand pairs.
+    """
+    async with transaction(engine, "looking for the end") as connection:
+        end_us, middle_us, gang = (
+            await connection.execute(
+                sa.text(
+                    "SELECT max(at_us) FILTER (WHERE position = :last), max(at_us) FILTER (WHERE position = :half), "
+                    "max(root) FROM gx.event WHERE position IN (:last, :half) OR position > :last - 500"
+                ),
+                {"last": events, "half": events // 2},
+            )
+        ).one()
+    cases = {}
+    for name, kind in REPORTS.items():
+        hour = Asked(name=name, since_us=end_us - HOUR_US, until_us=end_us)
+        cases[f"{name}: the last hour"] = hour
+        if name != "passed-over":
+            cases[f"{name}: the last day"] = Asked(
+                name=name, since_us=end_us - DAY_US, until_us=end_us
+            )
+        cases[f"{name}: an hour two weeks ago"] = Asked(
+            name=name, since_us=middle_us - HOUR_US, until_us=middle_us
+        )
+        if kind.of_gangs:
+            cases[f"{name}: one gang, the last day"] = Asked(
+                name=name, since_us=end_us - DAY_US, until_us=end_us, gang=gang
+            )
+    return cases
+
+
+async def plan(engine: AsyncEngine, asked: Asked) -> None:
+    """Print the plan of a question, and refuse one that reads everything."""
+    text, values = query_of(asked)
+    async with transaction(engine, "explaining") as connection:
+        found = await connection.execute(sa.text(f"EXPLAIN (COSTS OFF) {text.text}"), values)
+        lines = "\n".join(f"    {line}" for line in found.scalars())
+    print(f"{asked.name}, {(asked.until_us - asked.since_us) // HOUR_US} h {asked.gang}:\n{lines}")
+    assert not WHOLE.search(lines), asked

@@ -1,0 +1,219 @@
+"""Histories a leader could have written, for property tests: every fact is possible in the state before it."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from hypothesis import strategies as st
+
+from extender.core.events import (
+    AssignmentRecord,
+    BarrierExpired,
+    BindFailed,
+    DriftFound,
+    Event,
+    GangAdmitted,
+    GangExtended,
+    GangRefused,
+    GangSatisfied,
+    GroupRecord,
+    HistoryTruncated,
+    LeaseTaken,
+    MemberLost,
+    NodeTopologyChanged,
+    NodeVetoed,
+    PodBound,
+    PreemptionAbandoned,
+    PreemptionCompleted,
+    PreemptionPlanned,
+    ReleasedPod,
+    ReservationReleased,
+    RootCompleted,
+    RootInvalid,
+    RootObserved,
+    VictimEvicted,
+    VictimPod,
+    VictimUnit,
+)
+from extender.core.ids import NIL_ROOT, Epoch, NodeName, PlanId, PodUid, Position, RootUid
+from extender.core.state import EMPTY, evolve
+
+ROOTS = [RootUid(f"root-{n}") for n in range(3)]
+NODES = [NodeName(f"n{n}") for n in range(3)]
+
+
+def event_after(state, root_uid, fact):
+    """Give a fact its place behind a state."""
+    return Event(
+        position=Position(state.position + 1),
+        event_id=str(UUID(int=state.position + 1)),
+        epoch=Epoch(1),
+        at_us=state.at_us + 1,
+        root_uid=root_uid,
+        version=state.versions.get(root_uid, 0) + 1,
+        root="" if root_uid == NIL_ROOT else f"ns/{root_uid}",
+        actor="test",
+        cause="",
+        fact=fact,
+    )
+
+
+def a_leaf(name="leaf", minimum=1, **rest):
+    return GroupRecord(kind="PodGroup", name=name, minimum=minimum, **rest)
+
+
+@st.composite
+def histories(draw):
+    """Make a history a leader could have written: every fact is possible in the state before it."""
+    state, events = EMPTY, []
+    fresh = iter(range(10_000))
+    for _ in range(draw(st.integers(0, 25))):
+        uid = draw(st.sampled_from(ROOTS))
+        root = state.roots.get(uid)
+        if draw(st.integers(0, 3)):
+            fact = draw(_facts(uid, root, fresh))
+        else:
+            fact = draw(_of_preemption(state, uid, root, fresh))
+        event = event_after(
+            state, NIL_ROOT if isinstance(fact, LeaseTaken | HistoryTruncated) else uid, fact
+        )
+        events.append(event)
+        state = evolve(state, event)
+    return events
+
+
+@st.composite
+def _of_preemption(draw, state, uid, root, fresh):
+    """Make a fact of a preemption that is possible now; the plan of one where none is under way."""
+    pending = state.preemptions.get(uid)
+    if root is None and pending is None:
+        return RootObserved(kind="PodGroup")
+    if pending is None:
+        return draw(_plans(fresh))
+    left = sorted(pending.victims.values(), key=lambda v: v.uid)
+    kinds = ["evicted"] * 2 * bool(left) + ["completed", "abandoned"] * (not pending.ended)
+    kind = draw(st.sampled_from(kinds))
+    if kind == "evicted":
+        v = draw(st.sampled_from(left))
+        how = draw(st.sampled_from(["deleted", "ended", "unseen"]))
+        return VictimEvicted(
+            preemption=pending.id, unit=v.unit, pod=v.pod, uid=v.uid, node=v.node, how=how,
+            asked_us=0, gone_us=1,
+        )  # fmt: skip
+    if kind == "completed":
+        return PreemptionCompleted(preemption=pending.id, bound=1, evicted=0, took_ms=1)
+    units = sorted({v.unit for v in left})
+    finishing = tuple(draw(st.lists(st.sampled_from(units), unique=True))) if units else ()
+    return PreemptionAbandoned(
+        preemption=pending.id, why="better-offer", spared=(), finishing=finishing, evicted=0
+    )
+
+
+@st.composite
+def _plans(draw, fresh):
+    units = tuple(
+        VictimUnit(
+            kind="PodGroup", path=f"ns/u{next(fresh)}", uid="u", priority=0,
+            pods=tuple(
+                VictimPod(pod=f"ns/v{n}", uid=PodUid(f"v{n}"), node=NODES[n % 3])
+                for n in (next(fresh), next(fresh))
+            ),
+        )
+        for _ in range(2)
+    )  # fmt: skip
+    number = next(fresh)
+    return PreemptionPlanned(
+        preemption=PlanId(f"preemption-{number}"), kind=draw(st.sampled_from(["PodGroup", "PodGroup", "Pod"])), priority=5, victims=units,
+        cost={"units": len(units)}, alternatives=(), shapes=({"cpu": 1000},),
+        assignments=(
+            AssignmentRecord(
+                pod=f"ns/p{number}", uid=PodUid(f"p{number}"), group="leaf",
+                node=draw(st.sampled_from(NODES)),
+            ),
+        ),
+    )  # fmt: skip
+
+
+@st.composite
+def _facts(draw, uid, root, fresh):
+    held = sorted(root.held.values(), key=lambda r: r.uid) if root else []
+    bound = sorted(root.bound.values(), key=lambda m: m.uid) if root else []
+    plan = PlanId(f"plan-{next(fresh)}")
+    kinds = ["lease", "truncated"]
+    if root is None:
+        kinds += ["observed"] * 4
+    else:
+        kinds += ["admitted"] * 5 + ["refused", "invalid", "veto", "completed", "noise", "outside"]
+        kinds += ["bound", "bound", "released", "satisfied"] * bool(held) + ["lost"] * bool(bound)
+        kinds += ["back"] * bool(root.away)
+    kind = draw(st.sampled_from(kinds))
+    if kind == "observed":
+        return RootObserved(kind="PodGroup", priority=draw(st.integers(0, 9)))
+    if kind == "admitted":
+        count = draw(st.integers(1, 3))
+        assignments = tuple(
+            AssignmentRecord(
+                pod=f"ns/p{number}", uid=PodUid(f"p{number}"), group="leaf",
+                node=draw(st.sampled_from(NODES)), extra=draw(st.booleans()),
+            )
+            for number in (next(fresh) for _ in range(count))
+        )  # fmt: skip
+        given_ = {
+            "plan": plan, "priority": root.priority, "groups": (a_leaf(minimum=count),),
+            "shapes": ({"cpu": 1000, "pods": 1},), "assignments": assignments,
+        }  # fmt: skip
+        return (
+            GangExtended(**given_)
+            if root.plan is not None
+            else GangAdmitted(kind="PodGroup", **given_)
+        )
+    if kind == "bound":
+        r = draw(st.sampled_from(held))
+        node = draw(st.sampled_from([r.node, *NODES]))
+        return PodBound(plan=r.plan, pod=r.pod, uid=r.uid, node=node, group=r.group)
+    if kind == "outside":
+        name = f"out{next(fresh)}"
+        return PodBound(
+            plan=PlanId(""), pod=f"ns/{name}", uid=PodUid(name), node=NODES[0], group="leaf"
+        )
+    if kind == "back":
+        m = draw(st.sampled_from(sorted(root.away.values(), key=lambda m: m.uid)))
+        return PodBound(plan=m.plan, pod=m.pod, uid=m.uid, node=m.node, group=m.group)
+    if kind == "released":
+        some = draw(st.lists(st.sampled_from(held), min_size=1, unique_by=lambda r: r.uid))
+        pods = tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in some)
+        return ReservationReleased(plan=some[0].plan, why="deleted", pods=pods)
+    if kind == "lost":
+        m = draw(st.sampled_from(bound))
+        cause = draw(st.sampled_from(["gone", "node-lost"]))
+        return MemberLost(pod=m.pod, uid=m.uid, node=m.node, cause=cause)
+    if kind == "veto":
+        return NodeVetoed(
+            pod="ns/v",
+            uid=PodUid("v"),
+            node=draw(st.sampled_from(NODES)),
+            by_shape=True,
+            until_ms=5,
+        )
+    if kind == "noise":
+        return draw(
+            st.sampled_from([
+                DriftFound(kind="x", object="y", text="z"),
+                BarrierExpired(plan=plan, waited_ms=1, arrived=(), missing=()),
+                BindFailed(plan=plan, pod="ns/p", uid=PodUid("p"), node=NODES[0], error="e"),
+                NodeTopologyChanged(node=NODES[0], before={}, after={"a": "b"}),
+                MemberLost(pod="ns/x", uid=PodUid("unknown"), node=NODES[0], cause="gone"),
+            ])
+        )  # fmt: skip
+    return {
+        "lease": LeaseTaken(holder="me", address=""),
+        "truncated": HistoryTruncated(
+            evidence="memory", known_position=9, known_epoch=1, found_position=1, found_epoch=1
+        ),
+        "refused": GangRefused(
+            outcome=draw(st.sampled_from(["waiting", "impossible"])), reasons=("r",)
+        ),
+        "invalid": RootInvalid(problems=("B9: x",)),
+        "satisfied": GangSatisfied(plan=plan, bound=1),
+        "completed": RootCompleted(why="gone"),
+    }[kind]

@@ -1,0 +1,281 @@
+"""Any prefix of any log: the same state by the fold, by a checkpoint and the tail, and by SQL as of a position."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from extender.core.errors import CorruptLog
+from extender.core.events import (
+    AssignmentRecord,
+    GangAdmitted,
+    GangRefused,
+    MemberLost,
+    PodBound,
+    PreemptionPlanned,
+    ReleasedPod,
+    ReservationReleased,
+    RootCompleted,
+    RootObserved,
+    SupersededRecord,
+    VictimPod,
+    VictimUnit,
+)
+from extender.core.ids import PlanId, PodUid, Position
+from extender.core.state import EMPTY, evolve
+from extender.service.ports import Head
+from extender.service.replay import load_state, save_checkpoint
+from extender.store.checkpoints import PostgresCheckpoints
+from extender.store.codec import VERSIONS
+from extender.store.engine import create_engine, our_faults
+from extender.store.event_log import PostgresEventLog
+from tests.histories import NODES, ROOTS, event_after, histories
+from tests.logs import copy_events, forget_log, writing_connection
+from tests.postgres import fresh_database, run
+
+pytestmark = pytest.mark.postgres
+
+PLACEMENTS = """
+SELECT kind, root_uid, pod_uid, pod, leaf, node, plan, priority, extra, resources::text AS resources,
+       from_at_us
+FROM gx.placement WHERE from_position <= $1 AND coalesce(to_position, $1 + 1) > $1
+"""
+ROOT_STATES = """
+SELECT root_uid, root, kind, priority, state, phase, outcome, reasons, answer_position
+FROM gx.root_state WHERE from_position <= $1 AND coalesce(to_position, $1 + 1) > $1 AND state <> 'gone'
+"""
+PENDING = """
+SELECT c.root_uid, c.preemption, c.position, c.outcome IS NOT NULL AS ended, c.begun, c.evicted,
+       array_agg(v.pod_uid ORDER BY v.pod_uid) FILTER (WHERE v.fate = 'going') AS victims
+FROM gx.preemption c LEFT JOIN gx.victim v USING (position) WHERE c.pending GROUP BY c.position
+"""
+
+
+@pytest.fixture(scope="module")
+def log_url(postgres_url, template_database):
+    with fresh_database(postgres_url, template=template_database) as url:
+        yield url
+
+
+def states_of(events):
+    """Give the state at every position, the empty one first."""
+    states = [EMPTY]
+    for event in events:
+        states.append(evolve(states[-1], event))
+    return states
+
+
+def told_by_fold(state):
+    """Give placements and roots as the rows of the tables tell them."""
+    placements = {
+        ("reserved", root.uid, r.uid, r.pod, r.group, r.node, r.plan, r.priority, r.extra,
+         tuple(sorted(r.requests.items())), r.at_us)
+        for root in state.roots.values() for r in root.held.values()
+    } | {
+        ("bound", root.uid, m.uid, m.pod, m.group, m.node, m.plan, tuple(sorted(m.requests.items())))
+        for root in state.roots.values() for m in root.bound.values()
+    }  # fmt: skip
+    roots = set()
+    for r in state.roots.values():
+        making_room = r.answer is not None and r.answer.outcome == "preempting"
+        shown = (
+            "preempting" if making_room and r.phase not in ("admitted", "satisfied") else r.phase
+        )
+        answer = (None, (), None)
+        if r.answer is not None:
+            answer = (r.answer.outcome, r.answer.reasons, r.answer.position)
+        roots.add((r.uid, r.root, r.kind, r.priority, shown, r.phase, *answer))
+    return placements, roots
+
+
+async def told_by_sql(connection, position):
+    placements = set()
+    for row in await connection.fetch(PLACEMENTS, position):
+        kind, *same, priority, extra, resources, at_us = row
+        wanted = msgspec.json.decode(resources) if resources else {}
+        needs = tuple(sorted(wanted.items()))
+        rest = (priority, extra, needs, at_us) if kind == "reserved" else (needs,)
+        placements.add((kind, *same, *rest))
+    roots = {
+        (*row[:7], tuple(row["reasons"]), row["answer_position"])
+        for row in await connection.fetch(ROOT_STATES, position)
+    }
+    return placements, roots
+
+
+def pending_by_fold(state):
+    return {
+        (p.root_uid, p.id, p.position, p.ended, p.begun, p.evicted, tuple(sorted(p.victims)))
+        for p in state.preemptions.values()
+    }
+
+
+async def pending_by_sql(connection):
+    return {
+        (*row[:4], frozenset(row["begun"]), row["evicted"], tuple(row["victims"] or ()))
+        for row in await connection.fetch(PENDING)
+    }
+
+
+async def project_in_steps(connection, upto, step):
+    """Project as the service does, a few facts at a time; what is pending is compared on the way."""
+    position = await connection.fetchval("SELECT position FROM gx.projection")
+    while position < upto:
+        position = await connection.fetchval("SELECT gx.project($1, $2)", upto, step)
+        yield position
+
+
+@pytest.mark.timeout(300)  # some ten thousand small questions
+@settings(
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(histories(), st.integers(1, 26), st.integers(0, 25), st.integers(0, 25))
+def test_fold_checkpoint_and_sql_tell_the_same(log_url, events, step, saved, asked):
+    """At every position, in whatever steps it was projected, and from whichever checkpoint it is loaded."""
+    states = states_of(events)
+    saved, asked = min(saved, len(events)), min(asked, len(events))
+
+    async def compare():
+        connection = await writing_connection(log_url)
+        engine = create_engine(log_url, name="test")
+        try:
+            await forget_log(connection)
+            chain, _ = await copy_events(connection, events[:saved])
+            if saved:
+                head = Head(position=Position(saved), chain=chain, at_us=states[saved].at_us)
+                await save_checkpoint(PostgresCheckpoints(engine), states[saved], head)
+            await copy_events(connection, events[saved:], chain)
+            async for position in project_in_steps(connection, len(events), step):
+                assert await pending_by_sql(connection) == pending_by_fold(states[position])
+            for position, state in enumerate(states):
+                assert await told_by_sql(connection, position) == told_by_fold(state)
+            async with PostgresEventLog(log_url, page_events=3) as log:
+                loaded = await load_state(log, PostgresCheckpoints(engine), until=Position(asked))
+            assert loaded == states[asked]
+        finally:
+            await engine.dispose()
+            await connection.close()
+
+    run(compare())
+
+
+@pytest.fixture
+async def projected(database_url):
+    """Write facts of the first root (or of one that is named with the fact) and project them."""
+    connection = await writing_connection(database_url)
+
+    async def write(*facts):
+        state, events = EMPTY, []
+        for given_ in facts:
+            uid, fact = given_ if isinstance(given_, tuple) else (ROOTS[0], given_)
+            events.append(event_after(state, uid, fact))
+            state = evolve(state, events[-1])
+        await copy_events(connection, events)
+        assert await connection.fetchval("SELECT gx.project($1, 1000)", len(events)) == len(events)
+        return connection
+
+    yield write
+    await connection.close()
+
+
+def admitted(*pods, plan="plan"):
+    return GangAdmitted(
+        plan=PlanId(plan), kind="PodGroup", priority=3, groups=(),
+        shapes=({"cpu": 1000}, {"nvidia.com/gpu": 2}),
+        assignments=tuple(
+            AssignmentRecord(pod=f"ns/{p}", uid=PodUid(p), group="leaf", node=NODES[0], shape=1)
+            for p in pods
+        ),
+    )  # fmt: skip
+
+
+def bound(pod, plan="plan"):
+    return PodBound(
+        plan=PlanId(plan), pod=f"ns/{pod}", uid=PodUid(pod), node=NODES[0], group="leaf"
+    )
+
+
+def taken(pod):
+    """Give a preemption that evicts a pod of the first root."""
+    unit = VictimUnit(
+        kind="PodGroup", path="ns/low", uid="u", priority=0,
+        pods=(VictimPod(pod=f"ns/{pod}", uid=PodUid(pod), node=NODES[0]),),
+    )  # fmt: skip
+    return PreemptionPlanned(
+        preemption=PlanId("p"), kind="PodGroup", priority=9, victims=(unit,), cost={}, alternatives=(),
+        shapes=(), assignments=(),
+    )  # fmt: skip
+
+
+async def test_how_an_interval_ended_and_by_whom(projected):
+    """The end names its fact, its reason, and the preemption behind it; devices stay known when bound."""
+    connection = await projected(
+        RootObserved(kind="PodGroup"),
+        admitted("a", "b", "c"),
+        bound("a"),
+        bound("b"),
+        (ROOTS[1], taken("a")),
+        MemberLost(pod="ns/a", uid=PodUid("a"), node=NODES[0], cause="deleted"),
+        MemberLost(pod="ns/b", uid=PodUid("b"), node=NODES[0], cause="node-lost"),
+        RootCompleted(why="deleted"),
+    )
+    rows = await connection.fetch(
+        "SELECT pod_uid, kind, from_position, to_position, end_type, end_why, by_root, by_position, "
+        "resources ->> 'nvidia.com/gpu' AS gpus FROM gx.placement ORDER BY pod_uid, from_position"
+    )
+    assert [tuple(row) for row in rows] == [
+        ("a", "reserved", 2, 3, "PodBound", "bound", None, None, "2"),
+        ("a", "bound", 3, 6, "MemberLost", "deleted", "ns/root-1", 5, "2"),
+        ("b", "reserved", 2, 4, "PodBound", "bound", None, None, "2"),
+        ("b", "bound", 4, 7, "MemberLost", "node-lost", None, None, "2"),
+        ("c", "reserved", 2, 8, "RootCompleted", "deleted", None, None, "2"),
+    ]
+
+
+async def test_reservations_that_gave_way_name_the_preemptor(projected):
+    """They were released in front of the plan that they gave way to."""
+    pods = (ReleasedPod(pod="ns/a", uid=PodUid("a"), node=NODES[0]),)
+    superseded = SupersededRecord(
+        gang="ns/root-0", gang_uid=ROOTS[0], plan=PlanId("plan"), priority=0, pods=pods
+    )
+    connection = await projected(
+        admitted("a"),
+        ReservationReleased(plan=PlanId("plan"), why="superseded", pods=pods),
+        (ROOTS[1], msgspec.structs.replace(taken("x"), superseded=(superseded,))),
+    )
+    row = await connection.fetchrow("SELECT end_why, by_root, by_position FROM gx.placement")
+    assert tuple(row) == ("superseded", "ns/root-1", 3)
+
+
+async def test_texts_that_postgres_cannot_hold(projected):
+    """A NUL inside of a fact is a replacement character in the tables; it stops nothing."""
+    connection = await projected(GangRefused(outcome="impossible", reasons=("a\0b", "c\\u0000d")))
+    reasons = await connection.fetchval("SELECT reasons FROM gx.root_state")
+    assert reasons[0] == "a\ufffdb"
+
+
+async def test_the_functions_know_every_fact_as_it_is_written_now():
+    """A new fact, or a new version of one, needs its arm in project_fact.sql."""
+    folder = Path(__file__).parents[3] / "migrations" / "sql"
+    text = max(folder.glob("*/project_fact.sql")).read_text()
+    known = text.split("shapes constant jsonb := '")[1].split("'")[0]
+    assert msgspec.json.decode(known) == VERSIONS
+
+
+async def test_a_fact_of_the_future_is_not_guessed_at(projected, database_url):
+    connection = await projected(RootObserved(kind="PodGroup"))
+    async with connection.transaction():
+        await connection.execute("SET LOCAL session_replication_role = replica")
+        await connection.execute("UPDATE gx.event SET ver = 9")
+    await connection.execute("SELECT gx.forget_projection()")
+    with (
+        pytest.raises(CorruptLog, match="position 1: RootObserved version 9"),
+        our_faults("projecting"),
+    ):
+        await connection.fetchval("SELECT gx.project(1, 1)")
+    assert await connection.fetchval("SELECT position FROM gx.projection") == 0

@@ -1,0 +1,236 @@
+"""Every report equals a plain computation over the facts; nothing that is asked for becomes part of the question."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from extender.core.events import (
+    GangAdmitted,
+    GangExtended,
+    GangRefused,
+    MemberLost,
+    RoomMeasured,
+    RoomRecord,
+)
+from extender.core.ids import NIL_ROOT, Position
+from extender.core.state import EMPTY, evolve
+from extender.service.reports import REPORTS, Asked
+from extender.store.audit_reader import create_reading_engine
+from extender.store.engine import transaction
+from extender.store.report_reader import PostgresReportReader, query_of
+from tests.bench.history import write_history
+from tests.histories import ROOTS, event_after, histories
+from tests.logs import copy_events, forget_log, writing_connection
+from tests.postgres import fresh_database, run
+from tests.reports import plainly
+
+pytestmark = pytest.mark.postgres
+START_US = 1_790_000_000_000_000
+MINUTE_US = 60_000_000
+LONG = "team-a/" + "x" * 245
+NAMES = [
+    "team-a/serve",
+    "team-b/serve",
+    "team-b/größe-☃",
+    "team-a/'; DROP TABLE gx.event; --",
+    LONG,
+]
+RACKS = {"n0": {"rack": "r0"}, "n1": {"rack": "r0"}, "n2": {"rack": "r'1"}}
+GPU = "nvidia.com/gpu"
+
+
+@pytest.fixture(scope="module")
+def log_url(postgres_url, template_database):
+    with fresh_database(postgres_url, template=template_database) as url:
+        yield url
+
+
+@st.composite
+def measured_histories(draw):
+    """Make a history with names that are reused, times that stand still and leap, devices, racks and measurements."""
+    names = {uid: draw(st.sampled_from(NAMES)) for uid in ROOTS}
+    at_us, state, events = START_US, EMPTY, []
+    for event in draw(histories()):
+        if draw(st.integers(0, 4)) == 0:
+            place = event_after(state, NIL_ROOT, draw(_rooms(state.position)))
+            events.append(msgspec.structs.replace(place, at_us=at_us))
+            state = evolve(state, events[-1])
+        uid = draw(st.sampled_from(ROOTS))
+        fact = draw(_setback(state.roots.get(uid)))
+        if fact is not None:
+            place = event_after(state, uid, fact)
+            events.append(msgspec.structs.replace(place, at_us=at_us, root=names[uid]))
+            state = evolve(state, events[-1])
+        at_us += draw(st.sampled_from([0, 0, 1, 17 * MINUTE_US, 3 * 60 * MINUTE_US + 7]))
+        place = event_after(state, event.root_uid, draw(_with_devices(event.fact)))
+        name = names.get(event.root_uid, "")
+        events.append(msgspec.structs.replace(place, at_us=at_us, root=name))
+        state = evolve(state, events[-1])
+    return events
+
+
+def _setback(root):
+    """Refuse a tree that waits, or take a member of one that runs: what reports are about."""
+    if root is None or root.phase == "refused":
+        return st.none()
+    if root.bound:
+        lost = [
+            MemberLost(pod=m.pod, uid=m.uid, node=m.node, cause="evicted")
+            for m in root.bound.values()
+        ]
+        return st.sampled_from([None, *sorted(lost, key=lambda fact: fact.uid)])
+    outcomes = ("impossible", "unknown", "waiting")
+    return st.sampled_from([GangRefused(outcome=o, reasons=(f"it is {o}",)) for o in outcomes])
+
+
+@st.composite
+def _rooms(draw, position):
+    keys = {"": ["n0", "n1", ""], "rack": ["r0", "r'1", ""]}
+    records = [
+        RoomRecord(
+            resource=resource, key=key, domain=draw(st.sampled_from(domains)), nodes=1,
+            free=draw(st.integers(0, 9)), total=9,
+        )
+        for resource in ("cpu", GPU)
+        for key, domains in keys.items()
+    ]  # fmt: skip
+    known = max(0, position - draw(st.integers(0, 1)))
+    return RoomMeasured(known=Position(known), rooms=tuple(records))
+
+
+@st.composite
+def _with_devices(draw, fact):
+    if not isinstance(fact, GangAdmitted | GangExtended):
+        return fact
+    shapes = ({"cpu": 1500, "pods": 1}, {"cpu": 1000, GPU: 3, "pods": 1})
+    assignments = [
+        msgspec.structs.replace(a, shape=draw(st.integers(0, 1))) for a in fact.assignments
+    ]
+    return msgspec.structs.replace(
+        fact, shapes=shapes, assignments=tuple(assignments), topology=RACKS,
+        priority=draw(st.integers(0, 2)),
+    )  # fmt: skip
+
+
+@st.composite
+def questions(draw, events):
+    """Ask for a span that begins and ends at facts, beside them, or outside of the log."""
+    times = sorted({START_US - 5, *(e.at_us for e in events), START_US + 100 * 60 * MINUTE_US})
+    some = st.sampled_from(times).flatmap(lambda t: st.sampled_from([t - 1, t, t + 1]))
+    since_us, until_us = times[0], times[-1] + 1
+    if draw(st.booleans()):
+        since_us, until_us = sorted(draw(st.lists(some, min_size=2, max_size=2, unique=True)))
+    namespace = gang = ""
+    if draw(st.integers(0, 3)) == 0:
+        namespace = draw(
+            st.sampled_from(["team-a", "team-a", "team-b", "team", "%", "' OR true --"])
+        )
+    if draw(st.integers(0, 3)) == 0:
+        gang = draw(st.sampled_from([*NAMES, "ns/u1", "'/'"]))
+    return {"since_us": since_us, "until_us": until_us, "namespace": namespace, "gang": gang}
+
+
+def comparable(rows):
+    """Put rows into an order in which sums that differ by rounding stand at the same place."""
+    exact = [tuple(v for v in row if not isinstance(v, float)) for row in rows]
+    order = sorted(range(len(rows)), key=lambda i: repr(exact[i]))
+    floats = [[v for v in rows[i] if isinstance(v, float)] for i in order]
+    return [exact[i] for i in order], floats
+
+
+def same(found, expected):
+    (ours, our_floats), (theirs, their_floats) = comparable(found), comparable(expected)
+    assert ours == theirs
+    for mine, other in zip(our_floats, their_floats, strict=True):
+        assert mine == pytest.approx(other, abs=1e-6)
+
+
+async def told(url, events, asked):
+    connection = await writing_connection(url)
+    engine = create_reading_engine(url)
+    try:
+        await forget_log(connection)
+        await copy_events(connection, events)
+        await connection.fetchval("SELECT gx.project($1, 100000)", len(events))
+        reader = PostgresReportReader(engine)
+        return {one.name: await reader.rows(one) for one in asked}
+    finally:
+        await connection.close()
+        await engine.dispose()
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_every_report_is_the_plain_computation(log_url, data):
+    """For any log a leader could have written, any span, namespace and gang."""
+    events = data.draw(measured_histories())
+    given_ = data.draw(questions(events))
+    asked = [
+        Asked(
+            name=name,
+            limit=9999,
+            **(given_ if kind.of_gangs else given_ | {"namespace": "", "gang": ""}),
+        )
+        for name, kind in REPORTS.items()
+    ]
+    found = run(told(log_url, events, asked))
+    for one in asked:
+        same([tuple(row) for row in found[one.name].rows], plainly(events, one))
+        assert found[one.name].head == found[one.name].projected == len(events)
+
+
+async def test_a_reason_that_postgres_cannot_hold_stops_no_report(database_url):
+    """A NUL in a recorded sentence is told as a replacement character."""
+    fact = GangRefused(outcome="unknown", reasons=("a\0b",))
+    event = msgspec.structs.replace(event_after(EMPTY, ROOTS[0], fact), at_us=START_US)
+    asked = Asked(name="decisions", since_us=START_US, until_us=START_US + 1)
+    found = await told(database_url, [event], [asked])
+    assert [tuple(row)[5] for row in found["decisions"].rows] == [1]
+    connection = await writing_connection(database_url)
+    assert await connection.fetchval("SELECT reason FROM gx.v_decision") == "a\ufffdb"
+    await connection.close()
+
+
+async def test_times_of_views_are_those_of_the_facts_to_the_microsecond(database_url):
+    """They go through floating point on their way, so that an index can have them."""
+    connection = await writing_connection(database_url)
+    wrong = await connection.fetchval(
+        "SELECT count(*) FROM generate_series(1, 200000) n, "
+        "LATERAL (SELECT (n * 21474836483 + n % 1000003)::bigint AS at_us) a "
+        "WHERE to_timestamp(at_us / 1e6::double precision) <> timestamptz 'epoch' + at_us * interval '1 microsecond'"
+    )
+    await connection.close()
+    assert wrong == 0
+
+
+async def test_no_question_reads_the_whole_log(database_url):
+    """The plan of each report, with and without a gang, has no sequential scan of the log or of its intervals."""
+    events = 8000
+    await write_history(database_url, events, pace_us=2_600_000, measured_every=100)
+    connection = await writing_connection(database_url)
+    await connection.fetchval("SELECT gx.project($1, 100000)", events, timeout=300)
+    await connection.execute("ANALYZE gx.event, gx.placement, gx.root_state")
+    until_us = await connection.fetchval(
+        "SELECT at_us FROM gx.event WHERE position = $1", events // 2
+    )
+    engine = create_reading_engine(database_url)
+    for name, kind in REPORTS.items():
+        for gang in ("", "serve/model-0000007") if kind.of_gangs else ("",):
+            asked = Asked(
+                name=name, since_us=until_us - 5 * MINUTE_US, until_us=until_us, gang=gang
+            )
+            text, values = query_of(asked)
+            async with transaction(engine, "explaining") as connected:
+                lines = (await connected.execute(sa.text(f"EXPLAIN {text.text}"), values)).scalars()
+                plan = "\n".join(lines)
+            assert not re.search(r"Seq Scan on (event|placement|root_state)", plan), (
+                f"{name}\n{plan}"
+            )
+    await engine.dispose()
+    await connection.close()

@@ -1,0 +1,51 @@
+"""Logs written into a database at once, past the fence: for benches and for tests of what reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import asyncpg
+
+from extender.core.events import Event
+from extender.store.codec import EMPTY_CHAIN, encode_event, link
+
+COLUMNS = (
+    "position", "event_id", "epoch", "at_us", "type", "ver", "root_uid", "version", "root", "actor",
+    "cause", "cause_position", "payload", "hash",
+)  # fmt: skip
+
+
+async def writing_connection(url: str) -> asyncpg.Connection:
+    """Open a connection for `copy_events`; the caller closes it."""
+    connection = await asyncpg.connect(url)
+    await connection.set_type_codec(
+        "json", schema="pg_catalog", encoder=bytes, decoder=bytes, format="binary"
+    )
+    return connection
+
+
+async def copy_events(
+    connection: asyncpg.Connection, events: Sequence[Event], previous: bytes = EMPTY_CHAIN
+) -> tuple[bytes, int]:
+    """Write events behind those that are there, chained to `previous`.
+
+    Returns:
+        The hash of the last one, and the bytes of all payloads.
+    """
+    records, size = [], 0
+    for event in events:
+        row, image = encode_event(event)
+        previous = link(previous, image)
+        size += len(row.payload)
+        records.append((*row, previous))
+    await connection.copy_records_to_table(
+        "event", schema_name="gx", records=records, columns=COLUMNS
+    )
+    return previous, size
+
+
+async def forget_log(connection: asyncpg.Connection) -> None:
+    """Empty the log and everything made from it, past the triggers; only a superuser can."""
+    async with connection.transaction():
+        await connection.execute("SET LOCAL session_replication_role = replica")
+        await connection.execute("TRUNCATE gx.event, gx.checkpoint; SELECT gx.forget_projection()")
