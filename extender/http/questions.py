@@ -8,7 +8,7 @@ from aiohttp import web
 from multidict import MultiMapping
 
 from extender.core.errors import BadInput
-from extender.service.asking import checked_name, checked_path, checked_text, checked_type
+from extender.service.asking import checked_name, checked_path, checked_type, storable
 from extender.service.audit import parse_time
 
 POSITION_MAX = 2**62
@@ -26,15 +26,11 @@ def known(
     for name, text in request.query.items():
         if name not in names:
             known_ones = f"there are {', '.join(sorted(names))}" if names else "there are none here"
-            raise BadInput(f"query parameter {name[:40]!r}: not known; {known_ones}")
+            raise BadInput(f"query parameter {name[:40]}: not known; {known_ones}")
         if name not in repeatable and len(request.query.getall(name)) > 1:
             raise BadInput(f"query parameter {name}: given more than once; it has one value")
-        if name not in FLAGS or text:
-            checked_text(text, field(name))
+        storable(text, field(name))
     return request.query
-
-
-FLAGS = {"follow", "decisions"}
 
 
 def field(name: str) -> str:

@@ -13,15 +13,24 @@ FACT_NAMES = tuple(fact.__name__ for fact in get_args(AnyFact))
 
 
 def checked_text(text: str, field: str) -> str:
-    """Refuse what PostgreSQL cannot hold in a text; it would look like a store that does not answer.
+    """Refuse what cannot be any name or id.
 
     Raises:
-        BadInput: Empty, too long, with a NUL character, or no Unicode.
+        BadInput: Empty, too long, or as `storable`.
     """
     if not text:
         raise BadInput(f"{field}: is empty")
     if len(text) > TEXT_MAX:
         raise BadInput(f"{field}: {text[:40]!r}… has {len(text)} characters, {TEXT_MAX} at most")
+    return storable(text, field)
+
+
+def storable(text: str, field: str) -> str:
+    """Refuse what PostgreSQL cannot hold in a text; it would look like a store that does not answer.
+
+    Raises:
+        BadInput: With a NUL character, or no Unicode.
+    """
     if "\0" in text:
         raise BadInput(f"{field}: {text[:40]!r} contains a NUL character")
     try:
