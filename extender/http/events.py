@@ -175,9 +175,11 @@ class EventsApi:
 
 
 def _last_event_id(request: web.Request) -> Position | None:
-    """Read where a reader that comes back has been; browsers send an empty one when they were nowhere."""
-    told = request.headers.get("Last-Event-ID", "")
-    return Position(whole(told, "header Last-Event-ID", most=POSITION_MAX)) if told else None
+    """Read where a reader that comes back has been; browsers send none when they were nowhere."""
+    told = request.headers.get("Last-Event-ID")
+    if told is None:
+        return None
+    return Position(whole(told, "header Last-Event-ID", most=POSITION_MAX))
 
 
 def _newest_first(text: str) -> bool:
