@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from aiohttp import web
 
-from extender.http import audit, events, planning
+from extender.http import audit, events, planning, reports, state
 from extender.http.openapi import Operation, document
 
 # Modules with routes under /v1; each has its own tuple OPERATIONS.
@@ -13,6 +13,8 @@ OPERATIONS: tuple[Operation, ...] = (
     *audit.OPERATIONS,
     *events.OPERATIONS,
     *planning.OPERATIONS,
+    *state.OPERATIONS,
+    *reports.OPERATIONS,
 )
 
 

@@ -73,6 +73,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     path: str  # as aiohttp has it: /v1/gangs/{namespace}/{name}
     about: str  # one sentence
     answer: Any  # type of a 200 answer, a struct or a list of them
+    otherwise: Any = None  # type of a 200 answer to another kind of question on the same path
     method: Literal["get", "post"] = "get"
     parameters: tuple[Parameter, ...] = ()
     body: Any = None  # type of the request's body, where it has one
@@ -114,7 +115,10 @@ def document(operations: Sequence[Operation]) -> Json:
 
 def _described(operation: Operation) -> Json:
     headers = {"X-Log-Position": POSITION_HEADER} if operation.positioned else {}
-    content: Json = {"application/json": {"schema": _reference(operation.answer)}}
+    kinds = [t for t in (operation.answer, operation.otherwise) if t is not None]
+    schemas = [_reference(kind) for kind in kinds]
+    schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+    content: Json = {"application/json": {"schema": schema}}
     if operation.streams:
         content["text/event-stream"] = {"schema": {"type": "string"}}
     responses: dict[str, Json] = {
@@ -141,7 +145,7 @@ def _described(operation: Operation) -> Json:
 
 
 def _types(operations: Iterable[Operation]) -> list[Any]:
-    found = [t for o in operations for t in (o.answer, o.body) if t is not None]
+    found = [t for o in operations for t in (o.answer, o.otherwise, o.body) if t is not None]
     return [*dict.fromkeys((*found, Problem))]
 
 

@@ -6,6 +6,7 @@ import msgspec
 from aiohttp import web
 
 from extender.http.errors import problem
+from extender.http.openapi import NAME, PATH, TIME, Operation, Parameter
 from extender.http.questions import known, number
 from extender.service.audit import parse_time
 from extender.service.ports import Clock
@@ -22,6 +23,33 @@ from extender.service.reports import (
 )
 
 PARAMETERS = {"since", "until", "namespace", "gang", "limit"}
+
+
+OPERATIONS = (
+    Operation(
+        path="/v1/reports",
+        about="The reports there are, with a sentence each and what their columns mean",
+        answer=list[Line],
+        problems=(400,),
+        positioned=False,
+    ),
+    Operation(
+        path="/v1/reports/{name}",
+        about="One report for a span of time, the last 24 hours unless said",
+        answer=Report,
+        parameters=(
+            Parameter(name="name", about="Which of /v1/reports", schema={"type": "string", "enum": sorted(REPORTS)},
+                      where="path"),
+            Parameter(name="since", about="From this time on", schema=TIME),
+            Parameter(name="until", about="Before this time", schema=TIME),
+            Parameter(name="namespace", about="Only root groups of this one", schema=NAME),
+            Parameter(name="gang", about="Only this root group: namespace/name", schema=PATH),
+            Parameter(name="limit", about="Rows at most",
+                      schema={"type": "integer", "minimum": 0, "maximum": LIMIT_MAX}),
+        ),
+        problems=(400, 404, 503),
+    ),
+)  # fmt: skip
 
 
 class ReportApi:

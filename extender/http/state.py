@@ -11,8 +11,9 @@ from aiohttp import web
 from multidict import MultiMapping
 
 from extender.core.ids import NodeName
-from extender.http.questions import known
-from extender.service.asking import checked_text
+from extender.http.openapi import NAME, TEXT, Operation, Parameter
+from extender.http.questions import field, known
+from extender.service.asking import checked_name, checked_text
 from extender.service.asof import AsOf, StateAt, StateDiff
 from extender.service.livenode import LiveNode, live_node
 from extender.service.ports import Cluster
@@ -27,6 +28,43 @@ class NodeAnswer(msgspec.Struct, kw_only=True):
     state: StateAt
     node: NodeAt | None  # None: nothing of a gang was there
     live: LiveNode | None  # None: the past was asked for, or the cluster has no such node
+
+
+AT = Parameter(
+    name="at",
+    about="A time (RFC 3339) or a position of the log; the end of the log unless said",
+    schema=TEXT,
+)
+OPERATIONS = (
+    Operation(
+        path="/v1/state",
+        about="Reservations, bound members and pending trees as they were; with `diff` what changed",
+        answer=StateAt,
+        otherwise=StateDiff,
+        parameters=(
+            AT,
+            Parameter(name="diff", about="The other moment, to be compared with `at`", schema=TEXT),
+            Parameter(name="node", about="Only what concerns this node", schema=NAME),
+            Parameter(
+                name="domain", about="Only what concerns this domain: key=value", schema=TEXT
+            ),
+            Parameter(name="namespace", about="Only root groups of this one", schema=NAME),
+        ),
+        problems=(400, 404, 503),
+        tagged=True,
+    ),
+    Operation(
+        path="/v1/nodes/{name}",
+        about="What gangs have of a node, or had at a moment; now also what the cluster shows of it",
+        answer=NodeAnswer,
+        parameters=(
+            Parameter(name="name", about="Name of the node", schema=NAME, where="path"),
+            AT,
+        ),
+        problems=(400, 404, 503),
+        tagged=True,
+    ),
+)
 
 
 class StateApi:
@@ -50,7 +88,7 @@ class StateApi:
 
     async def state(self, request: web.Request) -> web.Response:
         """Give reservations, bound members and pending trees as they were at `at`; with `diff` what changed."""
-        query = known(request, PARAMETERS)
+        query = _checked(known(request, PARAMETERS))
         scope = _scope(query)
         if "diff" in query:
             difference = await self._as_of.difference(query.get("at", ""), query["diff"], scope)
@@ -59,7 +97,7 @@ class StateApi:
 
     async def node(self, request: web.Request) -> web.Response:
         """Give what gangs have of a node, or had at `at`; now also what the cluster shows of it."""
-        query = known(request, {"at"})
+        query = _checked(known(request, {"at"}))
         name = NodeName(request.match_info["name"])
         checked_text(name, "node")
         view = self._cluster.view() if "at" not in query and self._cluster is not None else None
@@ -68,6 +106,17 @@ class StateApi:
         node = next((n for n in state.nodes if n.node == name), None)
         live = live_node(view, name, node) if view is not None else None
         return _answer(request, NodeAnswer(state=state, node=node, live=live))
+
+
+def _checked(query: MultiMapping[str]) -> MultiMapping[str]:
+    """Refuse what is given and is no moment, domain or name whatever the log holds."""
+    for name in ("at", "diff", "domain"):
+        if name in query:
+            checked_text(query[name], field(name))
+    for name in ("node", "namespace"):
+        if name in query:
+            checked_name(query[name], field(name))
+    return query
 
 
 def _scope(query: MultiMapping[str]) -> Scope:

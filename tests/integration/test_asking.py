@@ -252,6 +252,6 @@ async def test_no_word_of_any_command_reaches_the_database_as_sql(written):
             ("preemptions", "--victim", attempt),
         ):
             told = command(written, *words)
-            assert told.returncode in (0, 2), told
+            assert told.returncode in (0, 1, 2), told  # 1: the log knows no such thing
             assert "Traceback" not in told.stderr
     assert await census(written) == 11
