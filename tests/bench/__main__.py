@@ -31,6 +31,7 @@ BENCHES = {
     "partitions": "tests.bench.partitions",
     "verbs": "tests.bench.verbs",
     "freed": "tests.bench.freed",
+    "preemption": "tests.bench.preemption",
     "latency": "tests.bench.latency",
     "memory": "tests.bench.memory",
     "gang": "tests.bench.gang",

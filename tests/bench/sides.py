@@ -63,12 +63,12 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     def namespace(self) -> str:
         return NAMESPACE[self.name]
 
-    def groups(self, shape: Shape, minor: str, prefix: str = "g") -> list[Object]:
-        """Give the groups of a shape, parents first."""
+    def groups(self, shape: Shape, minor: str, prefix: str = "g", **spec: Any) -> list[Object]:
+        """Give the groups of a shape, parents first; `spec` is said of each."""
         if self.name in ("ordinary", "writes"):
             return []
         version = OUR_VERSION if self.service else BUILT_IN[minor]
-        common: Object = {"version": version, "namespace": self.namespace}
+        common: Object = {"version": version, "namespace": self.namespace, **spec}
         made = []
         for tree in range(shape.trees):
             root = f"{prefix}{tree}"
@@ -83,18 +83,18 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
             ]
         return made
 
-    def pods(self, shape: Shape, prefix: str = "g") -> Iterator[Object]:
-        """Give the pods of a shape, tree by tree."""
+    def pods(self, shape: Shape, prefix: str = "g", **spec: Any) -> Iterator[Object]:
+        """Give the pods of a shape, tree by tree; `spec` is said of each."""
         for tree in range(shape.trees):
             for number in range(shape.groups):
                 root = f"{prefix}{tree}"
                 group = root if shape.groups == 1 else f"{root}-{number}"
                 for pod in range(shape.pods):
-                    yield self.pod(f"{group}-{pod}", group)
+                    yield self.pod(f"{group}-{pod}", group, **spec)
 
-    def pod(self, name: str, group: str, *resources: str) -> Object:
-        """Make one pod of a group: 1 CPU, and one of each extended resource."""
-        more: Object = {"namespace": self.namespace, "markers": resources}
+    def pod(self, name: str, group: str, *resources: str, **spec: Any) -> Object:
+        """Make one pod of a group: 1 CPU unless `spec` has `requests`, and one of each extended resource."""
+        more: Object = {"namespace": self.namespace, "markers": resources, **spec}
         if self.service or self.name == "writes":
             more["metadata"] = {"labels": {"gang-extender.dev/pod-group": group}}
         if self.name == "ungated":  # what the policy would add, but for the gate

@@ -16,7 +16,16 @@ from tests.e2e.conftest import NEWEST, require_programs
 from tests.e2e.scenarios.service import ROOT
 
 # name -> figures that it gives at its small size
-BENCHES = {"verbs": 12, "freed": 1, "latency": 2, "memory": 3, "gang": 5, "trees": 2, "storms": 6}
+BENCHES = {
+    "verbs": 12,
+    "freed": 1,
+    "preemption": 4,
+    "latency": 2,
+    "memory": 3,
+    "gang": 5,
+    "trees": 2,
+    "storms": 6,
+}
 
 
 @pytest.mark.e2e
