@@ -1,4 +1,4 @@
-"""The `preempt` vectors P01 to P13 and P16 as objects, and P14 as a story, on the real control plane.
+"""The `preempt` vectors P01 to P13 and P16 as objects, and P14 and P15 as stories, on the real control plane.
 
 What runs already is created first and the preemptor last: ordinary pods on their nodes, members of groups by way of
 our own admission, with a selector for their node. Two things differ from the manifests of the vectors, because a real API server
@@ -9,17 +9,19 @@ P03 has a tree of two priorities. Kubernetes takes it, but no scheduler of trees
 created on their nodes, as if they had been bound before we came. We tell of each that it runs outside an admission, which
 is true; what stories check in the end (no drift) is therefore not checked of P03.
 
-P15 is about time, not about objects: test_preemption.py and tests/unit/service/test_evicting.py play it.
+P14 and P15 are of the kind `life`: their steps are words, so they are written out here.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
+from extender.service.preempting import AGAIN_MS
 from tests.builders import GROUP_LABEL, SLOT, a_group, a_node, a_pod, vector_objects
 from tests.e2e.scenarios.conftest import Story
 from tests.e2e.scenarios.test_preemption import conditions, facts
@@ -209,3 +211,102 @@ async def test_p14_a_later_child_evicts_in_its_own_zone_only(story: Story) -> No
     await story.until(refused)
     assert (await story.bound())["low-z2"] == "z2"
     assert len(await facts(story, "PreemptionPlanned")) == 1
+
+
+LINGER = (
+    "example.com/linger"  # a finalizer: the victim terminates, and goes when the story wants it
+)
+
+
+async def p15_begins(story: Story) -> None:
+    """Two low pods on n1 and n2 terminate for a gang of two; those on n3 and n4 are dearer.
+
+    The first step of P15: victims get DisruptionTarget, preemptor pods nominatedNodeName, and the tree is not in a queue
+    of kube-scheduler, because its gate is on.
+    """
+    one = {SLOT: 1}
+    nodes = [a_node(f"n{n}", **{SLOT: 1}) for n in range(1, 5)]
+    stay = {"metadata": {"finalizers": [LINGER]}}
+    cheap = [a_pod(f"a{n}", node=f"n{n}", requests=one, priority=1, **stay) for n in (1, 2)]
+    dear = [a_pod(f"b{n}", node=f"n{n}", requests=one, priority=2) for n in (3, 4)]
+    gang = [a_group("hi", gang=2, priority=10)]
+    gang += [a_pod(f"hi-{n}", "hi", requests=one, priority=10) for n in range(2)]
+    await story.create(*as_classes([*nodes, *cheap, *dear, *gang]))
+
+    async def decided() -> bool:
+        pods = await story.pods()
+        marks = [
+            {c["type"]: c.get("reason") for c in pods[name]["status"].get("conditions", ())}
+            for name in ("a1", "a2")
+        ]
+        told = all(mark.get("DisruptionTarget") == "PreemptionByScheduler" for mark in marks)
+        going = all("deletionTimestamp" in pods[name]["metadata"] for name in ("a1", "a2"))
+        return told and going and nominated(pods) == {"n1", "n2"}
+
+    await story.until(decided)
+    pods = await story.pods()
+    assert all(pods[f"hi-{n}"]["spec"]["schedulingGates"] for n in range(2))
+
+
+def nominated(pods: dict[str, Object]) -> set[str]:
+    """Give the nodes that members of the preemptor are nominated to."""
+    named = {pods[f"hi-{n}"]["status"].get("nominatedNodeName") for n in range(2)}
+    return {node for node in named if node}
+
+
+async def let_go(story: Story, *names: str) -> None:
+    for name in names:
+        path = f"/api/v1/namespaces/default/pods/{name}"
+        await story.api.patch(path, {"metadata": {"finalizers": None}})
+
+
+async def test_p15_a_retry_may_go_elsewhere_but_chooses_no_new_victims(story: Story) -> None:
+    """While victims terminate the tree is planned again and takes nobody else; room on a new node is taken at once."""
+    await p15_begins(story)
+    for number in range(
+        5
+    ):  # each is a change that wakes the tree: it is planned again, and waits on
+        await story.create(a_node(f"small-{number}", **{SLOT: 0}))
+        await asyncio.sleep(0.5)
+    assert len(await facts(story, "PreemptionPlanned")) == 1
+    assert set(await story.bound()) == {"a1", "a2", "b3", "b4"}
+    await story.create(a_node("new", **{SLOT: 2}))
+    await story.until(lambda: all_run(story, {"hi-0", "hi-1"}))
+    assert set((await story.bound("hi")).values()) == {"new"}
+    (ended,) = await facts(story, "PreemptionAbandoned")
+    assert ended["why"] == "better-offer"
+    assert sorted(ended["finishing"]) == ["Pod/default/a1", "Pod/default/a2"]
+    await let_go(story, "a1", "a2")
+
+    async def gone() -> bool:
+        return {f["pod"] for f in await facts(story, "VictimEvicted")} == {
+            "default/a1",
+            "default/a2",
+        }
+
+    await story.until(gone)
+    assert set(await story.bound()) == {"b3", "b4", "hi-0", "hi-1"}
+    assert len(await facts(story, "PreemptionPlanned")) == 1
+
+
+async def test_p15_room_that_is_lost_ends_the_nominations_and_it_backs_off(story: Story) -> None:
+    """Its victims are gone and a node is closed meanwhile: no nomination stays, and only later it takes one pod more."""
+    await p15_begins(story)
+    await story.api.patch("/api/v1/nodes/n1", {"spec": {"unschedulable": True}})
+    await let_go(story, "a1", "a2")
+    lost = await story.until_fact("PreemptionAbandoned")
+    assert lost["data"]["why"] == "room-lost"
+
+    async def cleared() -> bool:
+        return not nominated(await story.pods())
+
+    await story.until(cleared)
+    await story.until(lambda: all_run(story, {"hi-0", "hi-1"}))
+    await story.until_fact("PreemptionCompleted")
+    first, second = await story.service.facts("PreemptionPlanned")
+    assert [len(plan["data"]["victims"]) for plan in (first, second)] == [2, 1]
+    waited = datetime.fromisoformat(second["time"]) - datetime.fromisoformat(lost["time"])
+    # counted from the decision, a moment before its fact is written
+    assert waited >= timedelta(milliseconds=AGAIN_MS) * 0.8
+    left = set(await story.bound())
+    assert len(left & {"b3", "b4"}) == 1
