@@ -16,7 +16,7 @@ from extender.core.decisions.requests import foreign_gates
 from extender.core.decisions.rows import NO_HOLDS
 from extender.core.groups import Forest, Tree
 from extender.core.ids import GroupKey, NodeName, PodUid
-from extender.core.planner.placement import GIVEN
+from extender.core.planner.placement import EVICTING, GIVEN
 from extender.core.pods import Pod
 from extender.core.state import PREEMPTING, Reservation, ReservationState, RootState
 from extender.core.view import NOTHING, ClusterView
@@ -152,7 +152,10 @@ def _answer_words(root: RootState, tree: Tree) -> str:
                 else text
             )
         return f"no room for {what} was found within the search budget"
-    return "no room for more members" if beyond else "no room for its minimum"
+    text = "no room for more members" if beyond else "no room for its minimum"
+    if any(reason.startswith(EVICTING) for reason in root.answer.reasons):
+        text += ", not even when every unit of lower priority is evicted"
+    return text
 
 
 def _protect(

@@ -20,6 +20,7 @@ PLANNER_VERSION = (
 )
 
 GIVEN = "does not fit, given that"  # begins what a refusal rests on that is no proof
+EVICTING = "evicting "  # begins how far preemption would get where it does not help
 
 Outcome = Literal["impossible", "unknown", "waiting"]
 Feasibility = Literal["Success", "Wait", "Unschedulable", "UnschedulableAndUnresolvable"]

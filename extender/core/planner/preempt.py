@@ -23,16 +23,17 @@ from extender.core.planner.bounds import bound_all
 from extender.core.planner.capacity import Bools, Fleet
 from extender.core.planner.cheapest import find_cheapest
 from extender.core.planner.construct import Effort, Solution
-from extender.core.planner.diagnose import diagnose, shortfall
+from extender.core.planner.diagnose import diagnose
 from extender.core.planner.disruption import NOBODY, SHIFT, Cost, Tariff
-from extender.core.planner.feasibility import holds_already, threshold, without_lacking
+from extender.core.planner.feasibility import holds_already, without_lacking
 from extender.core.planner.model import compile_request
-from extender.core.planner.placement import Plan, PlanRequest, Search, Verdict
+from extender.core.planner.placement import EVICTING, Plan, PlanRequest, Search, Verdict
 from extender.core.planner.removal import Removal, without
 from extender.core.planner.reprieve import Candidate, Candidates, Reprieve
 from extender.core.planner.search import plan
 from extender.core.planner.solve import Solved, size, solve
 from extender.core.planner.units import Evictable, PlanUnit
+from extender.core.planner.yields import how_far
 
 ALTERNATIVES_MAX = 8
 NoCause = Literal["not-triggered", "never", "comes-free", "impossible", "unknown"]
@@ -202,12 +203,13 @@ class _Decision:
             return self._no_help(everybody, extras=extras)
         return self._cheapest(everybody.solution, most if extras else 0)
 
-    def _solve(self, gone: Bools, *, maximise: bool) -> Solved:
+    def _solve(self, gone: Bools, *, maximise: bool, removal: Removal | None = None) -> Solved:
         """Search completely, with half of what is left of the budget."""
+        removal = removal or self.removal
         left = (self.effort.limit - self.effort.nodes) // 2
-        request = msgspec.structs.replace(self.removal.request, budget=left)
-        problem = self.removal.problem(gone)
-        solved = solve(request, self.removal.fleet, problem=problem, maximise=maximise)
+        request = msgspec.structs.replace(removal.request, budget=left)
+        problem = removal.problem(gone)
+        solved = solve(request, removal.fleet, problem=problem, maximise=maximise)
         self._charge(solved.nodes)
         return solved
 
@@ -223,14 +225,20 @@ class _Decision:
     def _no_help(self, everybody: Solved, *, extras: bool) -> NoPreemption:
         """Word that evicting everybody does not help: how far it would get, and why not further."""
         units = self.removal.units
-        whom = f"evicting every lower-priority unit ({len(units)})"
+        whom = f"{EVICTING}every lower-priority unit ({len(units)})"
         if len(units) == 1:
-            whom = f"evicting {units[0].name}, the only lower-priority unit,"
+            whom = f"{EVICTING}{units[0].name}, the only lower-priority unit,"
         if extras:
             return _none("impossible", f"{whom} makes room for no further member", self.nodes)
-        got, what = _best_yield(everybody)
-        text = f"{whom} yields {got} of {threshold(self.request.root)} {what}"
+        text = f"{whom} yields {how_far(everybody, self._with_minimum)}"
         return _none("impossible", text, self.nodes, *diagnose(everybody))
+
+    def _with_minimum(self, minimum: int) -> Solved:
+        """Place the tree with another minimum of its root when everybody is gone."""
+        root = msgspec.structs.replace(self.request.root, minimum=minimum)
+        request = msgspec.structs.replace(self.request, root=root)
+        removal = Removal(request, self.removal.fleet)
+        return self._solve(~removal.nobody, maximise=False, removal=removal)
 
     # --- choosing ----------------------------------------------------------------------------------
 
@@ -363,17 +371,6 @@ def _minimum(made: Plan, solved: Solved) -> Solution:
         there = least.setdefault(group, {}).setdefault(kind, {})
         there[node] = there.get(node, 0) + 1
     return least
-
-
-def _best_yield(solved: Solved) -> tuple[int, str]:
-    """Say how many of what the root needs could be had at best."""
-    groups = solved.problem.groups
-    if groups[0].leaf:
-        close = shortfall(solved.problem, groups[0])
-        return (close.holds if close is not None else groups[0].bound), "pods"
-    children = [groups[c] for c in groups[0].children if groups[c].alive]
-    best = solved.bounds.best
-    return sum(c.holds or bool((best[c.index] >= 0).any()) for c in children), "child groups"
 
 
 def _count(number: int, what: str) -> str:

@@ -151,6 +151,17 @@ def test_extras_hear_that_the_minimum_is_not_their_problem(cluster, state):
     assert ask(cluster, state, "g-2", N0).reason == "gang default/g: no room for more members"
 
 
+@pytest.mark.parametrize("units", ["every lower-priority unit (2)", "Pod/default/a, the only"])
+def test_a_member_hears_that_eviction_would_not_help(cluster, units):
+    """How far it would get stands on the group; what kube-scheduler is told says only that, without a number."""
+    root = (cluster.group("g").uid, "default/g")
+    considered = (f"evicting {units} yields 1 of 2 pods",)
+    refused = GangRefused(outcome="impossible", reasons=("0 of 2",), considered=considered)
+    state = folded(EMPTY, (*root, RootObserved(kind="PodGroup")), (*root, refused))
+    text = "no room for its minimum, not even when every unit of lower priority is evicted"
+    assert ask(cluster, state, "g-0", N0).reason == f"gang default/g: {text}"
+
+
 @pytest.mark.parametrize(("priority", "passes"), [(9, False), (10, False), (11, True)])
 def test_reserved_room_is_kept_from_equal_and_lower_priority(cluster, state, priority, passes):
     """A foreign pod that would need reserved room is kept out unless its priority is higher."""

@@ -248,8 +248,34 @@ def test_how_far_evicting_everybody_would_get():
     units = [whole(f"u{i}", f"r{i}-0", slots=2) for i in (1, 2)]
     made = preempt(ask(root, nodes(r1=[0], r2=[0]), *units))
     assert isinstance(made, NoPreemption)
-    assert made.reasons[0] == "evicting every lower-priority unit (2) yields 1 of 2 child groups"
+    text = "evicting every lower-priority unit (2) yields 1 of 2 child groups, each in one rack"
+    assert made.reasons[0] == text
     assert len(made.reasons) > 1
+
+
+def test_how_far_it_would_get_counts_what_can_be_had_at_once():
+    """Each of two groups could have the one rack that can be cleared: that is 1 of 2, not 2."""
+    root = PlanGroup(
+        key=GroupKey("ns", "root", "CompositePodGroup"),
+        minimum=2,
+        groups=(leaf("a", 2, topology=("rack",)), leaf("b", 2, topology=("rack",))),
+    )
+    made = preempt(ask(root, nodes(r1=[0], r2=[0]), whole("u", "r1-0", slots=2)))
+    assert isinstance(made, NoPreemption)
+    text = "evicting PodGroup/ns/u, the only lower-priority unit, yields 1 of 2 child groups, each in one rack"
+    assert made.reasons[0] == text
+
+
+def test_how_far_it_would_get_counts_different_pods_at_once():
+    """A pod of 1 and one of 2 each fit on the node that can be cleared: that is 1 of 2."""
+    root = leaf("hi", 2)
+    root = msgspec.structs.replace(
+        root, members=(root.members[0], msgspec.structs.replace(root.members[1], shape=1))
+    )
+    made = preempt(ask(root, nodes(r1=[0]), lone("a", "r1-0", slots=2)))
+    assert isinstance(made, NoPreemption)
+    text = "evicting Pod/ns/a, the only lower-priority unit, yields 1 of 2 pods"
+    assert made.reasons[0] == text
 
 
 def test_unknown_evicts_nobody():
