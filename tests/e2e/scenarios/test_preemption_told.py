@@ -99,8 +99,7 @@ async def test_describe_tells_who_needs_the_room_of_a_pod(story: Story) -> None:
         if c["type"] == "DisruptionTarget"
     )
     assert (condition["reason"], condition["message"]) == ("PreemptionByScheduler", said)
-    waits = await explain(story, "hi")
-    assert "single-a0" in waits
+    assert "waits for its preemption to finish" in await explain(story, "hi")
     path = "/api/v1/namespaces/default/pods/single-a0"
     await story.api.patch(path, {"metadata": {"finalizers": None}})
     await story.until_bound(1, "hi")
