@@ -30,6 +30,7 @@ from extender.core.decisions.preemption import (
 )
 from extender.core.decisions.reconcile import Agreement, decide_reconcile
 from extender.core.decisions.standing import Refusals
+from extender.core.decisions.units import Moment
 from extender.core.decisions.vetoes import Suspicions, decide_vetoes
 from extender.core.errors import ClusterUnavailable, NotLeading, StoreUnavailable
 from extender.core.events import (
@@ -481,7 +482,7 @@ class Admission:
             tree,
             request,
             hints=self._suspicions.hints(view),
-            releasing=self._barriers.started(),
+            moment=Moment(releasing=self._barriers.started(), now_us=self._clock.now_us()),
         )
 
     def _request(self, tree: Tree) -> tuple[Tree | None, PlanRequest | None]:

@@ -8,6 +8,7 @@ from extender.core.decisions.pod_rules import RuleBook
 from extender.core.decisions.preemption import preemption_request
 from extender.core.decisions.requests import TreePart, TreeParts, plan_request, ruled_part
 from extender.core.decisions.rows import NodeRows
+from extender.core.decisions.units import Moment
 from extender.core.decisions.vetoes import VetoBook
 from extender.core.groups import Forest, Tree
 from extender.core.ids import GroupKey, NodeName, PodUid, RootUid
@@ -76,7 +77,7 @@ class Questions:
         request: PlanRequest,
         *,
         hints: Hints,
-        releasing: Collection[RootUid],
+        moment: Moment,
     ) -> PlanRequest:
         """Ask as well who could be evicted for a tree."""
         part = self.part(state, tree, hints)
@@ -87,7 +88,7 @@ class Questions:
             tree,
             request,
             ruled=ruled_part(view, state, part, rows=self.rows, book=self._book),
-            releasing=releasing,
+            moment=moment,
         )
 
 

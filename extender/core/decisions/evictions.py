@@ -34,6 +34,7 @@ from extender.core.events import (
 )
 from extender.core.groups import Forest, Tree, kind_of
 from extender.core.ids import Epoch, GroupKey, PodUid
+from extender.core.pods import Pod
 from extender.core.preemptions import Preemption, Victim
 from extender.core.state import ReservationState
 from extender.core.view import ClusterView
@@ -310,11 +311,16 @@ def refusing(
         pod = view.pods.get(uid)
         if pod is None:
             continue
-        if pod.deleting and pod.deletes_us and now_us - pod.deletes_us > GRACE_OVER_US:
+        if is_stuck(pod, now_us):
             found.append((victim, "is still there after its grace period (finalizer or kubelet)"))
         elif not pod.deleting and uid in refused:
             found.append((victim, f"cannot be deleted: {refused[uid]}"))
     return tuple(sorted(found, key=lambda f: f[0].pod))
+
+
+def is_stuck(pod: Pod, now_us: int) -> bool:
+    """Say whether a pod terminates and does not go: a finalizer keeps it, or nobody plays its kubelet any more."""
+    return pod.deleting and pod.deletes_us > 0 and now_us - pod.deletes_us > GRACE_OVER_US
 
 
 def refusing_text(found: tuple[tuple[Victim, str], ...]) -> str:

@@ -10,7 +10,7 @@ from extender.core.decisions.admission import Recipe, decide_observed, draft_for
 from extender.core.decisions.holds import behind_victims
 from extender.core.decisions.leaving import give_back, held_below
 from extender.core.decisions.pod_rules import Ruled
-from extender.core.decisions.units import evictable_for
+from extender.core.decisions.units import Moment, evictable_for
 from extender.core.events import (
     AlternativeRecord,
     AssignmentRecord,
@@ -41,7 +41,7 @@ def preemption_request(
     request: PlanRequest,
     *,
     ruled: Ruled,
-    releasing: Collection[RootUid] = (),
+    moment: Moment | None = None,
 ) -> PlanRequest:
     """Make the input of `preempt` from that of `plan`.
 
@@ -55,7 +55,7 @@ def preemption_request(
         tree: Who asks.
         request: What was planned for it.
         ruled: What `ruled_part` gives for it.
-        releasing: Roots whose barrier is letting members through: their reservations stay.
+        moment: Whose reservations stay, and what time it is.
     """
     root = state.roots.get(tree.root.uid)
     evictable = evictable_for(
@@ -64,8 +64,8 @@ def preemption_request(
         forest,
         tree,
         ruled=ruled,
-        releasing=releasing,
         spared=_spared(view, root),
+        moment=moment,
     )
     less = _behind_victims(view, state, tree)
     nodes = request.nodes

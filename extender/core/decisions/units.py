@@ -3,6 +3,9 @@
 A unit is found by climbing from a pod: the highest group above it that is disrupted as a whole, else
 the pod alone (SPEC E-4). Of a tree whose rules are broken the higher of both priorities counts, so that
 nothing is ever evicted for less than its own priority.
+
+A pod that terminates and does not go (a finalizer, a dead node) is neither room to wait for nor a victim; it takes
+its room like a pod that must stay. Otherwise one such pod would keep trees waiting for ever.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from extender.core.budgets import PodDisruptionBudget
+from extender.core.decisions.evictions import is_stuck
 from extender.core.decisions.pod_rules import Ruled, counted_by
 from extender.core.decisions.rows import NO_HOLDS
 from extender.core.groups import Forest, Group, Tree, composite_key
@@ -31,6 +35,13 @@ from extender.core.view import ClusterView
 NEVER = "Never"
 
 
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """What is so now, beside view and state."""
+
+    releasing: Collection[RootUid] = ()  # roots whose barrier lets members through: reservations stay
+    now_us: int = 0  # tells who terminates too long to be waited for; without a clock nobody does
+
+
 def evictable_for(
     view: ClusterView,
     state: ReservationState,
@@ -38,8 +49,8 @@ def evictable_for(
     tree: Tree,
     *,
     ruled: Ruled,
-    releasing: Collection[RootUid] = (),
     spared: Collection[str] = (),
+    moment: Moment | None = None,
 ) -> Evictable:
     """Collect what could make room for a tree.
 
@@ -52,10 +63,11 @@ def evictable_for(
         forest: The trees of `view`.
         tree: Who asks.
         ruled: What `ruled_part` gives for the request that this becomes part of.
-        releasing: Roots whose barrier is letting members through: their reservations stay.
         spared: UIDs of units or of roots that must not be taken, whatever their priority.
+        moment: Whose reservations stay, and what time it is.
     """
-    return _Collection(view, state, forest, tree, ruled).collect(set(releasing), set(spared))
+    made = _Collection(view, state, forest, tree, ruled)
+    return made.collect(moment or Moment(), set(spared))
 
 
 def may_preempt(tree: Tree) -> bool:
@@ -128,9 +140,9 @@ class _Collection:
         self.gangs: list[PlanGang] = []
         self.gang_of: dict[GroupKey, int] = {}
 
-    def collect(self, releasing: set[RootUid], spared: set[str]) -> Evictable:
+    def collect(self, moment: Moment, spared: set[str]) -> Evictable:
         """Collect; tables are in the order that `evictable_parts` gives them."""
-        drafts, going = self._drafts(spared)
+        drafts, going = self._drafts(spared, moment.now_us)
         budgets = self._add_budgets(drafts)
         self._add_gangs(drafts)
         units = [
@@ -144,7 +156,7 @@ class _Collection:
             )
             for d in sorted(drafts, key=lambda d: (d.kind, d.name))
         ]
-        units += self._reservations(self.tree.root.priority, releasing, spared)
+        units += self._reservations(self.tree.root.priority, set(moment.releasing), spared)
         return Evictable(
             priority=self.tree.root.priority,
             may_preempt=may_preempt(self.tree),
@@ -155,13 +167,15 @@ class _Collection:
             budgets=budgets,
         )
 
-    def _drafts(self, spared: set[str]) -> tuple[list[_Draft], list[Pod]]:
+    def _drafts(self, spared: set[str], now_us: int) -> tuple[list[_Draft], list[Pod]]:
         """Give the units that may go, and the pods that terminate."""
         drafts: dict[str, _Draft] = {}
         barred: set[str] = set()  # units with a pod that must stay
         going: list[Pod] = []
         for node, pods in self.view.on_node.items():
             for pod in pods.values() if node in self.view.nodes else ():
+                if is_stuck(pod, now_us):
+                    continue
                 if pod.deleting:
                     going.append(pod)
                 elif not self._take(drafts, pod, spared):

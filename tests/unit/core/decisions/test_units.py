@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from extender.core.decisions.admission import Recipe, decide_verdict
+from extender.core.decisions.evictions import GRACE_OVER_US
 from extender.core.decisions.requests import TreeParts, plan_request, ruled_part
 from extender.core.decisions.rows import NodeRows
-from extender.core.decisions.units import evictable_for, may_preempt
+from extender.core.decisions.units import Moment, evictable_for, may_preempt
 from extender.core.events import PodBound
 from extender.core.groups import leaf_key
 from extender.core.ids import NodeName, PlanId
@@ -167,6 +168,25 @@ def test_room_that_comes_free_evicts_nobody():
     assert made.reasons == ("1 pod that terminates already makes room; nobody has to go",)
 
 
+@pytest.mark.parametrize(("late_us", "waited_for"), [(0, True), (1, False)])
+def test_who_terminates_and_does_not_go_is_not_waited_for(late_us, waited_for):
+    """Long after its grace period a pod takes its room like one that stays, and the low pod beside it goes."""
+    ends = "2026-01-01T00:00:00Z"
+    now_us = 1_767_225_600_000_000 + GRACE_OVER_US + late_us
+    made = Case(
+        a_node("n0", gpu=1), a_node("n1", gpu=1),
+        a_pod("a", node="n0", priority=1, requests={GPU: 1}, metadata={"deletionTimestamp": ends}),
+        a_pod("b", node="n1", priority=1, requests={GPU: 1}),
+        *gang("high", 1, 100, requests={GPU: 1}),
+    ).preempt(moment=Moment(now_us=now_us))  # fmt: skip
+    if waited_for:
+        assert isinstance(made, NoPreemption)
+        assert made.cause == "comes-free"
+    else:
+        assert isinstance(made, Preemption)
+        assert [u.name for u in made.victims] == ["Pod/default/b"]
+
+
 def test_budgets_are_matched_by_namespace_and_labels():
     """A pod names the budgets that protect it; budgets that protect nobody here are left out."""
     labels = {"labels": {"app": "db"}}
@@ -223,7 +243,10 @@ def test_reservations_are_taken_before_any_running_pod():
 def test_reservations_that_must_stay(option):
     """While its barrier releases a tree keeps its room, and the running pod goes instead; so for a spared one."""
     case = reserved()
-    made = case.preempt(**{option: {case.tree("low").root.uid}})
+    low = {case.tree("low").root.uid}
+    made = case.preempt(
+        **{"spared": {"spared": low}, "releasing": {"moment": Moment(releasing=low)}}[option]
+    )
     assert isinstance(made, Preemption)
     assert ([u.name for u in made.victims], made.superseded) == (["Pod/default/runs"], ())
 
