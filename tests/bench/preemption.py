@@ -33,7 +33,7 @@ QPS = (5000, 5000)  # as upstream measures
 ROOM = "4"  # CPUs of a node
 GRACE_S = 1  # of victims: a deletion has two steps, as on a cluster with kubelets
 SETTLED_S = 3.0  # after everything runs: what is written about it is over
-DEADLINE_S = 150.0
+DEADLINE_S = 90.0
 WARM = Shape(pods=8)
 
 Object = dict[str, Any]
