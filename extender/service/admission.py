@@ -354,7 +354,7 @@ class Admission:
         if isinstance(verdict, Plan) and verdict.assignments:
             return False  # what fits is taken first; who is left over may ask in the next pass
         view, state = self._cluster.view(), self._leader.speculative
-        return worth_asking(request, verdict) and self._asking.may(view, state, tree)
+        return worth_asking(request, verdict) and self._asking.may(view, state, tree, complete=True)
 
     def _decided(
         self, tree: Tree, request: PlanRequest, verdict: Verdict, encoded: DecisionInput
@@ -380,7 +380,7 @@ class Admission:
         self._recording.soon(drafts, encoded)
         if not (isinstance(verdict, Plan) and verdict.assignments):
             self._refused.put(uid, request)
-            self._asking.put_off(self._leader.speculative, uid)
+            self._asking.put_off(self._leader.speculative, uid, verdict)
 
     async def _explain(self) -> None:
         """Find the reasons of trees that cannot be placed, for as long as a pass has for it."""
@@ -455,7 +455,9 @@ class Admission:
             return False
         current, now = self._request(tree)
         view, state = self._cluster.view(), self._leader.speculative
-        if current is None or now is None or not self._asking.may(view, state, current):
+        if current is None or now is None:
+            return True
+        if not self._asking.may(view, state, current, complete=True):
             return True
         if not still_makes_room(asked, answer, self._about_room(current, now)):
             self._barriers.nudge()  # the world moved while we searched: the next pass asks again

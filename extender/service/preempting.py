@@ -112,22 +112,32 @@ class Asking:
         self._clock = clock
         self._wanted = wanted
         self._not_before: dict[RootUid, int] = {}
+        self._unheard: set[RootUid] = set()  # whose pause began when they were not complete yet
         self._considered: dict[RootUid, tuple[str, ...]] = {}
         self._lowest: int | None = None  # of pods that run, None: nobody does
         self._lowest_ms = -LOWEST_MS
         self._lowest_held: int | None = None  # of trees that hold room
         self._holders: object = None  # roots that this was looked up among
 
-    def may(self, view: ClusterView, state: ReservationState, tree: Tree) -> bool:
+    def may(
+        self, view: ClusterView, state: ReservationState, tree: Tree, *, complete: bool = False
+    ) -> bool:
         """Say whether a search for victims is worth its time.
 
         Not while victims of the same tree are going, nor for extras before the minimum is bound (E-2), nor where
         nobody of lower priority is there.
+
+        Args:
+            view: The cluster.
+            state: What is held.
+            tree: Who asks.
+            complete: It waits for room, not for members: then it may ask at once if it was put off before that.
         """
         uid = tree.root.uid
         if not self._wanted or uid in state.preemptions:
             return False
-        if self._clock.monotonic_ms() < self._not_before.get(uid, 0):
+        paused = self._clock.monotonic_ms() < self._not_before.get(uid, 0)
+        if paused and not (complete and uid in self._unheard):
             return False
         root = state.roots.get(uid)
         if root is not None and root.phase == "admitted":
@@ -152,21 +162,30 @@ class Asking:
         lowest = [p for p in (self._lowest, self._lowest_held) if p is not None]
         return min(lowest, default=priority) < priority
 
-    def put_off(self, state: ReservationState, uid: RootUid) -> None:
+    def put_off(self, state: ReservationState, uid: RootUid, verdict: Verdict) -> None:
         """Hear that a tree was refused, whether or not it asked: it may ask again after a while.
 
-        A tree that could not ask yet, because its minimum is not bound, asks as soon as it is.
+        A pause that is under way is not made longer: on a busy cluster a tree is refused again and again, and would
+        never ask. A tree that could not ask yet, because its minimum is not bound or because members are missing,
+        asks as soon as that is different.
         """
         root = state.roots.get(uid)
         if root is not None and root.phase == "admitted":
             return
-        later_ms = self._clock.monotonic_ms() + AGAIN_MS
-        self._not_before[uid] = max(later_ms, self._not_before.get(uid, 0))
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < self._not_before.get(uid, 0):
+            return
+        self._not_before[uid] = now_ms + AGAIN_MS
+        if isinstance(verdict, Refusal) and verdict.outcome == "waiting":
+            self._unheard.add(uid)
+        else:
+            self._unheard.discard(uid)
 
     def answered(self, uid: RootUid, answer: NoPreemption | None, took_ms: int) -> None:
         """Remember what a search said; None: there are victims."""
         pause_ms = max(AGAIN_MS, AGAIN_PER_MS * took_ms)
         self._not_before[uid] = self._clock.monotonic_ms() + pause_ms
+        self._unheard.discard(uid)
         if answer is None or answer.cause == "not-triggered":
             self._considered.pop(uid, None)
         else:
@@ -179,6 +198,7 @@ class Asking:
     def keep(self, roots: set[RootUid]) -> None:
         """Forget all other trees."""
         self._not_before = {uid: t for uid, t in self._not_before.items() if uid in roots}
+        self._unheard &= roots
         self._considered = {uid: c for uid, c in self._considered.items() if uid in roots}
 
 

@@ -38,7 +38,9 @@ NEVER = "Never"
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """What is so now, beside view and state."""
 
-    releasing: Collection[RootUid] = ()  # roots whose barrier lets members through: reservations stay
+    releasing: Collection[
+        RootUid
+    ] = ()  # roots whose barrier lets members through: reservations stay
     now_us: int = 0  # tells who terminates too long to be waited for; without a clock nobody does
 
 

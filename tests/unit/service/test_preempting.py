@@ -17,11 +17,15 @@ from extender.core.events import (
     VictimEvicted,
 )
 from extender.core.ids import PlanId
+from extender.core.planner.placement import Refusal, Search
+from extender.core.planner.preempt import NoPreemption
 from extender.service.preempting import Asking
 from tests.builders import GPU, RACK, a_gang, a_group, a_node, a_pod
 from tests.fakes import Stage, until
 from tests.unit.core.decisions.support import folded
 from tests.unit.service.test_evicting import ONE, his, lows, runs
+
+DONE = Search(nodes=1, exhausted=True)
 
 
 async def leading(*objects, **rest):
@@ -250,6 +254,41 @@ async def test_who_evicted_in_vain_waits_twice_as_long_each_time():
             planned_and(lost)
         stage.clock.advance(300)
         assert may(), "nobody waits for ever"
+
+
+async def test_a_tree_that_is_refused_again_and_again_still_asks():
+    """On a busy cluster something changes all the time: refusals do not put the next question off for ever."""
+    async with await leading(a_node("n0", gpu=1), *lows("n0"), *his(), preemption="off") as stage:
+        await stage.one_pass()
+        tree = next(t for t in stage.admission.forest.trees.values() if t.root.key.name == "hi")
+        asking, state = Asking(stage.clock, wanted=True), stage.leader.acknowledged
+        refused = Refusal(
+            outcome="impossible", status="Unschedulable", reasons=("no room",), search=DONE
+        )
+        for _ in range(5):
+            asking.put_off(state, tree.root.uid, refused)
+            assert not asking.may(stage.cluster.seen, state, tree, complete=True)
+            stage.clock.advance(1)
+        assert asking.may(stage.cluster.seen, state, tree, complete=True)
+
+
+async def test_a_tree_that_waited_for_members_asks_as_soon_as_it_is_complete():
+    """The pause after a refusal is for trees that had a chance to ask; the last member may come a moment later."""
+    async with await leading(a_node("n0", gpu=1), *lows("n0"), *his(), preemption="off") as stage:
+        await stage.one_pass()
+        tree = next(t for t in stage.admission.forest.trees.values() if t.root.key.name == "hi")
+        asking, state, view = (
+            Asking(stage.clock, wanted=True),
+            stage.leader.acknowledged,
+            stage.cluster.seen,
+        )
+        waits = Refusal(outcome="waiting", status="Wait", reasons=("1 of 2",), search=DONE)
+        asking.put_off(state, tree.root.uid, waits)
+        assert not asking.may(view, state, tree), "it is not looked at again for nothing"
+        assert asking.may(view, state, tree, complete=True)
+        none = NoPreemption(cause="impossible", reasons=("no",), search=DONE)
+        asking.answered(tree.root.uid, none, 1)
+        assert not asking.may(view, state, tree, complete=True)
 
 
 def planned(tree):
