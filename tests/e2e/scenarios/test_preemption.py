@@ -91,6 +91,7 @@ async def conditions(story: Story, kind: str, name: str) -> dict[str, dict[str, 
     return {c["type"]: c for c in found.get("status", {}).get("conditions", [])}
 
 
+@pytest.mark.lived_in("too")
 async def test_a_gang_that_needs_a_rack_clears_one(story: Story) -> None:
     """Two racks full of low pods: one rack is cleared, the other is not touched, and the gang runs in the first."""
     await story.create(*classes(), *racks("a", "b"), *singles("a0", "a1", "b0", "b1"))
@@ -134,6 +135,7 @@ async def test_victims_that_are_made_again_do_not_take_the_room_back(story: Stor
     assert await story.bound("again") == {}
 
 
+@pytest.mark.lived_in("too")
 async def test_a_composite_unit_goes_whole_across_racks(story: Story) -> None:
     """One rack is needed; the unit that runs there goes with its pods in the other rack, marked at every level."""
     finalizer = {"finalizers": ["example.com/linger"]}
@@ -170,10 +172,11 @@ async def test_a_composite_unit_goes_whole_across_racks(story: Story) -> None:
     async def all_gone() -> bool:
         return len(await facts(story, "VictimEvicted")) == 3
 
-    await eventually(all_gone)
+    await story.until(all_gone)
     assert "keeps" in await story.bound()
 
 
+@pytest.mark.lived_in("long")
 @pytest.mark.parametrize("step", ["planned", "first", "all", "admitted"])
 async def test_a_kill_at_every_step(story: Story, step: str) -> None:
     """SIGKILL after the plan, the first deletion, the last one, and the admission: the same victims, the same room."""
@@ -247,6 +250,7 @@ async def test_a_victim_that_does_not_go_is_told_of(story: Story) -> None:
     await completed(story)
 
 
+@pytest.mark.lived_in("too")
 async def test_an_ordinary_pod_does_not_break_a_running_gang(story: Story) -> None:
     """kube-scheduler wants one member of a gang for a pod of higher priority: it gets the pod beside it instead."""
     await use_scope(story, "contended-resource")
@@ -262,6 +266,7 @@ async def test_an_ordinary_pod_does_not_break_a_running_gang(story: Story) -> No
     assert not await facts(story, "PreemptionPlanned"), "a pod alone is kube-scheduler's own affair"
 
 
+@pytest.mark.lived_in("long")
 async def test_an_ordinary_pod_takes_a_whole_unit_where_that_is_all_there_is(story: Story) -> None:
     """The only victims belong to a unit: all of it goes, recorded first, also its pod on the other node."""
     await use_scope(story, "contended-resource")
@@ -279,7 +284,7 @@ async def test_an_ordinary_pod_takes_a_whole_unit_where_that_is_all_there_is(sto
     async def all_gone() -> bool:
         return len(await facts(story, "VictimEvicted")) == 2
 
-    await eventually(all_gone)
+    await story.until(all_gone)
     assert not [name for name in await story.pods() if name.startswith("train")]
 
 

@@ -30,7 +30,8 @@ from tests.vectors import by_id, of_kind
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180), pytest.mark.lived_in("never")]
 Object = dict[str, Any]
 VECTORS = [vector["id"] for vector in of_kind("preempt")]
-SMOKE = ("P02", "P07", "P08")  # on the older version: a whole unit, a budget, nobody
+# on the older version: a pod alone, a whole unit, a budget, nobody, the cheaper of two places, a domain, a budget of a unit
+SMOKE = ("P01", "P02", "P07", "P08", "P10", "P12", "P16")
 
 
 def as_classes(things: Iterable[Object]) -> list[Object]:
@@ -168,6 +169,7 @@ async def nobody_goes(story: Story, vector: Object, before: set[str]) -> None:
     assert not await facts(story, "PreemptionPlanned")
 
 
+@pytest.mark.lived_in("long")
 @pytest.mark.parametrize("name", VECTORS)
 async def test_a_vector_on_the_newest_version(story: Story, name: str) -> None:
     """P01 to P13 and P16: exactly those units are deleted that SPEC I.2 wants, and the preemptor runs."""
@@ -179,10 +181,11 @@ async def test_a_vector_on_the_newest_version(story: Story, name: str) -> None:
 @pytest.mark.kubernetes("1.36")
 @pytest.mark.parametrize("name", SMOKE)
 async def test_a_vector_on_the_older_version(story: Story, name: str) -> None:
-    """A whole unit, a budget, and nobody."""
+    """What a smoke set needs: every kind of unit, budgets, a domain, and nobody."""
     await play(story, by_id(name))
 
 
+@pytest.mark.lived_in("long")
 async def test_p14_a_later_child_evicts_in_its_own_zone_only(story: Story) -> None:
     """A tree runs in Z1: a third child gets the room of a low pod there; a fourth would need Z2, and gets nobody's."""
     one = {SLOT: 1}
@@ -260,6 +263,8 @@ async def let_go(story: Story, *names: str) -> None:
         await story.api.patch(path, {"metadata": {"finalizers": None}})
 
 
+@pytest.mark.lived_in("long")
+@pytest.mark.kubernetes("1.37", "1.36")
 async def test_p15_a_retry_may_go_elsewhere_but_chooses_no_new_victims(story: Story) -> None:
     """While victims terminate the tree is planned again and takes nobody else; room on a new node is taken at once."""
     await p15_begins(story)
@@ -289,6 +294,7 @@ async def test_p15_a_retry_may_go_elsewhere_but_chooses_no_new_victims(story: St
     assert len(await facts(story, "PreemptionPlanned")) == 1
 
 
+@pytest.mark.lived_in("long")
 async def test_p15_room_that_is_lost_ends_the_nominations_and_it_backs_off(story: Story) -> None:
     """Its victims are gone and a node is closed meanwhile: no nomination stays, and only later it takes one pod more."""
     await p15_begins(story)
