@@ -26,6 +26,7 @@ from extender.core.events import DriftFound, Event, HistoryTruncated
 from extender.core.pods import Pod
 from extender.http.audit import ReadApi
 from extender.http.events import EventsApi
+from extender.http.fleet import FleetApi
 from extender.http.health import Probes
 from extender.http.planning import PlanApi
 from extender.http.reports import ReportApi
@@ -39,6 +40,7 @@ from extender.service.barriers import Barriers
 from extender.service.clock import SystemClock
 from extender.service.drift import DriftWatch
 from extender.service.feed import Feed
+from extender.service.fleet import Fleet
 from extender.service.leading import Leader
 from extender.service.lease import Identity
 from extender.service.noting import Noter
@@ -243,6 +245,7 @@ class Service:
             StateApi(opened.as_of, seen),
             ReportApi(opened.reports, clock),
             PlanApi(functools.partial(self.aside.run, planned)),
+            FleetApi(Fleet(seen), self.leader),
         )
         self.app = application(Parts(verbs, probes, questions, feed), settings)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from aiohttp import web
 
-from extender.http import audit, events, planning, reports, state
+from extender.http import audit, events, fleet, planning, reports, state
 from extender.http.openapi import Operation, document
 
 # Modules with routes under /v1; each has its own tuple OPERATIONS.
@@ -15,6 +15,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *planning.OPERATIONS,
     *state.OPERATIONS,
     *reports.OPERATIONS,
+    *fleet.OPERATIONS,
 )
 
 

@@ -15,6 +15,7 @@ from extender.http.contract import Contract
 from extender.http.errors import problems
 from extender.http.health import Probes
 from extender.http.scheduler import SchedulerVerbs
+from extender.http.ui import Ui
 from extender.service.feed import Feed
 from extender.settings import Settings
 
@@ -43,7 +44,7 @@ def application(parts: Parts, settings: Settings) -> web.Application:
     app = web.Application(client_max_size=settings.body_max_bytes, middlewares=[problems])
     app.add_routes(parts.verbs.routes())
     app.add_routes(parts.probes.routes())
-    for part in (*parts.questions, Contract()):
+    for part in (*parts.questions, Contract(), Ui()):
         app.add_routes(part.routes())
 
     async def end_streams(_: web.Application) -> None:

@@ -1,0 +1,268 @@
+// The page: keeps which moment and what is chosen, asks /v1 for it, and gives each part of the page its share.
+
+import { ask, Follower, Latest } from "./api.js";
+import { Detail } from "./detail.js";
+import { $, el, say } from "./dom.js";
+import { Feed } from "./feed.js";
+import { Gangs } from "./gangs.js";
+import { picture } from "./model.js";
+import { Timeline } from "./timeline.js";
+import { Topology } from "./topology.js";
+import { utc } from "./units.js";
+
+const POLL_MS = 10000; // nodes and ordinary pods change without a fact
+const RETRY_MS = 2000;
+const PAGE = 200; // facts
+
+class App {
+  constructor() {
+    this.at = null; // position or time that is shown; null: now
+    this.head = 0; // last position of the log that was heard of
+    this.begin = ""; // time of the first fact
+    this.state = null;
+    this.fleet = null;
+    this.tree = null;
+    this.chosen = { gang: "", node: "" };
+    this.faults = new Map(); // what fails -> words
+    this.fresh = []; // facts that came and are not drawn yet, oldest first
+    this.parts();
+    this.states = new Latest(() => this.guarded("the state", () => this.readState(), this.states));
+    this.facts = new Latest(() => this.guarded("the facts", () => this.readFacts(), this.facts));
+  }
+
+  parts() {
+    const gang = (name) => this.choose({ gang: name, node: "" });
+    const node = (name) => this.choose({ gang: "", node: name });
+    this.timeline = new Timeline({ live: () => this.go(null), moment: (at) => this.go(at) });
+    this.topology = new Topology({ node, focus: () => this.remember() });
+    this.gangs = new Gangs(gang);
+    this.detail = new Detail({ gang, node, close: () => this.choose({ gang: "", node: "" }) });
+    this.feed = new Feed({ gang, moment: (at) => this.go(at), filter: () => this.facts.ask(true) });
+    this.follower = new Follower({
+      fact: (fact) => this.arrived(fact),
+      link: (state, words) => this.linked(state, words),
+      gone: (head) => this.startOver(head),
+    });
+  }
+
+  get live() {
+    return this.at === null;
+  }
+
+  start() {
+    const told = new URLSearchParams(location.hash.slice(1));
+    this.at = told.get("at");
+    this.chosen = { gang: told.get("gang") ?? "", node: told.get("node") ?? "" };
+    this.facts.ask(true);
+    setInterval(() => { if (this.live && !document.hidden) this.states.ask(); }, POLL_MS);
+    document.addEventListener("visibilitychange", () => this.seen());
+  }
+
+  /** A page in the background holds no connection; back in front it goes on where it was. */
+  seen() {
+    if (document.hidden) {
+      this.follower.stop();
+      return;
+    }
+    this.follower.resume();
+    this.states.ask();
+  }
+
+  /** Do what asks /v1; say what went wrong and try again later. */
+  async guarded(what, work, again) {
+    try {
+      await work();
+      this.fault(what, "");
+    } catch (problem) {
+      if (problem.status === undefined) throw problem;
+      if (problem.status >= 400 && problem.status < 500 && !this.live) {
+        this.fault("the moment", problem.message);
+        this.go(this.state && !this.shownLive ? this.state.as_of.position : null, { keepFault: true });
+        return;
+      }
+      this.fault(what, problem.message);
+      setTimeout(() => again.ask(), RETRY_MS);
+    }
+  }
+
+  fault(what, words) {
+    if (words) this.faults.set(what, words);
+    else this.faults.delete(what);
+    const box = $("fault");
+    box.hidden = this.faults.size === 0;
+    document.body.classList.toggle("stale", this.faults.size > 0 && !this.faults.has("the moment"));
+    const shown = this.state ? ` Shown is what was known last, as of ${utc(this.state.as_of.time)}.` : "";
+    const lines = [...this.faults].map(([name, told]) =>
+      name === "the moment" || name === "the log" ? `Cannot show that moment: ${told}` : `/v1 does not give ${name}: ${told}. Trying again.${shown}`);
+    box.replaceChildren(...lines.map((line) => el("span", { text: line })));
+  }
+
+  /** Show another moment; null: now. */
+  go(at, { keepFault = false } = {}) {
+    if (!keepFault) this.fault("the moment", "");
+    const changed = at !== this.at;
+    this.at = at;
+    this.remember();
+    this.states.ask(true);
+    if (changed) this.facts.ask(true);
+  }
+
+  choose(chosen) {
+    const filtered = this.feed.wanted("x") !== "" && chosen.gang !== this.chosen.gang;
+    this.chosen = chosen;
+    this.tree = null;
+    this.remember();
+    this.draw();
+    this.states.ask(true);
+    if (filtered) this.facts.ask(true);
+    if (chosen.gang || chosen.node) $("detail").scrollIntoView({ block: "nearest" });
+  }
+
+  /** Keep in the address what is shown, so that it can be sent to somebody. */
+  remember() {
+    const told = new URLSearchParams();
+    if (this.at !== null) told.set("at", this.at);
+    for (const name of ["gang", "node"]) if (this.chosen[name]) told.set(name, this.chosen[name]);
+    history.replaceState(null, "", `#${told}`);
+  }
+
+  /** Read the page of facts that belongs to the moment; the first time also where the log begins, and follow it. */
+  async readFacts() {
+    const gang = this.feed.wanted(this.chosen.gang);
+    const at = this.at;
+    const parameters = { order: "newest", limit: PAGE, gang };
+    if (at !== null) {
+      const position = /^\d+$/.test(at) ? Number(at) : null;
+      if (position !== null) parameters.after = position + 1;
+      else parameters.until = at;
+    }
+    const { body, position } = await ask("events", parameters);
+    if (at !== this.at) return;
+    this.heard(position);
+    if (this.begin === "" && this.head > 0) {
+      const first = await ask("events", { limit: 1 });
+      this.begin = first.body[0]?.time ?? "";
+    }
+    // what came while this was asked for stands in front of it
+    const newest = body[0]?.position ?? 0;
+    const since = at === null ? this.fresh.filter((fact) => fact.position > newest && this.fits(fact)) : [];
+    this.fresh = [];
+    this.feed.show([...since.reverse(), ...body], this.feedWords());
+    if (this.follower.position === null) this.follower.start(position);
+    this.states.ask(true);
+  }
+
+  feedWords() {
+    const gang = this.feed.wanted(this.chosen.gang);
+    return `${this.live ? "as they come" : "up to the moment shown"}, newest first${gang ? `, of ${gang}` : ""}`;
+  }
+
+  fits(fact) {
+    const gang = this.feed.wanted(this.chosen.gang);
+    return !gang || fact.gang === gang;
+  }
+
+  heard(position) {
+    this.head = Math.max(this.head, position);
+    this.timeline.grow(this.head, this.live);
+  }
+
+  arrived(fact) {
+    this.heard(fact.position);
+    this.begin ||= fact.time;
+    if (!this.live) return;
+    if (!this.fresh.length) requestAnimationFrame(() => this.drawFresh());
+    this.fresh.push(fact);
+    this.states.ask();
+  }
+
+  drawFresh() {
+    const found = this.fresh.filter((fact) => this.fits(fact));
+    this.fresh = [];
+    if (this.live && found.length) this.feed.show([...found.reverse(), ...this.feed.facts], this.feedWords());
+  }
+
+  linked(state, words) {
+    $("link").className = state;
+    say($("link"), state === "live" ? "● follows the log" : `○ ${words}; trying again`);
+    if (state === "live") this.states.ask();
+  }
+
+  /** The log ends before where this page has been: what was read may not be in it any more. */
+  startOver(head) {
+    this.follower.stop();
+    this.follower.position = null;
+    this.head = head;
+    this.begin = "";
+    this.fresh = [];
+    this.at = null;
+    this.facts.ask(true);
+  }
+
+  async readState() {
+    const at = this.at;
+    if (this.head === 0) {
+      const { body } = await ask("nodes");
+      this.fleet = body;
+      if (this.head === 0) this.show(null, null);
+      return;
+    }
+    const [state, fleet, tree] = await Promise.all([
+      ask("state", { at: at ?? "" }),
+      at === null || this.fleet === null ? ask("nodes") : null,
+      this.readTree(at),
+    ]);
+    if (at !== this.at) return;
+    this.fleet = fleet?.body ?? this.fleet;
+    this.heard(state.body.log.position);
+    this.show(state.body, tree);
+  }
+
+  async readTree(at) {
+    if (at !== null || !this.chosen.gang) return null;
+    const path = this.chosen.gang.split("/").map(encodeURIComponent).join("/");
+    try {
+      return (await ask(`gangs/${path}/tree`)).body;
+    } catch (problem) {
+      if (problem.status !== 404) throw problem;
+      return null; // its group is gone, what it had may not be
+    }
+  }
+
+  show(state, tree) {
+    this.state = state;
+    this.tree = tree;
+    this.shownLive = this.live;
+    this.draw();
+  }
+
+  draw() {
+    const { state, fleet } = this;
+    const past = state !== null && !this.shownLive;
+    $("empty").hidden = state !== null;
+    this.timeline.show(state && state.as_of, this.live, this.begin, state?.log.time);
+    this.pictured = picture(state, fleet, past);
+    this.topology.show(this.pictured, this.chosen);
+    this.gangs.show(state?.gangs ?? [], this.chosen.gang);
+    const doubts = fleet?.doubt && !past ? [`The cluster as seen may be out of date: ${fleet.doubt}`] : [];
+    const unknown = past ? [...(state.not_known ?? []), "Nodes that the log does not place in a domain stand where their labels of now put them; bars are drawn to the capacity of now."] : doubts;
+    $("not-known").replaceChildren(...unknown.map((text) => el("li", { text })));
+    this.drawChosen(past);
+  }
+
+  drawChosen(past) {
+    const { gang: gangName, node: nodeName } = this.chosen;
+    if (gangName) {
+      const gang = this.state?.gangs.find((one) => one.gang === gangName);
+      const preemption = this.state?.preemptions.find((one) => one.preemptor === gangName);
+      if (gang) this.detail.gang(gang, this.tree?.gang === gangName ? this.tree : null, preemption);
+      else this.detail.missing("Gang", gangName, past);
+    } else if (nodeName) {
+      const node = this.pictured.nodes.find((one) => one.name === nodeName);
+      if (node) this.detail.node(node, this.pictured);
+      else this.detail.missing("Node", nodeName, past);
+    } else this.detail.hide();
+  }
+}
+
+new App().start();

@@ -1,0 +1,166 @@
+// What was chosen: the tree of a gang with the state of each level, or a node with its pods.
+
+import { $, el, wide } from "./dom.js";
+import { badge } from "./gangs.js";
+import { amountsOf, gangTree } from "./model.js";
+import { amount, count, local, unit, utc } from "./units.js";
+
+const MEMBERS_MAX = 100;
+const WORDS = {
+  bound: "what it needs is bound",
+  reserved: "what it needs is bound or holds room",
+  partly: "less than it needs has room",
+  waits: "nothing of it has room",
+};
+const short = (key) => key.slice(key.lastIndexOf("/") + 1);
+
+export class Detail {
+  /** @param on `gang(name)`, `node(name)` and `close()`. */
+  constructor(on) {
+    this.on = on;
+    this.box = $("detail");
+    this.open = new Set(); // levels of a tree that a person opened
+  }
+
+  hide() {
+    this.box.hidden = true;
+    this.box.replaceChildren();
+  }
+
+  fill(...parts) {
+    const top = this.box.scrollTop;
+    this.box.replaceChildren(...parts.filter(Boolean));
+    this.box.hidden = false;
+    this.box.scrollTop = top;
+  }
+
+  head(kind, name) {
+    const close = el("button", { type: "button", class: "close", text: "✕", "aria-label": "Close", onclick: () => this.on.close() });
+    return el("div", { class: "row head" }, el("h2", {}, `${kind} `, el("span", { class: "name", text: name, title: name })), close);
+  }
+
+  gangLink(name) {
+    return el("button", { type: "button", class: "link", text: name, title: name, onclick: () => this.on.gang(name) });
+  }
+
+  nodeLink(name) {
+    return el("button", { type: "button", class: "link", text: name, title: name, onclick: () => this.on.node(name) });
+  }
+
+  /** Say that there is no such thing at the moment that is shown. */
+  missing(kind, name, past) {
+    this.fill(this.head(kind, name), el("p", { text: `There ${past ? "was" : "is"} no such ${kind.toLowerCase()} at this moment, as far as the log knows.` }));
+  }
+
+  /**
+   * @param gang GangAt.
+   * @param tree TreeNow; null where the past is shown or the cluster has none.
+   * @param preemption PreemptionAt of this gang, if any.
+   */
+  gang(gang, tree, preemption) {
+    this.fill(
+      this.head("Gang", gang.gang),
+      el("p", {}, badge(gang.state), ` ${short(gang.kind)}, priority ${gang.priority}: ${gang.bound} bound, ${gang.reserved} reserved`),
+      this.why(gang),
+      preemption ? this.preempting(preemption) : null,
+      this.levels(gang, tree),
+      el("dl", { class: "quiet" }, ...pair("seen", moment(gang.observed)), ...pair("admitted", moment(gang.admitted)), ...pair("answered", moment(gang.answered)), ...pair("UID", gang.uid), ...pair("plan", gang.plan)),
+    );
+  }
+
+  why(gang) {
+    if (!gang.outcome && !gang.reasons.length) return null;
+    const reasons = gang.reasons.map((reason) => el("li", { text: reason }));
+    return el("div", { class: "why" }, el("strong", { text: `Answer: ${gang.outcome}` }), el("ul", {}, ...reasons));
+  }
+
+  preempting(preemption) {
+    const victims = preemption.victims.map((victim) => el("li", {}, `${victim.pod} on `, this.nodeLink(victim.node)));
+    const words = `Preempts since ${utc(preemption.planned)}: ${count(preemption.evicted, "victim")} gone, ${preemption.victims.length} to go`;
+    return el("div", { class: "why" }, el("strong", { text: words }), el("ul", {}, ...victims.slice(0, MEMBERS_MAX)));
+  }
+
+  levels(gang, tree) {
+    const root = gangTree(gang, tree);
+    if (root === null) return el("p", { class: "quiet", text: "The log has the groups of a gang from its first admission on; those of this moment are not known." });
+    const list = el("ul", { class: "tree", role: "tree", "aria-label": "Groups" });
+    list.append(this.level(root));
+    return list;
+  }
+
+  level(level) {
+    const { data: group } = level;
+    const leaf = group.kind === "PodGroup";
+    const all = leaf ? level.members.length || group.members || 0 : level.children?.length ?? 0;
+    const what = leaf ? "pod" : "group";
+    const needs = group.basic ? `any ${what}` : `at least ${count(group.minimum, what)}`;
+    const place = Object.entries(level.domain).map(([key, value]) => `${short(key)} ${value}`).join(", ");
+    const numbers = `${level.bound} bound, ${level.reserved} reserved${level.waiting ? `, ${level.waiting} waiting` : ""}`;
+    const line = el(
+      "div",
+      { class: "level" },
+      el("span", { class: `badge level-${level.word}`, text: level.word, title: WORDS[level.word] }),
+      el("span", { class: "name", text: group.name, title: `${group.kind} ${group.name}` }),
+      el("span", { class: "quiet", text: `${needs}; ${leaf ? numbers : `${level.held} of ${count(all, what)} hold, ${numbers}`}` }),
+      place ? el("span", { class: "place", text: `in ${place}`, title: place }) : null,
+      this.meter(level),
+    );
+    const item = el("li", { role: "treeitem", "aria-label": `${group.name}: ${level.word}` }, line);
+    if (level.children) item.append(el("ul", { role: "group" }, ...level.children.map((child) => this.level(child))));
+    if (level.members.length) item.append(this.members(level));
+    return item;
+  }
+
+  meter(level) {
+    const whole = Math.max(1, level.bound + level.reserved + level.waiting);
+    return el("span", { class: "meter", "aria-hidden": "true" }, wide(el("i", { class: "bound" }), level.bound / whole), wide(el("i", { class: "reserved" }), level.reserved / whole));
+  }
+
+  members(level) {
+    const rows = level.members.slice(0, MEMBERS_MAX).map((member) =>
+      el("li", {}, el("span", { class: "name", text: member.pod, title: member.pod }), ` ${member.state}${member.extra ? " (extra)" : ""} `,
+        member.node ? this.nodeLink(member.node) : null, member.gates?.length ? ` held by ${member.gates.join(", ")}` : null));
+    if (level.members.length > MEMBERS_MAX) rows.push(el("li", { class: "quiet", text: `… ${level.members.length - MEMBERS_MAX} more` }));
+    const box = el("details", { open: this.open.has(level.id) }, el("summary", { text: count(level.members.length, "member") }), el("ul", { class: "members" }, ...rows));
+    box.addEventListener("toggle", () => (box.open ? this.open.add(level.id) : this.open.delete(level.id)));
+    return box;
+  }
+
+  /** @param node NodePicture; `resources`: names of all, `keys`: topology labels. */
+  node(node, { resources, keys }) {
+    const parts = ["capacity", "bound", "reserved", "promised", "other", "free"];
+    const head = el("tr", {}, ...["", "unit", "capacity", "bound", "reserved", "promised", "other pods", "free"].map((text) => el("th", { text, scope: "col" })));
+    const rows = resources.map((resource) => {
+      const amounts = amountsOf(node, resource);
+      if (parts.every((part) => !amounts[part])) return null;
+      const cells = parts.map((part) => el("td", { class: amounts[part] === null ? "quiet" : "", text: amounts[part] === null ? "not known" : amount(resource, amounts[part]) }));
+      return el("tr", {}, el("th", { scope: "row", text: resource }), el("td", { class: "quiet", text: unit(resource) }), ...cells);
+    });
+    const pods = (node.had?.pods ?? []).map((pod) =>
+      el("li", {}, el("span", { class: "name", text: pod.pod, title: pod.pod }), ` ${pod.state}, of `, this.gangLink(pod.gang)));
+    const labels = keys.filter((key) => node.labels[key]).flatMap((key) => pair(key, node.labels[key]));
+    this.fill(
+      this.head("Node", node.name),
+      node.closed ? el("p", { class: "why", text: closed(node.now) }) : null,
+      el("div", { class: "wide" }, el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows.filter(Boolean)))),
+      el("h3", { text: "Members of gangs" }),
+      pods.length ? el("ul", { class: "members" }, ...pods.slice(0, MEMBERS_MAX)) : el("p", { class: "quiet", text: "none" }),
+      el("p", { class: "quiet", text: beside(node) }),
+      el("dl", { class: "quiet" }, ...labels),
+    );
+  }
+}
+
+const pair = (name, value) => (value ? [el("dt", { text: name }), el("dd", { text: value })] : []);
+const moment = (time) => (time ? `${utc(time)} = ${local(time)}` : "");
+
+function beside(node) {
+  if (node.now) return `${count(node.now.ordinary_pods, "pod")} of no group ${node.now.ordinary_pods === 1 ? "is" : "are"} on it.`;
+  return "Capacity, other pods and free room are not known: the log has only what gangs had of a node.";
+}
+
+function closed(now) {
+  const why = [now.unschedulable && "cordoned", now.deleting && "being deleted"].filter(Boolean);
+  for (const taint of now.taints) why.push(`taint ${taint.key}${taint.value ? `=${taint.value}` : ""}:${taint.effect}`);
+  return `Takes no new pods, or only such as tolerate it: ${why.join(", ")}`;
+}

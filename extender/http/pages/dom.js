@@ -1,0 +1,27 @@
+// Making elements. Whatever comes from the service is put in as text, never as markup.
+
+export const $ = (id) => document.getElementById(id);
+
+/** Make an element: properties that begin with "on" are listeners, "text" is its text, the rest attributes. */
+export function el(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (name === "text") made.textContent = value;
+    else made.setAttribute(name, value === true ? "" : String(value));
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+/** Set the text of an element; nothing happens where it is the same, so that readers are not told twice. */
+export function say(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+/** Set the width of a bar; through the object model, as the page's policy forbids style attributes. */
+export function wide(element, share) {
+  element.style.width = `${Math.max(0, Math.min(100, share * 100)).toFixed(2)}%`;
+  return element;
+}

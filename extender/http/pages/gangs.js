@@ -1,0 +1,72 @@
+// The list of gangs, those that wait first.
+
+import { $, el, say } from "./dom.js";
+import { byName, count } from "./units.js";
+
+const ROWS_MAX = 200;
+
+export const STATES = {
+  observed: "seen; no answer stands",
+  waiting: "members or groups are missing",
+  refused: "complete, but there is no room",
+  preempting: "room is being made for it",
+  invalid: "breaks a rule, so it is not scheduled",
+  admitted: "its minimum holds room",
+  satisfied: "its minimum is bound",
+};
+const RUNNING = new Set(["admitted", "satisfied"]);
+
+export const badge = (state) => el("span", { class: `badge ${STATES[state] ? state : ""}`, text: state, title: STATES[state] });
+
+export class Gangs {
+  /** @param choose called with the name of a gang. */
+  constructor(choose) {
+    this.choose = choose;
+    this.gangs = [];
+    this.chosen = "";
+    $("gang-filter").addEventListener("input", () => this.draw());
+  }
+
+  show(gangs, chosen) {
+    this.gangs = [...gangs].sort(
+      (a, b) => RUNNING.has(a.state) - RUNNING.has(b.state) || b.priority - a.priority || byName(a.gang, b.gang),
+    );
+    this.chosen = chosen;
+    this.draw();
+  }
+
+  draw() {
+    const words = $("gang-filter").value.trim().toLowerCase();
+    const found = this.gangs.filter((gang) => gang.gang.toLowerCase().includes(words) || gang.state.startsWith(words));
+    const waiting = this.gangs.filter((gang) => !RUNNING.has(gang.state)).length;
+    say($("gang-count"), `${count(this.gangs.length, "gang")}, ${waiting} without room`);
+    const more = found.length > ROWS_MAX ? `… and ${count(found.length - ROWS_MAX, "more")}; filter to find them` : "";
+    say($("gang-more"), this.gangs.length === 0 ? "No gang at this moment." : found.length === 0 ? "No gang fits the filter." : more.replace("mores", "more"));
+    d3.select("#gang-list")
+      .selectAll("li")
+      .data(found.slice(0, ROWS_MAX), (gang) => gang.uid)
+      .join((enter) => enter.append("li").each((gang, index, list) => list[index].append(this.row())))
+      .order()
+      .each((gang, index, list) => this.fill(list[index], gang));
+  }
+
+  row() {
+    const name = el("span", { class: "name" });
+    const line = el("button", { type: "button", class: "gang" }, name, el("span", { class: "state" }), el("span", { class: "numbers" }));
+    line.append(el("span", { class: "reason quiet" }));
+    return line;
+  }
+
+  fill(item, gang) {
+    const line = item.firstChild;
+    const [name, state, numbers, reason] = line.children;
+    line.onclick = () => this.choose(gang.gang);
+    line.setAttribute("aria-pressed", String(gang.gang === this.chosen));
+    say(name, gang.gang);
+    name.title = gang.gang;
+    if (state.textContent !== gang.state) state.replaceChildren(badge(gang.state));
+    say(numbers, `${gang.bound} bound, ${gang.reserved} reserved, priority ${gang.priority}`);
+    say(reason, gang.reasons[0] ?? "");
+    reason.title = gang.reasons.join("\n");
+  }
+}

@@ -1,0 +1,174 @@
+// What is shown, made from what /v1 says; nothing here touches the page.
+//
+// Live, capacity and other pods come from /v1/nodes. Of the past the log knows what gangs had and no more:
+// capacity, other pods and free room are null then, which means not known, and is never drawn as free.
+
+import { byName } from "./units.js";
+
+const WELL_KNOWN = /^topology\./;
+
+/** Amounts of one resource on a node or in a domain. null: not known. */
+export function amountsOf(node, resource) {
+  const of = (part) => node.had?.[part]?.[resource] ?? 0;
+  const [bound, reserved, promised] = [of("bound"), of("reserved"), of("promised")];
+  if (!node.now) return { capacity: null, bound, reserved, promised, other: null, free: null };
+  const capacity = node.now.allocatable[resource] ?? 0;
+  // members that run and that the log does not know, or not yet, count with the other pods
+  const unknown = Math.max(0, (node.now.members[resource] ?? 0) - bound - reserved);
+  const other = (node.now.ordinary[resource] ?? 0) + unknown;
+  // a promise holds what is free; the rest of it is still taken by victims that go
+  const left = Math.max(0, capacity - bound - reserved - other);
+  return { capacity, bound, reserved, promised, other, free: Math.max(0, left - promised) };
+}
+
+/** Sum amounts; what is not known of one part is not known of the whole. */
+export function sumOf(list) {
+  const total = { capacity: 0, bound: 0, reserved: 0, promised: 0, other: 0, free: 0 };
+  for (const amounts of list) {
+    for (const part of Object.keys(total)) {
+      total[part] = total[part] === null || amounts[part] === null ? null : total[part] + amounts[part];
+    }
+  }
+  return total;
+}
+
+/**
+ * Join a state and the nodes of now.
+ *
+ * @param state StateAt of /v1/state, or null (the log is empty).
+ * @param fleet Nodes of /v1/nodes, or null (no answer).
+ * @param past whether the state is not the newest one: `fleet` then only tells where a node stands, not what it had.
+ */
+export function picture(state, fleet, past) {
+  const had = new Map((state?.nodes ?? []).map((node) => [node.node, node]));
+  const now = new Map((fleet?.nodes ?? []).map((node) => [node.node, node]));
+  const names = [...new Set([...had.keys(), ...now.keys()])].sort(byName);
+  const nodes = names.map((name) => {
+    const then = had.get(name);
+    const here = now.get(name);
+    return {
+      name,
+      had: then,
+      now: past ? undefined : here,
+      scale: here?.allocatable, // what its bar is drawn to, also of the past
+      labels: past ? { ...here?.labels, ...then?.topology } : { ...then?.topology, ...here?.labels },
+      gone: here === undefined,
+      closed: !past && here !== undefined && (here.unschedulable || here.deleting || here.taints.some(keepsOff)),
+    };
+  });
+  const keys = keysOf(state, fleet, nodes);
+  for (const node of nodes) node.path = keys.map((key) => node.labels[key] ?? "");
+  return { nodes, keys, resources: resourcesOf(nodes), past };
+}
+
+const keepsOff = (taint) => taint.effect !== "PreferNoSchedule";
+
+/** The topology labels in use, outer to inner: what groups ask for, then what admissions recorded, then well-known ones. */
+function keysOf(state, fleet, nodes) {
+  const used = new Set(fleet?.topology_keys);
+  for (const gang of state?.gangs ?? []) {
+    for (const group of gang.groups) Object.keys(group.domain).forEach((key) => used.add(key));
+  }
+  for (const node of state?.nodes ?? []) Object.keys(node.topology).forEach((key) => used.add(key));
+  for (const node of nodes) {
+    for (const key of Object.keys(node.labels)) if (WELL_KNOWN.test(key)) used.add(key);
+  }
+  const counted = [...used].map((key) => {
+    const values = nodes.map((node) => node.labels[key]).filter((value) => value !== undefined);
+    return { key, domains: new Set(values).size, nodes: values.length };
+  });
+  // one domain per node is the node itself
+  return counted
+    .filter(({ domains, nodes: there }) => domains > 0 && (there === 1 || domains < there))
+    .sort((a, b) => a.domains - b.domains || byName(a.key, b.key))
+    .map(({ key }) => key);
+}
+
+function resourcesOf(nodes) {
+  const totals = new Map();
+  for (const node of nodes) {
+    for (const part of [node.scale, node.had?.bound, node.had?.reserved, node.had?.promised]) {
+      for (const [name, amount] of Object.entries(part ?? {})) totals.set(name, (totals.get(name) ?? 0) + amount);
+    }
+  }
+  const rank = (name) => (name.includes("/") ? 0 : name === "cpu" ? 1 : name === "memory" ? 2 : 3);
+  return [...totals.keys()].sort((a, b) => rank(a) - rank(b) || byName(a, b));
+}
+
+/** The nodes as a tree of domains: {name, path, children} down to {name, path, nodes}. */
+export function domains(nodes, depth, path = []) {
+  const name = path.at(-1) ?? "";
+  const level = path.length;
+  if (level === depth) return { name, path, nodes };
+  const parts = d3.group(nodes, (node) => node.path[level]);
+  const children = [...parts.keys()].sort(byName).map((value) => domains(parts.get(value), depth, [...path, value]));
+  return { name, path, children };
+}
+
+/** Find a part of the tree of domains by its path; the whole where there is no such part (any more). */
+export function within(root, path) {
+  let here = root;
+  for (const value of path) {
+    const next = here.children?.find((child) => child.name === value);
+    if (next === undefined) return root;
+    here = next;
+  }
+  return here;
+}
+
+export const nodesBelow = (domain) => domain.nodes ?? domain.children.flatMap(nodesBelow);
+
+/**
+ * The tree of a gang, root first, with what each level has: {group, parent, bound, reserved, word, held, children,
+ * members}. null where neither log nor cluster tells its groups.
+ *
+ * @param gang GangAt of /v1/state.
+ * @param tree TreeNow of the cluster; null for the past.
+ */
+export function gangTree(gang, tree) {
+  const recorded = new Map(gang.groups.map((group) => [idOf(group), group]));
+  const groups = tree?.groups ?? gang.groups;
+  if (groups.length === 0) return null;
+  const known = new Set(groups.map(idOf));
+  const isTop = (group) => !known.has(parentOf(group));
+  const top = groups.find(isTop);
+  const rows = groups.filter((group) => group === top || !isTop(group));
+  const placed = d3.group(gang.members, (member) => member.group);
+  const hierarchy = d3.stratify().id(idOf).parentId((group) => (group === top ? "" : parentOf(group)))(rows);
+  return hierarchy.eachAfter((level) => fillLevel(level, recorded.get(level.id), placed.get(level.data.name) ?? []));
+}
+
+// a PodGroup and a CompositePodGroup may have the same name
+const idOf = (group) => `${group.kind}/${group.name}`;
+const parentOf = (group) => `CompositePodGroup/${group.parent}`;
+
+/** Say of a level what it has and needs, from its members or from the levels below it. */
+function fillLevel(level, recorded, placed) {
+  const group = level.data;
+  const children = level.children ?? [];
+  const leaf = group.kind === "PodGroup";
+  level.domain = recorded?.domain ?? {};
+  level.members = leaf ? membersOf(group, placed) : [];
+  const total = (part) => d3.sum(children, (child) => child[part]);
+  level.bound = leaf ? placed.filter((member) => member.state === "bound").length : total("bound");
+  level.reserved = leaf ? placed.filter((member) => member.state === "reserved").length : total("reserved");
+  level.waiting = leaf ? level.members.filter((member) => member.state === "waits").length : total("waiting");
+  const running = leaf ? level.bound : children.filter((child) => child.word === "bound").length;
+  level.held = leaf ? level.bound + level.reserved : children.filter((child) => ["bound", "reserved"].includes(child.word)).length;
+  const needed = Math.max(1, group.minimum);
+  if (running >= needed) level.word = "bound";
+  else if (level.held >= needed) level.word = "reserved";
+  else level.word = level.bound + level.reserved > 0 ? "partly" : "waits";
+}
+
+function membersOf(group, placed) {
+  const there = new Set(placed.map((member) => member.uid));
+  const others = (group.members?.filter?.((member) => !there.has(member.uid)) ?? []).map((member) => ({
+    pod: member.pod,
+    uid: member.uid,
+    node: member.node || "",
+    state: member.node ? "not in the log" : "waits",
+    gates: member.gates,
+  }));
+  return [...placed, ...others].sort((a, b) => byName(a.pod, b.pod));
+}

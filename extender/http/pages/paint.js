@@ -1,0 +1,121 @@
+// Drawing on the canvas: what a node or a domain has, as a bar of parts.
+
+const FONT = '12px system-ui, "DejaVu Sans", sans-serif';
+const BOLD = `600 ${FONT}`;
+const UNITS_MAX = 16; // up to so many units of a resource are told apart by lines
+export const PARTS = ["bound", "reserved", "promised", "other"];
+
+/** Read the colours of the style sheet, which knows light and dark. */
+export function palette(element) {
+  const style = getComputedStyle(element);
+  const names = ["bound", "reserved", "promised", "other", "free", "unknown", "text", "quiet", "line", "ground", "box", "accent", "bad"];
+  return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+}
+
+export class Brush {
+  constructor(context, colours) {
+    this.context = context;
+    this.colours = colours;
+    this.unknown = this.stripes(colours.box, colours.unknown, false);
+    this.promised = this.stripes(colours.box, colours.promised, true);
+  }
+
+  /** Make a pattern of diagonal stripes. */
+  stripes(ground, line, heavy) {
+    const tile = new OffscreenCanvas(6, 6);
+    const drawn = tile.getContext("2d");
+    drawn.fillStyle = ground;
+    drawn.fillRect(0, 0, 6, 6);
+    drawn.strokeStyle = line;
+    drawn.lineWidth = heavy ? 3 : 1;
+    drawn.beginPath();
+    for (const shift of [-6, 0, 6]) {
+      drawn.moveTo(shift - 1, heavy ? -1 : 7);
+      drawn.lineTo(shift + 7, heavy ? 7 : -1);
+    }
+    drawn.stroke();
+    return this.context.createPattern(tile, "repeat");
+  }
+
+  /**
+   * Draw a bar of what there is; the rest is free, or not known.
+   *
+   * @param scale amount that the whole width stands for.
+   */
+  bar({ x, y, width, height }, amounts, scale) {
+    const { context, colours } = this;
+    context.fillStyle = amounts.free === null ? this.unknown : colours.free;
+    context.fillRect(x, y, width, height);
+    const whole = Math.max(scale, amounts.bound + amounts.reserved + (amounts.other ?? 0));
+    if (whole > 0) this.parts({ x, y, width, height }, amounts, whole);
+    if (scale > 0 && Number.isInteger(scale) && scale <= UNITS_MAX && width / scale >= 5) {
+      context.fillStyle = colours.box;
+      for (let unit = 1; unit < scale; unit += 1) context.fillRect(x + (unit * width) / scale - 0.5, y, 1, height);
+    }
+    context.strokeStyle = colours.line;
+    context.lineWidth = 1;
+    context.strokeRect(x + 0.5, y + 0.5, width - 1, height - 1);
+  }
+
+  parts({ x, y, width, height }, amounts, whole) {
+    const { context, colours } = this;
+    let from = x;
+    for (const part of ["bound", "reserved", "other"]) {
+      const long = ((amounts[part] ?? 0) / whole) * width;
+      context.fillStyle = colours[part];
+      context.fillRect(from, y, long, height);
+      from += long;
+    }
+    // what is promised lies at the end: over room that is free, and over victims that have yet to go
+    const long = Math.min(1, amounts.promised / whole) * width;
+    context.fillStyle = this.promised;
+    context.fillRect(Math.min(from, x + width - long), y, long, height);
+  }
+
+  /** Write a text, cut so that it fits. */
+  text(words, x, y, room, { bold = false, quiet = false } = {}) {
+    const { context, colours } = this;
+    context.font = bold ? BOLD : FONT;
+    context.fillStyle = quiet ? colours.quiet : colours.text;
+    context.textBaseline = "middle";
+    const shown = fitted(context, words, room);
+    context.fillText(shown, x, y);
+    return context.measureText(shown).width;
+  }
+
+  box({ x, y, width, height }, depth) {
+    const { context, colours } = this;
+    context.fillStyle = depth % 2 ? colours.box : colours.ground;
+    context.strokeStyle = colours.line;
+    context.lineWidth = 1;
+    context.beginPath();
+    context.roundRect(x + 0.5, y + 0.5, width - 1, height - 1, 5);
+    context.fill();
+    context.stroke();
+  }
+
+  frame({ x, y, width, height }, colour, thick, dash = []) {
+    const { context } = this;
+    context.strokeStyle = colour;
+    context.lineWidth = thick;
+    context.setLineDash(dash);
+    context.strokeRect(x - 1, y - 1, width + 2, height + 2);
+    context.setLineDash([]);
+  }
+}
+
+/** Cut a text to a width, with "…" in the middle: names differ at both ends. By whole characters, also wide ones. */
+export function fitted(context, words, room) {
+  if (room <= 0) return "";
+  const whole = words.length > 300 ? `${words.slice(0, 150)}…${words.slice(-150)}` : words;
+  if (context.measureText(whole).width <= room) return whole;
+  const letters = [...whole];
+  let [least, most] = [0, letters.length];
+  const cut = (kept) => `${letters.slice(0, Math.ceil(kept / 2)).join("")}…${letters.slice(letters.length - Math.floor(kept / 2)).join("")}`;
+  while (least < most) {
+    const middle = Math.ceil((least + most) / 2);
+    if (context.measureText(cut(middle)).width <= room) least = middle;
+    else most = middle - 1;
+  }
+  return least > 0 ? cut(least) : "";
+}

@@ -1,0 +1,273 @@
+// The map: blocks, racks and nodes on a canvas, with a tip under the pointer, and keys to walk over it.
+
+import { $, el, say } from "./dom.js";
+import { layout, SUMS_FROM } from "./layout.js";
+import { amountsOf, domains, nodesBelow, sumOf, within } from "./model.js";
+import { Brush, palette } from "./paint.js";
+import { amount, count, unit } from "./units.js";
+
+const short = (key) => key.slice(key.lastIndexOf("/") + 1);
+
+export class Topology {
+  /** @param on `node(name)`: a node was chosen; `focus(path)`: a domain was. */
+  constructor(on) {
+    this.on = on;
+    this.canvas = $("map");
+    this.picture = { nodes: [], keys: [], resources: [], past: false };
+    this.path = [];
+    this.plan = { boxes: [], cells: [], width: 0, height: 0 };
+    this.at = -1; // index of the cell that keys have reached
+    this.chosen = { node: "", gang: "" };
+    this.listen();
+  }
+
+  listen() {
+    for (const name of ["resource", "grain"]) $(name).addEventListener("change", () => this.arrange());
+    new ResizeObserver(() => this.arrange()).observe($("stage"));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    this.canvas.addEventListener("pointermove", (event) => this.point(event));
+    this.canvas.addEventListener("pointerleave", () => { $("tip").hidden = true; });
+    this.canvas.addEventListener("click", (event) => this.click(event));
+    this.canvas.addEventListener("keydown", (event) => this.key(event));
+    this.canvas.addEventListener("blur", () => { this.at = -1; this.draw(); });
+  }
+
+  /** Show a picture; `chosen`: names of a node and a gang that stand out. */
+  show(picture, chosen) {
+    this.picture = picture;
+    this.chosen = chosen;
+    this.fillResources();
+    this.arrange();
+  }
+
+  fillResources() {
+    const select = $("resource");
+    const { resources } = this.picture;
+    if ([...select.options].map((option) => option.value).join() === resources.join()) return;
+    const before = select.value;
+    select.replaceChildren(...resources.map((name) => el("option", { value: name, text: `${name} (${unit(name)})` })));
+    if (resources.includes(before)) select.value = before;
+  }
+
+  get resource() {
+    return $("resource").value;
+  }
+
+  /** Lay everything out anew and draw it. */
+  arrange() {
+    const { nodes, keys } = this.picture;
+    const root = domains(nodes, keys.length);
+    this.domain = within(root, this.path);
+    if (this.domain === root) this.path = [];
+    const below = nodesBelow(this.domain);
+    const grain = $("grain").value;
+    const sums = keys.length > this.path.length && (grain === "sums" || (grain === "auto" && below.length > SUMS_FROM));
+    const width = Math.max(280, $("stage").clientWidth);
+    const height = Math.max(360, innerHeight * 0.55);
+    this.plan = layout(this.domain, { width, height, sums });
+    this.amounts = new Map(below.map((node) => [node.name, amountsOf(node, this.resource)]));
+    this.marked = new Set();
+    for (const node of below) {
+      if (node.had?.pods.some((pod) => pod.gang === this.chosen.gang)) this.marked.add(node.name);
+    }
+    const places = this.places();
+    if (this.at >= places.length) this.at = places.length - 1;
+    this.crumbs(root);
+    say($("sums"), this.totals(below, sums));
+    this.draw();
+  }
+
+  /** What keys walk over and clicks choose: nodes, or sums of domains. */
+  places() {
+    return this.plan.cells.length ? this.plan.cells : this.plan.boxes.filter((box) => box.sum);
+  }
+
+  crumbs(root) {
+    const parts = [el("button", { type: "button", text: "cluster", onclick: () => this.look([]) })];
+    this.path.forEach((value, level) => {
+      const path = this.path.slice(0, level + 1);
+      parts.push(document.createTextNode(" › "));
+      parts.push(el("button", { type: "button", text: this.title(path), title: path.at(-1), onclick: () => this.look(path) }));
+    });
+    $("crumbs").replaceChildren(...parts);
+    $("crumbs").hidden = this.path.length === 0 || root === this.domain;
+  }
+
+  title(path) {
+    const key = short(this.picture.keys[path.length - 1] ?? "");
+    const value = path.at(-1);
+    if (!value) return `without a ${key}`;
+    return value.startsWith(key) ? value : `${key} ${value}`;
+  }
+
+  look(path) {
+    this.path = path;
+    this.at = -1;
+    this.on.focus(path);
+    this.arrange();
+  }
+
+  totals(below, sums) {
+    if (below.length === 0) return "No nodes are known.";
+    const total = sumOf(below.map((node) => this.amounts.get(node.name)));
+    const parts = ["bound", "reserved", "promised", "other", "free"].map((part) => `${this.says(total[part])} ${part}`);
+    const whole = total.capacity === null ? "capacity not known" : `${this.says(total.capacity)} ${unit(this.resource)}`;
+    return `${count(below.length, "node")}${sums ? ", drawn as sums" : ""}: ${this.resource}, ${whole}: ${parts.join(", ")}`;
+  }
+
+  says(value) {
+    return value === null ? "not known" : amount(this.resource, value);
+  }
+
+  draw() {
+    const { width, height, boxes, cells } = this.plan;
+    const ratio = devicePixelRatio || 1;
+    this.canvas.width = Math.round(width * ratio);
+    this.canvas.height = Math.round(Math.max(height, 40) * ratio);
+    this.canvas.style.width = `${width}px`;
+    this.canvas.style.height = `${Math.max(height, 40)}px`;
+    const context = this.canvas.getContext("2d");
+    context.scale(ratio, ratio);
+    const brush = new Brush(context, palette(this.canvas));
+    for (const box of boxes) this.drawBox(brush, box);
+    for (const cell of cells) this.drawCell(brush, cell);
+    const reached = this.places()[this.at];
+    if (reached && document.activeElement === this.canvas) brush.frame(reached, brush.colours.text, 2, [4, 2]);
+  }
+
+  drawBox(brush, box) {
+    const { domain } = box;
+    if (domain === this.domain && this.path.length === 0 && domain.children) return;
+    brush.box(box, box.depth);
+    const total = sumOf(nodesBelow(domain).map((node) => this.amounts.get(node.name)));
+    const name = domain.path.length ? this.title(domain.path) : "all nodes";
+    const room = box.width - 12;
+    const used = brush.text(name, box.x + 6, box.y + 10, room, { bold: true });
+    const free = total.free === null ? "" : `${this.says(total.free)}/${this.says(total.capacity)} free`;
+    if (room - used > 60) brush.text(free, box.x + 12 + used, box.y + 10, room - used - 8, { quiet: true });
+    if (!box.sum) return;
+    const bar = { x: box.x + 6, y: box.y + 22, width: box.width - 12, height: box.height - 28 };
+    brush.bar(bar, total, this.scaleOf(nodesBelow(domain), total));
+    if (nodesBelow(domain).some((node) => this.marked.has(node.name))) brush.frame(bar, brush.colours.accent, 2);
+  }
+
+  drawCell(brush, cell) {
+    const { node } = cell;
+    const amounts = this.amounts.get(node.name);
+    const context = brush.context;
+    context.globalAlpha = this.chosen.gang && this.marked.size && !this.marked.has(node.name) ? 0.4 : 1;
+    const bar = cell.name ? { x: cell.x, y: cell.y + 16, width: cell.width, height: cell.height - 16 } : cell;
+    brush.bar(bar, amounts, this.scaleOf([node], amounts));
+    if (cell.name) {
+      const rest = amounts.free === null ? "" : `${this.says(amounts.free)} free`;
+      context.font = '12px system-ui, "DejaVu Sans", sans-serif';
+      const tail = cell.width > 100 ? context.measureText(rest).width : 0;
+      brush.text(node.name, cell.x, cell.y + 8, cell.width - tail - (tail ? 6 : 0));
+      if (tail) brush.text(rest, cell.x + cell.width - tail, cell.y + 8, tail + 1, { quiet: true });
+    }
+    if (node.closed) {
+      context.strokeStyle = brush.colours.bad;
+      context.lineWidth = 1.5;
+      context.beginPath();
+      context.moveTo(bar.x, bar.y + bar.height);
+      context.lineTo(bar.x + bar.width, bar.y);
+      context.stroke();
+    }
+    context.globalAlpha = 1;
+    if (this.marked.has(node.name)) brush.frame(bar, brush.colours.accent, 2);
+    if (node.name === this.chosen.node) brush.frame(bar, brush.colours.text, 2);
+  }
+
+  /** What the whole width of a bar stands for: the capacity, of the past that of now, else what is there. */
+  scaleOf(nodes, amounts) {
+    if (amounts.capacity !== null) return amounts.capacity;
+    const now = d3.sum(nodes, (node) => node.scale?.[this.resource] ?? 0);
+    return Math.max(now, amounts.bound + amounts.reserved, amounts.promised);
+  }
+
+  hit(event) {
+    const { left, top } = this.canvas.getBoundingClientRect();
+    const [x, y] = [event.clientX - left, event.clientY - top];
+    const inside = (place) => x >= place.x && x < place.x + place.width && y >= place.y && y < place.y + place.height;
+    return { x, y, cell: this.plan.cells.find(inside), box: this.plan.boxes.findLast(inside) };
+  }
+
+  point(event) {
+    const { x, y, cell, box } = this.hit(event);
+    const words = cell ? this.describe([cell.node], cell.node.name) : box?.domain.path.length ? this.describeBox(box) : [];
+    this.canvas.classList.toggle("points", words.length > 0);
+    this.tip(words, x, y);
+  }
+
+  tip(words, x, y) {
+    const tip = $("tip");
+    tip.hidden = words.length === 0;
+    if (tip.hidden) return;
+    tip.replaceChildren(...words.map((line, index) => el(index ? "div" : "strong", { text: line })));
+    const left = Math.min(x + 14, this.plan.width - tip.offsetWidth - 4);
+    tip.style.left = `${Math.max(0, left)}px`;
+    tip.style.top = `${y + 16}px`;
+  }
+
+  describeBox(box) {
+    const below = nodesBelow(box.domain);
+    return this.describe(below, `${this.title(box.domain.path)}, ${count(below.length, "node")}`);
+  }
+
+  /** Say in lines what nodes have. */
+  describe(nodes, title) {
+    const total = sumOf(nodes.map((node) => this.amounts.get(node.name)));
+    const of = total.capacity === null ? "" : ` of ${this.says(total.capacity)}`;
+    const lines = [title, `${this.resource}${of}, in ${unit(this.resource)}`];
+    for (const part of ["bound", "reserved", "promised", "other", "free"]) {
+      if (total[part] !== 0) lines.push(`${part === "other" ? "other pods" : part}: ${this.says(total[part])}`);
+    }
+    if (nodes.length === 1) {
+      const [node] = nodes;
+      if (node.closed) lines.push("takes no new pods (cordoned, tainted or being deleted)");
+      if (node.gone) lines.push("not in the cluster now");
+      const gangs = [...new Set((node.had?.pods ?? []).map((pod) => pod.gang))];
+      if (gangs.length) lines.push(`gangs: ${gangs.slice(0, 3).join(", ")}${gangs.length > 3 ? ", …" : ""}`);
+    }
+    return lines;
+  }
+
+  click(event) {
+    const { cell, box } = this.hit(event);
+    if (cell) this.on.node(cell.node.name);
+    else if (box && box.domain.path.length > this.path.length) this.look(box.domain.path);
+  }
+
+  key(event) {
+    const places = this.places();
+    if (!places.length) return;
+    if (event.key === "Escape" && this.path.length) this.look(this.path.slice(0, -1));
+    else if (event.key === "Enter" && this.at >= 0) {
+      const { node, domain } = places[this.at];
+      if (node) this.on.node(node.name);
+      else this.look(domain.path);
+    } else if (event.key.startsWith("Arrow")) this.at = this.at < 0 ? 0 : this.step(places, event.key);
+    else return;
+    event.preventDefault();
+    this.draw();
+    const reached = this.places()[this.at];
+    if (!reached) return;
+    const words = reached.node ? this.describe([reached.node], reached.node.name) : this.describeBox(reached);
+    say($("map-says"), words.join("; "));
+    this.tip(words, reached.x, reached.y + reached.height - 12);
+  }
+
+  /** Find the next place in a direction: in the same row or column first. */
+  step(places, key) {
+    const from = places[this.at];
+    const [dx, dy] = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[key];
+    let [best, price] = [this.at, Infinity];
+    places.forEach((place, index) => {
+      const [x, y] = [place.x - from.x, place.y - from.y];
+      const along = x * dx + y * dy;
+      const cost = along + 3 * Math.abs(x * dy + y * dx);
+      if (along > 0 && cost < price) [best, price] = [index, cost];
+    });
+    return best;
+  }
+}

@@ -1,0 +1,41 @@
+// Amounts and times as people read them. Amounts arrive in the units of requests: CPU in millicores, memory and
+// storage in bytes, the rest in units. Times arrive in RFC 3339, UTC.
+
+const GIB = 2 ** 30;
+const number = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+
+const isBytes = (resource) => /^(memory|ephemeral-storage|hugepages-.*)$/.test(resource);
+
+/** The unit in which `amount` writes a resource. */
+export function unit(resource) {
+  if (resource === "cpu") return "cores";
+  return isBytes(resource) ? "GiB" : "units";
+}
+
+/** Write an amount without its unit. */
+export function amount(resource, value) {
+  if (resource === "cpu") return number.format(value / 1000);
+  return number.format(isBytes(resource) ? value / GIB : value);
+}
+
+export const count = (value, one, many = `${one}s`) => `${number.format(value)} ${value === 1 ? one : many}`;
+
+const localForm = new Intl.DateTimeFormat("en-GB", {
+  dateStyle: "medium", timeStyle: "medium",
+});
+const localClock = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
+export const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+
+/** "2026-11-20 03:12:00.123 UTC": cut to milliseconds. */
+export const utc = (time) => `${time.slice(0, 10)} ${time.slice(11, 23).replace(/Z$/, "")} UTC`;
+
+/** "20 Nov 2026, 04:12:00 (Europe/Berlin)" */
+export const local = (time) => `${localForm.format(new Date(time))} (${zone})`;
+
+/** The same without the zone, for columns. */
+export const stamp = (time) => utc(time).slice(0, -4);
+
+export const localTime = (time) => localClock.format(new Date(time));
+
+/** Names are compared as people count: node-9 before node-10. */
+export const byName = new Intl.Collator("en", { numeric: true }).compare;
