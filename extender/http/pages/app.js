@@ -239,7 +239,7 @@ class App {
   draw() {
     const { state, fleet } = this;
     const past = state !== null && !this.shownLive;
-    $("empty").hidden = state !== null;
+    $("empty").hidden = past || Boolean(state?.gangs.length) || this.feed.facts.some((fact) => fact.gang);
     this.timeline.show(state && state.as_of, this.live, this.begin, state?.log.time);
     this.pictured = picture(state, fleet, past);
     this.topology.show(this.pictured, this.chosen);

@@ -1,7 +1,7 @@
 // What was chosen: the tree of a gang with the state of each level, or a node with its pods.
 
 import { $, el, wide } from "./dom.js";
-import { badge } from "./gangs.js";
+import { badge, RUNNING } from "./gangs.js";
 import { amountsOf, gangTree } from "./model.js";
 import { amount, count, local, unit, utc } from "./units.js";
 
@@ -71,7 +71,8 @@ export class Detail {
   why(gang) {
     if (!gang.outcome && !gang.reasons.length) return null;
     const reasons = gang.reasons.map((reason) => el("li", { text: reason }));
-    return el("div", { class: "why" }, el("strong", { text: `Answer: ${gang.outcome}` }), el("ul", {}, ...reasons));
+    const about = RUNNING.has(gang.state) ? "Room for more members" : "Answer";
+    return el("div", { class: "why" }, el("strong", { text: `${about}: ${gang.outcome}` }), el("ul", {}, ...reasons));
   }
 
   preempting(preemption) {
@@ -132,7 +133,7 @@ export class Detail {
     const head = el("tr", {}, ...["", "unit", "capacity", "bound", "reserved", "promised", "other pods", "free"].map((text) => el("th", { text, scope: "col" })));
     const rows = resources.map((resource) => {
       const amounts = amountsOf(node, resource);
-      if (parts.every((part) => !amounts[part])) return null;
+      if (parts.every((part) => amounts[part] === 0)) return null;
       const cells = parts.map((part) => el("td", { class: amounts[part] === null ? "quiet" : "", text: amounts[part] === null ? "not known" : amount(resource, amounts[part]) }));
       return el("tr", {}, el("th", { scope: "row", text: resource }), el("td", { class: "quiet", text: unit(resource) }), ...cells);
     });

@@ -48,10 +48,10 @@ export class Feed {
       "li",
       { "data-position": fact.position },
       el("button", { type: "button", class: "link at", text: String(fact.position), title: "Show everything as of this fact", onclick: () => this.on.moment(fact.position) }),
-      el("time", { datetime: fact.time, text: stamp(fact.time), title: `${utc(fact.time)} = ${local(fact.time)}` }),
+      el("time", { datetime: fact.time, text: stamp(fact.time, new Date().toISOString()), title: `${utc(fact.time)} = ${local(fact.time)}` }),
       el("span", { class: `type ${tone(fact.type)}`, text: fact.type }),
       gang,
-      el("span", { class: "summary", text: fact.summary }),
+      el("span", { class: "summary", text: fact.summary, title: fact.summary }),
     );
   }
 }

@@ -14,7 +14,7 @@ export const STATES = {
   admitted: "its minimum holds room",
   satisfied: "its minimum is bound",
 };
-const RUNNING = new Set(["admitted", "satisfied"]);
+export const RUNNING = new Set(["admitted", "satisfied"]);
 
 export const badge = (state) => el("span", { class: `badge ${STATES[state] ? state : ""}`, text: state, title: STATES[state] });
 
@@ -40,14 +40,19 @@ export class Gangs {
     const found = this.gangs.filter((gang) => gang.gang.toLowerCase().includes(words) || gang.state.startsWith(words));
     const waiting = this.gangs.filter((gang) => !RUNNING.has(gang.state)).length;
     say($("gang-count"), `${count(this.gangs.length, "gang")}, ${waiting} without room`);
-    const more = found.length > ROWS_MAX ? `… and ${count(found.length - ROWS_MAX, "more")}; filter to find them` : "";
-    say($("gang-more"), this.gangs.length === 0 ? "No gang at this moment." : found.length === 0 ? "No gang fits the filter." : more.replace("mores", "more"));
+    say($("gang-more"), this.rest(found.length));
     d3.select("#gang-list")
       .selectAll("li")
       .data(found.slice(0, ROWS_MAX), (gang) => gang.uid)
       .join((enter) => enter.append("li").each((gang, index, list) => list[index].append(this.row())))
       .order()
       .each((gang, index, list) => this.fill(list[index], gang));
+  }
+
+  rest(found) {
+    if (this.gangs.length === 0) return "No gang at this moment.";
+    if (found === 0) return "No gang fits the filter.";
+    return found > ROWS_MAX ? `… and ${found - ROWS_MAX} more; filter to find them` : "";
   }
 
   row() {

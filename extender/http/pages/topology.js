@@ -6,6 +6,7 @@ import { amountsOf, domains, nodesBelow, sumOf, within } from "./model.js";
 import { Brush, palette } from "./paint.js";
 import { amount, count, unit } from "./units.js";
 
+const WORDS = { other: "other pods" };
 const short = (key) => key.slice(key.lastIndexOf("/") + 1);
 
 export class Topology {
@@ -110,7 +111,7 @@ export class Topology {
   totals(below, sums) {
     if (below.length === 0) return "No nodes are known.";
     const total = sumOf(below.map((node) => this.amounts.get(node.name)));
-    const parts = ["bound", "reserved", "promised", "other", "free"].map((part) => `${this.says(total[part])} ${part}`);
+    const parts = ["bound", "reserved", "promised", "other", "free"].map((part) => `${WORDS[part] ?? part} ${this.says(total[part])}`);
     const whole = total.capacity === null ? "capacity not known" : `${this.says(total.capacity)} ${unit(this.resource)}`;
     return `${count(below.length, "node")}${sums ? ", drawn as sums" : ""}: ${this.resource}, ${whole}: ${parts.join(", ")}`;
   }
@@ -220,7 +221,7 @@ export class Topology {
     const of = total.capacity === null ? "" : ` of ${this.says(total.capacity)}`;
     const lines = [title, `${this.resource}${of}, in ${unit(this.resource)}`];
     for (const part of ["bound", "reserved", "promised", "other", "free"]) {
-      if (total[part] !== 0) lines.push(`${part === "other" ? "other pods" : part}: ${this.says(total[part])}`);
+      if (total[part] !== 0) lines.push(`${WORDS[part] ?? part}: ${this.says(total[part])}`);
     }
     if (nodes.length === 1) {
       const [node] = nodes;

@@ -32,8 +32,8 @@ export const utc = (time) => `${time.slice(0, 10)} ${time.slice(11, 23).replace(
 /** "20 Nov 2026, 04:12:00 (Europe/Berlin)" */
 export const local = (time) => `${localForm.format(new Date(time))} (${zone})`;
 
-/** The same without the zone, for columns. */
-export const stamp = (time) => utc(time).slice(0, -4);
+/** The same for columns: without the zone, and without the date where it is that of `today`. */
+export const stamp = (time, today) => utc(time).slice(time.slice(0, 10) === today.slice(0, 10) ? 11 : 0, -4);
 
 export const localTime = (time) => localClock.format(new Date(time));
 

@@ -1,0 +1,200 @@
+"""The page in a real browser, on the real service with its own PostgreSQL; the demo's player is kube-scheduler.
+
+Pictures of every step are left in pytest's folder for temporary files; a person looks at them.
+"""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from selenium.webdriver.common.keys import Keys
+
+from deploy.demo.kube_scheduler import Player
+from tests.acceptance.test_kills import WITHIN_S, play_until, recorded, service
+from tests.acceptance.test_preemption_kills import full_nodes, preemptor, write
+from tests.browser import chromium
+from tests.builders import GPU, RACK, a_gang, a_group, a_node, a_pod
+from tests.fakes import GATED, until
+
+__all__ = ["service"]
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(180)]
+MARKUP = "<img src=x onerror=document.title='broken'>"
+LONG = "ünï-" + "x" * 230 + "-名前"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as opened:
+        yield opened
+
+
+def a_service_tree(name):
+    """Make a root of two leaves of two pods, in one rack."""
+    root = a_group(name, gang=2, composite=True, topo=RACK)
+    leaves = [a_group(f"{name}-{part}", gang=2, parent=name) for part in "ab"]
+    pods = [
+        a_pod(f"{name}-{part}-{n}", f"{name}-{part}", requests={GPU: 3}, schedulingGates=GATED)
+        for part in "ab" for n in range(2)
+    ]  # fmt: skip
+    return [root, *leaves, *pods]
+
+
+def gang_row(browser, name):
+    rows = browser.texts("#gang-list li")
+    return next((row for row in rows if row.startswith(f"default/{name}")), "")
+
+
+def positions(browser):
+    return [
+        int(number)
+        for number in browser.run(
+            "return [...document.querySelectorAll('#facts li')].map((e) => e.dataset.position)"
+        )
+    ]
+
+
+async def seen(browser, condition, what):
+    """Wait until the page shows something; says what it shows where it never does."""
+    try:
+        return await until(condition, what, WITHIN_S)
+    except AssertionError as error:
+        shown = browser.text("header, #fault, #sums, #detail, #gangs")
+        raise AssertionError(f"{error}; the page: {shown[:3000]}") from error
+
+
+async def test_the_page_tells_what_is_what_was_and_what_comes(service, browser, tmp_path):
+    """Empty; a gang is placed; one waits and says why; one preempts; back in time; live again; over a restart."""
+    write(service, "beside", [a_pod("beside", node="r1-n3", requests={GPU: 5})])
+    service.start()
+    player = Player(service.url, service.manifests, service.data / "cluster.jsonl")
+    try:
+        browser.open(f"{service.url}/ui/")
+        await seen(browser, lambda: "free 59" in browser.text("#sums"),
+                   "capacity and the ordinary pod")  # fmt: skip
+        assert browser.shown("#empty")
+        await placed(service, player, browser, tmp_path)
+        await waits(service, browser)
+        await preempts(service, player, browser, tmp_path)
+        await back_in_time(service, browser, tmp_path)
+        await over_a_restart(service, player, browser, tmp_path)
+    finally:
+        await player.close()
+
+
+async def placed(service, player, browser, folder):
+    """A gang comes while the page is open; its tree says what each level has."""
+    write(service, "tree", a_service_tree("tree"))
+    player.reload()
+    await play_until(player, lambda: len(recorded(service, "bound", "tree")) == 4, "tree bound")
+    await seen(browser, lambda: "satisfied" in gang_row(browser, "tree"), "tree in the list")
+    assert not browser.shown("#empty")
+    browser.click("#gang-list .name", "default/tree")
+    await seen(browser, lambda: browser.texts("#detail .level .badge") == ["bound"] * 3, "levels")
+    assert "in rack" in browser.text("#detail .place")
+    assert "at least 2 groups" in browser.text("#detail")
+    assert "bound 12, reserved 0" in browser.text("#sums")
+    browser.picture(folder / "placed.png")
+
+
+async def waits(service, browser):
+    """A gang that has no room stands first, with the reason; its groups are told before it is admitted."""
+    write(service, "huge", a_gang("huge", pods=9, requests={GPU: 8}, schedulingGates=GATED))
+    await seen(browser, lambda: "needs 9 pods" in gang_row(browser, "huge"), "the reason of huge")
+    assert "refused" in gang_row(browser, "huge")
+    browser.click("#gang-list .name", "default/huge")
+    await seen(browser, lambda: browser.texts("#detail .level .badge") == ["waits"], "its level")
+    assert "9 waiting" in browser.text("#detail .level")
+
+
+async def preempts(service, player, browser, folder):
+    """Who goes for whom is told by the facts, and on the map while it lasts."""
+    write(service, "full", full_nodes(0))
+    write(service, "hi", preemptor(0))
+    player.reload()
+    await play_until(player, lambda: len(recorded(service, "bound", "hi0")) == 2, "hi0 bound")
+    await seen(browser, lambda: "satisfied" in gang_row(browser, "hi0"), "hi0 in the list")
+    told = browser.text("#facts .type")
+    assert "PreemptionPlanned" in told
+    assert "VictimEvicted" in told
+    browser.picture(folder / "preempted.png")
+
+
+async def back_in_time(service, browser, folder):
+    """The slider, by keys: what was then, and what nobody knows of then is said to be unknown."""
+    head = int(browser.one("#slider").get_attribute("max"))
+    admitted = service.get("/v1/events?type=GangAdmitted&gang=default/tree&limit=1")[0]["position"]
+    browser.press("#slider", *[Keys.ARROW_LEFT] * (head - admitted))
+    await seen(browser, lambda: f"fact {admitted} of" in browser.text("#when"), "the moment")
+    assert browser.text("#mode") == "Then"
+    assert gang_row(browser, "huge") == ""
+    assert "admitted" in gang_row(browser, "tree")
+    sums = browser.text("#sums")
+    assert "reserved 12" in sums
+    assert "free not known" in sums
+    assert "other pods not known" in sums
+    assert "Ordinary pods are not in the log" in browser.text("#not-known")
+    await seen(browser, lambda: positions(browser)[:1] == [admitted], "the facts up to then")
+    browser.click("#gang-list .name", "default/tree")
+    await seen(
+        browser, lambda: browser.texts("#detail .level .badge") == ["reserved"] * 3, "levels"
+    )
+    browser.picture(folder / "then.png")
+    write(service, "later", a_gang("later", pods=1, requests={GPU: 9}, schedulingGates=GATED))
+    await seen(
+        browser, lambda: int(browser.one("#slider").get_attribute("max")) > head, "new facts"
+    )
+    assert f"fact {admitted} of" in browser.text("#when"), "the past stays as it is"
+    browser.press("#slider", Keys.END)
+    await seen(browser, lambda: "refused" in gang_row(browser, "later"), "now again")
+    assert browser.text("#mode") == "Now"
+
+
+async def over_a_restart(service, player, browser, folder):
+    """SIGKILL: the page says that nobody answers, keeps what it had, and goes on without a gap or a repeat."""
+    before = positions(browser)
+    service.kill()
+    await seen(browser, lambda: browser.one("#link").get_attribute("class") == "lost", "the loss")
+    browser.run("document.getElementById('live').click()")
+    await seen(browser, lambda: "does not give the state" in browser.text("#fault"), "the fault")
+    assert gang_row(browser, "tree")
+    browser.picture(folder / "lost.png")
+    complaints = [line for line in browser.complaints() if "ERR_" not in line]
+    assert complaints == []
+    service.start()
+    write(service, "after", a_gang("after", pods=1, requests={GPU: 9}, schedulingGates=GATED))
+    await seen(browser, lambda: "refused" in gang_row(browser, "after"), "what came after")
+    await seen(browser, lambda: not browser.shown("#fault"), "no fault")
+    facts = service.get("/v1/events?limit=1000")
+    await seen(browser, lambda: positions(browser)[0] >= len(facts) > before[0], "the newest fact")
+    numbers = positions(browser)
+    assert numbers == list(range(numbers[0], 0, -1))
+    told = dict(zip(numbers, browser.texts("#facts .summary"), strict=True))
+    assert {f["position"]: f["summary"] for f in facts if f["position"] in told} == told
+
+
+async def test_names_from_outside_are_text_and_break_nothing(service, browser, tmp_path):
+    """Markup in names and labels stays text; 253 characters and other scripts fit, also small and dark."""
+    nodes = [
+        a_node(LONG, {RACK: MARKUP}, gpu=8),
+        a_node("n1", {RACK: MARKUP}, gpu=8),
+        a_node("n2", {RACK: "架子-" + "z" * 240}, gpu=8),
+    ]
+    (service.manifests / "fleet.yaml").write_text(yaml.safe_dump_all(nodes))
+    write(service, "held", a_gang(LONG, pods=1, requests={GPU: 8}, schedulingGates=GATED))
+    write(service, "markup", a_gang(MARKUP, pods=1, requests={GPU: 9}, schedulingGates=GATED))
+    service.start()
+    browser.dark()
+    browser.driver.set_window_size(520, 1000)
+    browser.open(f"{service.url}/ui/")
+    await seen(browser, lambda: "admitted" in gang_row(browser, LONG), "the long one")
+    await seen(browser, lambda: "refused" in gang_row(browser, MARKUP), "the markup")
+    for name in (LONG, MARKUP):
+        browser.click("#gang-list .name", f"default/{name}")
+        await seen(browser, lambda name=name: name in browser.text("#detail h2"), "its detail")
+        assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+        browser.picture(tmp_path / f"{len(name)}.png")
+    browser.press("#map", Keys.ARROW_RIGHT, Keys.ENTER)
+    await seen(browser, lambda: "Node" in browser.text("#detail h2"), "a node by keys")
+    assert browser.run("return document.querySelectorAll('img').length") == 0
+    assert browser.run("return document.title") == "gang-extender"
+    assert browser.complaints() == []
