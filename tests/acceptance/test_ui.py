@@ -6,7 +6,6 @@ Pictures of every step are left in pytest's folder for temporary files; a person
 from __future__ import annotations
 
 import pytest
-import yaml
 from selenium.webdriver.common.keys import Keys
 
 from deploy.demo.kube_scheduler import Player
@@ -22,7 +21,7 @@ MARKUP = "<img src=x onerror=document.title='broken'>"
 LONG = "ünï-" + "x" * 230 + "-名前"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def browser():
     with chromium() as opened:
         yield opened
@@ -63,7 +62,7 @@ async def seen(browser, condition, what):
 
 
 async def test_the_page_tells_what_is_what_was_and_what_comes(service, browser, tmp_path):
-    """Empty; a gang is placed; one waits and says why; one preempts; back in time; live again; over a restart."""
+    """Empty; a gang is placed; one waits and says why; one preempts; back in time; live again; over a restart; strange names."""
     write(service, "beside", [a_pod("beside", node="r1-n3", requests={GPU: 5})])
     service.start()
     player = Player(service.url, service.manifests, service.data / "cluster.jsonl")
@@ -76,7 +75,8 @@ async def test_the_page_tells_what_is_what_was_and_what_comes(service, browser, 
         await waits(service, browser)
         await preempts(service, player, browser, tmp_path)
         await back_in_time(service, browser, tmp_path)
-        await over_a_restart(service, player, browser, tmp_path)
+        await over_a_restart(service, browser, tmp_path)
+        await strange_names(service, browser, tmp_path)
     finally:
         await player.close()
 
@@ -139,7 +139,7 @@ async def back_in_time(service, browser, folder):
         browser, lambda: browser.texts("#detail .level .badge") == ["reserved"] * 3, "levels"
     )
     browser.picture(folder / "then.png")
-    write(service, "later", a_gang("later", pods=1, requests={GPU: 9}, schedulingGates=GATED))
+    write(service, "later", a_gang("later", pods=1, requests={GPU: 99}, schedulingGates=GATED))
     await seen(
         browser, lambda: int(browser.one("#slider").get_attribute("max")) > head, "new facts"
     )
@@ -149,19 +149,17 @@ async def back_in_time(service, browser, folder):
     assert browser.text("#mode") == "Now"
 
 
-async def over_a_restart(service, player, browser, folder):
+async def over_a_restart(service, browser, folder):
     """SIGKILL: the page says that nobody answers, keeps what it had, and goes on without a gap or a repeat."""
     before = positions(browser)
     service.kill()
     await seen(browser, lambda: browser.one("#link").get_attribute("class") == "lost", "the loss")
-    browser.run("document.getElementById('live').click()")
     await seen(browser, lambda: "does not give the state" in browser.text("#fault"), "the fault")
+    assert browser.text("#mode") == "Last known"
     assert gang_row(browser, "tree")
     browser.picture(folder / "lost.png")
-    complaints = [line for line in browser.complaints() if "ERR_" not in line]
-    assert complaints == []
     service.start()
-    write(service, "after", a_gang("after", pods=1, requests={GPU: 9}, schedulingGates=GATED))
+    write(service, "after", a_gang("after", pods=1, requests={GPU: 99}, schedulingGates=GATED))
     await seen(browser, lambda: "refused" in gang_row(browser, "after"), "what came after")
     await seen(browser, lambda: not browser.shown("#fault"), "no fault")
     facts = service.get("/v1/events?limit=1000")
@@ -172,17 +170,16 @@ async def over_a_restart(service, player, browser, folder):
     assert {f["position"]: f["summary"] for f in facts if f["position"] in told} == told
 
 
-async def test_names_from_outside_are_text_and_break_nothing(service, browser, tmp_path):
+async def strange_names(service, browser, folder):
     """Markup in names and labels stays text; 253 characters and other scripts fit, also small and dark."""
     nodes = [
-        a_node(LONG, {RACK: MARKUP}, gpu=8),
+        a_node(LONG, {RACK: MARKUP}, gpu=16),
         a_node("n1", {RACK: MARKUP}, gpu=8),
         a_node("n2", {RACK: "架子-" + "z" * 240}, gpu=8),
     ]
-    (service.manifests / "fleet.yaml").write_text(yaml.safe_dump_all(nodes))
-    write(service, "held", a_gang(LONG, pods=1, requests={GPU: 8}, schedulingGates=GATED))
-    write(service, "markup", a_gang(MARKUP, pods=1, requests={GPU: 9}, schedulingGates=GATED))
-    service.start()
+    write(service, "strange", nodes)
+    write(service, "long", a_gang(LONG, pods=1, requests={GPU: 10}, schedulingGates=GATED))
+    write(service, "markup", a_gang(MARKUP, pods=1, requests={GPU: 99}, schedulingGates=GATED))
     browser.dark()
     browser.driver.set_window_size(520, 1000)
     browser.open(f"{service.url}/ui/")
@@ -192,7 +189,7 @@ async def test_names_from_outside_are_text_and_break_nothing(service, browser, t
         browser.click("#gang-list .name", f"default/{name}")
         await seen(browser, lambda name=name: name in browser.text("#detail h2"), "its detail")
         assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
-        browser.picture(tmp_path / f"{len(name)}.png")
+        browser.picture(folder / f"{len(name)}.png")
     browser.press("#map", Keys.ARROW_RIGHT, Keys.ENTER)
     await seen(browser, lambda: "Node" in browser.text("#detail h2"), "a node by keys")
     assert browser.run("return document.querySelectorAll('img').length") == 0

@@ -24,6 +24,7 @@ class App {
     this.tree = null;
     this.chosen = { gang: "", node: "" };
     this.faults = new Map(); // what fails -> words
+    this.stale = false; // what is shown may not be what is
     this.fresh = []; // facts that came and are not drawn yet, oldest first
     this.parts();
     this.states = new Latest(() => this.guarded("the state", () => this.readState(), this.states));
@@ -90,10 +91,12 @@ class App {
     else this.faults.delete(what);
     const box = $("fault");
     box.hidden = this.faults.size === 0;
-    document.body.classList.toggle("stale", this.faults.size > 0 && !this.faults.has("the moment"));
+    this.stale = ["the state", "the facts"].some((name) => this.faults.has(name));
+    document.body.classList.toggle("stale", this.stale);
+    this.timeline.mode(this.live, this.stale, this.state !== null);
     const shown = this.state ? ` Shown is what was known last, as of ${utc(this.state.as_of.time)}.` : "";
     const lines = [...this.faults].map(([name, told]) =>
-      name === "the moment" || name === "the log" ? `Cannot show that moment: ${told}` : `/v1 does not give ${name}: ${told}. Trying again.${shown}`);
+      name === "the moment" ? `Cannot show that moment: ${told}` : `/v1 does not give ${name}: ${told}. Trying again.${shown}`);
     box.replaceChildren(...lines.map((line) => el("span", { text: line })));
   }
 
@@ -185,7 +188,7 @@ class App {
   linked(state, words) {
     $("link").className = state;
     say($("link"), state === "live" ? "● follows the log" : `○ ${words}; trying again`);
-    if (state === "live") this.states.ask();
+    this.states.ask(); // also where the stream broke: is it only the stream?
   }
 
   /** The log ends before where this page has been: what was read may not be in it any more. */
@@ -241,6 +244,7 @@ class App {
     const past = state !== null && !this.shownLive;
     $("empty").hidden = past || Boolean(state?.gangs.length) || this.feed.facts.some((fact) => fact.gang);
     this.timeline.show(state && state.as_of, this.live, this.begin, state?.log.time);
+    this.timeline.mode(this.live, this.stale, state !== null);
     this.pictured = picture(state, fleet, past);
     this.topology.show(this.pictured, this.chosen);
     this.gangs.show(state?.gangs ?? [], this.chosen.gang);

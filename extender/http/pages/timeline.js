@@ -48,12 +48,16 @@ export class Timeline {
     $("earlier").disabled = head < 2;
   }
 
+  /** Say in a word what is shown. */
+  mode(live, stale, known) {
+    say($("mode"), !known ? "" : !live ? "Then" : stale ? "Last known" : "Now");
+  }
+
   /** Show which moment is shown. @param moment {position, time} or null (nothing recorded). */
   show(moment, live, begin, end) {
     $("live").setAttribute("aria-pressed", String(live));
     document.body.classList.toggle("past", !live);
     this.grow(this.head, live);
-    say($("mode"), moment === null ? "" : live ? "Now" : "Then");
     const told = moment && `as of fact ${moment.position} of ${this.head}, recorded ${utc(moment.time)} = ${localTime(moment.time)} local`;
     say($("when"), told ?? "");
     $("when").title = moment === null ? "" : local(moment.time);
