@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
+from immutables import Map
 
 from extender.core.errors import NotFound
 from extender.core.groups import Group
@@ -84,6 +85,7 @@ class Fleet:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._lines: dict[NodeName, tuple[Node, Mapping[PodUid, Pod] | None, bytes]] = {}
+        self._sorted: tuple[Map[NodeName, Node], list[NodeName]] = (Map(), [])
 
     async def nodes(self) -> list[bytes]:
         """Give `Nodes` as JSON, in pieces; the event loop is never held for all of them."""
@@ -92,7 +94,7 @@ class Fleet:
         lines: dict[NodeName, tuple[Node, Mapping[PodUid, Pod] | None, bytes]] = {}
         head = msgspec.json.encode(Nodes(doubt=self._cluster.doubt(), topology_keys=keys, nodes=[]))
         pieces = [head.removesuffix(b"]}")]
-        for name in sorted(view.nodes):
+        for name in self._names(view):
             node, here = view.nodes[name], view.on_node.get(name)
             known = self._lines.get(name)
             if known is None or known[0] is not node or known[1] is not here:
@@ -103,6 +105,11 @@ class Fleet:
         self._lines = lines
         pieces[-1] = b"]}" if len(pieces) > 1 else pieces[-1] + b"]}"
         return pieces
+
+    def _names(self, view: ClusterView) -> list[NodeName]:
+        if self._sorted[0] is not view.nodes:
+            self._sorted = (view.nodes, sorted(view.nodes))
+        return self._sorted[1]
 
     def tree(self, namespace: str, name: str) -> TreeNow:
         """Give a tree by the name of its root.

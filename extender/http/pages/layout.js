@@ -10,7 +10,12 @@ const FORMS = [
   { width: 9, height: 8 },
   { width: 6, height: 6 },
 ];
-const SUM = { width: 132, height: 46 };
+const SUMS = [
+  { width: 132, height: 46 },
+  { width: 104, height: 38 },
+  { width: 72, height: 34 },
+  { width: 52, height: 30 },
+];
 export const SUMS_FROM = 3000; // nodes; above it, sums are drawn unless asked otherwise
 const HEADER = 18;
 const PAD = 6;
@@ -22,35 +27,34 @@ const GAP = { form: 3, domain: 8 };
  * @returns {width, height, boxes: [{domain, x, y, width, height, sum}], cells: [{node, x, y, width, height, name}]}
  */
 export function layout(root, { width, height, sums }) {
-  if (sums) return place(root, width, null);
   let found = null;
-  for (const form of FORMS) {
-    found = place(root, width, form);
+  for (const form of sums ? SUMS : FORMS) {
+    found = place(root, width, form, sums);
     if (found.height <= height) return found;
   }
   return found;
 }
 
-function place(root, width, form) {
+function place(root, width, form, sums) {
   const tree = d3.hierarchy(root, (domain) => domain.children);
   const made = { width, height: 0, boxes: [], cells: [] };
-  const size = measure(tree, width, form);
+  const size = measure(tree, width, form, sums);
   made.height = Math.ceil(size.height);
-  put(tree, 0, 0, form, made);
+  put(tree, 0, 0, form, sums, made);
   return made;
 }
 
 /** Set `size` and the places of the children of a domain, for a width that is there at most. */
-function measure(domain, available, form) {
+function measure(domain, available, form, sums) {
   const inner = available - 2 * PAD;
   if (!domain.children) {
-    domain.size = form ? gridSize(domain.data.nodes.length, inner, form) : { ...SUM };
+    domain.size = sums ? { ...form } : gridSize(domain.data.nodes.length, inner, form);
     return domain.size;
   }
   const header = domain.data.path.length === 0 ? PAD : HEADER; // the whole cluster has no box
   let [x, y, row, right] = [0, 0, 0, 0];
   for (const child of domain.children) {
-    const size = measure(child, inner, form);
+    const size = measure(child, inner, form, sums);
     if (x > 0 && x + size.width > inner) {
       [x, y, row] = [0, y + row + GAP.domain, 0];
     }
@@ -76,11 +80,11 @@ function gridSize(count, inner, form) {
   };
 }
 
-function put(domain, x, y, form, made) {
+function put(domain, x, y, form, sums, made) {
   const { width, height, columns } = domain.size;
-  made.boxes.push({ domain: domain.data, x, y, width, height, depth: domain.depth, sum: !domain.children && !form });
-  for (const child of domain.children ?? []) put(child, x + child.offset.x, y + child.offset.y, form, made);
-  if (domain.children || !form) return;
+  made.boxes.push({ domain: domain.data, x, y, width, height, depth: domain.depth, sum: sums && !domain.children });
+  for (const child of domain.children ?? []) put(child, x + child.offset.x, y + child.offset.y, form, sums, made);
+  if (domain.children || sums) return;
   domain.data.nodes.forEach((node, index) => {
     made.cells.push({
       node,

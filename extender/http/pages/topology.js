@@ -141,13 +141,13 @@ export class Topology {
     if (domain === this.domain && this.path.length === 0 && domain.children) return;
     brush.box(box, box.depth);
     const total = sumOf(nodesBelow(domain).map((node) => this.amounts.get(node.name)));
-    const name = domain.path.length ? this.title(domain.path) : "all nodes";
     const room = box.width - 12;
+    const name = domain.path.length ? (room < 90 && domain.name) || this.title(domain.path) : "all nodes";
     const used = brush.text(name, box.x + 6, box.y + 10, room, { bold: true });
     const free = total.free === null ? "" : `${this.says(total.free)}/${this.says(total.capacity)} free`;
     if (room - used > 60) brush.text(free, box.x + 12 + used, box.y + 10, room - used - 8, { quiet: true });
     if (!box.sum) return;
-    const bar = { x: box.x + 6, y: box.y + 22, width: box.width - 12, height: box.height - 28 };
+    const bar = { x: box.x + 6, y: box.y + 19, width: box.width - 12, height: box.height - 25 };
     brush.bar(bar, total, this.scaleOf(nodesBelow(domain), total));
     if (nodesBelow(domain).some((node) => this.marked.has(node.name))) brush.frame(bar, brush.colours.accent, 2);
   }
@@ -207,7 +207,8 @@ export class Topology {
     tip.replaceChildren(...words.map((line, index) => el(index ? "div" : "strong", { text: line })));
     const left = Math.min(x + 14, this.plan.width - tip.offsetWidth - 4);
     tip.style.left = `${Math.max(0, left)}px`;
-    tip.style.top = `${y + 16}px`;
+    const above = y > this.plan.height / 2 && y > tip.offsetHeight + 8;
+    tip.style.top = `${above ? y - tip.offsetHeight - 8 : y + 16}px`;
   }
 
   describeBox(box) {
