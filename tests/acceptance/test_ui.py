@@ -144,9 +144,21 @@ async def back_in_time(service, browser, folder):
         browser, lambda: int(browser.one("#slider").get_attribute("max")) > head, "new facts"
     )
     assert f"fact {admitted} of" in browser.text("#when"), "the past stays as it is"
+    await a_time_before_the_log(browser, admitted)
     browser.press("#slider", Keys.END)
     await seen(browser, lambda: "refused" in gang_row(browser, "later"), "now again")
     assert browser.text("#mode") == "Now"
+
+
+async def a_time_before_the_log(browser, position):
+    """A moment that cannot be shown is said to be so; what was shown stays, until another is asked for."""
+    browser.run("document.getElementById('jump-time').value = '2020-01-01T00:00:00'")
+    browser.run("document.querySelector('#jump button').click()")
+    await seen(
+        browser, lambda: "nothing had been recorded by 2020-01-01" in browser.text("#fault"), "why"
+    )
+    await seen(browser, lambda: positions(browser)[:1] == [position], "the moment before")
+    assert f"fact {position} of" in browser.text("#when")
 
 
 async def over_a_restart(service, browser, folder):

@@ -68,7 +68,11 @@ export class Latest {
     while (this.wanted) {
       this.wanted = this.urgent = false;
       const began = performance.now();
-      await this.work();
+      try {
+        await this.work();
+      } catch (error) {
+        reportError(error); // a defect of this page; what is asked for next is done all the same
+      }
       const rest = Math.min(Math.max(REST_MS, 4 * (performance.now() - began)), REST_MAX_MS);
       if (!this.urgent) await Promise.race([pause(rest), new Promise((go) => { this.wake = go; })]);
     }

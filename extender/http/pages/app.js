@@ -97,7 +97,7 @@ class App {
     const shown = this.state ? ` Shown is what was known last, as of ${utc(this.state.as_of.time)}.` : "";
     const lines = [...this.faults].map(([name, told]) =>
       name === "the moment" ? `Cannot show that moment: ${told}` : `/v1 does not give ${name}: ${told}. Trying again.${shown}`);
-    box.replaceChildren(...lines.map((line) => el("span", { text: line })));
+    if (box.textContent !== lines.join("")) box.replaceChildren(...lines.map((line) => el("span", { text: line })));
   }
 
   /** Show another moment; null: now. */

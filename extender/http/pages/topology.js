@@ -24,7 +24,7 @@ export class Topology {
 
   listen() {
     for (const name of ["resource", "grain"]) $(name).addEventListener("change", () => this.arrange());
-    new ResizeObserver(() => this.arrange()).observe($("stage"));
+    new ResizeObserver(() => { if ($("stage").clientWidth !== this.room) this.arrange(); }).observe($("stage"));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
     this.canvas.addEventListener("pointerleave", () => { $("tip").hidden = true; });
@@ -63,7 +63,8 @@ export class Topology {
     const below = nodesBelow(this.domain);
     const grain = $("grain").value;
     const sums = keys.length > this.path.length && (grain === "sums" || (grain === "auto" && below.length > SUMS_FROM));
-    const width = Math.max(280, $("stage").clientWidth);
+    this.room = $("stage").clientWidth;
+    const width = Math.max(280, this.room);
     const height = Math.max(360, innerHeight * 0.55);
     this.plan = layout(this.domain, { width, height, sums });
     this.amounts = new Map(below.map((node) => [node.name, amountsOf(node, this.resource)]));
