@@ -95,7 +95,7 @@ export class Detail {
     const all = leaf ? level.members.length || group.members || 0 : level.children?.length ?? 0;
     const what = leaf ? "pod" : "group";
     const needs = group.basic ? `any ${what}` : `at least ${count(group.minimum, what)}`;
-    const place = Object.entries(level.domain).map(([key, value]) => `${short(key)} ${value}`).join(", ");
+    const place = Object.entries(level.domain).map(([key, value]) => (value.startsWith(short(key)) ? value : `${short(key)} ${value}`)).join(", ");
     const numbers = `${level.bound} bound, ${level.reserved} reserved${level.waiting ? `, ${level.waiting} waiting` : ""}`;
     const line = el(
       "div",
