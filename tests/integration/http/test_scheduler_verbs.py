@@ -17,10 +17,12 @@ from extender.core.errors import ClusterUnavailable
 from extender.http import wire
 from extender.http.audit import ReadApi
 from extender.http.events import EventsApi
+from extender.http.fleet import FleetApi
 from extender.http.health import Probes
 from extender.http.scheduler import SchedulerVerbs
 from extender.http.server import Parts, application
 from extender.service.feed import Feed
+from extender.service.fleet import Fleet
 from extender.wiring import read_wire_pod
 from tests.builders import GPU, RACK, a_gang, a_group, a_node, a_pod
 from tests.fakes import Stage
@@ -102,6 +104,7 @@ class Served:
                 (
                     ReadApi(reader, FakeDecisionInputs(stage.database), stage.leader),
                     EventsApi(reader, feed),
+                    FleetApi(Fleet(stage.cluster), stage.leader),
                 ),
                 feed,
             ),
