@@ -5,6 +5,8 @@ Pictures of every step are left in pytest's folder for temporary files; a person
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from selenium.webdriver.common.keys import Keys
 
@@ -12,7 +14,7 @@ from deploy.demo.kube_scheduler import Player
 from tests.acceptance.test_kills import WITHIN_S, play_until, recorded, service
 from tests.acceptance.test_preemption_kills import full_nodes, preemptor, write
 from tests.browser import chromium
-from tests.builders import GPU, RACK, a_gang, a_group, a_node, a_pod
+from tests.builders import GPU, RACK, a_fleet, a_gang, a_group, a_node, a_pod
 from tests.fakes import GATED, until
 
 __all__ = ["service"]
@@ -148,6 +150,14 @@ async def back_in_time(service, browser, folder):
     browser.press("#slider", Keys.END)
     await seen(browser, lambda: "refused" in gang_row(browser, "later"), "now again")
     assert browser.text("#mode") == "Now"
+    browser.one("#feed-gang").click()
+    await seen(
+        browser,
+        lambda: set(browser.texts("#facts .gang-name")) == {"default/tree"},
+        "its facts alone",
+    )
+    browser.one("#feed-gang").click()
+    await seen(browser, lambda: "LeaseTaken" in browser.texts("#facts .type"), "all facts again")
 
 
 async def a_time_before_the_log(browser, position):
@@ -206,4 +216,38 @@ async def strange_names(service, browser, folder):
     await seen(browser, lambda: "Node" in browser.text("#detail h2"), "a node by keys")
     assert browser.run("return document.querySelectorAll('img').length") == 0
     assert browser.run("return document.title") == "gang-extender"
+    assert browser.complaints() == []
+
+
+@pytest.mark.long
+async def test_five_thousand_nodes_are_sums_that_can_be_looked_into(
+    service, browser, tmp_path, monkeypatch
+):
+    """Racks as sums, all of them or one block of them, and every node where it is asked for."""
+    monkeypatch.setattr("deploy.demo.play.READY_WITHIN_S", 300)
+    fleet = a_fleet("10 blocks x 25 racks x 20 nodes", gpu=8)
+    ordinary = [
+        a_pod(f"o-{n}", node=node["metadata"]["name"], requests={GPU: 2})
+        for n, node in enumerate(fleet) if n % 4 == 0
+    ]  # fmt: skip
+    (service.manifests / "fleet.yaml").write_text(
+        "\n---\n".join(json.dumps(thing) for thing in [*fleet, *ordinary])
+    )
+    write(service, "g", a_gang("g", pods=100, requests={GPU: 8}, schedulingGates=GATED))
+    service.start()
+    browser.driver.set_window_size(1360, 1000)
+    browser.open(f"{service.url}/ui/")
+    await seen(browser, lambda: "admitted" in gang_row(browser, "g"), "the gang")
+    assert browser.text("#sums").startswith(
+        "5,000 nodes, drawn as sums: nvidia.com/gpu, 40,000 units"
+    )
+    assert "reserved 800, promised 0, other pods 2,500" in browser.text("#sums")
+    browser.picture(tmp_path / "sums.png")
+    browser.press("#map", Keys.ARROW_RIGHT, Keys.ENTER)
+    await seen(browser, lambda: browser.text("#sums").startswith("20 nodes:"), "one rack")
+    assert browser.shown("#crumbs")
+    browser.click("#crumbs button", "cluster")
+    browser.press("#grain", "every")
+    await seen(browser, lambda: browser.text("#sums").startswith("5,000 nodes:"), "every node")
+    browser.picture(tmp_path / "nodes.png")
     assert browser.complaints() == []
