@@ -13,8 +13,7 @@ const FORMS = [
 const SUMS = [
   { width: 132, height: 46 },
   { width: 104, height: 38 },
-  { width: 72, height: 34 },
-  { width: 52, height: 30 },
+  { width: 76, height: 38 },
 ];
 export const SUMS_FROM = 3000; // nodes; above it, sums are drawn unless asked otherwise
 const HEADER = 18;

@@ -6,6 +6,7 @@ import { amountsOf, domains, nodesBelow, sumOf, within } from "./model.js";
 import { Brush, palette } from "./paint.js";
 import { amount, count, unit } from "./units.js";
 
+const HEAD = 24; // room above a place when it is scrolled to
 const WORDS = { other: "other pods" };
 const short = (key) => key.slice(key.lastIndexOf("/") + 1);
 
@@ -255,9 +256,17 @@ export class Topology {
     this.draw();
     const reached = this.places()[this.at];
     if (!reached) return;
+    this.uncover(reached);
     const words = reached.node ? this.describe([reached.node], reached.node.name) : this.describeBox(reached);
     say($("map-says"), words.join("; "));
     this.tip(words, reached.x, reached.y + reached.height - 12);
+  }
+
+  /** Scroll so that a place is seen. */
+  uncover({ y, height }) {
+    const stage = $("stage");
+    if (y < stage.scrollTop) stage.scrollTop = y - HEAD;
+    else if (y + height > stage.scrollTop + stage.clientHeight) stage.scrollTop = y + height + HEAD - stage.clientHeight;
   }
 
   /** Find the next place in a direction: in the same row or column first. */
