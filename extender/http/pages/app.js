@@ -95,14 +95,17 @@ class App {
     document.body.classList.toggle("stale", this.stale);
     this.timeline.mode(this.live, this.stale, this.state !== null);
     const shown = this.state ? ` Shown is what was known last, as of ${utc(this.state.as_of.time)}.` : "";
-    const lines = [...this.faults].map(([name, told]) =>
-      name === "the moment" ? `Cannot show that moment: ${told}` : `/v1 does not give ${name}: ${told}. Trying again.${shown}`);
+    const lines = [...this.faults].map(([name, told]) => {
+      if (name === "the log") return told;
+      if (name === "the moment") return `Cannot show that moment: ${told}`;
+      return `/v1 does not give ${name}: ${told}. Trying again.${shown}`;
+    });
     if (box.textContent !== lines.join("")) box.replaceChildren(...lines.map((line) => el("span", { text: line })));
   }
 
   /** Show another moment; null: now. */
   go(at, { keepFault = false } = {}) {
-    if (!keepFault) this.fault("the moment", "");
+    if (!keepFault) ["the moment", "the log"].forEach((name) => this.fault(name, ""));
     const changed = at !== this.at;
     this.at = at;
     this.remember();
@@ -199,6 +202,7 @@ class App {
     this.begin = "";
     this.fresh = [];
     this.at = null;
+    this.fault("the log", `The log ends at fact ${head}, before where this page has been: part of it was lost, or it is another log. Everything was read anew.`);
     this.facts.ask(true);
   }
 
