@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 from aiohttp import web
 
 from extender.http.answers import answer
@@ -54,5 +53,5 @@ class FleetApi:
         """Give a tree."""
         known(request, ())
         namespace, _, name = gang_named(request).partition("/")
-        body = msgspec.json.encode(self._fleet.tree(namespace, name))
-        return await answer(request, [body], self._leader.acknowledged.position)
+        pieces = await self._fleet.tree(namespace, name)
+        return await answer(request, pieces, self._leader.acknowledged.position)

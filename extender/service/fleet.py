@@ -93,46 +93,56 @@ class Fleet:
         keys = await _keys_in_use(view, pace)
         lines: dict[NodeName, tuple[Node, Mapping[PodUid, Pod] | None, bytes]] = {}
         head = msgspec.json.encode(Nodes(doubt=self._cluster.doubt(), topology_keys=keys, nodes=[]))
-        pieces = [head.removesuffix(b"]}")]
+        pieces = [head]
         for name in self._names(view):
             node, here = view.nodes[name], view.on_node.get(name)
             known = self._lines.get(name)
             if known is None or known[0] is not node or known[1] is not here:
                 known = (node, here, msgspec.json.encode(node_line(node, here or {})))
             lines[name] = known
-            pieces += (known[2], b",")
+            pieces += (b",", known[2])
             await pace.breath()
         self._lines = lines
-        pieces[-1] = b"]}" if len(pieces) > 1 else pieces[-1] + b"]}"
-        return pieces
+        return _closed(pieces)
 
     def _names(self, view: ClusterView) -> list[NodeName]:
         if self._sorted[0] is not view.nodes:
             self._sorted = (view.nodes, sorted(view.nodes))
         return self._sorted[1]
 
-    def tree(self, namespace: str, name: str) -> TreeNow:
-        """Give a tree by the name of its root.
+    async def tree(self, namespace: str, name: str) -> list[bytes]:
+        """Give `TreeNow` as JSON, in pieces, by the name of its root.
 
         Raises:
             NotFound: The cluster shows no such root now.
         """
-        view = self._cluster.view()
-        children: dict[tuple[str, str], list[Group]] = {}
+        view, pace = self._cluster.view(), Pace()
+        children: dict[str, list[Group]] = {}
         roots: list[Group] = []
         for group in view.groups.values():
-            if group.key.namespace != namespace:
-                continue
-            if group.parent is not None:
-                children.setdefault((namespace, group.parent), []).append(group)
-            elif group.key.name == name:
+            if group.key.namespace == namespace and group.parent is not None:
+                children.setdefault(group.parent, []).append(group)
+            elif group.key.namespace == namespace and group.key.name == name:
                 roots.append(group)
+            await pace.breath()
         if not roots:
             msg = f"gang {namespace}/{name}: the cluster shows no such root group now"
             raise NotFound(msg)
         root = min(roots, key=lambda group: group.key.kind)  # a composite where both have the name
-        groups = [_group_now(group, view) for group in _below(root, children, set())]
-        return TreeNow(gang=root.key.path, doubt=self._cluster.doubt(), groups=groups)
+        told = TreeNow(gang=root.key.path, doubt=self._cluster.doubt(), groups=[])
+        pieces = [msgspec.json.encode(told)]
+        for group in _below(root, children, set()):
+            pieces += (b",", msgspec.json.encode(_group_now(group, view)))
+            await pace.breath()
+        return _closed(pieces)
+
+
+def _closed(pieces: list[bytes]) -> list[bytes]:
+    """Put items, each behind a comma, into the empty list at the end of an object that stands in front of them."""
+    if len(pieces) > 1:
+        pieces[0], pieces[1] = pieces[0].removesuffix(b"]}"), b""
+        pieces.append(b"]}")
+    return pieces
 
 
 def node_line(node: Node, here: Mapping[PodUid, Pod]) -> NodeLine:
@@ -175,7 +185,7 @@ async def _keys_in_use(view: ClusterView, pace: Pace) -> list[str]:
 
 
 def _below(
-    group: Group, children: Mapping[tuple[str, str], list[Group]], seen: set[GroupKey]
+    group: Group, children: Mapping[str, list[Group]], seen: set[GroupKey]
 ) -> Iterator[Group]:
     """Walk a tree depth first; a group that was met is not met again, so a cycle ends."""
     if group.key in seen:
@@ -183,7 +193,7 @@ def _below(
     seen.add(group.key)
     yield group
     if group.key.kind == "CompositePodGroup":
-        below = children.get((group.key.namespace, group.key.name), [])
+        below = children.get(group.key.name, [])
         for child in sorted(below, key=lambda g: (g.created_us, g.key.name, g.key.kind)):
             yield from _below(child, children, seen)
 
