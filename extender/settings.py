@@ -32,6 +32,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         20.0  # kube-scheduler's longest back-off (10 s) and 10 s more (DESIGN 9.3)
     )
     bind_timeout_s: float = 60.0  # httpTimeout of the bind entry in the scheduler's configuration
+    filter_deadline_ms: int = (
+        1500  # below httpTimeout of the entry of filter, prioritize and preempt
+    )
     plan_budget: int = 200_000  # search nodes
     reservation_ttl_s: int = 300
     preemption: Literal["on", "off"] = "on"
@@ -112,6 +115,7 @@ def _listed(text: str) -> tuple[str, ...]:
 def _check(settings: Settings) -> None:
     """Refuse values that would break a promise."""
     for name in (
+        "filter_deadline_ms",
         "barrier_timeout_s",
         "bind_timeout_s",
         "lease_ttl_s",

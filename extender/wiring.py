@@ -27,6 +27,7 @@ from extender.core.pods import Pod
 from extender.http.audit import ReadApi
 from extender.http.events import EventsApi
 from extender.http.fleet import FleetApi
+from extender.http.forwarding import Forwarder
 from extender.http.health import Probes
 from extender.http.planning import PlanApi
 from extender.http.reports import ReportApi
@@ -67,6 +68,10 @@ from extender.store.report_reader import PostgresReportReader
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
+
+TAKEN_WITHIN_S = 0.6  # a lease that was given back is taken by then, if there is another replica
+DRAIN_S = 3.0  # for as long callers may still come here: a Service needs a moment to hear of an end
+LOOK_S = 0.05
 
 
 class Store(msgspec.Struct):
@@ -235,7 +240,9 @@ class Service:
             clock=clock,
             settings=settings,
         )
-        verbs = SchedulerVerbs(self.scheduling, self.leader, read_wire_pod)
+        writer.on_lost = self.barriers.let_go
+        self.forwarder = Forwarder(writer, settings)
+        verbs = SchedulerVerbs(self.scheduling, self.leader, read_wire_pod, self.forwarder)
         probes = Probes(self.scheduling, self.leader)
         feed = Feed(opened.log, opened.audit)
         self.aside = Aside()
@@ -273,10 +280,12 @@ class Service:
             done, _ = await asyncio.wait({*loops, waiting}, return_when=asyncio.FIRST_COMPLETED)
             for task in done - {waiting}:
                 task.result()
+            await self._hand_over()
         finally:
             waiting.cancel()
             await self.barriers.stop()
             await runner.cleanup()
+            await self.forwarder.close()
             for task in loops:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
@@ -284,6 +293,20 @@ class Service:
             self.admission.planner.stop()
             await self.cluster.stop()
             await self.leader.stop()
+
+    async def _hand_over(self) -> None:
+        """Give the lease back and, if there is another replica, send callers on until they have found it."""
+        await self.leader.give_back()
+        began_s = asyncio.get_running_loop().time()
+        waited_s = 0.0
+        while waited_s < self.settings.grace_s:
+            held = self.leader.following.lease
+            led = held is not None and not held.expired and held.holder != self.settings.holder
+            least_s = DRAIN_S if led else TAKEN_WITHIN_S
+            if waited_s >= least_s and not (led and self.forwarder.open):
+                return
+            await asyncio.sleep(LOOK_S)
+            waited_s = asyncio.get_running_loop().time() - began_s
 
 
 def read_wire_pod(body: bytes) -> Pod:

@@ -296,20 +296,21 @@ class Stage:
     def __init__(
         self, *objects: Object, database: FakeDatabase | None = None, holder: str = "me",
         clock: FakeClock | None = None, cluster: FakeCluster | None = None, ttl_ms: int = TTL_MS,
-        **settings: Any,
+        address: str = "", **settings: Any,
     ) -> None:  # fmt: skip
         self.clock = clock or FakeClock()
         self.database = database or FakeDatabase(self.clock.now_us)
         self.log = FakeEventLog(self.database)
         self.cluster = cluster or FakeCluster(*objects)
         self.settings = Settings(**({"holder": holder, "barrier_timeout_s": 20.0} | settings))
-        identity = Identity(holder=holder, address=f"http://{holder}", ttl_ms=ttl_ms)
+        identity = Identity(holder=holder, address=address or f"http://{holder}", ttl_ms=ttl_ms)
         self.checkpoints = FakeCheckpoints(self.database)
         self.leader = Leader(self.log, self.checkpoints, self.clock, identity)
         self.leader.history.anchor = self.cluster
         self.barriers = Barriers(
             cluster=self.cluster, leader=self.leader, clock=self.clock, settings=self.settings
         )
+        self.leader.on_lost = self.barriers.let_go
         self.reporter = Reporter(self.cluster, self.leader, self.clock)
         self.inputs = FakeDecisionInputs(self.database)
         self.admission = Admission(

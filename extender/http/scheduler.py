@@ -19,6 +19,7 @@ from extender.core.errors import BadInput, CannotAnswer
 from extender.core.ids import NodeName
 from extender.core.pods import Pod
 from extender.http import wire
+from extender.http.forwarding import Forwarder, Verb, cannot_answer, gone, waited_ms
 from extender.service.leading import Leader
 from extender.service.ports import PodRef
 from extender.service.scheduling import Scheduling
@@ -26,6 +27,9 @@ from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
 
+TAKE_OVER_S = (
+    1.0  # a first pass after a take is waited for this long, then callers hear that it lacks
+)
 PodReader = Callable[[bytes], Pod]
 # msgspec gives up on deep nesting with Python's own error, and on broken UTF-8 in kept bytes likewise
 UNDECODABLE = (msgspec.MsgspecError, BadInput, RecursionError, UnicodeDecodeError)
@@ -34,9 +38,12 @@ UNDECODABLE = (msgspec.MsgspecError, BadInput, RecursionError, UnicodeDecodeErro
 class SchedulerVerbs:
     """Handlers of /scheduler/*."""
 
-    def __init__(self, scheduling: Scheduling, leader: Leader, read_pod: PodReader) -> None:
+    def __init__(
+        self, scheduling: Scheduling, leader: Leader, read_pod: PodReader, forwarder: Forwarder
+    ) -> None:
         self._scheduling = scheduling
         self._leader = leader
+        self._forwarder = forwarder
         self._read_pod = read_pod
 
     def routes(self) -> list[web.RouteDef]:
@@ -48,9 +55,21 @@ class SchedulerVerbs:
             web.post("/scheduler/bind", self.bind),
         ]
 
+    async def _elsewhere(self, verb: Verb, request: web.Request) -> web.Response | None:
+        """Have the leader answer; None when that is this replica."""
+        while not self._leader.leads():
+            answer = await self._forwarder.forward(verb, request, await request.read())
+            if answer is not None:
+                return answer
+        if self._scheduling.reconciling():
+            await self._scheduling.until_reconciled(TAKE_OVER_S)
+        return None
+
     async def filter(self, request: web.Request) -> web.Response:
         """Answer /filter."""
         started = time.perf_counter()
+        if (answer := await self._elsewhere("filter", request)) is not None:
+            return answer
         try:
             args, pod, offered = self._read_args(await request.read())
         except UNDECODABLE as error:
@@ -58,9 +77,8 @@ class SchedulerVerbs:
         try:
             decision = self._scheduling.filter(pod, offered)
         except CannotAnswer as error:
-            answer = wire.ExtenderFilterResult(error=str(error), node_names=[])
             self._line("filter", "cannot-answer", started, pod, offered=len(offered), left=0)
-            return _json(wire.encode(answer))
+            return cannot_answer("filter", str(error))
         result = wire.filter_result(args, set(decision.passed), _refusals(decision))
         outcome, left = decision.outcome, len(decision.passed)
         self._line("filter", outcome, started, pod, offered=len(offered), left=left)
@@ -69,6 +87,8 @@ class SchedulerVerbs:
     async def prioritize(self, request: web.Request) -> web.Response:
         """Answer /prioritize."""
         started = time.perf_counter()
+        if (elsewhere := await self._elsewhere("prioritize", request)) is not None:
+            return elsewhere
         try:
             _, pod, offered = self._read_args(await request.read())
         except UNDECODABLE as error:
@@ -86,6 +106,8 @@ class SchedulerVerbs:
     async def preempt(self, request: web.Request) -> web.Response:
         """Answer /preempt: see `core/decisions/victims`."""
         started = time.perf_counter()
+        if (elsewhere := await self._elsewhere("preempt", request)) is not None:
+            return elsewhere
         body = await request.read()
         try:
             args = wire.decode_preemption(body)
@@ -97,26 +119,30 @@ class SchedulerVerbs:
             chosen = await self._scheduling.preempt(pod, candidates)
         except CannotAnswer as error:
             self._line("preempt", "cannot-answer", started, pod, offered=0, left=0)
-            return web.Response(status=503, text=f"{error}\n")
+            return cannot_answer("preempt", str(error))
         outcome = "passed" if chosen or not candidates else "refused"
         self._line("preempt", outcome, started, pod, offered=len(candidates), left=len(chosen))
         return _json(wire.preemption_result(_meta_victims(chosen)))
 
     async def bind(self, request: web.Request) -> web.Response:
-        """Answer /bind; may take as long as the barrier."""
+        """Answer /bind; may take as long as the barrier, and go on at the next leader."""
         started = time.perf_counter()
-        body = await request.read()
-        try:
-            args = wire.decode_binding(body)
-        except UNDECODABLE as error:
-            return _bad("bind", error)
-        transport = request.transport
+        while True:
+            if (elsewhere := await self._elsewhere("bind", request)) is not None:
+                return elsewhere
+            try:
+                args = wire.decode_binding(await request.read())
+            except UNDECODABLE as error:
+                return _bad("bind", error)
+            ref = PodRef(namespace=args.pod_namespace, name=args.pod_name, uid=args.pod_uid)
+            age_ms = waited_ms(request) + int((time.perf_counter() - started) * 1000)
+            refusal = await self._scheduling.bind(
+                ref, args.node, lambda: not gone(request), age_ms=age_ms
+            )
+            if not refusal or self._leader.leads():
+                return self._bound(ref, args.node, refusal, started)
 
-        def alive() -> bool:
-            return transport is not None and not transport.is_closing()
-
-        ref = PodRef(namespace=args.pod_namespace, name=args.pod_name, uid=args.pod_uid)
-        refusal = await self._scheduling.bind(ref, args.node, alive)
+    def _bound(self, ref: PodRef, node: NodeName, refusal: str, started: float) -> web.Response:
         outcome = "refused" if refusal else "bound"
         METRICS.calls.labels("bind", outcome).inc()
         METRICS.call_seconds.labels("bind").observe(time.perf_counter() - started)
@@ -127,7 +153,7 @@ class SchedulerVerbs:
                 "outcome": outcome,
                 "pod": f"{ref.namespace}/{ref.name}",
                 "pod_uid": ref.uid,
-                "node": args.node,
+                "node": node,
                 "epoch": self._leader.epoch,
                 "position": self._leader.acknowledged.position,
                 "error": refusal,

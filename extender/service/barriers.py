@@ -423,13 +423,20 @@ class Barriers:
             log.warning("expiry not recorded", extra={"root": root.root, "error": str(fault)})
         return f"gang {root.root}: not all of its minimum reached bind within {waited_ms // 1000} s, nobody was bound"
 
-    async def stop(self) -> None:
-        """Answer everybody who waits; Bindings on their way are finished."""
+    def let_go(self) -> None:
+        """Answer everybody who waits, because we do not lead any more; who called asks the next leader."""
         for barrier in self._barriers.values():
             self._stop_timer(barrier)
-            for arrival in barrier.arrivals.values():
+            for uid, arrival in list(barrier.arrivals.items()):
                 if not arrival.posting:
-                    arrival.finish("cannot answer now: stopping")
+                    del barrier.arrivals[uid]
+                    arrival.finish(f"cannot answer now: {self._leader.doubt() or 'stopping'}")
+        # what was bound the next leader sees in the cluster, and so shall we if that is us
+        self._barriers = {key: b for key, b in self._barriers.items() if b.arrivals}
+
+    async def stop(self) -> None:
+        """Answer everybody who waits; Bindings on their way are finished."""
+        self.let_go()
         tasks = [t for t in self._tasks if t is not asyncio.current_task()]
         if tasks:
             await asyncio.wait(tasks, timeout=self._settings.grace_s)

@@ -36,8 +36,12 @@ class History:
             self._outlived = self.epoch
         self.epoch = max(self.epoch, grant.epoch)
 
+    def heard(self, epoch: Epoch) -> None:
+        """Hear of an epoch that somebody holds or held."""
+        self.epoch = max(self.epoch, epoch)
+
     def acknowledged(self, event: Event) -> None:
-        """Hear of the newest fact that is durable."""
+        """Hear of the newest fact that is durable: appended here, or followed."""
         self._seen = Mark(position=event.position, epoch=event.epoch, event_id=event.event_id)
         if isinstance(event.fact, HistoryTruncated):
             self.untold = None
@@ -98,7 +102,7 @@ def _truncated(grant: Grant, mark: Mark, evidence: TruncationEvidence) -> Histor
             "it is an older copy"
         )
     else:
-        whose = "acknowledged to this process" if evidence == "memory" else "published"
+        whose = "seen by this process" if evidence == "memory" else "published"
         what = (
             f"the log ends at {found.position}"
             if found.position < mark.position

@@ -43,15 +43,16 @@ from extender.core.events import (
 from extender.core.ids import NIL_ROOT, Epoch
 from extender.core.state import EMPTY, ReservationState, fold
 from extender.service.checkpointing import Checkpointing
+from extender.service.following import Following
 from extender.service.history import History
 from extender.service.lease import Identity, Lease
 from extender.service.ports import Checkpoints, Clock, EventLog, Grant
-from extender.service.replay import load_state
 from extender.service.stamping import stamped
 
 log = logging.getLogger(__name__)
 
 OUTSIDE_PAUSE_S = 0.5
+LOOK_EVERY_S = 0.2  # a lease that was given back, or has run out, is taken within this time
 OLDER_COPY = "the log is an older copy of the one we wrote"
 
 Role = Literal["starting", "following", "leading", "settling", "stopped"]
@@ -75,7 +76,6 @@ class Leader:
         self, event_log: EventLog, checkpoints: Checkpoints, clock: Clock, identity: Identity
     ) -> None:
         self._log = event_log
-        self._checkpoints = checkpoints
         self._clock = clock
         self._me = identity
         self._flights: list[_Flight] = []
@@ -96,8 +96,13 @@ class Leader:
         self.speculative: ReservationState = EMPTY
         self.history = History(event_log)
         self.lease = Lease(event_log, clock, identity, self.history)
+        self.following = Following(event_log, checkpoints, self.history, clock)
+        self.retiring = (
+            False  # whether this process is about to end: it does not take the lease again
+        )
         self.comparing = ""  # why nothing is promised although we lead, or the empty string
         self.on_append: Callable[[Sequence[Event]], None] | None = None
+        self.on_lost: Callable[[], None] | None = None
 
     # -- what others ask ---------------------------------------------------------------------
 
@@ -114,9 +119,13 @@ class Leader:
         """Say whether facts can be appended now."""
         return self.role == "leading" and self.lease.holds()
 
+    def leads(self) -> bool:
+        """Say whether this process is the one that answers kube-scheduler, ready or not."""
+        return self.lease.grant is not None and self.role in ("leading", "settling")
+
     def doubt(self) -> str:
         """Say why this process must not answer from its state, or the empty string."""
-        if self.lease.grant is None or self.role not in ("leading", "settling"):
+        if not self.leads():
             return f"not leading: {self.why_not}"
         return "" if self.lease.holds() else "the lease has run out"
 
@@ -313,6 +322,8 @@ class Leader:
         for flight in flights:
             if not flight.done.done():
                 flight.done.set_exception(NotLeading(why))
+        if self.on_lost is not None:
+            self.on_lost()
         self._notify()
 
     # -- the lease ---------------------------------------------------------------------------
@@ -323,33 +334,71 @@ class Leader:
         Raises:
             CorruptLog: The log cannot be folded; the process must stop.
         """
-        pause_s = self._me.ttl_ms / 5000
         while True:
-            try:
-                grant = await self.lease.take()
-                self.lease.begin()
-            except LeaseHeld as error:
-                if self.why_not != str(error):
-                    log.info("following", extra={"reason": str(error)})
-                self.role, self.why_not = "following", str(error)
-                await asyncio.sleep(pause_s)
-                continue
-            except StoreUnavailable as error:
-                self.why_not = str(error)
-                await asyncio.sleep(min(pause_s, 0.5))
-                continue
+            grant = await self._until_taken()
             try:
                 await self._lead(grant)
             except (StoreUnavailable, LeaseHeld) as error:
                 self._lost(str(error))
-                await asyncio.sleep(min(pause_s, 0.5))
+                await asyncio.sleep(min(self._pause_s, 0.5))
+
+    @property
+    def _pause_s(self) -> float:
+        return min(self._me.ttl_ms / 5000, LOOK_EVERY_S)
+
+    async def _until_taken(self) -> Grant:
+        """Follow the log until the lease can be had."""
+        following = asyncio.create_task(self.following.run(self._followed), name="follow the log")
+        first = asyncio.create_task(self.following.loaded.wait(), name="first fold")
+        try:
+            await asyncio.wait({following, first}, timeout=self._pause_s)
+            while (grant := await self._taken()) is None:
+                await asyncio.wait({following}, timeout=self._pause_s)
+                if following.done():
+                    following.result()
+            return grant
+        finally:
+            for task in (following, first):
+                task.cancel()
+            await asyncio.gather(following, first, return_exceptions=True)
+
+    def _followed(self, state: ReservationState) -> None:
+        self.acknowledged = self.speculative = state
+        self._notify()
+
+    async def _taken(self) -> Grant | None:
+        """Take the lease if nobody has it and this process is fit to lead; else say why not."""
+        try:
+            held = await self.following.look()
+            if held is not None and not held.expired and held.holder != self._me.holder:
+                self._follow(f"the lease is held by {held.holder} at {held.address}")
+            elif self.retiring:
+                self._follow("stopping")
+            elif self.following.fault is not None:
+                raise self.following.fault
+            elif self.following.behind():  # how far changes all the time; errors must not
+                self.why_not = "behind the log, see /readyz"
+            else:
+                grant = await self.lease.take()
+                self.lease.begin()
+                return grant
+        except LeaseHeld as error:  # somebody was faster
+            self._follow(str(error))
+        except StoreUnavailable as error:
+            self.why_not = str(error)
+        return None
+
+    def _follow(self, why: str) -> None:
+        if self.why_not != why:
+            log.info("following", extra={"reason": why})
+        self.role, self.why_not = "following", why
 
     async def _lead(self, grant: Grant) -> None:
         started_ms = self._clock.monotonic_ms()
         renewing = asyncio.create_task(self._renew_for_ever(), name="renew lease")
         try:
             grant = await self._looked_outside(grant)
-            state = await load_state(self._log, self._checkpoints, until=grant.head.position)
+            state = await self.following.until(grant.head)
             truncated = await self.history.compare(grant, state)
             if self.lease.grant is not grant:
                 return  # lost meanwhile; what was found is kept
@@ -433,17 +482,27 @@ class Leader:
     async def _still_our_log(self) -> bool:
         return self.role != "leading" or await self.history.intact()
 
+    async def give_back(self) -> None:
+        """Give the lease back, for good: whoever follows takes it at once. Appends on their way are waited for."""
+        self.retiring = True
+        if self.role == "leading":
+            self.role, self.why_not = "settling", "stopping"  # nothing new is recorded
+        if self._flights:
+            await asyncio.wait({f.done for f in self._flights}, timeout=self._me.ttl_ms / 1000)
+        grant, state = self.lease.grant, self.acknowledged
+        if grant is None:
+            return
+        self._lost("stopping")
+        try:
+            await self._log.release(grant)
+            await self._saving.save(state)
+        except StoreUnavailable as error:
+            log.warning("lease not released", extra={"error": str(error)})
+
     async def stop(self) -> None:
-        """Save a checkpoint and give the lease back."""
-        grant, self.lease.grant = self.lease.grant, None
+        """Give the lease back and end what runs beside `run`."""
+        await self.give_back()
         self.role, self.why_not = "stopped", "stopping"
         for task in (self._settling, self._announcing):
             if task is not None:
                 task.cancel()
-        if grant is None:
-            return
-        try:
-            await self._saving.save(self.acknowledged)
-            await self._log.release(grant)
-        except StoreUnavailable as error:
-            log.warning("lease not released", extra={"error": str(error)})

@@ -8,6 +8,7 @@ nobody is told what is not durable. "Cannot answer now" is an error, "not placea
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -56,6 +57,7 @@ from extender.settings import Settings
 log = logging.getLogger(__name__)
 # To look at every node takes longer than all the rest of a call, and binds change little of it.
 SCORES_KEPT_MS = 500
+LOOK_AGAIN_S = 0.02
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -91,7 +93,34 @@ class Scheduling:
         self._scores_until_ms = 0
 
     def checks(self) -> tuple[Check, ...]:
-        """Say what readiness rests on."""
+        """Say what readiness rests on: answering, or following closely and sending callers on to who answers."""
+        return self._to_answer() if self._leader.leads() else self._to_follow()
+
+    def _to_follow(self) -> tuple[Check, ...]:
+        leader, cluster = self._leader, self._cluster.doubt()
+        held, behind = leader.following.lease, leader.following.behind()
+        follows = leader.role == "following" and not leader.retiring
+        led = follows and held is not None and not held.expired and not leader.following.free_ms()
+        position = leader.following.state.position
+        reason = f"following: {leader.why_not}" if led else leader.doubt()
+        return (
+            Check("lease", led, reason),
+            Check("log", not behind, behind or f"followed to position {position}"),
+            Check("cluster", not cluster, cluster),
+        )
+
+    def reconciling(self) -> bool:
+        """Say whether the first pass after a take is all that is lacking; it takes a moment."""
+        return [c.name for c in self._to_answer() if not c.ok] == ["reconciled"]
+
+    async def until_reconciled(self, within_s: float) -> None:
+        """Wait while `reconciling`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while self.reconciling():  # noqa: ASYNC110 -- four conditions, none of which tells
+                    await asyncio.sleep(LOOK_AGAIN_S)
+
+    def _to_answer(self) -> tuple[Check, ...]:
         cluster, lease, lost = (
             self._cluster.doubt(),
             self._leader.doubt(),
@@ -106,7 +135,7 @@ class Scheduling:
         )
 
     def _require_ready(self) -> None:
-        for check in self.checks():
+        for check in self._to_answer():
             if not check.ok:
                 msg = f"cannot answer now: {check.name}: {check.reason}"
                 raise CannotAnswer(msg)
@@ -130,7 +159,7 @@ class Scheduling:
 
     def prioritize(self, pod: Pod, offered: Sequence[NodeName]) -> Sequence[tuple[NodeName, int]]:
         """Answer /prioritize; an empty list means no opinion (not ready, or no topology in use)."""
-        if any(not check.ok for check in self.checks()):
+        if any(not check.ok for check in self._to_answer()):
             return ()
         known = self._cluster.view().pods.get(pod.uid, pod)
         return decide_prioritize(self._leader.acknowledged, known, offered, self._recent_scores)
@@ -190,8 +219,17 @@ class Scheduling:
                 raise CannotAnswer(f"cannot answer now: {error}") from error
         return choice.candidates
 
-    async def bind(self, ref: PodRef, node: NodeName, alive: Callable[[], bool]) -> str:
-        """Answer /bind: members at their barrier, other pods at once. Gives the error text, empty when bound."""
+    async def bind(
+        self, ref: PodRef, node: NodeName, alive: Callable[[], bool], age_ms: int = 0
+    ) -> str:
+        """Answer /bind: members at their barrier, other pods at once. Gives the error text, empty when bound.
+
+        Args:
+            ref: The pod.
+            node: Where kube-scheduler wants it.
+            alive: Whether the caller still waits.
+            age_ms: How long the call has waited elsewhere already.
+        """
         try:
             self._require_ready()
         except CannotAnswer as error:
@@ -204,7 +242,7 @@ class Scheduling:
         call = BindCall(
             pod=ref,
             node=node,
-            arrived_ms=self._clock.monotonic_ms(),
+            arrived_ms=self._clock.monotonic_ms() - age_ms,
             alive=alive,
             answer=asyncio.get_running_loop().create_future(),
         )

@@ -18,6 +18,7 @@ from extender.http import wire
 from extender.http.audit import ReadApi
 from extender.http.events import EventsApi
 from extender.http.fleet import FleetApi
+from extender.http.forwarding import Forwarder
 from extender.http.health import Probes
 from extender.http.scheduler import SchedulerVerbs
 from extender.http.server import Parts, application
@@ -97,9 +98,10 @@ class Served:
         stage = self.stage
         reader = FakeAuditReader(stage.database)
         feed = Feed(FakeEventLog(stage.database), reader)
+        self.forwarder = Forwarder(stage.leader, stage.settings)
         app = application(
             Parts(
-                SchedulerVerbs(stage.scheduling, stage.leader, read_wire_pod),
+                SchedulerVerbs(stage.scheduling, stage.leader, read_wire_pod, self.forwarder),
                 Probes(stage.scheduling, stage.leader),
                 (
                     ReadApi(reader, FakeDecisionInputs(stage.database), stage.leader),
@@ -110,7 +112,8 @@ class Served:
             ),
             stage.settings,
         )
-        self.client = TestClient(TestServer(app))
+        port = int(self.stage.settings.listen.rpartition(":")[2]) if "listen" in rest else None
+        self.client = TestClient(TestServer(app, port=port))
 
     async def __aenter__(self):
         await self.client.start_server()
@@ -118,6 +121,7 @@ class Served:
 
     async def __aexit__(self, *_):
         await self.client.close()
+        await self.forwarder.close()
         await self.stage.__aexit__()
 
     async def ready(self):

@@ -234,7 +234,7 @@ async def test_nothing_is_promised_before_the_cluster_was_compared(stage):
     (bound,) = stage.facts(PodBound)
     assert (bound.pod, bound.node, bound.plan) == ("default/a-0", node, plan)
     assert stage.facts(DriftFound)
-    assert "given back" in await bind
+    assert "an older copy" in await bind
     where = stage.where("a")
     assert set(where) == {"a-1"}
     assert where["a-1"] != node, "the room of the bound member is not given twice"
