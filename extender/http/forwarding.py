@@ -56,7 +56,17 @@ class Forwarder:
         self._silent: tuple[str, float, str] = ("", 0.0, "")  # address, until when, why
         self._asked: dict[asyncio.Task[_Answer], web.Request] = {}
         self._looking: asyncio.Task[None] | None = None
+        self._stopped = False
         self.open = 0  # calls that wait for an answer here
+
+    def stop(self) -> None:
+        """Answer everybody who waits here; kube-scheduler asks another replica next."""
+        self._stopped = True
+        for asking in self._asked:
+            asking.cancel()
+
+    def _is_stopped(self) -> bool:
+        return self._stopped  # what changes while a call waits
 
     async def close(self) -> None:
         """Drop the connections."""
@@ -85,7 +95,7 @@ class Forwarder:
             if self._leader.leads():
                 return None
             address, trouble = self._leader_now(verb)
-            if address:
+            if address and not self._stopped:
                 try:
                     answer = await self._ask(
                         address, verb, request, body, began_s=began_s, deadline_s=deadline_s
@@ -93,9 +103,9 @@ class Forwarder:
                 except (aiohttp.ClientError, OSError, TimeoutError) as error:
                     trouble = self._no_answer(address, error)
                 except asyncio.CancelledError:
-                    if gone(request):
-                        break
-                    raise
+                    if not (self._is_stopped() or gone(request)):
+                        raise
+                    trouble = "this replica is stopping"
                 else:
                     if not answer.misdirected:
                         METRICS.calls.labels(verb, "forwarded").inc()
@@ -104,7 +114,8 @@ class Forwarder:
                             status=answer.status, body=answer.body, content_type=answer.content_type
                         )
                     trouble = f"{address} does not lead any more"
-            if _now_s() + LOOK_S >= deadline_s or not self._worth_waiting(verb, address):
+            over = self._is_stopped() or _now_s() + LOOK_S >= deadline_s
+            if over or not self._worth_waiting(verb, address):
                 return self._cannot(verb, trouble)
             await asyncio.sleep(LOOK_S)
         METRICS.calls.labels(verb, "hung-up").inc()

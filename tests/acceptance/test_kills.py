@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -21,9 +20,10 @@ import pytest
 import yaml
 
 from deploy.demo.kube_scheduler import Player
-from deploy.demo.play import Service, free_port
+from deploy.demo.play import Service
 from tests.builders import GPU, a_fleet, a_gang
 from tests.fakes import GATED, until
+from tests.replicas import Replica
 
 ROOT = Path(__file__).parents[2]
 SIZE = 6
@@ -212,53 +212,6 @@ async def test_a_kill_between_any_two_facts_loses_nothing(service):
     )
     assert (verified.returncode, verified.stderr) == (0, ""), verified
     assert f"{len(log)} facts verified" in verified.stdout
-
-
-class Replica:
-    """One of several services on one external database."""
-
-    def __init__(self, folder, database_url, manifests, holder):
-        self.url = f"http://127.0.0.1:{free_port()}"
-        self.log = folder / f"{holder}.log"
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("GANG_EXTENDER_")}
-        environ |= {
-            "GANG_EXTENDER_DATABASE_URL": database_url, "GANG_EXTENDER_HOLDER": holder,
-            "GANG_EXTENDER_DATA_DIR": str(folder / holder), "GANG_EXTENDER_LEASE_TTL_S": "2",
-        }  # fmt: skip
-        command = [
-            sys.executable,
-            "-m",
-            "extender",
-            "serve",
-            "--cluster",
-            str(manifests),
-            "--listen",
-            self.url[7:],
-        ]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=log, stderr=log)
-
-    async def ask(self, path):
-        import aiohttp
-
-        try:
-            async with aiohttp.ClientSession() as session, session.get(self.url + path) as reply:
-                return reply.status, await reply.json(content_type=None)
-        except aiohttp.ClientError:
-            return 0, None
-
-    async def until(self, path, status):
-        deadline = time.monotonic() + WITHIN_S
-        while (found := await self.ask(path))[0] != status:
-            assert self.process.poll() is None, self.log.read_text()[-2000:]
-            assert time.monotonic() < deadline, (found, self.log.read_text()[-2000:])
-            await asyncio.sleep(0.05)
-        return found[1]
-
-    def end(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
 
 
 async def test_a_second_process_waits_and_takes_over(database_url, tmp_path):

@@ -1,0 +1,158 @@
+"""Several services on one PostgreSQL and one cluster of manifests, and the Service of Kubernetes in front of them.
+
+`Replica` is a child process, as the Deployment runs it; `RoundRobin` gives each new connection to the next replica
+that is ready, as kube-proxy does, and knows of readiness as late as it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import aiohttp
+
+from deploy.demo.play import free_port
+
+ROOT = Path(__file__).parents[1]
+WITHIN_S = 90.0
+LEASE_S = 2.0
+
+
+class Replica:
+    """One of several services on one external database."""
+
+    def __init__(self, folder, database_url, manifests, holder, *, data="", **settings):
+        self.holder = holder
+        self.url = f"http://127.0.0.1:{free_port()}"
+        self.log = folder / f"{holder}.log"
+        self.environ = {k: v for k, v in os.environ.items() if not k.startswith("GANG_EXTENDER_")}
+        self.environ |= {
+            "GANG_EXTENDER_DATABASE_URL": database_url, "GANG_EXTENDER_HOLDER": holder,
+            "GANG_EXTENDER_DATA_DIR": str(folder / (data or holder)),
+            "GANG_EXTENDER_LEASE_TTL_S": str(LEASE_S),
+        }  # fmt: skip
+        self.environ |= {f"GANG_EXTENDER_{k.upper()}": str(v) for k, v in settings.items()}
+        self.command = [
+            sys.executable, "-m", "extender", "serve", "--cluster", str(manifests), "--listen", self.url[7:],
+        ]  # fmt: skip
+        self.start()
+
+    def start(self):
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command, cwd=ROOT, env=self.environ, stdout=log, stderr=log
+            )
+
+    async def ask(self, path):
+        try:
+            async with aiohttp.ClientSession() as session, session.get(self.url + path) as reply:
+                return reply.status, await reply.json(content_type=None)
+        except aiohttp.ClientError:
+            return 0, None
+
+    async def until(self, path, status):
+        deadline = time.monotonic() + WITHIN_S
+        while (found := await self.ask(path))[0] != status:
+            assert self.process.poll() is None, self.log.read_text()[-2000:]
+            assert time.monotonic() < deadline, (found, self.log.read_text()[-2000:])
+            await asyncio.sleep(0.05)
+        return found[1]
+
+    async def leads(self):
+        checks = ((await self.ask("/readyz"))[1] or {}).get("checks", [])
+        return any(c["name"] == "reconciled" and c["ok"] for c in checks)
+
+    async def until_leads(self):
+        deadline = time.monotonic() + WITHIN_S
+        while not await self.leads():
+            assert time.monotonic() < deadline, self.log.read_text()[-2000:]
+            await asyncio.sleep(0.02)
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    async def stopped(self):
+        """SIGTERM, and wait for its end."""
+        self.process.terminate()
+        return await asyncio.to_thread(self.process.wait, 60)
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+        self.process.wait()
+
+
+class RoundRobin:
+    """The Service: connections go in turn to the replicas that were ready at the last look."""
+
+    def __init__(self, replicas):
+        self.replicas = list(replicas)
+        self.ready = []
+        self.turn = 0
+        self.given = []  # holders, by connection
+        self.refused = 0
+        self.url = ""
+        self._pipes = set()
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._looking = asyncio.create_task(self._look())
+        return self
+
+    async def __aexit__(self, *_):
+        self._looking.cancel()
+        self._server.close()
+        for task in self._pipes:
+            task.cancel()
+        await asyncio.gather(self._looking, *self._pipes, return_exceptions=True)
+
+    async def _look(self):
+        while True:
+            found = await asyncio.gather(*(r.ask("/readyz") for r in self.replicas))
+            self.ready = [
+                r for r, (status, _) in zip(self.replicas, found, strict=True) if status == 200
+            ]
+            await asyncio.sleep(0.2)
+
+    async def _serve(self, reader, writer):
+        if not self.ready:
+            self.refused += 1
+            writer.transport.abort()
+            return
+        self.turn += 1
+        replica = self.ready[self.turn % len(self.ready)]
+        self.given.append(replica.holder)
+        host, port = replica.url[7:].split(":")
+        try:
+            there, back = await asyncio.open_connection(host, int(port))
+        except OSError:
+            self.refused += 1
+            writer.transport.abort()
+            return
+        pipes = [
+            asyncio.create_task(_pipe(reader, back)),
+            asyncio.create_task(_pipe(there, writer)),
+        ]
+        self._pipes |= set(pipes)
+        await asyncio.wait(pipes, return_when=asyncio.FIRST_COMPLETED)
+        for task in pipes:
+            task.cancel()
+            self._pipes.discard(task)
+        back.close()
+        writer.close()
+
+
+async def _pipe(reader, writer):
+    with contextlib.suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
