@@ -299,6 +299,8 @@ class ApiServer:
         }
         # Refreshes the token where it is short-lived, as in-cluster and from an exec plugin.
         await line.client.update_params_for_auth(headers, [], ["BearerToken"])
+        if request.effect and not self._fence():  # it may have waited long for its turn
+            raise ClusterUnavailable(f"{_name(request)}: not the leader any more, not sent")
         async with line.session.request(
             request.method,
             f"{self._configuration.host}{request.path}",

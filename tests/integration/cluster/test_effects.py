@@ -226,6 +226,23 @@ async def test_nothing_is_sent_or_tried_again_without_the_lease(
     assert fake.count("POST", "/binding") == 0
 
 
+async def test_nothing_is_sent_when_the_lease_went_while_it_waited_for_its_turn(
+    there: KubernetesCluster, fake: FakeApi, leading: list[bool]
+) -> None:
+    """Fencing is asked after the queue, not only in front of it: a process may sleep there for long."""
+    turns = there._server._turns
+    for _ in range(client.CONNECTIONS_MAX):
+        await turns.acquire()
+    binding = asyncio.create_task(there.bind(TO_N1))
+    await until(lambda: turns._waiters)
+    leading[0] = False
+    for _ in range(client.CONNECTIONS_MAX):
+        turns.release()
+    with pytest.raises(ClusterUnavailable, match="not the leader"):
+        await binding
+    assert fake.count("POST", "/binding") == 0
+
+
 async def test_calls_keep_to_their_connections(there: KubernetesCluster, fake: FakeApi) -> None:
     """A thousand patches at once are never more than 24 in flight."""
     most = 0
