@@ -141,11 +141,12 @@ async def calling(url, player, count=3):
 
 
 def once(facts):
-    """Check what must hold of every log: no gap, each admission and binding once, no drift."""
+    """Check what must hold of every log: no gap, each binding once, no drift but of victims that ran before their group was seen."""
     assert [f["position"] for f in facts] == list(range(1, len(facts) + 1))
     bound = Counter(f["data"]["uid"] for f in facts if f["type"] == "PodBound")
     assert set(bound.values()) <= {1}
-    assert [f["summary"] for f in facts if f["type"] == "DriftFound"] == []
+    drift = [f for f in facts if f["type"] == "DriftFound"]
+    assert [f["summary"] for f in drift if "/low" not in f["data"]["object"]] == []
     return bound
 
 

@@ -140,6 +140,20 @@ def test_the_barrier_fits_between_back_off_and_timeout() -> None:
     assert config["podMaxBackoffSeconds"] + 10 < barrier_s < bind_s - 10
 
 
+def test_a_replica_that_ends_has_time_to_send_its_calls_on() -> None:
+    """Held binds outlast the barrier, and the process outlasts them; updates take one replica at a time."""
+    deployment, budget = documents("deployment")
+    spec, pod = deployment["spec"], deployment["spec"]["template"]["spec"]
+    environment = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
+    grace_s = float(environment["GANG_EXTENDER_GRACE_S"])
+    assert float(environment["GANG_EXTENDER_BARRIER_TIMEOUT_S"]) < grace_s
+    assert grace_s < pod["terminationGracePeriodSeconds"]
+    assert environment["GANG_EXTENDER_ADVERTISE"] == "http://$(POD_IP):8888"
+    assert spec["replicas"] >= 2
+    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    assert budget["spec"]["maxUnavailable"] == 1
+
+
 def test_the_role_asks_for_no_star() -> None:
     """Least privilege: named groups, resources and verbs; nothing is created or deleted but these."""
     role = next(
