@@ -17,6 +17,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
+from types import SimpleNamespace
 from typing import Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -184,7 +185,11 @@ class ApiServer:
         client = ApiClient(self._configuration)
         # The client's own session looks for proxies and a .netrc before every request, in a thread.
         connector = client.rest_client.pool_manager.connector
-        session = aiohttp.ClientSession(connector=connector, connector_owner=False)
+        tracing = aiohttp.TraceConfig()
+        tracing.on_request_headers_sent.append(self._before_its_bytes)  # called before they are
+        session = aiohttp.ClientSession(
+            connector=connector, connector_owner=False, trace_configs=[tracing]
+        )
         return _Line(client, session)
 
     async def call(self, request: Request) -> bytes:
@@ -299,8 +304,6 @@ class ApiServer:
         }
         # Refreshes the token where it is short-lived, as in-cluster and from an exec plugin.
         await line.client.update_params_for_auth(headers, [], ["BearerToken"])
-        if request.effect and not self._fence():  # it may have waited long for its turn
-            raise ClusterUnavailable(f"{_name(request)}: not the leader any more, not sent")
         async with line.session.request(
             request.method,
             f"{self._configuration.host}{request.path}",
@@ -312,8 +315,24 @@ class ApiServer:
             proxy_headers=self._configuration.proxy_headers,
             server_hostname=self._configuration.tls_server_name,
             allow_redirects=False,
+            trace_request_ctx=request,
         ) as response:
             yield response
+
+    async def _before_its_bytes(
+        self,
+        _: aiohttp.ClientSession,
+        context: SimpleNamespace,
+        __: aiohttp.TraceRequestHeadersSentParams,
+    ) -> None:
+        """Ask the fence once more when a connection is there: waiting for it, or for a turn, may have taken long.
+
+        Raises:
+            ClusterUnavailable: The lease went meanwhile; nothing of the request was written.
+        """
+        request = context.trace_request_ctx
+        if isinstance(request, Request) and request.effect and not self._fence():
+            raise ClusterUnavailable(f"{_name(request)}: not the leader any more, not sent")
 
     def _pause(self, attempt: int, asked_s: float) -> float:
         """Say how long to wait: what the server asks for, else doubling, with up to half on top."""

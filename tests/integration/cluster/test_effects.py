@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
+import aiohttp
 import pytest
 
 from extender.cluster import client
@@ -238,6 +240,32 @@ async def test_nothing_is_sent_when_the_lease_went_while_it_waited_for_its_turn(
     leading[0] = False
     for _ in range(client.CONNECTIONS_MAX):
         turns.release()
+    with pytest.raises(ClusterUnavailable, match="not the leader"):
+        await binding
+    assert fake.count("POST", "/binding") == 0
+
+
+async def test_nothing_is_sent_when_the_lease_went_while_it_connected(
+    there: KubernetesCluster, fake: FakeApi, leading: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by a process that was stopped at its first nomination: those beside it were connecting."""
+    connecting, go = asyncio.Event(), asyncio.Event()
+    connect = aiohttp.TCPConnector._create_connection
+
+    async def no_idle_one(*_: object) -> None:
+        return None
+
+    async def slowly(connector: aiohttp.TCPConnector, *rest: Any) -> Any:
+        connecting.set()
+        await go.wait()
+        return await connect(connector, *rest)
+
+    monkeypatch.setattr(aiohttp.TCPConnector, "_get", no_idle_one)
+    monkeypatch.setattr(aiohttp.TCPConnector, "_create_connection", slowly)
+    binding = asyncio.create_task(there.bind(TO_N1))
+    await connecting.wait()
+    leading[0] = False
+    go.set()
     with pytest.raises(ClusterUnavailable, match="not the leader"):
         await binding
     assert fake.count("POST", "/binding") == 0
