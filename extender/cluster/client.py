@@ -17,13 +17,13 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from types import SimpleNamespace
 from typing import Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import msgspec
+from aiohttp.abc import AbstractStreamWriter
 from kubernetes_asyncio import config as kubernetes_config
 from kubernetes_asyncio.client import ApiClient, Configuration
 
@@ -133,6 +133,30 @@ async def load_configuration(kubeconfig: str | None) -> Configuration:
     return configuration
 
 
+class _Fenced(aiohttp.BytesPayload):
+    """The body of a call with an effect: the fence is asked in the step that hands its bytes to the kernel.
+
+    A process can be stopped anywhere, also after it was decided to send: while the call waits for its turn, for a
+    connection, or for the loop to come round. Headers go out with the body, so without it nothing does.
+    """
+
+    def __init__(self, body: bytes, fence: Callable[[], bool]) -> None:
+        super().__init__(body)
+        self._fence = fence
+
+    async def write_with_length(
+        self, writer: AbstractStreamWriter, content_length: int | None
+    ) -> None:
+        """Write, inside the lease only.
+
+        Raises:
+            ConnectionAbortedError: The lease went; nothing was written.
+        """
+        if not self._fence():
+            raise ConnectionAbortedError("not the leader any more, not sent")
+        await super().write_with_length(writer, content_length)
+
+
 class ApiServer:
     """Calls and watches on one API server; use as an async context manager."""
 
@@ -185,11 +209,7 @@ class ApiServer:
         client = ApiClient(self._configuration)
         # The client's own session looks for proxies and a .netrc before every request, in a thread.
         connector = client.rest_client.pool_manager.connector
-        tracing = aiohttp.TraceConfig()
-        tracing.on_request_headers_sent.append(self._before_its_bytes)  # called before they are
-        session = aiohttp.ClientSession(
-            connector=connector, connector_owner=False, trace_configs=[tracing]
-        )
+        session = aiohttp.ClientSession(connector=connector, connector_owner=False)
         return _Line(client, session)
 
     async def call(self, request: Request) -> bytes:
@@ -237,7 +257,8 @@ class ApiServer:
         except TimeoutError:
             return _Trial(None, f"no answer within {limit_s:.1f} s")
         except (aiohttp.ClientError, OSError) as problem:
-            return _Trial(None, f"{type(problem).__name__}: {problem}")
+            why = problem.__cause__ if isinstance(problem.__cause__, OSError) else problem
+            return _Trial(None, f"{type(why).__name__}: {why}")
         if status < HTTPStatus.MULTIPLE_CHOICES:
             return _Trial(body)
         refusal = _answered(status, body)
@@ -308,31 +329,20 @@ class ApiServer:
             request.method,
             f"{self._configuration.host}{request.path}",
             params=request.query,
-            data=request.body,
+            data=self._payload(request),
             headers=headers,
             timeout=limits,
             proxy=self._proxy,
             proxy_headers=self._configuration.proxy_headers,
             server_hostname=self._configuration.tls_server_name,
             allow_redirects=False,
-            trace_request_ctx=request,
         ) as response:
             yield response
 
-    async def _before_its_bytes(
-        self,
-        _: aiohttp.ClientSession,
-        context: SimpleNamespace,
-        __: aiohttp.TraceRequestHeadersSentParams,
-    ) -> None:
-        """Ask the fence once more when a connection is there: waiting for it, or for a turn, may have taken long.
-
-        Raises:
-            ClusterUnavailable: The lease went meanwhile; nothing of the request was written.
-        """
-        request = context.trace_request_ctx
-        if isinstance(request, Request) and request.effect and not self._fence():
-            raise ClusterUnavailable(f"{_name(request)}: not the leader any more, not sent")
+    def _payload(self, request: Request) -> bytes | _Fenced | None:
+        if request.body is None or not request.effect:
+            return request.body
+        return _Fenced(request.body, self._fence)
 
     def _pause(self, attempt: int, asked_s: float) -> float:
         """Say how long to wait: what the server asks for, else doubling, with up to half on top."""
