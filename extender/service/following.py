@@ -142,5 +142,7 @@ class Following:
         """
         mark = self._mark
         if mark is not None and mark.position <= head.position and await self._log.holds(mark):
+            if mark.position == head.position:
+                return self.state
             return await fold_from(self.state, self._log, until=head.position)
         return await load_state(self._log, self._checkpoints, until=head.position)

@@ -219,7 +219,7 @@ async def test_a_checkpoint_saves_the_way(stage):
 
         again.log.read = counting
         await again.lead()
-        assert read == [6]
+        assert set(read) == {6}
         await agree(again)
 
 
