@@ -22,6 +22,9 @@ from deploy.demo.play import free_port
 ROOT = Path(__file__).parents[1]
 WITHIN_S = 180.0  # a busy machine needs its time to start them
 LEASE_S = 2.0
+THRESHOLD = (
+    20  # looks in vain before a pod that was ready is not: 4 s, as with the probe of the Deployment
+)
 
 
 class Replica:
@@ -96,6 +99,8 @@ class RoundRobin:
     def __init__(self, replicas):
         self.replicas = list(replicas)
         self.ready = []
+        self.misses = {}
+        self.terminating = set()  # pods that are being deleted are no endpoints any more
         self.turn = 0
         self.given = []  # holders, by connection
         self.refused = 0
@@ -118,8 +123,12 @@ class RoundRobin:
     async def _look(self):
         while True:
             found = await asyncio.gather(*(r.ask("/readyz") for r in self.replicas))
+            for replica, (status, _) in zip(self.replicas, found, strict=True):
+                self.misses[replica] = (
+                    0 if status == 200 else self.misses.get(replica, THRESHOLD) + 1
+                )
             self.ready = [
-                r for r, (status, _) in zip(self.replicas, found, strict=True) if status == 200
+                r for r in self.replicas if self.misses[r] < THRESHOLD and r not in self.terminating
             ]
             await asyncio.sleep(0.2)
 

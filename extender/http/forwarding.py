@@ -22,6 +22,7 @@ from aiohttp import web
 
 from extender.http import wire
 from extender.service.leading import Leader
+from extender.service.scheduling import HANDOVER_MS
 from extender.settings import Settings
 from extender.telemetry import METRICS
 
@@ -30,7 +31,6 @@ log = logging.getLogger(__name__)
 Verb = Literal["filter", "prioritize", "preempt", "bind"]
 FORWARDED = "Gang-Extender-Forwarded"  # on a request: milliseconds it has waited with others
 MISDIRECTED = "Gang-Extender-Not-Leading"  # on an answer: nothing was done, ask who leads
-HANDOVER_MS = 2_000  # a lease that is free is taken within this time by whoever can
 CONNECT_S = 0.5
 SILENT_S = 1.0  # who did not answer is not asked again for so long, but for bind
 LOOK_S = 0.05  # who hangs up is noticed within this time

@@ -58,6 +58,7 @@ log = logging.getLogger(__name__)
 # To look at every node takes longer than all the rest of a call, and binds change little of it.
 SCORES_KEPT_MS = 500
 LOOK_AGAIN_S = 0.02
+HANDOVER_MS = 2_000  # a lease that is free is taken within this time by whoever can; calls wait
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -100,7 +101,7 @@ class Scheduling:
         leader, cluster = self._leader, self._cluster.doubt()
         held, behind = leader.following.lease, leader.following.behind()
         follows = leader.role == "following" and not leader.retiring
-        led = follows and held is not None and not held.expired and not leader.following.free_ms()
+        led = follows and held is not None and leader.following.free_ms() < HANDOVER_MS
         position = leader.following.state.position
         reason = f"following: {leader.why_not}" if led else leader.doubt()
         return (
