@@ -128,7 +128,7 @@ ID = Parameter(
 OPERATIONS = (
     Operation(
         path="/v1/gangs",
-        about="Root groups as they are now, by name; on a replica that does not lead, those it last led with",
+        about="Root groups as they are now, by name; on a replica that does not lead, as far as it has followed the log",
         answer=list[GangLine],
         parameters=(Parameter(name="namespace", about="Only this one", schema=NAME),),
         problems=(400,),
