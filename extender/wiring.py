@@ -310,7 +310,7 @@ class Service:
         while waited_s < self.settings.grace_s:
             held = self.leader.following.lease
             led = held is not None and not held.expired and held.holder != self.settings.holder
-            least_s = DRAIN_S if led else TAKEN_WITHIN_S
+            least_s = DRAIN_S if led or self.forwarder.open else TAKEN_WITHIN_S
             if waited_s >= least_s and not (led and self.forwarder.open):
                 return
             await asyncio.sleep(LOOK_S)

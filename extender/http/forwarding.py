@@ -116,7 +116,7 @@ class Forwarder:
                     trouble = f"{address} does not lead any more"
             over = self._is_stopped() or _now_s() + LOOK_S >= deadline_s
             if over or not self._worth_waiting(verb, address):
-                return self._cannot(verb, trouble)
+                return self._cannot(verb, trouble or "this replica is stopping")
             await asyncio.sleep(LOOK_S)
         METRICS.calls.labels(verb, "hung-up").inc()
         return web.Response(status=HUNG_UP)
