@@ -16,7 +16,7 @@ from extender.core.planner.units import Evictable
 from extender.core.pods import HostPort, PodShape, RuleKind
 
 PLANNER_VERSION = (
-    "4"  # part of every recorded decision; a change that can alter an answer raises it
+    "5"  # part of every recorded decision; a change that can alter an answer raises it
 )
 
 GIVEN = "does not fit, given that"  # begins what a refusal rests on that is no proof

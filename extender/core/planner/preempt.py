@@ -36,6 +36,7 @@ from extender.core.planner.units import Evictable, PlanUnit
 from extender.core.planner.yields import how_far
 
 ALTERNATIVES_MAX = 8
+PROOF_SHARE = 10  # of what is left of the budget for the proof that no set is cheaper: the tree waits meanwhile
 NoCause = Literal["not-triggered", "never", "comes-free", "impossible", "unknown"]
 
 
@@ -249,7 +250,7 @@ class _Decision:
         exact = find_cheapest(
             self.removal,
             self.tariff,
-            limit=self.effort.limit - self.effort.nodes,
+            limit=(self.effort.limit - self.effort.nodes) // PROOF_SHARE,
             wanted=wanted,
             hint=(best.gone, best.solution),
         )
