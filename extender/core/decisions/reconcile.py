@@ -91,7 +91,7 @@ class Agreement:
 
 def _rests_on(view: ClusterView, state: ReservationState, forest: Forest) -> tuple[object, ...]:
     """Name all that `decide_reconcile` reads: of pods only members, of room only where some is held."""
-    parts = (forest, view.nodes, view.groups, view.members, state.roots, state.held_on)
+    parts = (forest, view.nodes, view.groups, view.members, view.ends, state.roots, state.held_on)
     return (*parts, view.usage) if state.held_on else parts
 
 
