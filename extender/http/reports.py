@@ -7,7 +7,8 @@ from aiohttp import web
 
 from extender.http.errors import problem
 from extender.http.openapi import NAME, PATH, TIME, Operation, Parameter
-from extender.http.questions import known, number
+from extender.http.questions import field, known, number
+from extender.service.asking import checked_name, checked_path
 from extender.service.audit import parse_time
 from extender.service.ports import Clock
 from extender.service.reports import (
@@ -78,6 +79,10 @@ class ReportApi:
             detail = f"report {name[:80]!r}: not known; there are {', '.join(REPORTS)}"
             return problem(404, "Not found", detail)
         query = known(request, PARAMETERS)
+        if "namespace" in query:
+            checked_name(query["namespace"], field("namespace"))
+        if "gang" in query:
+            checked_path(query["gang"], field("gang"))
         asked = question(
             name,
             now_us=self._clock.now_us(),

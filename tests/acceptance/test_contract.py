@@ -10,6 +10,7 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
+from urllib.parse import quote
 
 import pytest
 import schemathesis
@@ -38,6 +39,9 @@ EXAMPLES = 25  # per operation and mode
 # What else a question must be is not in the schema: which moments there are, spans that do not end before they begin
 # (and, of objects sent to /v1/plan, to be of Kubernetes).
 OF_THE_LOG = {"/v1/state", "/v1/nodes/{name}", "/v1/reports/{name}"}
+LINE_MAX = (
+    6_000  # aiohttp itself refuses a request line of 8,190 bytes, and a proxy before it one of less
+)
 UNICODE = "gäng-日本-" + "x" * 240
 
 
@@ -107,6 +111,8 @@ def try_out(operation, mode):
         if query.pop("follow", False) is not False:  # a stream has no end: see test_follow
             case.query, checks = query, CHECKS
         asked.append(case)
+        if len(quote(str(query))) > LINE_MAX:
+            return
         case.call_and_validate(checks=checks, timeout=30)
 
     ask()

@@ -36,7 +36,7 @@ async def led(replicas):
     """Wait until one of them leads; gives it."""
     for _ in range(int(WITHIN_S * 20)):
         for replica in replicas:
-            if (await replica.ask("/readyz"))[0] == 200:
+            if await replica.leads():
                 return replica
         await asyncio.sleep(0.05)
     raise AssertionError("nobody leads")
