@@ -147,6 +147,7 @@ class _Collection:
         drafts, going = self._drafts(spared, moment.now_us)
         budgets = self._add_budgets(drafts)
         self._add_gangs(drafts)
+        doomed = {uid for p in self.state.preemptions.values() for uid in p.victims}
         units = [
             PlanUnit(
                 name=d.name,
@@ -155,6 +156,7 @@ class _Collection:
                 priority=d.priority,
                 pods=tuple([self._victim(pod, running=True) for pod in _by_path(d.pods)]),
                 may_preempt=d.may_preempt,
+                doomed=bool(doomed) and all(pod.uid in doomed for pod in d.pods),
             )
             for d in sorted(drafts, key=lambda d: (d.kind, d.name))
         ]

@@ -153,8 +153,8 @@ class _Model(PlacementModel):
     def _parts(self) -> list[_Part]:
         """Write the parts of `Cost` down, in its order."""
         units = self.removal.units
-        running = [i for i, u in enumerate(units) if u.kind != "reservation"]
-        free = [i for i, u in enumerate(units) if u.kind == "reservation"]
+        running = [i for i, u in enumerate(units) if u.costs]
+        free = [i for i, u in enumerate(units) if not u.costs]
         return [
             self._violations(running),
             self._highest(running),

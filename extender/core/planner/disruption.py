@@ -46,7 +46,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, order=True):
     age_s: int = (
         0  # seconds by which the victims are older than the youngest pod that could go, summed
     )
-    reserved: int = 0  # sum over superseded reservations of trees of priority + 2^31
+    # of what nobody loses more by: superseded reservations, and units that go for somebody else already
+    reserved: int = 0  # sum of priority + 2^31
     reserved_pods: int = 0
     names: tuple[str, ...] = ()  # sorted; only makes the order complete
 
@@ -84,8 +85,8 @@ class Tariff:
     def cost(self, gone: list[int]) -> Cost:
         """Price a set, given as positions of `units`."""
         chosen = [self.units[i] for i in gone]
-        victims = [u for u in chosen if u.kind != "reservation"]
-        free = [u for u in chosen if u.kind == "reservation"]
+        victims = [u for u in chosen if u.costs]
+        free = [u for u in chosen if not u.costs]
         return Cost(
             violations=self._violations(victims),
             highest=max((u.priority for u in victims), default=NOBODY),
@@ -162,8 +163,6 @@ def _cascades(request: PlanRequest, units: tuple[PlanUnit, ...], fleet: Fleet) -
         return known[shape, own]
 
     return [
-        u.kind != "reservation"
-        and u.may_preempt
-        and any(again(s, u.priority) for s in {p.shape for p in u.pods})
+        u.costs and u.may_preempt and any(again(s, u.priority) for s in {p.shape for p in u.pods})
         for u in units
     ]

@@ -52,6 +52,7 @@ class UnitRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     priority: int
     may_preempt: bool
     pods: tuple[VictimRow, ...]
+    doomed: bool = False
 
 
 class Units(msgspec.Struct, frozen=True, array_like=True, tag="units"):
@@ -152,7 +153,7 @@ class _Writer:
                 rows.append((unit, []))
             rows[-1][1].append(self._row(pod, shapes))
         made = (
-            UnitRow(u.name, u.uid, u.kind, u.priority, u.may_preempt, tuple(victims))
+            UnitRow(u.name, u.uid, u.kind, u.priority, u.may_preempt, tuple(victims), u.doomed)
             for u, victims in rows
         )
         return _ENCODER.encode(Units(self._table(shapes), tuple(made)))
@@ -248,6 +249,7 @@ class _Reader:
             kind=row.kind,
             priority=row.priority,
             may_preempt=row.may_preempt,
+            doomed=row.doomed,
             pods=tuple([self.victim(pod, shapes) for r, shapes in pieces for pod in r.pods]),
         )
 

@@ -45,6 +45,12 @@ class PlanUnit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     priority: int
     pods: tuple[PlanVictim, ...]  # sorted by pod
     may_preempt: bool = True  # its own policy lets it evict others when it comes back
+    doomed: bool = False  # it has to go for somebody else already
+
+    @property
+    def costs(self) -> bool:
+        """Say whether anybody loses anything by its going; units that do not are priced last, as reservations are."""
+        return self.kind != "reservation" and not self.doomed
 
 
 class PlanGang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

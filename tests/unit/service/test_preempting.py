@@ -357,3 +357,30 @@ async def test_a_unit_goes_with_the_members_that_do_not_run_yet():
         stage.cluster.delete_pod("low-0")
         await settled(stage, 3)
         assert stage.where("hi") == {"hi-0": "n0"}
+
+
+async def test_who_has_to_go_already_costs_nobody_anything():
+    """A unit that goes for one tree is taken for the next as well, before a cheaper one that could stay."""
+    room = [a_node(f"n{n}", gpu=1) for n in range(3)]
+    cheap = a_pod("cheap", node="n2", requests=ONE, priority=-5)
+    first, member = his(1, "first")
+    member["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "n0"}
+    async with Stage(*room, *lows("n0", "n1"), cheap, first, member) as stage:
+        await stage.lead()
+        await settled(stage)  # nobody evicts yet, as where many have to go
+        stage.cluster.add(*his(1, "second"))
+        await settled(stage)
+        stage.start(stage.admission.evictor.run())
+        await settled(stage)
+        one, other = stage.facts(PreemptionPlanned)
+        assert (
+            [u.name for u in one.victims]
+            == [u.name for u in other.victims]
+            == ["PodGroup/default/low"]
+        )
+        for name in ("low-0", "low-1"):
+            stage.cluster.delete_pod(name)
+        await settled(stage)
+        assert stage.where("first") == {"first-0": "n0"}
+        assert stage.where("second") == {"second-0": "n1"}
+        assert "cheap" not in [name for name, _ in stage.cluster.did("evict")]

@@ -294,7 +294,9 @@ def evictables(draw, request: PlanRequest, most_units: int = 6) -> Evictable:
         name = f"Pod/{pods[0].pod}" if kind == "pod" else f"PodGroup/ns/{kind}{next(number)}"
         priority = draw(st.sampled_from([-1, 0, 1, 2, 3, 9]))
         may = draw(st.integers(0, 3)) > 0
-        units.append(PlanUnit(name=name, uid=name, kind=kind, priority=priority, pods=pods, may_preempt=may))  # fmt: skip
+        doomed = kind != "reservation" and draw(st.integers(0, 3)) == 0
+        units.append(PlanUnit(name=name, uid=name, kind=kind, priority=priority, pods=pods,
+                              may_preempt=may, doomed=doomed))  # fmt: skip
     going = tuple(victim() for _ in range(draw(st.integers(0, 3)) // 3))
     return numbered_by_use(
         Evictable(
