@@ -181,14 +181,17 @@ def _admitted(fact: GangAdmitted | GangExtended) -> str:
 
 
 def _preemption(fact: PreemptionPlanned) -> str:
-    pods = sum(len(unit.pods) for unit in fact.victims)
-    names = ", ".join(f"{u.name} (priority {u.priority})" for u in fact.victims[:NAMED_MAX])
-    more = " and more" if len(fact.victims) > NAMED_MAX else ""
-    text = f"evicts {_count(pods, 'pod')} of {_count(len(fact.victims), 'unit')}: {names}{more}"
+    parts = []
+    if fact.victims:
+        pods = sum(len(unit.pods) for unit in fact.victims)
+        names = ", ".join(f"{u.name} (priority {u.priority})" for u in fact.victims[:NAMED_MAX])
+        more = " and more" if len(fact.victims) > NAMED_MAX else ""
+        units = _count(len(fact.victims), "unit")
+        parts.append(f"evicts {_count(pods, 'pod')} of {units}: {names}{more}")
     if fact.superseded:
         gangs = ", ".join(s.gang for s in fact.superseded[:NAMED_MAX])
-        text += f"; supersedes unbound reservations of {gangs}"
-    return text
+        parts.append(f"supersedes unbound reservations of {gangs}")
+    return "; ".join(parts)
 
 
 def _abandoned(fact: PreemptionAbandoned) -> str:
