@@ -160,5 +160,5 @@ class Service:
         return [line for line in lines if line.get("message") == message]
 
     def calls(self, verb: str) -> list[dict[str, Any]]:
-        """Read the canonical lines of one verb from the log file."""
-        return [line for line in self.lines("call") if line.get("verb") == verb]
+        """Read the canonical lines of one verb from the log file; not of calls that nobody led to answer."""
+        return [line for line in self.lines("call") if line.get("verb") == verb and "pod" in line]
