@@ -21,8 +21,8 @@ BENCHES = {
     "freed": 1,
     "preemption": 4,
     "latency": 2,
-    "memory": 3,
-    "gang": 5,
+    "memory": 6,
+    "gang": 6,
     "trees": 2,
     "storms": 6,
 }
