@@ -53,7 +53,9 @@ async def test_a_gang_that_no_node_takes_says_so_and_goes_when_it_can(story: Sto
     The end of the noise would not do: kube-scheduler is not woken by it where a rule names namespaces by labels.
     """
     await story.create(*(a_node(f"n{i}", gpu=8) for i in range(2)), noisy("n0"), noisy("n1"))
-    await story.create(*a_gang("quiet", pods=2, requests=GPU, affinity=away_from_noise()))
+    # Both fit on one node, or the gang would be refused for want of room as soon as one node is out.
+    half = {"nvidia.com/gpu": 4}
+    await story.create(*a_gang("quiet", pods=2, requests=half, affinity=away_from_noise()))
 
     async def given() -> dict[str, Any] | None:
         for fact in reversed(await story.service.facts("GangRefused")):
@@ -61,9 +63,11 @@ async def test_a_gang_that_no_node_takes_says_so_and_goes_when_it_can(story: Sto
                 return fact["data"]
         return None
 
-    refused = await eventually(
-        given, timeout_s=150
-    )  # two nodes, each up to 12 s and more to be sure of
+    try:  # two nodes, each up to 12 s and more to be sure of
+        refused = await eventually(given, timeout_s=60)
+    except TimeoutError:
+        told = [(f["time"][11:23], f["summary"]) for f in await story.service.facts()]
+        raise AssertionError(f"never refused for both nodes: {told[-40:]}") from None
     assert refused["outcome"] == "unknown", "a veto is no proof"
     (why,) = [text for text in refused["reasons"] if "refused n0, n1" in text]
     assert "pod anti-affinity over kubernetes.io/hostname" in why
@@ -72,5 +76,5 @@ async def test_a_gang_that_no_node_takes_says_so_and_goes_when_it_can(story: Sto
     assert story.verbs.count("POST", "/filter") - calls <= 4, "refused members spin"
     assert not await story.bound("quiet")
     await story.create(*(a_node(f"m{i}", gpu=8) for i in range(2)))
-    assert set((await story.until_bound(2, prefix="quiet", timeout_s=90)).values()) == {"m0", "m1"}
+    assert set((await story.until_bound(2, prefix="quiet", timeout_s=90)).values()) <= {"m0", "m1"}
     await story.check_facts()
