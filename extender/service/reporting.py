@@ -20,6 +20,7 @@ from extender.core.decisions.requests import foreign_gates
 from extender.core.decisions.verbs import pending_reason, suspect_rules
 from extender.core.errors import BindRefused, ClusterUnavailable
 from extender.core.groups import PODS_DIFFER, Forest, Group, Tree
+from extender.core.identity import same_objects
 from extender.core.ids import GroupKey, PodUid, RootUid
 from extender.core.pods import Pod
 from extender.core.state import ReservationState, RootState
@@ -49,10 +50,6 @@ class _Leaf(msgspec.Struct):
     since_ms: int
     said: dict[PodUid, str]
     settled: bool  # everybody was told
-
-
-def _same(before: tuple[object, ...], now: tuple[object, ...]) -> bool:
-    return all(a is b for a, b in zip(before, now, strict=True))
 
 
 class Reporter:
@@ -92,7 +89,11 @@ class Reporter:
             forest, state.roots, state.root_of, view.groups, view.members, view.blueprints,
             view.generation, dict(holdups),
         )  # fmt: skip
-        if self._said_all and _same(self._made[:-2], made[:-2]) and self._made[-2:] == made[-2:]:
+        if (
+            self._said_all
+            and same_objects(self._made[:-2], made[:-2])
+            and self._made[-2:] == made[-2:]
+        ):
             return
         self._made = made
         trees: dict[RootUid, tuple[object, ...]] = {}
@@ -101,7 +102,7 @@ class Reporter:
             holdup = holdups.get(tree.root.uid, "")
             made_from = trees[tree.root.uid] = (tree, root, view.blueprints, holdup)
             before = self._trees.get(tree.root.uid, (None, None, None, ""))
-            if _same(before[:3], made_from[:3]) and before[3] == holdup:
+            if same_objects(before[:3], made_from[:3]) and before[3] == holdup:
                 continue
             for group in tree.groups:
                 self._condition(group, _condition_of(tree, group, root, holdup))
@@ -172,7 +173,7 @@ class Reporter:
             seen = (members, tree, root)
             if before is None:
                 before = _Leaf((None, None, None), "", now_ms, {}, settled=False)
-            elif before.settled and tree is not None and _same(before.seen, seen):
+            elif before.settled and tree is not None and same_objects(before.seen, seen):
                 leaves[leaf] = before
                 continue
             waiting = [

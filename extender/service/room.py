@@ -13,6 +13,7 @@ from extender.core.decisions.room import levels_of, measure_room
 from extender.core.decisions.rows import NodeRows
 from extender.core.errors import NotLeading, StoreUnavailable
 from extender.core.events import Draft, RoomRecord
+from extender.core.identity import same_objects
 from extender.core.ids import NIL_ROOT, Epoch
 from extender.service.leading import Leader
 from extender.service.ports import Cluster
@@ -57,7 +58,7 @@ class RoomWatch:
             return False
         view, state, epoch = self._cluster.view(), leader.acknowledged, leader.epoch
         seen = (view.nodes, view.pods, view.groups, state.held_on, state.preemptions)
-        if epoch == self._epoch and all(a is b for a, b in zip(seen, self._seen, strict=True)):
+        if epoch == self._epoch and same_objects(seen, self._seen):
             return False
         keys = levels_of(view, self._settings.topology_keys)
         found = await asyncio.to_thread(measure_room, self._rows, view, state, keys)

@@ -15,6 +15,7 @@ from extender.core.decisions.requests import TreePart
 from extender.core.decisions.rows import NodeRows
 from extender.core.decisions.standing import only_less
 from extender.core.groups import Forest
+from extender.core.identity import same_objects
 from extender.core.ids import NIL_ROOT, NodeName, PodUid
 from extender.core.planner.placement import PlanNode
 from extender.core.state import ReservationState
@@ -101,7 +102,7 @@ class Stillness:
         if age_ms >= LOOK_MS and (age_ms >= PATIENT_MS or by_time(highest, known.at_ms)):
             return False
         now = _same(view, state, forest)
-        if any(a is not b for a, b in zip(known.same, now, strict=True)):
+        if not same_objects(known.same, now):
             return False
         nodes = self._nodes(view, state, known.nodes)
         if not all(only_less(known.nodes[p], rows) for p, rows in nodes.items()):

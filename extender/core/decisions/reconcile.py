@@ -34,6 +34,7 @@ from extender.core.events import (
     RootCompleted,
 )
 from extender.core.groups import Forest, Tree, kind_of
+from extender.core.identity import same_objects
 from extender.core.ids import GroupKey, NodeName, PlanId, PodUid
 from extender.core.pods import ENDED_BY
 from extender.core.state import BoundMember, Reservation, ReservationState, RootState, satisfied
@@ -74,11 +75,7 @@ class Agreement:
     ) -> bool:
         """Say whether `decide_reconcile` could only give nothing again."""
         seen = _rests_on(view, state, forest)
-        return (
-            len(self._seen) == len(seen)
-            and all(a is b for a, b in zip(self._seen, seen, strict=True))
-            and self._circumstances == _of_moment(now)
-        )
+        return same_objects(self._seen, seen) and self._circumstances == _of_moment(now)
 
     def reached(
         self, view: ClusterView, state: ReservationState, forest: Forest, now: Circumstances

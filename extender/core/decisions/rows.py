@@ -13,6 +13,7 @@ import msgspec
 from immutables import Map
 
 from extender.core.decisions.holds import claimants, held_beyond_victims
+from extender.core.identity import same_objects
 from extender.core.ids import NodeName, PodUid, RootUid
 from extender.core.nodes import Node
 from extender.core.planner.placement import PlanNode
@@ -41,10 +42,8 @@ class Taken(msgspec.Struct):
             and self.reserved == other.reserved
             and self.ports == other.ports
             and self.claimed == other.claimed
-            and len(self.held) == len(other.held)
-            and len(self.nominated) == len(other.nominated)
-            and all(a is b for a, b in zip(self.held, other.held, strict=True))
-            and all(a is b for a, b in zip(self.nominated, other.nominated, strict=True))
+            and same_objects(self.held, other.held)
+            and same_objects(self.nominated, other.nominated)
         )
 
 
@@ -191,7 +190,7 @@ class NodeRows:
         if (root is not None and root.held) or root_uid in state.preemptions:
             return taken_room(view, state, priority=priority, root_uid=root_uid)
         made_from = (view.pods, view.nominated, state.held_on, state.preemptions)
-        if any(a is not b for a, b in zip(made_from, self._taken_from, strict=True)):
+        if not same_objects(made_from, self._taken_from):
             self._taken, self._taken_from = {}, made_from
         known = self._taken.get(priority)
         if known is None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from extender.core.identity import same_objects
 from extender.core.ids import NodeName
 from extender.core.nodes import Taint
 from extender.core.planner.evictable_parts import from_parts, to_parts
@@ -181,7 +182,7 @@ class Decoder:
             if (parts[bucket], parts[BUCKETS + bucket]) != (fixed, room):
                 rows = _rows(bucket, parts[bucket], parts[BUCKETS + bucket])
                 known[bucket] = (parts[bucket], parts[BUCKETS + bucket], rows)
-        if any(a is not b for a, b in zip(known, self._known, strict=True)):
+        if not same_objects(known, self._known):
             every = [row for _, _, rows in known for row in rows]
             self._nodes = tuple(sorted(every, key=lambda n: n.name))
             self._known = known
