@@ -100,12 +100,12 @@ async def placed(service, player, browser, folder):
 
 async def waits(service, browser):
     """A gang that has no room stands first, with the reason; its groups are told before it is admitted."""
-    write(service, "huge", a_gang("huge", pods=9, requests={GPU: 8}, schedulingGates=GATED))
-    await seen(browser, lambda: "needs 9 pods" in gang_row(browser, "huge"), "the reason of huge")
+    write(service, "huge", a_gang("huge", pods=20, requests={GPU: 8}, schedulingGates=GATED))
+    await seen(browser, lambda: "needs 20 pods" in gang_row(browser, "huge"), "the reason of huge")
     assert "refused" in gang_row(browser, "huge")
     browser.click("#gang-list .name", "default/huge")
     await seen(browser, lambda: browser.texts("#detail .level .badge") == ["waits"], "its level")
-    assert "9 waiting" in browser.text("#detail .level")
+    assert "20 waiting" in browser.text("#detail .level")
 
 
 async def preempts(service, player, browser, folder):
