@@ -6,6 +6,7 @@ Refusal texts are a function of state only: a text that changes by itself makes 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
@@ -23,6 +24,7 @@ from extender.core.view import NOTHING, ClusterView
 
 FilterOutcome = Literal["redeemed", "not-offered", "refused", "passed", "protected"]
 SCORE_MAX = 10  # MaxExtenderPriority of kube-scheduler
+NAMED_MAX = 64  # in an answer to prioritize; each costs kube-scheduler some microseconds
 
 
 class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,11 +244,14 @@ def decide_prioritize(
     offered: Sequence[NodeName],
     scores: Callable[[], Mapping[NodeName, int]],
 ) -> tuple[tuple[NodeName, int], ...]:
-    """Say by how much nodes score above the lowest of those offered, at most 10; only those that do.
+    """Say by how much the best of the nodes offered score above the others, at most 10; only of the best.
 
     For a member its reserved node wins. For any other pod a node scores the more, the less of its
     narrowest topology domain is still empty, so that the largest free domains stay whole. kube-scheduler adds
-    what it is told to its own scores, so what is the same for all says nothing, and each entry costs it time.
+    what it is told to its own scores, so what is the same for all says nothing, and each entry costs it time:
+    scores are told from the best down, all nodes of one score or none, for at most `NAMED_MAX` nodes, and
+    as their distance to the best one that is not told. Where more nodes than that are equally good, kube-scheduler
+    takes one of them without our help more often than not.
 
     Args:
         state: Who holds what.
@@ -261,11 +266,16 @@ def decide_prioritize(
     if not found or not offered:
         return ()
     of_offered = [found.get(name, SCORE_MAX) for name in offered]
-    lowest = min(of_offered)
+    named, untold = 0, min(of_offered)
+    for score, nodes in sorted(Counter(of_offered).items(), reverse=True):
+        named += nodes
+        if named > NAMED_MAX:
+            untold = score
+            break
     return tuple(
-        (name, score - lowest)
+        (name, score - untold)
         for name, score in zip(offered, of_offered, strict=True)
-        if score > lowest
+        if score > untold
     )
 
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.decisions.verbs import (
+    NAMED_MAX,
     SCORE_MAX,
     decide_filter,
     decide_prioritize,
@@ -253,6 +254,20 @@ def test_scores_are_integers_from_zero_to_ten(pods, racks, keyed):
     above = {name: score - lowest for name, score in whole.items() if score > lowest}
     assert dict(scores) == (above if keyed else {})
     assert not keyed or found[names[0]] > 0  # something is held there
+
+
+@given(st.lists(st.integers(0, SCORE_MAX), min_size=1, max_size=3 * NAMED_MAX))
+def test_few_nodes_are_named_and_always_the_best(of_nodes):
+    """Of each score all or none, from the best down, with true distances to the best that is not named."""
+    cluster = FakeCluster(a_pod("alien"))
+    found = {NodeName(f"n{number}"): score for number, score in enumerate(of_nodes)}
+    named = dict(decide_prioritize(EMPTY, cluster.pod("alien"), list(found), lambda: found))
+    assert len(named) <= NAMED_MAX
+    untold = {name: score for name, score in found.items() if name not in named}
+    base = max(untold.values())
+    assert named == {name: score - base for name, score in found.items() if score > base}
+    room = NAMED_MAX - len(named)
+    assert base == min(of_nodes) or list(untold.values()).count(base) > room, "no need to be short"
 
 
 def test_a_reservation_is_found_by_uid_only(cluster, state):
