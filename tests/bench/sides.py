@@ -58,6 +58,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     config: Callable[[str], Object]  # of kube-scheduler, given the URL of the service
     gates: Callable[[str], Mapping[str, bool]]  # of kube-scheduler, by Kubernetes version
     service: bool = False
+    environment: Mapping[str, str] = {}  # of kube-scheduler
 
     @property
     def namespace(self) -> str:

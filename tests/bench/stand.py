@@ -190,7 +190,9 @@ class Stand:
             await self.start_service(**settings)
         config = side.config(self.service.url if self.service is not None else "")
         config["clientConnection"] = {} if qps is None else {"qps": qps[0], "burst": qps[1]}
-        self.plane.start_scheduler(config, gates=side.gates(self.minor))
+        self.plane.start_scheduler(
+            config, gates=side.gates(self.minor), environment=side.environment
+        )
 
     async def stop(self) -> None:
         """Stop a side's servers."""

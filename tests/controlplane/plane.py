@@ -166,6 +166,7 @@ class ControlPlane:
         name: str = "scheduler",
         gates: Mapping[str, bool] | None = None,
         flags: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
         wait: bool = True,
     ) -> Process:
         """Start a kube-scheduler and wait until its caches are synced.
@@ -176,6 +177,7 @@ class ControlPlane:
             name: Of this process, for tests that run two.
             gates: Its feature gates; none, because ours is the stock scheduler at its defaults.
             flags: More flags.
+            environment: More environment variables.
             wait: Whether to wait; without, call `wait_for_scheduler`.
         """
         data = dict(yaml.safe_load(config) if isinstance(config, str) else config)
@@ -196,7 +198,7 @@ class ControlPlane:
             *_gate_flags(gates or {}),
             *flags,
         ]
-        scheduler = Process(name, command, self.folder / f"{name}.log")
+        scheduler = Process(name, command, self.folder / f"{name}.log", environment)
         if name in self.schedulers and self.schedulers[name].running:
             raise RuntimeError(f"{name} is running already")
         self.schedulers[name] = scheduler

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
@@ -34,10 +34,17 @@ class NotReadyError(Exception):
 class Process:
     """One server; it can be started again after it has ended."""
 
-    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         self.command = list(command)
         self.log = log
+        self.environment = dict(environment or {})  # beside what we have ourselves
         self._child: subprocess.Popen[bytes] | None = None
 
     @property
@@ -77,6 +84,7 @@ class Process:
         with self.log.open("ab") as log:
             self._child = subprocess.Popen(
                 self.command,
+                env=os.environ | self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
