@@ -8,6 +8,7 @@ story's proxy, where a test can stop things at a chosen request.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import AsyncIterator
@@ -23,6 +24,8 @@ from tests.e2e.scenarios.conftest import Story
 from tests.e2e.scenarios.service import Service
 from tests.replicas import RoundRobin
 
+PROBE_S = 2.0  # timeoutSeconds of the readiness probe
+
 
 class Replica:
     """One of them."""
@@ -37,7 +40,7 @@ class Replica:
         """Ask over HTTP; status 0 when nobody answers."""
         try:
             async with (
-                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session,
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PROBE_S)) as session,
                 session.get(self.url + path) as reply,
             ):
                 return reply.status, await reply.json(content_type=None)
@@ -150,7 +153,5 @@ async def replicas(
 
 def _end(service: Service) -> None:
     if service.running:
-        import os
-
         os.kill(service.pid, signal.SIGCONT)
         service.stop()
