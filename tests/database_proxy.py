@@ -90,6 +90,12 @@ class DatabaseProxy:
         self._refusing = False
         self._flows.set()
 
+    def lead_to(self, database_url: str) -> None:
+        """Lead to another server from now on, as a DNS name does after a failover; open connections end."""
+        self._real = make_url(database_url)
+        self.cut("refused")
+        self.mend()
+
     def hold(self, name: str) -> None:
         """Keep what the server says on connections of one name."""
         self._held[name] = asyncio.Event()
@@ -103,7 +109,7 @@ class DatabaseProxy:
         assert task is not None
         self._serving.add(task)
         try:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, asyncio.CancelledError):
                 await self._connect(reader, writer)
         finally:
             writer.transport.abort()

@@ -199,6 +199,7 @@ async def test_a_rolling_update_refuses_nobody(group):
         await player.close()
         refused = [(when, why) for c in callers for when, why in c.refused]
         assert set(front.given) == {r.holder for r in group.replicas}
+    assert front.refused == []
     outside = [(when, why) for when, why in refused if not any(a <= when <= b for a, b in windows)]
     assert outside == []
     assert sum(c.answered for c in callers) > 0
