@@ -146,10 +146,12 @@ STRIKES = {
     "before bindings are written down": Strike("sent", "PodBound"),
     "preemption: before the plan is appended": Strike("sent", "PreemptionPlanned", preempts=True),
     "preemption: planned": Strike("answered", "PreemptionPlanned", preempts=True),
+    "preemption: nominated": Strike("api", "nomination", 2, preempts=True),
+    "preemption: victims marked": Strike("api", "mark", 2, preempts=True),
     "preemption: between deletions": Strike("api", "deletion", 2, preempts=True),
     "preemption: victims going": Strike("api", "all deleted", SIZE, preempts=True),
     "preemption: victims seen to be gone": Strike("answered", "VictimEvicted", preempts=True),
-    "preemption: nominated, to be let go": Strike("api", "gate", 2, preempts=True),
+    "preemption: room made, members let go": Strike("api", "gate", 2, preempts=True),
 }
 
 
@@ -160,7 +162,9 @@ def kind_of(method: str, path: str) -> str:
     if method == "DELETE" and path.startswith(f"{PODS}/"):
         return "deletion"
     if method == "PATCH" and path.startswith(f"{PODS}/"):
-        return "nomination" if path.endswith("/status") else "gate"
+        if not path.endswith("/status"):
+            return "gate"
+        return "mark" if path.startswith(f"{PODS}/low") else "nomination"
     return ""
 
 
@@ -386,7 +390,7 @@ def told(gaps: list[Gap], passers: Passers, scope: str) -> str:
 @pytest.mark.long
 @pytest.mark.parametrize("scope", ["marker-resource", "contended-resource", "everything"])
 async def test_fifty_kills(story: Story, group: Replicas, scope: str) -> None:
-    """The leader is killed at thirteen points of admission and preemption; every gang ends bound, once, as planned."""
+    """The leader is killed at fifteen points of admission and preemption; every gang ends bound, once, as planned."""
     if scope != "marker-resource":
         await asyncio.to_thread(story.plane.stop_scheduler)
         story.plane.start_scheduler(scope_config(scope, story.verbs.url), wait=False)
