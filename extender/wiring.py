@@ -301,6 +301,8 @@ class Service:
         """Have callers open their next connection elsewhere while we are about to end."""
         if self.leader.retiring:
             response.force_close()
+            # aiohttp has made the headers by now; who is not told asks here once more, on a closed connection
+            response.headers["Connection"] = "close"
 
     async def _hand_over(self) -> None:
         """Give the lease back and, if there is another replica, send callers on until they have found it."""
