@@ -43,7 +43,7 @@ class Group:
             )
         )
         self.replicas = [
-            Replica(folder, database_url, self.manifests, f"r{n}", data="shared")
+            Replica(folder, database_url, self.manifests, f"r{n}", data="shared", **settings)
             for n in range(count)
         ]
         self.leader = self.replicas[0]
