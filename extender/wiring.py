@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
-from aiohttp import web
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.cluster import api
@@ -256,7 +255,6 @@ class Service:
             FleetApi(Fleet(seen), self.leader),
         )
         self.app = application(Parts(verbs, probes, questions, feed), settings)
-        self.app.on_response_prepare.append(self._sent_away)
 
     async def run(self, stopping: asyncio.Event, on_listening: Callable[[], None]) -> None:
         """Serve until `stopping`; a loop that ends by itself ends the service with its fault."""
@@ -296,11 +294,6 @@ class Service:
             self.admission.planner.stop()
             await self.cluster.stop()
             await self.leader.stop()
-
-    async def _sent_away(self, _: web.Request, response: web.StreamResponse) -> None:
-        """Have callers open their next connection elsewhere while we are about to end."""
-        if self.leader.retiring:
-            response.force_close()
 
     async def _hand_over(self) -> None:
         """Give the lease back and, if there is another replica, send callers on until they have found it."""

@@ -22,6 +22,7 @@ from deploy.demo.play import free_port
 ROOT = Path(__file__).parents[1]
 WITHIN_S = 180.0  # a busy machine needs its time to start them
 LEASE_S = 2.0
+PROBE_S = 2.0  # timeoutSeconds of that probe
 THRESHOLD = (
     20  # looks in vain before a pod that was ready is not: 4 s, as with the probe of the Deployment
 )
@@ -54,9 +55,12 @@ class Replica:
 
     async def ask(self, path):
         try:
-            async with aiohttp.ClientSession() as session, session.get(self.url + path) as reply:
+            async with (
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PROBE_S)) as session,
+                session.get(self.url + path) as reply,
+            ):
                 return reply.status, await reply.json(content_type=None)
-        except aiohttp.ClientError:
+        except (aiohttp.ClientError, OSError, TimeoutError):
             return 0, None
 
     async def until(self, path, status):
@@ -100,10 +104,10 @@ class RoundRobin:
         self.replicas = list(replicas)
         self.ready = []
         self.misses = {}
-        self.terminating = set()  # pods that are being deleted are no endpoints any more
+        self.terminating = set()
         self.turn = 0
         self.given = []  # holders, by connection
-        self.refused = 0
+        self.refused = []  # why, by connection
         self.url = ""
         self._pipes = set()
 
@@ -127,25 +131,28 @@ class RoundRobin:
                 self.misses[replica] = (
                     0 if status == 200 else self.misses.get(replica, THRESHOLD) + 1
                 )
-            self.ready = [
-                r for r in self.replicas if self.misses[r] < THRESHOLD and r not in self.terminating
-            ]
+            # a pod that is being deleted is no endpoint any more, and the next one of its name none yet
+            self.misses |= dict.fromkeys(self.terminating, THRESHOLD)
+            self.ready = [r for r in self.replicas if self.misses[r] < THRESHOLD]
             await asyncio.sleep(0.2)
 
+    def refuse(self, writer, why):
+        self.refused.append(why)
+        writer.transport.abort()
+
     async def _serve(self, reader, writer):
-        if not self.ready:
-            self.refused += 1
-            writer.transport.abort()
+        ready = [r for r in self.ready if r not in self.terminating]
+        if not ready:
+            self.refuse(writer, "nobody is ready")
             return
         self.turn += 1
-        replica = self.ready[self.turn % len(self.ready)]
+        replica = ready[self.turn % len(ready)]
         self.given.append(replica.holder)
         host, port = replica.url[7:].split(":")
         try:
             there, back = await asyncio.open_connection(host, int(port))
-        except OSError:
-            self.refused += 1
-            writer.transport.abort()
+        except OSError as error:
+            self.refuse(writer, f"{replica.holder}: {error}")
             return
         pipes = [
             asyncio.create_task(_pipe(reader, back)),

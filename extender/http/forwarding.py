@@ -78,13 +78,17 @@ class Forwarder:
     async def forward(self, verb: Verb, request: web.Request, body: bytes) -> web.Response | None:
         """Give the leader's answer, or an error that says why there is none; None when we lead by now."""
         if FORWARDED in request.headers:
-            why = f"{self._here} was asked as the leader and is not: {self._leader.doubt()}"
-            return self._cannot(verb, why, {MISDIRECTED: self._here})
+            return self.sent_back(verb)
         self.open += 1
         try:
             return await self._until_answered(verb, request, body)
         finally:
             self.open -= 1
+
+    def sent_back(self, verb: Verb) -> web.Response:
+        """Tell another replica that nothing was done here; it asks whoever leads then."""
+        why = f"{self._here} was asked as the leader and is not: {self._leader.doubt()}"
+        return self._cannot(verb, why, {MISDIRECTED: self._here})
 
     async def _until_answered(
         self, verb: Verb, request: web.Request, body: bytes

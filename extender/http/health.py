@@ -42,6 +42,17 @@ class Probes:
         """Tell that the process serves; what heals by itself (Postgres, API server) does not end it."""
         return _health(True, ())  # noqa: FBT003 -- the field is named in the answer
 
+    async def send_away(self, _: web.Request, response: web.StreamResponse) -> None:
+        """End a connection with its answer while this replica is not ready, or about to end.
+
+        Whoever balances connections leaves those alone that are open: a caller would stay for ever with a replica
+        that cannot answer, although another one can.
+        """
+        if self._leader.retiring or not all(check.ok for check in self._scheduling.checks()):
+            response.force_close()
+            # aiohttp has made the headers by now; who is not told asks once more on a closed connection
+            response.headers["Connection"] = "close"
+
     async def metrics(self, _: web.Request) -> web.Response:
         """Give all metrics in the text format of Prometheus."""
         state = self._leader.acknowledged

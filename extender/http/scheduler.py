@@ -19,7 +19,7 @@ from extender.core.errors import BadInput, CannotAnswer
 from extender.core.ids import NodeName
 from extender.core.pods import Pod
 from extender.http import wire
-from extender.http.forwarding import Forwarder, Verb, cannot_answer, gone, waited_ms
+from extender.http.forwarding import FORWARDED, Forwarder, Verb, cannot_answer, gone, waited_ms
 from extender.service.leading import Leader
 from extender.service.ports import PodRef
 from extender.service.scheduling import Scheduling
@@ -139,6 +139,8 @@ class SchedulerVerbs:
             refusal = await self._scheduling.bind(
                 ref, args.node, lambda: not gone(request), age_ms=age_ms
             )
+            if refusal and self._leader.doubt() and FORWARDED in request.headers:
+                return self._forwarder.sent_back("bind")
             if not refusal or self._leader.leads():
                 return self._bound(ref, args.node, refusal, started)
 

@@ -51,6 +51,7 @@ def application(parts: Parts, settings: Settings) -> web.Application:
         parts.feed.stop()
 
     app.on_shutdown.append(end_streams)
+    app.on_response_prepare.append(parts.probes.send_away)
     return app
 
 

@@ -104,6 +104,7 @@ class Admission:
         self.effects = Effects(cluster, leader, barriers.waits)
         self.evictor = Evictor(cluster, leader, clock, settings)
         self.planner = Planner()
+        self._warm = False  # whether its process was started ahead
         self.forest: Forest = FOREST_EMPTY
         self.passes = 0
         self.reconciled_takes = (
@@ -137,8 +138,7 @@ class Admission:
                     await self.run_pass()
                     self.passes += 1
                     self.reconciled_takes = takes
-                    if self.passes == 1:
-                        self.planner.warm()  # now that calls are answered
+                self._warm_up()
             except (NotLeading, StoreUnavailable, ClusterUnavailable) as error:
                 log.warning("pass given up", extra={"error": str(error)})
                 await asyncio.sleep(0.2)
@@ -146,6 +146,13 @@ class Admission:
             revision = await self._next_change(revision)
             await asyncio.sleep(min(max(SETTLE_S, took_s * REST_PER_PASS), REST_S_MAX))
             revision = self._cluster.view().revision
+
+    def _warm_up(self) -> None:
+        """Start the planner's process once calls are answered, and at a follower before it has to answer any."""
+        follows = self._leader.role == "following" and self._leader.following.loaded.is_set()
+        if not self._warm and (self.passes or follows):
+            self._warm = True
+            self.planner.warm()
 
     async def _next_change(self, revision: int) -> int:
         watched = {

@@ -396,6 +396,9 @@ class Leader:
     async def _lead(self, grant: Grant) -> None:
         started_ms = self._clock.monotonic_ms()
         renewing = asyncio.create_task(self._renew_for_ever(), name="renew lease")
+        watching = asyncio.create_task(
+            self.lease.watch(self._lapsed, self._pause_s), name="watch the lease"
+        )
         try:
             grant = await self._looked_outside(grant)
             state = await self.following.until(grant.head)
@@ -423,6 +426,14 @@ class Leader:
                 renewing.result()
         finally:
             renewing.cancel()
+            watching.cancel()
+
+    def _lapsed(self) -> None:
+        """Answer who waits here: somebody else may lead by now, also when the database cannot be asked from here."""
+        log.warning("the lease has run out", extra={"epoch": self.epoch})
+        if self.on_lost is not None:
+            self.on_lost()
+        self._notify()
 
     async def _looked_outside(self, grant: Grant) -> Grant:
         """Read what was published of the log, for as long as it takes; a higher epoch may be needed then."""

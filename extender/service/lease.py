@@ -6,6 +6,9 @@ was just taken does not count before `begin`, because the log that came with it 
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 import msgspec
 
 from extender.core.ids import Epoch
@@ -73,3 +76,12 @@ class Lease:
     def prolong(self, asked_ms: int) -> None:
         """Count our lease from before the database was asked, less a tenth for the drift of clocks."""
         self.until_ms = asked_ms + self._me.ttl_ms - self._me.ttl_ms // 10
+
+    async def watch(self, on_lapse: Callable[[], None], every_s: float) -> None:
+        """Tell, for ever, when the lease has run out by our clock; once each time."""
+        held = False
+        while True:
+            before, held = held, self.holds()
+            if before and not held and self.grant is not None:
+                on_lapse()
+            await asyncio.sleep(every_s)

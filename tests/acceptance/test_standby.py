@@ -43,7 +43,7 @@ class Group:
             )
         )
         self.replicas = [
-            Replica(folder, database_url, self.manifests, f"r{n}", data="shared")
+            Replica(folder, database_url, self.manifests, f"r{n}", data="shared", **settings)
             for n in range(count)
         ]
         self.leader = self.replicas[0]
@@ -159,6 +159,18 @@ def once(facts):
     return bound
 
 
+async def sends_away(replica):
+    """Wait until a replica that ends says so: not ready, and no further call on this connection."""
+    deadline = time.monotonic() + WITHIN_S
+    async with aiohttp.ClientSession() as session:
+        while True:
+            async with session.get(f"{replica.url}/readyz") as reply:
+                if reply.status == 503:
+                    assert reply.headers["Connection"] == "close"
+                    return
+            assert time.monotonic() < deadline, replica.holder
+
+
 @pytest.mark.parametrize(
     "group",
     [(2, 10), pytest.param((3, 10), marks=pytest.mark.long)],
@@ -185,6 +197,7 @@ async def test_a_rolling_update_refuses_nobody(group):
                 ending = asyncio.create_task(replica.stopped())
                 if group.leader is replica:
                     await until(lambda r=replica: r not in front.ready, "not ready", WITHIN_S)
+                await sends_away(replica)
                 await group.until_led()
                 windows.append((began_s, time.monotonic()))
                 others = [p for p in player.pending() if p.name.startswith(f"{name}-")][SIZE // 2 :]
@@ -199,6 +212,7 @@ async def test_a_rolling_update_refuses_nobody(group):
         await player.close()
         refused = [(when, why) for c in callers for when, why in c.refused]
         assert set(front.given) == {r.holder for r in group.replicas}
+    assert front.refused == []
     outside = [(when, why) for when, why in refused if not any(a <= when <= b for a, b in windows)]
     assert outside == []
     assert sum(c.answered for c in callers) > 0

@@ -14,6 +14,9 @@ import pytest
 import yaml
 
 from extender.cluster import bindings, crds
+from extender.service.scheduling import HANDOVER_MS
+from extender.settings import Settings
+from extender.wiring import DRAIN_S, TAKEN_WITHIN_S
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBERNETES = ROOT / "deploy" / "kubernetes"
@@ -151,7 +154,40 @@ def test_a_replica_that_ends_has_time_to_send_its_calls_on() -> None:
     assert environment["GANG_EXTENDER_ADVERTISE"] == "http://$(POD_IP):8888"
     assert spec["replicas"] >= 2
     assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    assert spec["minReadySeconds"] > DRAIN_S, "found by callers before the next one ends"
+    assert grace_s > DRAIN_S + TAKEN_WITHIN_S, "callers find another replica before it ends"
+    assert "lifecycle" not in pod["containers"][0], "a sleep before SIGTERM keeps the lease"
     assert budget["spec"]["maxUnavailable"] == 1
+    assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+    assert budget["spec"]["selector"] == spec["selector"]
+
+
+def test_probes_and_places_of_the_replicas() -> None:
+    """Ready is who answers or sends on; alive is who serves; each on a control plane node of its own; the Service finds them all."""
+    spec = documents("deployment")[0]["spec"]
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    paths = {
+        probe: container[f"{probe}Probe"]["httpGet"]
+        for probe in ("startup", "liveness", "readiness")
+    }
+    assert paths == {
+        "startup": {"path": "/livez", "port": "http"},
+        "liveness": {"path": "/livez", "port": "http"},
+        "readiness": {"path": "/readyz", "port": "http"},
+    }
+    readiness, liveness = container["readinessProbe"], container["livenessProbe"]
+    unready_s = readiness["periodSeconds"] * readiness.get("failureThreshold", 3)
+    lease_s = Settings().lease_ttl_s
+    assert HANDOVER_MS / 1000 < unready_s < lease_s, "ready while a lease changes hands, not longer"
+    assert liveness["periodSeconds"] * liveness["failureThreshold"] > lease_s
+    (apart,) = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    labels = spec["template"]["metadata"]["labels"]
+    assert apart["topologyKey"] == "kubernetes.io/hostname"
+    assert apart["labelSelector"]["matchLabels"] == spec["selector"]["matchLabels"] == labels
+    (service,) = documents("service")
+    assert service["spec"]["selector"] == labels
+    assert service["spec"]["ports"][0]["targetPort"] == container["ports"][0]["name"] == "http"
 
 
 def test_the_role_asks_for_no_star() -> None:

@@ -183,6 +183,39 @@ async def test_a_bind_outlives_its_leader():
         assert [a["Error"] for a in await asyncio.gather(*calls)] == ["", ""]
 
 
+async def test_a_held_bind_leaves_a_leader_that_lost_the_database(replicas):
+    """Its lease runs out unheard: who waits there is answered, and what was forwarded goes on at the next leader."""
+    first, second = replicas.first, replicas.second
+    body = replicas.bind_args("g-0")
+    own = asyncio.create_task(first.ask("bind", body))
+    sent = asyncio.create_task(second.ask("bind", body))
+    await until(lambda: [len(a.calls) for a in replicas.at_barrier(first)] == [2], "both held")
+    last = replicas.bind_args("g-1")
+    first.stage.log.unavailable = True
+    replicas.clock.advance(TTL_MS / 1000)
+    assert (await own)["Error"] == "cannot answer now: the lease has run out"
+    answers = await asyncio.gather(sent, second.ask("bind", last))
+    assert [a["Error"] for a in answers] == ["", ""]
+    assert second.stage.leader.epoch == 2
+    assert first.stage.scheduling.checks()[0].reason == "the lease has run out"
+
+
+async def test_who_is_not_ready_keeps_no_connection(replicas):
+    """A Service balances connections, not calls: answers of a replica that is cut off, or ends, end theirs."""
+
+    async def kept(served):
+        async with served.client.get("/readyz") as reply:
+            return reply.status, reply.headers.get("Connection", "kept")
+
+    first, second = replicas.first, replicas.second
+    assert await kept(first) == await kept(second) == (200, "kept")
+    second.stage.leader.retiring = True
+    assert await kept(second) == (503, "close")
+    first.stage.log.unavailable = True
+    replicas.clock.advance(TTL_MS / 1000)
+    assert await kept(first) == (503, "close")
+
+
 async def test_nobody_forwards_what_was_forwarded(replicas):
     """Two hops never: who does not lead says so, also when the lease names the wrong address."""
     pod = wire_pod(replicas.first.stage, "g-0")

@@ -10,6 +10,7 @@ from extender.core.errors import NotLeading
 from extender.core.events import HistoryTruncated, LeaseTaken
 from extender.core.state import EMPTY, fold
 from extender.service.following import BEHIND_MS
+from tests.builders import a_node
 from tests.fakes import TTL_MS, Stage, until
 from tests.unit.service.test_leading import drafts
 
@@ -115,3 +116,15 @@ async def test_what_a_follower_saw_is_evidence(pair):
     assert (fact.evidence, fact.known_position, fact.found_position) == ("memory", 4, 1)
     assert "position 4 of epoch 1 was seen by this process" in fact.text
     assert second.leader.acknowledged == fold(EMPTY, second.events())
+
+
+async def test_a_follower_starts_the_planners_process_ahead(pair):
+    """Once, and before it leads: a tree that takes long is not kept waiting by a take-over for it as well."""
+    _, second = pair
+    warmed = []
+    second.admission.planner.warm = lambda: warmed.append(second.leader.role)
+    second.start(second.admission.run())
+    await until(lambda: warmed, "started")
+    second.cluster.add(a_node("n9"))
+    await asyncio.sleep(0.3)
+    assert warmed == ["following"]
