@@ -111,6 +111,7 @@ def pod_of(found: api.Pod, priorities: Priorities, volumes: VolumeFacts = NO_VOL
         preemption_policy=priority.preemption_policy,
         created_us=micros(metadata.creation_timestamp),
         node=NodeName(spec.node_name) if spec.node_name else None,
+        assigned_us=_assigned_us(found) if spec.node_name else 0,
         nominated=NodeName(found.status.nominated_node_name)
         if found.status.nominated_node_name
         else None,
@@ -132,6 +133,16 @@ def pod_of(found: api.Pod, priorities: Priorities, volumes: VolumeFacts = NO_VOL
         static=is_static(found),
         pinned=pinned_to(found),
     )
+
+
+def _assigned_us(found: api.Pod) -> int:
+    """Give when a pod got its node: what kube-apiserver notes at a Binding, else when it was made with one."""
+    since = [
+        c.last_transition_time
+        for c in found.status.conditions
+        if (c.type, c.status) == ("PodScheduled", "True")
+    ]
+    return max((micros(at) for at in (*since, found.metadata.creation_timestamp)), default=0)
 
 
 def group_named(found: api.Pod) -> GroupKey | None:

@@ -71,6 +71,7 @@ class StoredCondition(Part, frozen=True, kw_only=True):
     status: str = ""
     reason: str = ""
     message: str = ""
+    last_transition_time: datetime | None = None
 
 
 class Named(Part, frozen=True, kw_only=True):
