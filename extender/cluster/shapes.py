@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from extender.cluster import api
+from extender.cluster.api.common import Instant
 from extender.cluster.parse import bad, micros, node_selector
 from extender.cluster.pod_rules import pod_rules
 from extender.cluster.priorities import Priorities
@@ -137,12 +138,19 @@ def pod_of(found: api.Pod, priorities: Priorities, volumes: VolumeFacts = NO_VOL
 
 def _assigned_us(found: api.Pod) -> int:
     """Give when a pod got its node: what kube-apiserver notes at a Binding, else when it was made with one."""
-    since = [
-        c.last_transition_time
-        for c in found.status.conditions
-        if (c.type, c.status) == ("PodScheduled", "True")
-    ]
-    return max((micros(at) for at in (*since, found.metadata.creation_timestamp)), default=0)
+    made_us = micros(found.metadata.creation_timestamp)
+    for condition in found.status.conditions:
+        if (condition.type, condition.status) == ("PodScheduled", "True"):
+            return max(made_us, _instant_us(found, condition.last_transition_time))
+    return made_us
+
+
+def _instant_us(found: api.Pod, written: str | None) -> int:
+    try:
+        return micros(msgspec.convert(written, Instant)) if written else 0
+    except msgspec.ValidationError as error:
+        text = f'"{written}" is no instant of RFC 3339'
+        raise bad(found, "status.conditions[].lastTransitionTime", text) from error
 
 
 def group_named(found: api.Pod) -> GroupKey | None:

@@ -55,7 +55,8 @@ def taken_room(
 
     Args:
         priority: Nominations below it are not counted (kube-scheduler ignores them as well).
-        root_uid: Reservations of this tree are counted as room but not flagged as somebody else's.
+        root_uid: Reservations of this tree are counted as room but not flagged as somebody else's; of a lone pod
+            its own nomination is not counted.
     """
     found: dict[NodeName, Taken] = {}
     for node, held in state.held_on.items():
@@ -67,9 +68,10 @@ def taken_room(
         if claimed is not None:
             found[node] = claimed
     for pod in view.nominated.values():
-        if pod.nominated is not None and _counts(pod, priority):
+        if pod.nominated is not None and pod.uid != root_uid and _counts(pod, priority):
             found[pod.nominated] = _with_nomination(found.get(pod.nominated), pod)
-    for node, pod in _coming(view, view.pinned.values(), priority):
+    others = (pod for pod in view.pinned.values() if pod.uid != root_uid)
+    for node, pod in _coming(view, others, priority):
         found[node] = _with_nomination(found.get(node), pod)
     return found
 
@@ -215,7 +217,8 @@ class NodeRows:
     ) -> Mapping[NodeName, Taken]:
         """Give `taken_room`; made once for all trees of a priority for which nothing is held."""
         root = state.roots.get(root_uid)
-        if (root is not None and root.held) or root_uid in state.preemptions:
+        lone = root_uid in view.nominated or root_uid in view.pinned
+        if (root is not None and root.held) or root_uid in state.preemptions or lone:
             return taken_room(view, state, priority=priority, root_uid=root_uid)
         made_from = (view.pods, view.nominated, view.nodes, state.held_on, state.preemptions)
         if not same_objects(made_from, self._taken_from):

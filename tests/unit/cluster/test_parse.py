@@ -171,6 +171,9 @@ def test_when_a_pod_got_its_node() -> None:
         pod_of(pod_with(metadata=made, node=node, status=status), NOBODY) for node in ("n1", "")
     ]
     assert [pod.assigned_us for pod in pods] == [1_767_225_602_000_000, 0]
+    status["conditions"][0]["lastTransitionTime"] = "tomorrow"
+    with pytest.raises(BadInput, match=r'default/p.*lastTransitionTime: "tomorrow"'):
+        pod_of(pod_with(node="n1", status=status), NOBODY)
 
 
 def test_equal_pods_have_equal_shapes() -> None:
