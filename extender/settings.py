@@ -39,6 +39,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     reservation_ttl_s: int = 300
     preemption: Literal["on", "off"] = "on"
     eviction: Literal["delete", "evict"] = "delete"  # as kube-scheduler does, or the Eviction API
+    refused_gates: Literal["keep", "lift"] = "keep"  # lift: autoscalers see refused members
     lease_ttl_s: float = 10.0
     body_max_bytes: int = 64 * 1024 * 1024
     grace_s: float = 5.0

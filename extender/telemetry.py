@@ -137,6 +137,12 @@ class Metrics:
             "Losses of recorded history noticed: the database is an older copy.",
             registry=self.registry,
         )
+        self.room_taken = Counter(
+            f"{prefix}_reserved_room_taken",
+            "Pods that were seen in room reserved for a gang; unaware: placed by somebody who does not see reservations.",
+            ["how"],
+            registry=self.registry,
+        )
         self.notices_failed = Counter(
             f"{prefix}_notices_failed",
             "Kubernetes Events that could not be written.",

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from extender.cluster import api
+from extender.cluster.api.common import Instant
 from extender.cluster.parse import bad, micros, node_selector
 from extender.cluster.pod_rules import pod_rules
 from extender.cluster.priorities import Priorities
@@ -111,6 +112,7 @@ def pod_of(found: api.Pod, priorities: Priorities, volumes: VolumeFacts = NO_VOL
         preemption_policy=priority.preemption_policy,
         created_us=micros(metadata.creation_timestamp),
         node=NodeName(spec.node_name) if spec.node_name else None,
+        assigned_us=_assigned_us(found) if spec.node_name else 0,
         nominated=NodeName(found.status.nominated_node_name)
         if found.status.nominated_node_name
         else None,
@@ -132,6 +134,23 @@ def pod_of(found: api.Pod, priorities: Priorities, volumes: VolumeFacts = NO_VOL
         static=is_static(found),
         pinned=pinned_to(found),
     )
+
+
+def _assigned_us(found: api.Pod) -> int:
+    """Give when a pod got its node: what kube-apiserver notes at a Binding, else when it was made with one."""
+    made_us = micros(found.metadata.creation_timestamp)
+    for condition in found.status.conditions:
+        if (condition.type, condition.status) == ("PodScheduled", "True"):
+            return max(made_us, _instant_us(found, condition.last_transition_time))
+    return made_us
+
+
+def _instant_us(found: api.Pod, written: str | None) -> int:
+    try:
+        return micros(msgspec.convert(written, Instant)) if written else 0
+    except msgspec.ValidationError as error:
+        text = f'"{written}" is no instant of RFC 3339'
+        raise bad(found, "status.conditions[].lastTransitionTime", text) from error
 
 
 def group_named(found: api.Pod) -> GroupKey | None:

@@ -32,6 +32,10 @@ AbandonReason = Literal[
     "room-lost",  # the victims are gone, and it does not fit all the same
 ]
 
+# How a pod came into reserved room. pinned: it may run on that node only (DaemonSets); higher-priority: than what
+# was reserved there; unaware: neither, so whoever placed it did not see the reservation
+TakenHow = Literal["pinned", "higher-priority", "unaware"]
+
 # memory: what the writing process had seen acknowledged; published: the end of the log as it was written
 # outside of the database; epoch: the lease row was older than a lease that somebody held
 TruncationEvidence = Literal["memory", "published", "epoch"]
@@ -186,13 +190,27 @@ class ReleasedPod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     node: NodeName
 
 
+class RoomTaker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A pod that runs in room which was reserved for somebody else."""
+
+    pod: str  # namespace/name
+    uid: PodUid
+    node: NodeName
+    scheduler: str  # its spec.schedulerName; whoever names the node itself keeps the default
+    priority: int
+    how: TakenHow
+
+
 class ReservationReleased(Fact, frozen=True, kw_only=True):
-    """Room that was held is free again (or is now counted as a running pod: `bound`)."""
+    """Room that was held is free again (or is now counted as a running pod: `bound`). Version 2: `taken_by`."""
+
+    VERSION: ClassVar[int] = 2
 
     plan: PlanId
     why: ReleaseReason
     pods: tuple[ReleasedPod, ...]
     text: str = ""
+    taken_by: tuple[RoomTaker, ...] = ()  # who took it, where running pods did (`superseded`)
 
 
 class GangSatisfied(Fact, frozen=True, kw_only=True):

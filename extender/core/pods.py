@@ -205,6 +205,9 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     preemption_policy: str = "PreemptLowerPriority"
     created_us: int = 0
     node: NodeName | None = None  # spec.nodeName: bound
+    assigned_us: int = (
+        0  # when it got its node, by the API server's clock (whole seconds); 0 without one
+    )
     nominated: NodeName | None = None  # status.nominatedNodeName
     gates: tuple[str, ...] = ()  # names of scheduling gates
     deleting: bool = False  # has a deletionTimestamp: not a member any more, still occupying room

@@ -112,6 +112,8 @@ class RootState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     took: frozenset[str] = frozenset()  # groups it had evicted, Kind/namespace/name (no thrash)
     in_vain: int = 0  # its preemptions that were given up in vain since one was completed
     in_vain_us: int = 0  # when the last of them was
+    taken: int = 0  # how often others took its room, shortly after one another
+    taken_us: int = 0  # when they last did
 
 
 class VetoKey(msgspec.Struct, frozen=True):
@@ -188,6 +190,8 @@ class _Root(msgspec.Struct, eq=False):
     took: frozenset[str]
     in_vain: int
     in_vain_us: int
+    taken: int
+    taken_us: int
 
     def close(self) -> RootState:
         """Give the state of the root as it is now."""
@@ -196,10 +200,11 @@ class _Root(msgspec.Struct, eq=False):
             plan=self.plan, groups=self.groups, held=_closed(self.held), bound=_closed(self.bound),
             away=_closed(self.away), topology=_closed(self.topology), answer=self.answer,
             observed_us=self.observed_us, admitted_us=self.admitted_us, took=self.took,
-            in_vain=self.in_vain, in_vain_us=self.in_vain_us,
+            in_vain=self.in_vain, in_vain_us=self.in_vain_us, taken=self.taken, taken_us=self.taken_us,
         )  # fmt: skip
 
 
+TAKEN_LATELY_US: Final = 600_000_000  # room that is taken again later than that is another story
 PREEMPTING: Final = "preempting"  # outcome of an answer: room is being made
 _PreemptionFact: TypeAlias = (
     PreemptionPlanned | VictimEvicted | PreemptionCompleted | PreemptionAbandoned
@@ -311,7 +316,8 @@ class Folding:
                 root = self._root(event)
                 root.kind, root.priority = fact.kind, fact.priority
             case GangSatisfied():
-                self._root(event).phase = "satisfied"
+                root = self._root(event)
+                root.phase, root.taken = "satisfied", 0
             case MemberLost() as fact:
                 if event.root_uid in self._roots or event.root_uid in self._known:
                     self._lose(self._root(event), fact)
@@ -325,6 +331,9 @@ class Folding:
                     if pod.uid in root.held:
                         self._drop_held(root, pod.uid)
                         del self._root_of[pod.uid]
+                if fact.taken_by:
+                    lately = event.at_us - root.taken_us < TAKEN_LATELY_US
+                    root.taken, root.taken_us = root.taken * lately + 1, event.at_us
                 self._emptied(root)
             case RootInvalid() as fact:
                 root = self._root(event)
@@ -368,7 +377,7 @@ class Folding:
                 known.uid, known.root, known.kind, known.priority, known.phase, known.plan,
                 known.groups, opened(known.held), opened(known.bound), opened(known.away),
                 opened(known.topology), known.answer, known.observed_us, known.admitted_us,
-                known.took, known.in_vain, known.in_vain_us,
+                known.took, known.in_vain, known.in_vain_us, known.taken, known.taken_us,
             )  # fmt: skip
         return root
 

@@ -52,6 +52,9 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     usage: Map[NodeName, Usage] = Map()
     members: Map[GroupKey, Map[PodUid, Pod]] = Map()  # pods by the leaf they name
     nominated: Map[PodUid, Pod] = Map()  # unassigned pods with a nominated node
+    pinned: Map[PodUid, Pod] = (
+        Map()
+    )  # unassigned, not nominated, not gated: they come to one node or nowhere
     on_node: Map[NodeName, Map[PodUid, Pod]] = Map()  # assigned pods
     keeping_off: Map[PodUid, Pod] = Map()  # pods with anti-affinity, assigned or not
     blueprints: Map[tuple[str, str], tuple[Blueprint, ...]] = Map()  # Workload (namespace, name)
@@ -185,7 +188,14 @@ def with_pod(view: ClusterView, pod: Pod) -> ClusterView:
         changes["usage"] = view.usage.set(pod.node, usage)
     elif pod.nominated is not None:
         changes["nominated"] = view.nominated.set(pod.uid, pod)
+    elif _comes(pod):
+        changes["pinned"] = view.pinned.set(pod.uid, pod)
     return msgspec.structs.replace(view, **changes)
+
+
+def _comes(pod: Pod) -> bool:
+    """Say whether an unassigned pod is about to come to the only node that it may run on, as a DaemonSet's does."""
+    return pod.pinned is not None and pod.group is None and not (pod.gates or pod.deleting)
 
 
 def without_pod(view: ClusterView, uid: PodUid) -> ClusterView:
@@ -210,6 +220,8 @@ def without_pod(view: ClusterView, uid: PodUid) -> ClusterView:
         changes["usage"] = view.usage.delete(pod.node) if empty else view.usage.set(pod.node, usage)
     elif pod.nominated is not None:
         changes["nominated"] = view.nominated.delete(uid)
+    elif _comes(pod):
+        changes["pinned"] = view.pinned.delete(uid)
     return msgspec.structs.replace(view, **changes)
 
 

@@ -29,7 +29,9 @@ from extender.core.decisions.preemption import (
     still_makes_room,
 )
 from extender.core.decisions.reconcile import Agreement, decide_reconcile
+from extender.core.decisions.requests import refused_members
 from extender.core.decisions.standing import Refusals
+from extender.core.decisions.takers import planned_again_us
 from extender.core.decisions.units import Moment
 from extender.core.decisions.vetoes import Suspicions, decide_vetoes
 from extender.core.errors import ClusterUnavailable, NotLeading, StoreUnavailable
@@ -60,6 +62,7 @@ from extender.service.questions import Questions
 from extender.service.recording import Recording
 from extender.service.reporting import Reporter
 from extender.service.stillness import Stillness
+from extender.service.taken import tell_taken
 from extender.settings import Settings
 from extender.telemetry import METRICS
 
@@ -182,6 +185,8 @@ class Admission:
         self._barriers.sync(state)  # first: effects ask who is at bind for the plan of now
         self._suspicions.heed(view, state)  # before anybody is nominated
         self.effects.sync(view, state)
+        if self._settings.refused_gates == "lift":
+            self.effects.show(refused_members(state, self.forest))
         self.evictor.sync(view, state)
         self._reporter.sync(view, state, self.forest, self.evictor.holdups)
 
@@ -248,6 +253,7 @@ class Admission:
                 self._agreement.reached(view, state, self.forest, now)
             drafts += found
         await self._recording.now([*drafts, *self._nominations.look(view, state, now)])
+        tell_taken(drafts)
         await self._learn()
 
     def not_offered(self, reservation: Reservation, offered: Sequence[NodeName]) -> None:
@@ -322,6 +328,8 @@ class Admission:
             tree.root.uid, 0
         ):
             return True
+        if self._pauses(tree.root.uid):
+            return True
         current, request = self._request(tree)
         if current is None or request is None:
             return False
@@ -388,6 +396,15 @@ class Admission:
         if not (isinstance(verdict, Plan) and verdict.assignments):
             self._refused.put(uid, request)
             self._asking.put_off(self._leader.speculative, uid, verdict)
+
+    def _pauses(self, uid: RootUid) -> bool:
+        """Say whether the room of a tree was taken so often lately that it waits; see `planned_again_us`."""
+        root = self._leader.speculative.roots.get(uid)
+        pause_us = planned_again_us(root) - self._clock.now_us() if root is not None else 0
+        if pause_us <= 0:
+            return False
+        self._not_before[uid] = self._clock.monotonic_ms() + pause_us // 1000 + 1
+        return True
 
     async def _explain(self) -> None:
         """Find the reasons of trees that cannot be placed, for as long as a pass has for it."""

@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from extender.core.decisions.fitness import overtaken_on
 from extender.core.decisions.verbs import reservation_of
 from extender.core.errors import BindRefused, ClusterUnavailable, NotLeading, StoreUnavailable
 from extender.core.events import (
@@ -242,6 +243,9 @@ class Barriers:
             barrier.lacking = missing(root.groups, counts, unit) if unit is not None else 0
             if unit is None or barrier.lacking:
                 return
+            if any(self._overtaken(a.reservation) for a in barrier.arrivals.values()):
+                self.nudge()  # the next pass gives the room back and answers everybody
+                return
             barrier.opened = True
             self._stop_timer(barrier)
             log.info(
@@ -336,6 +340,9 @@ class Barriers:
                     f"the reservation of pod {reservation.pod} was given back; "
                     "it will be planned again"
                 )
+        if self._overtaken(reservation):
+            self.nudge()
+            return f"other pods took the room of pod {reservation.pod}; it will be planned again"
         live = [call for call in arrival.calls if call.alive()]
         if not live:
             return "the caller has gone"
@@ -344,6 +351,11 @@ class Barriers:
         if age_ms > self._settings.bind_post_within_ms:
             return TOO_LATE
         return ""
+
+    def _overtaken(self, reservation: Reservation) -> bool:
+        """Say whether pods of others are seen in reserved room; the pass that records it may be a moment late."""
+        view, state = self._cluster.view(), self._leader.acknowledged
+        return reservation.uid in overtaken_on(view, state, reservation.node)
 
     async def _record_failure(self, reservation: Reservation, error: str) -> None:
         fact = BindFailed(

@@ -34,7 +34,7 @@ from extender.service.ports import Checkpoint, Checkpoints, EventLog, Head
 
 log = logging.getLogger(__name__)
 
-CODEC = "state-7"  # changes with the meaning or shape of the state; older checkpoints are then passed over
+CODEC = "state-8"  # changes with the meaning or shape of the state; older checkpoints are then passed over
 
 BULK_EVENTS = 20_000  # from here on it pays to unpack the whole state before a fold
 
@@ -57,6 +57,8 @@ class _SavedRoot(msgspec.Struct, frozen=True):
     took: frozenset[str]
     in_vain: int
     in_vain_us: int
+    taken: int
+    taken_us: int
 
 
 class _SavedPreemption(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ import msgspec
 
 from extender.core.decisions.oddities import oddities, template_mismatches
 from extender.core.decisions.requests import foreign_gates
-from extender.core.decisions.verbs import pending_reason, suspect_rules
+from extender.core.decisions.verbs import TAKEN, pending_reason, suspect_rules
 from extender.core.errors import BindRefused, ClusterUnavailable
 from extender.core.groups import PODS_DIFFER, Forest, Group, Tree
 from extender.core.identity import same_objects
@@ -269,7 +269,9 @@ def _condition_of(
     if root.phase == "satisfied":
         return _satisfied_condition(tree, group, root)
     if root.answer is None:
-        return None
+        if not root.taken or root.held:
+            return None
+        return Condition(type=_type(group), status="False", reason="Unschedulable", message=TAKEN)
     text = "; ".join((*root.answer.reasons, *((holdup,) if holdup else ())))
     gates = foreign_gates(tree)
     if gates:

@@ -22,7 +22,15 @@ def _refused_without_preemption(data: JsonObject) -> JsonObject:
     return {**data, "considered": []}
 
 
-UPCASTERS: Mapping[tuple[str, int], Upcaster] = {("GangRefused", 1): _refused_without_preemption}
+def _released_to_nobody(data: JsonObject) -> JsonObject:
+    """Version 2 names the pods that took the room; before it, nobody had looked."""
+    return {**data, "taken_by": []}
+
+
+UPCASTERS: Mapping[tuple[str, int], Upcaster] = {
+    ("GangRefused", 1): _refused_without_preemption,
+    ("ReservationReleased", 1): _released_to_nobody,
+}
 
 
 def upcast(

@@ -48,6 +48,15 @@ USERS: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "scheduler": ("system:kube-scheduler", ("system:authenticated",)),
+    # As a pod of deploy/kubernetes/second-scheduler is seen.
+    "gang-scheduler": (
+        "system:serviceaccount:gang-extender:gang-scheduler",
+        (
+            "system:serviceaccounts",
+            "system:serviceaccounts:gang-extender",
+            "system:authenticated",
+        ),
+    ),
     # Its controllers would each need a ServiceAccount; the tests do not look at their rights.
     "controller-manager": ("system:kube-controller-manager", ("system:masters",)),
     "developer": ("developer", ("system:authenticated",)),
@@ -164,6 +173,7 @@ class ControlPlane:
         config: str | Mapping[str, Any],
         *,
         name: str = "scheduler",
+        user: str = "scheduler",
         gates: Mapping[str, bool] | None = None,
         flags: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
@@ -175,6 +185,7 @@ class ControlPlane:
             config: KubeSchedulerConfiguration as YAML text or as data. Filled in where it is
                 silent: apiVersion, kind, the kubeconfig, and no leader election.
             name: Of this process, for tests that run two.
+            user: One of `USERS`, whose rights it has.
             gates: Its feature gates; none, because ours is the stock scheduler at its defaults.
             flags: More flags.
             environment: More environment variables.
@@ -185,7 +196,7 @@ class ControlPlane:
         data.setdefault("kind", "KubeSchedulerConfiguration")
         data.setdefault("leaderElection", {"leaderElect": False})
         connection = data.setdefault("clientConnection", {})
-        connection["kubeconfig"] = str(self.kubeconfig("scheduler"))
+        connection["kubeconfig"] = str(self.kubeconfig(user))
         file = self.folder / f"{name}.yaml"
         file.write_text(yaml.safe_dump(data), encoding="utf-8")
         port = free_port()

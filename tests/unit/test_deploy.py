@@ -202,3 +202,54 @@ def test_the_role_asks_for_no_star() -> None:
             found[verb] |= set(rule["resources"])
     assert found["create"] == {"pods/binding", "pods/eviction", "events"}
     assert found["delete"] == {"pods"}
+
+
+SECOND = KUBERNETES / "second-scheduler"
+
+
+def of_kind(file: str, kind: str) -> Any:
+    (found,) = (d for d in yaml.safe_load_all((SECOND / file).read_text()) if d["kind"] == kind)
+    return found
+
+
+@pytest.mark.parametrize("file", sorted(SECOND.glob("*.yaml")), ids=lambda f: f.name)
+def test_manifests_of_the_second_scheduler_say_what_they_are_for(file: Path) -> None:
+    """A comment stands in front; what kubectl applies is in our namespace, but for one role of kube-system."""
+    text = file.read_text(encoding="utf-8")
+    assert text.startswith("# ")
+    for one in yaml.safe_load_all(text):
+        where = one["metadata"].get("namespace") if isinstance(one, dict) else None
+        assert where in (None, "gang-extender") or one["roleRef"]["name"].startswith("extension-")
+
+
+def test_the_second_scheduler_serves_the_members_as_the_first_does() -> None:
+    """The same profile and entries but for the address; never the profile of ordinary pods, never the same lease."""
+    (first,) = documents("scheduler-config")
+    second = yaml.safe_load(of_kind("scheduler.yaml", "ConfigMap")["data"]["config.yaml"])
+    (profile,) = second["profiles"]
+    (added,) = profile.pop("pluginConfig")
+    assert profile == first["profiles"][1]
+    for entry, ours in zip(second["extenders"], first["extenders"], strict=True):
+        assert entry | {"urlPrefix": ours["urlPrefix"]} == ours
+    assert second["leaderElection"]["resourceName"] == "gang-scheduler"
+    assert second["podMaxBackoffSeconds"] == first["podMaxBackoffSeconds"]
+    role = of_kind("scheduler.yaml", "Role")
+    assert role["rules"][0]["resourceNames"] == ["gang-scheduler"]
+    service = documents("service")[0]
+    name, port = service["metadata"]["name"], service["spec"]["ports"][0]["port"]
+    url = f"http://{name}.{service['metadata']['namespace']}.svc:{port}/scheduler"
+    assert {entry["urlPrefix"] for entry in second["extenders"]} == {url}
+    assert "gang-extender.dev/pool" in json.dumps(added)
+
+
+def test_the_second_scheduler_is_placed_by_the_first_and_outside_of_the_pool() -> None:
+    """Else it would wait for itself; its program is that of the control plane we test with."""
+    pod = of_kind("scheduler.yaml", "Deployment")["spec"]["template"]["spec"]
+    assert pod["schedulerName"] == "default-scheduler"
+    assert "tolerations" not in pod
+    assert pod["priorityClassName"] == "system-cluster-critical"
+    terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    expression = {"key": "gang-extender.dev/pool", "operator": "DoesNotExist"}
+    assert terms["nodeSelectorTerms"] == [{"matchExpressions": [expression]}]
+    image = load("deploy/compose/generate.py").IMAGES["kube-scheduler"]
+    assert [container["image"] for container in pod["containers"]] == [image]

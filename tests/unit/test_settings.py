@@ -32,7 +32,7 @@ def test_flags_win_over_the_environment():
 def test_every_field_is_a_variable():
     """Each field is read from GANG_EXTENDER_<FIELD>; an empty variable is no variable."""
     odd = {"listen": "127.0.0.1:9", "log_level": "DEBUG", "barrier_timeout_s": "12"}
-    odd |= {"preemption": "off", "eviction": "evict"}
+    odd |= {"preemption": "off", "eviction": "evict", "refused_gates": "lift"}
     for field in msgspec.structs.fields(Settings):
         text = odd.get(field.name, "7" if field.type in (int, float) else "x")
         if field.name == "bind_timeout_s":

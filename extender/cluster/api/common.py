@@ -71,6 +71,9 @@ class StoredCondition(Part, frozen=True, kw_only=True):
     status: str = ""
     reason: str = ""
     message: str = ""
+    last_transition_time: str | None = (
+        None  # read where it is asked for: pods have five conditions each
+    )
 
 
 class Named(Part, frozen=True, kw_only=True):

@@ -5,10 +5,11 @@ By the planner's own static filters and by plain sums; nothing here knows what f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+from extender.core.decisions.rows import NO_HOLDS
 from extender.core.events import GroupRecord
-from extender.core.ids import PodUid
+from extender.core.ids import NodeName, PodUid
 from extender.core.nodes import Node
 from extender.core.planner.capacity import Fleet
 from extender.core.planner.filters import may_run, selected
@@ -73,22 +74,24 @@ def overtaken_pods(view: ClusterView, state: ReservationState) -> frozenset[PodU
 
     The lowest priorities give way first, then the youngest, until the rest fits.
     """
-    overtaken: set[PodUid] = set()
-    for name, held in state.held_on.items():
-        node = view.nodes.get(name)
-        if node is None:
-            continue
-        free = dict(node.allocatable)
-        for resource, amount in view.usage.get(name, NOTHING).requests.items():
-            free[resource] = free.get(resource, 0) - amount
-        waiting = [r for r in held.values() if unassigned(view, r.uid)]
-        for reservation in sorted(waiting, key=lambda r: (-r.priority, r.at_us, r.pod)):
-            if all(free.get(k, 0) >= v for k, v in reservation.requests.items()):
-                for resource, amount in reservation.requests.items():
-                    free[resource] -= amount
-            else:
-                overtaken.add(reservation.uid)
-    return frozenset(overtaken)
+    return frozenset(uid for name in state.held_on for uid in overtaken_on(view, state, name))
+
+
+def overtaken_on(view: ClusterView, state: ReservationState, name: NodeName) -> Iterator[PodUid]:
+    """Find them on one node; see `overtaken_pods`."""
+    node = view.nodes.get(name)
+    if node is None:
+        return
+    free = dict(node.allocatable)
+    for resource, amount in view.usage.get(name, NOTHING).requests.items():
+        free[resource] = free.get(resource, 0) - amount
+    waiting = [r for r in state.held_on.get(name, NO_HOLDS).values() if unassigned(view, r.uid)]
+    for reservation in sorted(waiting, key=lambda r: (-r.priority, r.at_us, r.pod)):
+        if all(free.get(k, 0) >= v for k, v in reservation.requests.items()):
+            for resource, amount in reservation.requests.items():
+                free[resource] -= amount
+        else:
+            yield reservation.uid
 
 
 def unassigned(view: ClusterView, uid: PodUid) -> bool:

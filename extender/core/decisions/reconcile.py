@@ -19,6 +19,7 @@ from extender.core.decisions.differences import (
 )
 from extender.core.decisions.fitness import overtaken_pods, unassigned, unfit_pods, ways
 from extender.core.decisions.requests import group_key_of
+from extender.core.decisions.takers import taker_words, takers
 from extender.core.events import (
     AnyFact,
     Draft,
@@ -31,6 +32,7 @@ from extender.core.events import (
     ReleasedPod,
     ReleaseReason,
     ReservationReleased,
+    RoomTaker,
     RootCompleted,
 )
 from extender.core.groups import Forest, Tree, kind_of
@@ -54,7 +56,7 @@ def decide_reconcile(
         tree = forest.trees.get(group_key_of(root))
         if tree is not None and tree.root.uid == root.uid and not (root.held or root.bound):
             continue  # it is there, and nothing of it is placed: nothing can have happened to it
-        drafts += _root_drafts(view, root, tree, overtaken, now)
+        drafts += _root_drafts(view, state, root, tree, overtaken, now)
     for tree in forest.trees.values():
         drafts += bound_outside(view, state, tree, now)
     return drafts
@@ -98,6 +100,7 @@ def _of_moment(now: Circumstances) -> tuple[object, ...]:
 
 def _root_drafts(
     view: ClusterView,
+    state: ReservationState,
     root: RootState,
     tree: Tree | None,
     overtaken: Collection[PodUid],
@@ -123,7 +126,7 @@ def _root_drafts(
         if m.uid not in elsewhere and _is_lost(view, m.uid, m.node)
     ]
     broken = tree is not None and bool(tree.problems)
-    facts += _given_back(view, root, overtaken, bound_here, now, broken=broken)
+    facts += _given_back(view, state, root, overtaken, bound_here, now, broken=broken)
     counts = _counts(view, root, facts)
     if root.phase not in ("satisfied", "invalid") and satisfied(_minima(root, tree), counts):
         facts.append(GangSatisfied(plan=root.plan or NO_PLAN, bound=sum(counts.values())))
@@ -246,19 +249,25 @@ def _counts(view: ClusterView, root: RootState, facts: Iterable[AnyFact]) -> Map
 
 
 def _release(
-    reservations: Iterable[Reservation], why: ReleaseReason, text: str
+    reservations: Iterable[Reservation],
+    why: ReleaseReason,
+    text: str,
+    taken_by: tuple[RoomTaker, ...] = (),
 ) -> ReservationReleased:
     held = sorted(reservations, key=lambda r: r.pod)
+    by = taker_words(taken_by)
     return ReservationReleased(
         plan=held[0].plan,
         why=why,
         pods=tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in held),
-        text=text,
+        text=f"{text}; {by}" if by else text,
+        taken_by=taken_by,
     )
 
 
 def _given_back(
     view: ClusterView,
+    state: ReservationState,
     root: RootState,
     overtaken: Collection[PodUid],
     bound_here: Mapping[PodUid, NodeName],
@@ -291,15 +300,21 @@ def _given_back(
     counts: dict[str, int] = {}
     for reservation in rest:
         counts[reservation.group] = counts.get(reservation.group, 0) + 1
+    taken_by = takers(view, state, [r for r, _ in gone.get("superseded", ())])
     if started or not rest or satisfied(root.groups, counts):
         return [
-            _release([r for r, _ in found], why, _release_text(found))
+            _release(
+                [r for r, _ in found],
+                why,
+                _release_text(found),
+                taken_by if why == "superseded" else (),
+            )
             for why, found in sorted(gone.items())
         ]
     whys = sorted(gone)
     words = "; ".join(_release_text(gone[why]) for why in whys)
     text = f"the minimum of the tree no longer holds: {words}"
-    return [_release(open_ones.values(), whys[0], text)]
+    return [_release(open_ones.values(), whys[0], text, taken_by)]
 
 
 def _gone(

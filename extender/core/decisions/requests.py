@@ -5,14 +5,14 @@ Reservations of the tree itself are passed as bound members: they pin, and keep 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 import msgspec
 
 from extender.core.decisions.pod_rules import RuleBook, Ruled
 from extender.core.decisions.rows import NO_HOLDS, NodeRows
-from extender.core.groups import Group, Tree
+from extender.core.groups import Forest, Group, Tree
 from extender.core.ids import GroupKey, NodeName, PodUid, RootUid
 from extender.core.planner.placement import (
     PlanBound,
@@ -26,6 +26,7 @@ from extender.core.state import Reservation, ReservationState, RootState, VetoKe
 from extender.core.view import ClusterView
 
 GATE = "gang-extender.dev/admission"
+NO_ROOM: Final = ("impossible", "unknown")  # outcomes of a tree that is complete
 EMPTY_HINTS: Final[Mapping[PodUid, NodeName]] = {}
 
 
@@ -239,6 +240,16 @@ def members_wanting(tree: Tree, root: RootState | None) -> tuple[Pod, ...]:
         for pod in tree.members.get(group.key, ())
         if is_candidate(pod) and pod.uid not in held
     )
+
+
+def refused_members(state: ReservationState, forest: Forest) -> Iterator[Pod]:
+    """Give the members that our gate holds and for which there is no room: other nodes would help them."""
+    for tree in forest.trees.values():
+        root = state.roots.get(tree.root.uid)
+        if root is None or root.answer is None or root.answer.outcome not in NO_ROOM:
+            continue
+        if not (tree.problems or tree.root.deleting):
+            yield from (pod for pod in members_wanting(tree, root) if GATE in pod.gates)
 
 
 def foreign_gates(tree: Tree) -> tuple[str, ...]:

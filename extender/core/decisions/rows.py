@@ -2,12 +2,13 @@
 
 Free room on a node is what is left after assigned pods (terminating ones too), unassigned pods that
 are nominated there with equal or higher priority, every held reservation whose pod is not
-assigned yet, and what pending preemptions of equal or higher priority hold (`holds`).
+assigned yet, and what pending preemptions of equal or higher priority hold (`holds`). Pods that may run on
+this node only (DaemonSets) and have not come yet count as nominated ones, where they fit beside what runs there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 from immutables import Map
@@ -30,7 +31,7 @@ class Taken(msgspec.Struct):
     """Who takes room on a node without being assigned to it."""
 
     held: tuple[Reservation, ...] = ()  # their pods are not assigned yet
-    nominated: tuple[Pod, ...] = ()  # no members: nominations of members are ours
+    nominated: tuple[Pod, ...] = ()  # or pinned; no members: nominations of members are ours
     ports: tuple[HostPort, ...] = ()
     claimed: tuple[tuple[str, int], ...] = ()  # held for preemptors, beside what victims occupy
     reserved: bool = False  # some of it is held for another tree than the one that asks
@@ -54,7 +55,8 @@ def taken_room(
 
     Args:
         priority: Nominations below it are not counted (kube-scheduler ignores them as well).
-        root_uid: Reservations of this tree are counted as room but not flagged as somebody else's.
+        root_uid: Reservations of this tree are counted as room but not flagged as somebody else's; of a lone pod
+            its own nomination is not counted.
     """
     found: dict[NodeName, Taken] = {}
     for node, held in state.held_on.items():
@@ -66,8 +68,11 @@ def taken_room(
         if claimed is not None:
             found[node] = claimed
     for pod in view.nominated.values():
-        if pod.nominated is not None and _counts(pod, priority):
+        if pod.nominated is not None and pod.uid != root_uid and _counts(pod, priority):
             found[pod.nominated] = _with_nomination(found.get(pod.nominated), pod)
+    others = (pod for pod in view.pinned.values() if pod.uid != root_uid)
+    for node, pod in _coming(view, others, priority):
+        found[node] = _with_nomination(found.get(node), pod)
     return found
 
 
@@ -80,7 +85,32 @@ def taken_on(
     for pod in view.nominated.values():
         if pod.nominated == node and _counts(pod, priority):
             taken = _with_nomination(taken, pod)
+    for _, pod in _coming(view, (p for p in view.pinned.values() if p.pinned == node), priority):
+        taken = _with_nomination(taken, pod)
     return taken
+
+
+def _coming(
+    view: ClusterView, pinned: Iterable[Pod], priority: int
+) -> Iterator[tuple[NodeName, Pod]]:
+    """Give the pods that are about to come to their only node, the highest priority first.
+
+    One for which there is no room beside what runs there is not about to come, and holds nothing up: it waits
+    for others to go, or preempts them.
+    """
+    free: dict[NodeName, dict[str, int]] = {}
+    for pod in sorted(pinned, key=lambda p: (-p.priority, p.created_us, p.path)):
+        node = view.nodes.get(pod.pinned) if pod.pinned is not None else None
+        if node is None or not _counts(pod, priority):
+            continue
+        room = free.get(node.name)
+        if room is None:
+            used = view.usage.get(node.name, NOTHING).requests
+            room = free[node.name] = {k: v - used.get(k, 0) for k, v in node.allocatable.items()}
+        if all(room.get(name, 0) >= amount for name, amount in pod.shape.requests):
+            for name, amount in pod.shape.requests:
+                room[name] -= amount
+            yield node.name, pod
 
 
 def _counts(pod: Pod, priority: int) -> bool:
@@ -180,16 +210,17 @@ class NodeRows:
         self._usage = _NO_USAGE
         self._with_taken: frozenset[NodeName] = frozenset()
         self._taken: dict[int, dict[NodeName, Taken]] = {}  # by priority
-        self._taken_from: tuple[object, ...] = (None, None, None, None)
+        self._taken_from: tuple[object, ...] = (None,) * 5
 
     def taken(
         self, view: ClusterView, state: ReservationState, *, priority: int, root_uid: RootUid
     ) -> Mapping[NodeName, Taken]:
         """Give `taken_room`; made once for all trees of a priority for which nothing is held."""
         root = state.roots.get(root_uid)
-        if (root is not None and root.held) or root_uid in state.preemptions:
+        lone = root_uid in view.nominated or root_uid in view.pinned
+        if (root is not None and root.held) or root_uid in state.preemptions or lone:
             return taken_room(view, state, priority=priority, root_uid=root_uid)
-        made_from = (view.pods, view.nominated, state.held_on, state.preemptions)
+        made_from = (view.pods, view.nominated, view.nodes, state.held_on, state.preemptions)
         if not same_objects(made_from, self._taken_from):
             self._taken, self._taken_from = {}, made_from
         known = self._taken.get(priority)

@@ -23,6 +23,7 @@ from extender.core.state import PREEMPTING, Reservation, ReservationState, RootS
 from extender.core.view import NOTHING, ClusterView
 
 FilterOutcome = Literal["redeemed", "not-offered", "refused", "passed", "protected"]
+TAKEN = "other pods took its room before it was bound; it is planned again"
 SCORE_MAX = 10  # MaxExtenderPriority of kube-scheduler
 NAMED_MAX = 64  # in an answer to prioritize; each costs kube-scheduler some microseconds
 
@@ -109,6 +110,8 @@ def tree_reason(state: ReservationState, tree: Tree) -> str:
     if tree.root.deleting:
         return f"gang {name}: its root group is being deleted"
     root = state.roots.get(tree.root.uid)
+    if root is not None and root.answer is None and root.taken and not root.held:
+        return f"gang {name}: {TAKEN}"
     if root is None or root.answer is None:
         return f"gang {name}: not planned yet"
     gates = foreign_gates(tree)

@@ -13,6 +13,7 @@ import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from extender.core.decisions.evictions import GRACE_OVER_US
 from tests.builders import RACK, a_gang, a_node
+from tests.controlplane.livedin import STUCK
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import Story
 from tests.e2e.scenarios.service import Service
@@ -29,7 +32,7 @@ from tests.e2e.scenarios.test_preemption import classes, his, racks, singles
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(600),
-    pytest.mark.lived_in("never"),
+    pytest.mark.lived_in("long"),
     pytest.mark.settings(lease_ttl_s="4"),
 ]
 GPU = {"nvidia.com/gpu": 8}
@@ -64,6 +67,22 @@ async def role_of(service: Service) -> dict[str, Any]:
     return checks[0] | {"names": [c["name"] for c in checks]}
 
 
+async def nobody_is_just_leaving(story: Story) -> None:
+    """Wait until neighbours that terminate and never go are known to stay: a preemption would wait for them."""
+
+    async def known() -> bool:
+        ends = [
+            datetime.fromisoformat(pod["metadata"]["deletionTimestamp"])
+            for pod in (await story.api.get("/api/v1/pods"))["items"]
+            if STUCK in pod["metadata"].get("finalizers", ())
+            and "deletionTimestamp" in pod["metadata"]
+        ]
+        since = datetime.now(UTC) - timedelta(microseconds=GRACE_OVER_US) - timedelta(seconds=1)
+        return all(end < since for end in ends)
+
+    await story.until(known)
+
+
 def is_effect(effect: str, method: str, path: str) -> bool:
     return {
         "nomination": method == "PATCH" and "/pods/" in path and path.endswith("/status"),
@@ -89,7 +108,9 @@ async def test_a_leader_that_slept_has_no_further_effect(
 
     story.server.before = at_the_effect
     if effect == "deletion":
-        await story.create(*classes(), *racks("a"), *singles("a0", "a1"), *his(topo=RACK))
+        await story.create(*classes(), *racks("a"), *singles("a0", "a1"))
+        await nobody_is_just_leaving(story)
+        await story.create(*his(topo=RACK))
     else:
         await story.create(*(a_node(f"n{i}", gpu=8) for i in range(4)))
         await story.create(*a_gang("g", pods=4, requests=GPU))

@@ -153,13 +153,27 @@ def test_a_pod_in_full() -> None:
         "Never",
         "gang-scheduler",
     )
-    assert pod.created_us == 1_767_225_600_000_000
+    assert pod.created_us == pod.assigned_us == 1_767_225_600_000_000
     assert pod.shape.node_selector == (("a", "1"), ("b", "2"))
     assert pod.shape.tolerations == (
         Toleration(operator="Exists"), Toleration(key="k", value="v", effect="NoExecute"),
     )  # fmt: skip
     assert not ended(pod_with(node="n1"))
     assert ended(pod_with(status={"phase": "Failed"}))
+
+
+def test_when_a_pod_got_its_node() -> None:
+    """As kube-apiserver notes at a Binding; who was made with a node has it since then, others have none."""
+    condition = {"type": "PodScheduled", "status": "True"}
+    status = {"conditions": [{**condition, "lastTransitionTime": "2026-01-01T00:00:02Z"}]}
+    made = {"creationTimestamp": "2026-01-01T00:00:00Z"}
+    pods = [
+        pod_of(pod_with(metadata=made, node=node, status=status), NOBODY) for node in ("n1", "")
+    ]
+    assert [pod.assigned_us for pod in pods] == [1_767_225_602_000_000, 0]
+    status["conditions"][0]["lastTransitionTime"] = "tomorrow"
+    with pytest.raises(BadInput, match=r'default/p.*lastTransitionTime: "tomorrow"'):
+        pod_of(pod_with(node="n1", status=status), NOBODY)
 
 
 def test_equal_pods_have_equal_shapes() -> None:

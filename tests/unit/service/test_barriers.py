@@ -447,3 +447,31 @@ async def test_barriers_are_forgotten_with_their_roots(gates):
         await stage.settled()
         assert stage.barriers.started() == frozenset()
         assert stage.barriers._progress_us == {}
+
+
+async def test_it_stays_shut_when_others_are_seen_in_the_room():
+    """No pass has noticed yet: the last member comes, nobody is bound, and the next pass answers everybody."""
+    async with await admitted(*a_gang("g", pods=2, requests={GPU: 8})) as stage:
+        calls = [stage.bind("g-0")]
+        await quiet(stage)
+        stage.cluster.add(a_pod("alien", node=stage.reserved_node("g-1"), requests={GPU: 8}))
+        calls.append(stage.bind("g-1"))
+        await quiet(stage)
+        assert not any(call.done() for call in calls)
+        await stage.one_pass()
+        assert all("was given back" in text for text in await asyncio.gather(*calls))
+        assert stage.cluster.did("bind") == []
+        (fact,) = stage.facts(ReservationReleased)
+        assert (fact.why, len(fact.pods)) == ("superseded", 2)
+
+
+async def test_who_is_too_late_for_its_room_is_not_bound_into_it():
+    """The gang has started; a member whose room is taken before its Binding is sent gets an error."""
+    async with await admitted(*a_gang("g", pods=3, minimum=2, requests={GPU: 4})) as stage:
+        assert await asyncio.gather(stage.bind("g-0"), stage.bind("g-1")) == ["", ""]
+        stage.cluster.add(a_pod("alien", node=stage.reserved_node("g-2"), requests={GPU: 8}))
+        assert "other pods took the room of pod default/g-2" in await stage.bind("g-2")
+        assert sorted(n for n, _ in stage.cluster.did("bind")) == ["default/g-0", "default/g-1"]
+        await stage.one_pass()
+        (fact,) = stage.facts(ReservationReleased)
+        assert (fact.why, [p.pod for p in fact.pods]) == ("superseded", ["default/g-2"])

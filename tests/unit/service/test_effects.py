@@ -341,3 +341,35 @@ async def test_a_member_that_waits_for_others_keeps_its_old_nomination():
         await stage.one_pass()
         await carried_out(stage, "g-0", "g-1")
         assert stage.cluster.pod("g-9").nominated == "elsewhere"
+
+
+@pytest.mark.parametrize(("how", "left"), [("lift", ["w-0"]), ("keep", ["g-0", "g-1", "w-0"])])
+async def test_gates_of_a_gang_without_room_are_lifted_where_autoscalers_shall_see_it(how, left):
+    """Of a complete gang only, all of its members, each once, without a nomination."""
+    gangs = (*gated(requests={GPU: 9}), *gated("w", pods=1, minimum=2))
+    async with await leading(*gangs, refused_gates=how) as stage:
+        stage.start(stage.admission.effects.run())
+        for _ in range(3):
+            await stage.one_pass()
+            await rest(stage)
+        assert [n for n in ("g-0", "g-1", "w-0") if stage.cluster.pod(n).gates] == left
+        assert len(stage.cluster.did("lift_gate")) == 3 - len(left)
+        assert stage.cluster.did("nominate") == []
+        if how == "lift":
+            stage.cluster.add(a_node("n2", gpu=9), a_node("n3", gpu=9))
+            await stage.one_pass()
+            await until(lambda: len(stage.cluster.did("nominate")) == 2, "nominated")
+
+
+async def test_lifting_the_gate_of_a_refused_member_is_tried_again():
+    """An API server that is away is no reason to hide it for ever."""
+    async with await leading(*gated(requests={GPU: 9}), refused_gates="lift") as stage:
+        faults = [ClusterUnavailable("away")]
+        stage.cluster.fault = lambda verb, name: (
+            faults.pop() if verb == "lift_gate" and faults else None
+        )
+        stage.start(stage.admission.effects.run())
+        for _ in range(3):
+            await stage.one_pass()
+            await rest(stage)
+        await carried_out(stage, "g-0", "g-1")

@@ -87,10 +87,9 @@ def test_what_agreed_agrees_as_long_as_it_is_said_to_stand(held, changes):
             assert found == []
         elif not found:
             agreement.reached(*look)
-            strayed = any(
-                pod.group is None for pod in walk.cluster.seen.pods.values() if pod.name in MEMBERS
-            )
-            assert agreement.stands(*look) or (held and strayed)
+            pods = walk.cluster.seen.pods
+            strayed = any(uid in pods and pods[uid].group is None for uid in walk.state.root_of)
+            assert agreement.stands(*look) or strayed
 
 
 def test_a_pod_outside_of_all_groups_ends_no_agreement_where_nothing_is_held():

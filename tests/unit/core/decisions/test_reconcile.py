@@ -266,7 +266,9 @@ def test_a_superseded_member_releases_its_tree():
     scene.cluster.add(a_pod("alien", node="n0", requests={GPU: 4}))
     (fact,) = scene.decide()
     assert (fact.why, [p.pod for p in fact.pods]) == ("superseded", ["default/g-0", "default/g-1"])
-    assert fact.text.endswith("other pods took the room of default/g-0")
+    who = "default/alien (scheduler default-scheduler, priority 0), which does not see what is reserved"
+    assert fact.text.endswith(f"other pods took the room of default/g-0; taken by {who}")
+    assert [taker.pod for taker in fact.taken_by] == ["default/alien"]
 
 
 def test_a_deleted_root_is_completed():

@@ -96,6 +96,35 @@ def test_nominations_of_equal_or_higher_priority_take_room(priority, free):
     assert _free(_request(cluster.seen, EMPTY, "g")) == free
 
 
+@pytest.mark.parametrize(
+    ("priority", "asks", "changes", "free"),
+    [
+        (5, 2, {}, 2),
+        (6, 2, {}, 2),
+        (4, 2, {}, 4),  # waits for the tree, as kube-scheduler has it
+        (5, 5, {}, 4),  # does not fit there now: not about to come
+        (5, 2, {"gates": ("example.com/hold",)}, 4),
+        (5, 2, {"node": NodeName("n1")}, 4),
+    ],
+)
+def test_pods_that_are_about_to_come_to_their_only_node_take_room(priority, asks, changes, free):
+    """A DaemonSet's pod is known before it runs; it counts like a nominated one."""
+    cluster = FakeCluster(a_node("n0", gpu=4), a_node("n1", gpu=4), *a_gang("g", pods=1))
+    cluster.change_group("g", priority=5)
+    cluster.add(a_pod("d", requests={GPU: asks}))
+    cluster.change_pod("d", priority=priority, pinned=NodeName("n0"), **changes)
+    assert _free(_request(cluster.seen, EMPTY, "g")) == free
+
+
+def test_of_several_that_come_the_first_have_their_room():
+    """The higher priority first, then the older; who is left over holds nothing up."""
+    pods = (a_pod(f"d{n}", requests={GPU: 3}) for n in range(2))
+    cluster = FakeCluster(a_node("n0", gpu=4), *a_gang("g", pods=1), *pods)
+    for n in range(2):
+        cluster.change_pod(f"d{n}", pinned=NodeName("n0"))
+    assert _free(_request(cluster.seen, EMPTY, "g")) == 1
+
+
 def test_old_nominations_of_a_tree_do_not_stand_in_its_own_way():
     """Members whose reservations were given back are still nominated; that room is theirs, not somebody else's."""
     cluster = FakeCluster(a_node("n0", gpu=2), *a_gang("g", pods=2))
@@ -236,6 +265,7 @@ _changes = st.one_of(
         shape=st.builds(PodShape, requests=st.sampled_from([(), (("gpu", 1),), (("gpu", 3),)])),
         node=st.none() | st.sampled_from(NODES),
         nominated=st.none() | st.sampled_from(NODES),
+        pinned=st.none() | st.sampled_from(NODES),
     ),
     st.sampled_from([PodUid(f"u{i}") for i in range(5)]),
 )
