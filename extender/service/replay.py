@@ -15,7 +15,7 @@ import msgspec
 from immutables import Map
 
 from extender.core.errors import CorruptLog
-from extender.core.events import GroupRecord
+from extender.core.events import FeaturesFound, GroupRecord
 from extender.core.ids import Epoch, NodeName, PlanId, PodUid, Position, RootUid
 from extender.core.preemptions import Claim, Preemption, Victim, claimed_on
 from extender.core.state import (
@@ -34,7 +34,7 @@ from extender.service.ports import Checkpoint, Checkpoints, EventLog, Head
 
 log = logging.getLogger(__name__)
 
-CODEC = "state-7"  # changes with the meaning or shape of the state; older checkpoints are then passed over
+CODEC = "state-8"  # changes with the meaning or shape of the state; older checkpoints are then passed over
 
 BULK_EVENTS = 20_000  # from here on it pays to unpack the whole state before a fold
 
@@ -89,6 +89,7 @@ class _Saved(msgspec.Struct, frozen=True):
     vetoes: tuple[tuple[VetoKey, VetoState], ...]
     truncated_epoch: int
     preemptions: tuple[_SavedPreemption, ...]
+    features: FeaturesFound | None
 
 
 def encode_state(state: ReservationState) -> bytes:
@@ -112,6 +113,7 @@ def encode_state(state: ReservationState) -> bytes:
         tuple(state.vetoes.items()),
         state.truncated_epoch,
         tuple(_saved(p) for p in state.preemptions.values()),
+        state.features,
     )
     return zlib.compress(msgspec.msgpack.encode(saved), 1)
 
@@ -177,6 +179,7 @@ def _rebuilt(saved: _Saved) -> ReservationState:
         preemptions=preemptions,
         claimed_on=claimed_on(preemptions.values()),
         truncated_epoch=Epoch(saved.truncated_epoch),
+        features=saved.features,
     )
 
 
