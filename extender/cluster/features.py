@@ -108,7 +108,7 @@ class SchedulerMetrics:
         try:
             text = await self._page()
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as problem:
-            return SchedulerGates(None, f"{self._url}: {str(problem) or type(problem).__name__}")
+            return SchedulerGates(None, f"{self._url}: {_words(problem)}")
         found = {name: value == "1" for name, value in _ENABLED.findall(text)}
         if not found:
             return SchedulerGates(None, f"{self._url}: no kubernetes_feature_enabled there")
@@ -142,3 +142,10 @@ class SchedulerMetrics:
             tls.check_hostname = False
             tls.verify_mode = ssl.CERT_NONE
         return tls
+
+
+def _words(problem: Exception) -> str:
+    """Say what is wrong in words that are the same every time: aiohttp's name addresses of objects."""
+    if isinstance(problem, aiohttp.ClientConnectorError):
+        return str(problem.os_error)
+    return str(problem) or type(problem).__name__

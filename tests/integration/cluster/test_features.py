@@ -131,3 +131,6 @@ async def test_every_trouble_with_the_metrics_is_told(certificate, tmp_path) -> 
     told = await SchedulerMetrics(url).gates()
     assert told.gates is None
     assert url in told.problem
+    assert await SchedulerMetrics(url).gates() == told, (
+        "the same words, or each try would be recorded"
+    )
