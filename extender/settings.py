@@ -8,12 +8,14 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
 from extender.core.errors import BadInput
 
 PREFIX = "GANG_EXTENDER_"
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +47,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float = 5.0
     topology_keys: tuple[str, ...] = ()
     room_every_s: float = 60.0  # how often the largest free room is measured
+    # kube-scheduler's page of metrics, such as https://127.0.0.1:10259/metrics; empty: it is not asked
+    scheduler_metrics_url: str = ""
+    scheduler_metrics_ca_file: str = ""  # who signs its certificate; may be empty on this machine
+    scheduler_metrics_token_file: str = ""  # who we are; the ServiceAccount of this pod where empty
     log_level: str = "INFO"
 
     @property
@@ -137,6 +143,30 @@ def _check(settings: Settings) -> None:
             "(and httpTimeout of the bind entry with it)"
         )
         raise BadInput(msg)
+    _check_metrics_url(settings)
     if settings.log_level.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
         msg = f"{PREFIX}LOG_LEVEL: {settings.log_level!r} is not one of DEBUG, INFO, WARNING, ERROR"
+        raise BadInput(msg)
+
+
+def _check_metrics_url(settings: Settings) -> None:
+    """Refuse to send a token to whoever answers."""
+    url = settings.scheduler_metrics_url
+    if not url:
+        return
+    name = f"{PREFIX}SCHEDULER_METRICS_URL"
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        parts, host = None, ""
+    if parts is None or parts.scheme not in ("http", "https") or not host:
+        msg = f"{name}: {url!r} is not a URL, for example https://127.0.0.1:10259/metrics"
+        raise BadInput(msg)
+    verified = parts.scheme == "https" and bool(settings.scheduler_metrics_ca_file)
+    if host not in LOOPBACK and not verified:
+        msg = (
+            f"{name}: {url!r} is not on this machine, so our token would go to whoever answers; use https and "
+            f"name the CA of kube-scheduler's certificate in {PREFIX}SCHEDULER_METRICS_CA_FILE"
+        )
         raise BadInput(msg)

@@ -132,6 +132,18 @@ class Metrics:
             ["kind"],
             registry=self.registry,
         )
+        self.fields_lost = Gauge(
+            f"{prefix}_fields_lost",
+            "Fields that kube-apiserver does not keep when an object is created, by object.",
+            ["object"],
+            registry=self.registry,
+        )
+        self.native_gangs = Gauge(
+            f"{prefix}_native_group_scheduling",
+            "Group scheduling of kube-scheduler itself: 1 on, 0 off, -1 not known.",
+            registry=self.registry,
+        )
+        self.native_gangs.set(-1)
         self.history_truncated = Counter(
             f"{prefix}_history_truncated",
             "Losses of recorded history noticed: the database is an older copy.",

@@ -15,6 +15,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.cluster import api
+from extender.cluster.features import SchedulerMetrics
 from extender.cluster.files import FileCluster
 from extender.cluster.kubernetes import KubernetesCluster
 from extender.cluster.parse import decode
@@ -40,12 +41,13 @@ from extender.service.asof import AsOf
 from extender.service.barriers import Barriers
 from extender.service.clock import SystemClock
 from extender.service.drift import DriftWatch
+from extender.service.features import FeatureWatch
 from extender.service.feed import Feed
 from extender.service.fleet import Fleet
 from extender.service.leading import Leader
 from extender.service.lease import Identity
 from extender.service.noting import Noter
-from extender.service.ports import Clock, Cluster
+from extender.service.ports import Clock, Cluster, ControlPlane
 from extender.service.projecting import Projector
 from extender.service.protection import Protector
 from extender.service.publishing import Publisher
@@ -168,6 +170,11 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
 class Runnable(Cluster, Protocol):
     """A cluster adapter with a life of its own."""
 
+    @property
+    def control_plane(self) -> ControlPlane | None:
+        """Give what tells of kube-apiserver and kube-scheduler themselves; files have neither."""
+        ...
+
     async def start(self) -> None:
         """Begin to observe; does not wait for the first sync."""
         ...
@@ -189,7 +196,14 @@ async def cluster(settings: Settings, clock: Clock, fence: Callable[[], bool]) -
     """
     if settings.cluster:
         return FileCluster([*settings.cluster], Path(settings.data_dir), clock=clock)
-    return await KubernetesCluster.connect(settings.kubeconfig or None, clock=clock, fence=fence)
+    metrics = SchedulerMetrics(
+        settings.scheduler_metrics_url,
+        ca_file=settings.scheduler_metrics_ca_file,
+        token_file=settings.scheduler_metrics_token_file,
+    )
+    return await KubernetesCluster.connect(
+        settings.kubeconfig or None, clock=clock, fence=fence, scheduler=metrics
+    )
 
 
 def leader(settings: Settings, opened: Store, clock: Clock) -> Leader:
@@ -220,6 +234,8 @@ class Service:
         self.drift = DriftWatch(writer, opened.log, opened.checkpoints, settings.holder)
         self.noter = Noter(writer, opened.mentions)
         self.room = RoomWatch(seen, writer, settings)
+        plane = seen.control_plane
+        self.features = FeatureWatch(seen, plane, writer, clock, settings) if plane else None
         self.reporter = Reporter(seen, self.leader, clock)
         self.protector = Protector(seen, self.leader)
         self.admission = Admission(
@@ -266,6 +282,7 @@ class Service:
             asyncio.create_task(self.admission.run(), name="admission"),
             asyncio.create_task(self.admission.effects.run(), name="effects"),
             asyncio.create_task(self.admission.evictor.run(), name="evictions"),
+            asyncio.create_task(self.admission.letting_go.run(), name="letting go"),
             asyncio.create_task(self.reporter.run(), name="reporter"),
             asyncio.create_task(self.protector.run(), name="protector"),
             asyncio.create_task(self.cluster.broken(), name="cluster"),
@@ -275,6 +292,8 @@ class Service:
             asyncio.create_task(self.noter.run(), name="noter"),
             asyncio.create_task(self.projector.run(), name="projector"),
         }
+        if self.features is not None:
+            loops.add(asyncio.create_task(self.features.run(), name="features"))
         waiting = asyncio.create_task(stopping.wait(), name="stopping")
         try:
             done, _ = await asyncio.wait({*loops, waiting}, return_when=asyncio.FIRST_COMPLETED)

@@ -15,9 +15,8 @@ from extender.cluster import api
 from extender.cluster.client import Answered, ApiServer, Request
 from extender.cluster.informers import Resource
 from extender.core.errors import ClusterUnavailable
+from extender.core.losses import BUILTIN, OURS
 
-BUILTIN: Final = "scheduling.k8s.io"
-OURS: Final = "gang-extender.dev"
 # Newest first; the first version that serves a kind counts. A version that is not named here is
 # not read: its fields may mean something else.
 VERSIONS: Final = {BUILTIN: ("v1beta1", "v1alpha3", "v1alpha2"), OURS: ("v1alpha1",)}
@@ -60,7 +59,7 @@ async def discover(server: ApiServer) -> tuple[Resource, ...]:
         wanted = dict(GROUP_KINDS)
         for version in versions:
             api_version = f"{group}/{version}"
-            for name in await _served(server, api_version):
+            for name in await served_resources(server, api_version):
                 kind = wanted.pop(name, None)
                 if kind is not None:
                     found.append(Resource(name=name, kind=kind, api_version=api_version))
@@ -73,7 +72,7 @@ def serves_ours(found: tuple[Resource, ...]) -> bool:
     return ours >= set(GROUP_KINDS)
 
 
-async def _served(server: ApiServer, api_version: str) -> tuple[str, ...]:
+async def served_resources(server: ApiServer, api_version: str) -> tuple[str, ...]:
     """Name the resources of a version; none when it is not served."""
     try:
         body = await server.call(Request(method="GET", path=f"/apis/{api_version}"))

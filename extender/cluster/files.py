@@ -119,6 +119,8 @@ class FileCluster:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._polling: asyncio.Task[None] | None = None
 
+    control_plane: Final = None  # files have neither kube-apiserver nor kube-scheduler
+
     # --- life
 
     async def start(self) -> None:

@@ -23,6 +23,7 @@ from extender.cluster.bindings import Bindings
 from extender.cluster.client import Answered, ApiServer, Request, load_configuration
 from extender.cluster.discovery import discover, serves_ours
 from extender.cluster.evictions import Evictions
+from extender.cluster.features import FullObjects, SchedulerMetrics
 from extender.cluster.finalizers import write_finalizers
 from extender.cluster.informers import Informer, Resource, Vanished
 from extender.cluster.notices import Notices
@@ -31,6 +32,7 @@ from extender.cluster.world import World
 from extender.core.decisions.protection import Protection
 from extender.core.errors import BindRefused, ClusterUnavailable
 from extender.core.events import EvictionHow
+from extender.core.features import PriorityOf, SchedulerGates, Trial
 from extender.core.groups import kind_of
 from extender.core.ids import GroupKey, NodeName
 from extender.core.view import ClusterView
@@ -43,6 +45,7 @@ SILENT_MS = 15_000  # the age after which nothing is decided from the caches any
 DISCOVER_EVERY_S = 60.0
 DISCOVER_MISSING_S = 5.0  # while our own kinds are not served: somebody is about to install them
 PAUSE_S = 1.0
+GROUP_PRIORITY_MAX = 1_000_000_000  # HighestUserDefinablePriority
 
 
 class KubernetesCluster:
@@ -55,6 +58,7 @@ class KubernetesCluster:
         clock: Clock,
         chance: random.Random | None = None,
         instance: str = "",
+        scheduler: SchedulerMetrics | None = None,
     ) -> None:
         """Prepare; nothing is asked before `start`.
 
@@ -63,6 +67,7 @@ class KubernetesCluster:
             clock: For ages and timestamps.
             chance: Source of jitter, for tests.
             instance: Name of this replica in Events; the host name when empty.
+            scheduler: The metrics of kube-scheduler, where they can be read.
         """
         self._server = server
         self._clock = clock
@@ -73,6 +78,9 @@ class KubernetesCluster:
         self._anchors = Anchors(server)
         self._statuses = Statuses(server, clock)
         self._notices = Notices(server, clock, instance=instance or socket.gethostname())
+        self._full = FullObjects(server, self._a_priority)
+        self._scheduler = scheduler or SchedulerMetrics()
+        self.discoveries = 0
         self._informers: dict[Resource, Informer] = {}
         self._tasks: dict[Resource, asyncio.Task[None]] = {}
         self._background: list[asyncio.Task[None]] = []
@@ -85,7 +93,12 @@ class KubernetesCluster:
 
     @classmethod
     async def connect(
-        cls, kubeconfig: str | None, *, clock: Clock, fence: Callable[[], bool] | None = None
+        cls,
+        kubeconfig: str | None,
+        *,
+        clock: Clock,
+        fence: Callable[[], bool] | None = None,
+        scheduler: SchedulerMetrics | None = None,
     ) -> Self:
         """Find the API server and prepare; `start` follows.
 
@@ -93,6 +106,7 @@ class KubernetesCluster:
             kubeconfig: See `load_configuration`.
             clock: For ages and timestamps.
             fence: Says whether this process may still have effects; asked before each try.
+            scheduler: The metrics of kube-scheduler, where they can be read.
 
         Raises:
             BadInput: There is no usable configuration.
@@ -103,7 +117,7 @@ class KubernetesCluster:
             fence=fence or (lambda: True),
             renew=lambda: load_configuration(kubeconfig),
         )
-        return cls(server, clock=clock)
+        return cls(server, clock=clock, scheduler=scheduler)
 
     # --- life
 
@@ -179,6 +193,32 @@ class KubernetesCluster:
         counts["events_dropped"] = self._notices.dropped
         counts["events_failed"] = self._notices.failed
         return counts
+
+    @property
+    def control_plane(self) -> Self:
+        """Give what tells of kube-apiserver and kube-scheduler themselves."""
+        return self
+
+    async def trials(self) -> tuple[Trial, ...]:
+        """Create full objects on trial; see the port."""
+        return await self._full.trials()
+
+    async def scheduler_gates(self) -> SchedulerGates:
+        """Read the feature gates of kube-scheduler; see the port."""
+        return await self._scheduler.gates()
+
+    def _a_priority(self) -> PriorityOf | None:
+        """Give a class that groups may have; those of Kubernetes itself are too high for them."""
+        known = self._world.priorities
+        found = ((name, known.resolve(None, name, "")) for name in sorted(known.names()))
+        return next(
+            (
+                PriorityOf(name, one.preemption_policy)
+                for name, one in found
+                if one.value <= GROUP_PRIORITY_MAX
+            ),
+            None,
+        )
 
     # --- writing
 
@@ -284,6 +324,7 @@ class KubernetesCluster:
 
     async def _adjust(self, wanted: tuple[Resource, ...]) -> None:
         """Stop what is not served any more, then start what is new."""
+        self.discoveries += set(wanted) != set(self._informers)
         for resource in [one for one in self._informers if one not in wanted]:
             task = self._tasks.pop(resource)
             task.cancel()

@@ -18,6 +18,7 @@ import msgspec
 
 from extender.cluster import api
 from extender.cluster.priorities import Priorities
+from extender.cluster.written import lost_of
 from extender.core.errors import BadInput, BadQuantity
 from extender.core.groups import Blueprint, Group, Mode, Source, composite_key, leaf_key
 from extender.core.ids import GroupKey, GroupKind, NodeName, RootUid
@@ -310,10 +311,11 @@ def group_of(found: api.Group, priorities: Priorities) -> Group:
         workload, template = old.workload.workload_name, old.workload.pod_group_template_name
     priority = priorities.resolve(spec.priority, spec.priority_class_name, spec.preemption_policy)
     basic, minimum = _policy(found)
+    parent, source = parent_of(found), source_of(found)
     return Group(
         key=key_of(found),
         uid=RootUid(found.metadata.uid),
-        parent=parent_of(found) or None,
+        parent=parent or None,
         workload=workload or None,
         template=template or None,
         basic=basic,
@@ -326,7 +328,8 @@ def group_of(found: api.Group, priorities: Priorities) -> Group:
         created_us=micros(found.metadata.creation_timestamp),
         deleting=found.metadata.deletion_timestamp is not None,
         deleted_us=micros(found.metadata.deletion_timestamp),
-        source=source_of(found),
+        source=source,
+        lost=lost_of(found, parent) if source == "builtin" else (),
         resource_version=found.metadata.resource_version,
         api_version=found.api_version,
         conditions=tuple((c.type, c.status, c.reason, c.message) for c in found.status.conditions),

@@ -106,6 +106,7 @@ def pod_of(found: api.Pod, priorities: Priorities, volumes: VolumeFacts = NO_VOL
         name=metadata.name,
         shape=shape_of(found, volumes),
         group=group_named(found),
+        by_field=bool(found.spec.scheduling_group.pod_group_name),
         labels=metadata.labels,
         priority=priority.value,
         scheduler_name=spec.scheduler_name or "default-scheduler",

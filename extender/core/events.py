@@ -40,6 +40,8 @@ TakenHow = Literal["pinned", "higher-priority", "unaware"]
 # outside of the database; epoch: the lease row was older than a lease that somebody held
 TruncationEvidence = Literal["memory", "published", "epoch"]
 
+Known = Literal["on", "off", "unknown"]
+
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
     """Base of all facts. `VERSION` is the version of the shape, stored beside the tag."""
@@ -361,6 +363,28 @@ class RoomMeasured(Fact, frozen=True, kw_only=True):
     rooms: tuple[RoomRecord, ...]
 
 
+class LostField(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A field that the API server does not keep when an object is created."""
+
+    object: str  # version and kind, such as "scheduling.k8s.io/v1alpha3 PodGroup"
+    field: str  # its path, such as "spec.schedulingConstraints"
+    gate: str = ""  # feature gate of kube-apiserver that keeps it, where we know it
+
+
+class FeaturesFound(Fact, frozen=True, kw_only=True):
+    """What kube-apiserver and kube-scheduler were found to do; recorded when it is not what was recorded last.
+
+    A server-side dry run of full objects tells of the first, a metric of the second (DESIGN 9.9).
+    """
+
+    served: tuple[str, ...]  # built-in kinds of groups, as in `LostField.object`
+    lost: tuple[LostField, ...]
+    untested: tuple[str, ...]  # what a dry run did not tell, and why
+    policy: Known  # whether a pod that names a group gets our gate at its creation
+    native: Known  # whether kube-scheduler schedules groups of pods by itself
+    text: str = ""  # how that is known, or why it is not
+
+
 class DriftFound(Fact, frozen=True, kw_only=True):
     """The fold of the log and the cluster disagree."""
 
@@ -414,6 +438,7 @@ AnyFact: TypeAlias = (
     | NodeTopologyChanged
     | RootCompleted
     | RoomMeasured
+    | FeaturesFound
     | DriftFound
     | HistoryTruncated
     | LeaseTaken

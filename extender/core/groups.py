@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from extender.core.ids import GroupKey, GroupKind, RootUid
+from extender.core.losses import loss_text
 from extender.core.pods import Pod
 
 DEPTH_MAX = 4  # levels counting the leaf (KEP-6012; L22 makes it configurable)
@@ -43,6 +44,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     deleting: bool = False
     deleted_us: int = 0  # since when; whole seconds
     source: Source = "crd"
+    lost: tuple[str, ...] = ()  # fields of its spec that it was written with and that were not kept
     resource_version: str = ""
     api_version: str = ""  # where a status is written to
     conditions: tuple[
@@ -290,8 +292,18 @@ def _judged(
         groups=tuple(order),
         children=children,
         members=members,
-        problems=tuple(sorted(set(problems))),
+        # what else is wrong may be wrong because of what was lost
+        problems=tuple(_lost_fields(order) or sorted(set(problems))),
     )
+
+
+def _lost_fields(order: list[Group]) -> list[Problem]:
+    """A constraint that is lost is worse than an error (SPEC E16 and X14)."""
+    return [
+        Problem("E16", loss_text(str(group.key), field))
+        for group in sorted(order, key=lambda g: g.key)
+        for field in group.lost
+    ]
 
 
 def _too_deep(depth_of: Mapping[GroupKey, int]) -> list[Problem]:

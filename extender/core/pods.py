@@ -199,6 +199,7 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     shape: PodShape
     group: GroupKey | None = None  # leaf group it names; the group may not exist
+    by_field: bool = False  # names it by spec.schedulingGroup, which kube-scheduler knows too
     labels: dict[str, str] = {}
     priority: int = 0
     scheduler_name: str = "default-scheduler"

@@ -24,6 +24,7 @@ from extender.core.events import (
     BindFailed,
     DriftFound,
     Event,
+    FeaturesFound,
     GangAdmitted,
     GangExtended,
     GangRefused,
@@ -149,6 +150,7 @@ class ReservationState(msgspec.Struct, frozen=True, kw_only=True):
     truncated_epoch: Epoch = Epoch(
         0
     )  # of the newest HistoryTruncated: what is older was compared then
+    features: FeaturesFound | None = None  # what was found last
 
 
 EMPTY = ReservationState()
@@ -231,7 +233,7 @@ class Folding:
     """
 
     __slots__ = (
-        "_at_us", "_claimed_on", "_claims_changed", "_epoch", "_held_before", "_held_on", "_known",
+        "_at_us", "_claimed_on", "_claims_changed", "_epoch", "_features", "_held_before", "_held_on", "_known",
         "_opened", "_preemptions", "_root_of", "_roots", "_truncated_epoch", "_versions", "_vetoed", "_vetoes", "_vetoes_before", "position",
     )  # fmt: skip
 
@@ -240,6 +242,7 @@ class Folding:
         self._epoch = state.epoch
         self._at_us = state.at_us
         self._truncated_epoch = state.truncated_epoch
+        self._features = state.features
         self._opened: _Open = dict if bulk else cast("_Open", Map.mutate)
         self._known = self._opened(state.roots)  # without those in `_roots`, or as they were
         self._roots: dict[RootUid, _Root] = {}  # touched
@@ -282,6 +285,7 @@ class Folding:
             preemptions=self._preemptions,
             claimed_on=self._claimed_on,
             truncated_epoch=self._truncated_epoch,
+            features=self._features,
         )
 
     def apply(self, events: Iterable[Event]) -> None:
@@ -361,6 +365,8 @@ class Folding:
                 self._preempt(event, fact)
             case HistoryTruncated():
                 self._truncated_epoch = event.epoch
+            case FeaturesFound() as fact:
+                self._features = fact
             case BarrierExpired() | BindFailed() | DriftFound() | LeaseTaken() | RoomMeasured():
                 pass
 

@@ -24,6 +24,7 @@ from extender.core.decisions.differences import Circumstances, Nominations
 from extender.core.decisions.evictions import decide_evictions
 from extender.core.decisions.holds import cleared
 from extender.core.decisions.leaving import held_below, is_leaving, leaving
+from extender.core.decisions.native import never_at_bind
 from extender.core.decisions.preemption import (
     decide_preemption,
     still_makes_room,
@@ -40,7 +41,7 @@ from extender.core.events import (
 )
 from extender.core.groups import Forest, Tree
 from extender.core.ids import GroupKey, NodeName, PlanId, PodUid, RootUid
-from extender.core.planner.placement import Plan, PlanRequest, Verdict
+from extender.core.planner.placement import Plan, PlanRequest, Refusal, Search, Verdict
 from extender.core.planner.preempt import NoPreemption
 from extender.core.planner.search import Later
 from extender.core.state import Reservation, ReservationState
@@ -49,6 +50,7 @@ from extender.service.barriers import Barriers
 from extender.service.effects import Effects
 from extender.service.evicting import Evictor
 from extender.service.leading import Leader
+from extender.service.letting_go import LettingGo
 from extender.service.planning import Planner
 from extender.service.ports import Clock, Cluster, DecisionInput, DecisionInputs
 from extender.service.preempting import (
@@ -106,6 +108,7 @@ class Admission:
         self._settings = settings
         self.effects = Effects(cluster, leader, barriers.waits)
         self.evictor = Evictor(cluster, leader, clock, settings)
+        self.letting_go = LettingGo(cluster, leader)
         self.planner = Planner()
         self._warm = False  # whether its process was started ahead
         self.forest: Forest = FOREST_EMPTY
@@ -187,6 +190,7 @@ class Admission:
         self.effects.sync(view, state)
         if self._settings.refused_gates == "lift":
             self.effects.show(refused_members(state, self.forest))
+        self.letting_go.sync(state, self.forest)
         self.evictor.sync(view, state)
         self._reporter.sync(view, state, self.forest, self.evictor.holdups)
 
@@ -333,6 +337,8 @@ class Admission:
         current, request = self._request(tree)
         if current is None or request is None:
             return False
+        if self._kept_from_bind(current, request):
+            return False
         view, uid = self._cluster.view(), tree.root.uid
         pending = under_way(self._leader.speculative, uid)
         if self._refused.holds(uid, request):
@@ -354,6 +360,21 @@ class Admission:
             METRICS.planned(answer, self._clock.monotonic_ms() - started_ms)
             self._decided(current, request, answer, self.planner.encode(request))
         return False
+
+    def _kept_from_bind(self, tree: Tree, request: PlanRequest) -> bool:
+        """Record of a tree that holds nothing yet why kube-scheduler itself would never let it come to bind."""
+        state = self._leader.speculative
+        root = state.roots.get(tree.root.uid)
+        if root is not None and (root.held or root.bound):
+            return False
+        reasons = never_at_bind(tree, state.features)
+        if not reasons:
+            return False
+        nothing = Search(nodes=0, exhausted=True)
+        refusal = Refusal(outcome="waiting", status="Wait", reasons=reasons, search=nothing)
+        recipe = self._recipe("", "group scheduling of kube-scheduler")
+        self._recording.soon(decide_verdict(state, tree, request, refusal, recipe))
+        return True
 
     def _leaves(self, view: ClusterView) -> Mapping[GroupKey, int]:
         """Give the leaves of units that are being evicted."""

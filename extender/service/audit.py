@@ -14,6 +14,7 @@ from extender.core.events import (
     BindFailed,
     DriftFound,
     Event,
+    FeaturesFound,
     GangAdmitted,
     GangExtended,
     GangRefused,
@@ -34,6 +35,7 @@ from extender.core.events import (
     RootObserved,
     VictimEvicted,
 )
+from extender.core.features import losses
 from extender.core.ids import Position, RootUid
 from extender.service.ports import AuditReader, EventFilter
 
@@ -148,6 +150,8 @@ def summary(fact: AnyFact) -> str:  # noqa: C901, PLR0911, PLR0912 -- one arm pe
             return fact.why
         case RoomMeasured():
             return _room(fact)
+        case FeaturesFound():
+            return _features(fact)
         case DriftFound():
             return f"{fact.kind}: {fact.object} {fact.text}"
         case HistoryTruncated():
@@ -211,6 +215,15 @@ def _room(fact: RoomMeasured) -> str:
         for r in fact.rooms
     ]
     return "largest free room: " + (", ".join(rooms) or "no node takes pods")
+
+
+def _features(fact: FeaturesFound) -> str:
+    served = ", ".join(fact.served) or "no built-in groups"
+    lost = ", ".join(losses(fact)) or "nothing"
+    return (
+        f"kube-apiserver serves {served} and drops {lost}; "
+        f"group scheduling of kube-scheduler itself: {fact.native}"
+    )
 
 
 class Audit:

@@ -24,6 +24,7 @@ from extender.core.decisions.requests import GATE
 from extender.core.decisions.turns import comes_later, spread_rules, whose_turn
 from extender.core.decisions.verbs import reservation_of
 from extender.core.errors import BindRefused, ClusterUnavailable
+from extender.core.features import native_on
 from extender.core.ids import PlanId, PodUid, RootUid
 from extender.core.pods import Pod
 from extender.core.preemptions import Claim
@@ -87,6 +88,7 @@ class Effects:
         current: dict[PodUid, PlanId] = {}
         later: set[PodUid] = set()
         in_turn: list[Reservation] = []  # spread: some of them may go now
+        at_once = native_on(state.features)
         gone: list[Reservation] = []
         for held in state.held_on.values():
             for reservation in held.values():
@@ -94,6 +96,11 @@ class Effects:
                 if known or _done(view, reservation):
                     current[reservation.uid] = reservation.plan
                     gone.append(reservation)
+                elif at_once and _named_by_field(view, reservation):
+                    current[reservation.uid] = (
+                        reservation.plan
+                    )  # no turns: it waits for all of a group
+                    fresh.append(reservation)
                 elif comes_later(view, state, reservation, self._at_bind):
                     later.add(reservation.uid)
                 elif spread_rules(view, reservation):
@@ -242,6 +249,11 @@ def promises(state: ReservationState) -> Iterator[Promised]:
         for claims in preemption.claims.values():
             for claim in claims:
                 yield Promised(preemption.id, root_uid, claim)
+
+
+def _named_by_field(view: ClusterView, reservation: Reservation) -> bool:
+    pod = view.pods.get(reservation.uid)
+    return pod is not None and pod.by_field
 
 
 def _done(view: ClusterView, reservation: Reservation) -> bool:

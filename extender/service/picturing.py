@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from extender.core.events import FeaturesFound
+from extender.core.features import losses
 from extender.core.ids import NodeName, RootUid
 from extender.core.preemptions import Preemption
 from extender.core.state import BoundMember, Reservation, ReservationState, RootState, standing
@@ -14,6 +16,7 @@ from extender.service.audit import rfc3339
 from extender.service.stateview import (
     Brief,
     Compared,
+    ControlPlaneAt,
     GangAt,
     GangChange,
     GroupAt,
@@ -57,7 +60,21 @@ def picture(state: ReservationState, scope: Scope) -> Pictured:
         gangs=gangs,
         nodes=nodes,
         preemptions=[_preemption_at(p) for p in preemptions],
+        control_plane=_control_plane(state.features),
         not_known=_not_known(roots, scope),
+    )
+
+
+def _control_plane(found: FeaturesFound | None) -> ControlPlaneAt | None:
+    if found is None:
+        return None
+    return ControlPlaneAt(
+        served=list(found.served),
+        dropped=losses(found),
+        untested=list(found.untested),
+        policy=found.policy,
+        native=found.native,
+        text=found.text,
     )
 
 

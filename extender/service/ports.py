@@ -12,6 +12,7 @@ import msgspec
 
 from extender.core.decisions.protection import Protection
 from extender.core.events import Event, EvictionHow
+from extender.core.features import SchedulerGates, Trial
 from extender.core.ids import Epoch, GroupKey, NodeName, PlanId, PodUid, Position, RootUid
 from extender.core.view import ClusterView
 
@@ -368,6 +369,24 @@ class Anchor(Protocol):
         Raises:
             ClusterUnavailable: Not done, or not known to be; the next one will do.
         """
+        ...
+
+
+class ControlPlane(Protocol):
+    """What kube-apiserver and kube-scheduler say of themselves (DESIGN 9.9)."""
+
+    discoveries: int  # changes whenever other kinds of groups are served than before
+
+    async def trials(self) -> Sequence[Trial]:
+        """Create full objects on trial, and give what would have been stored; changes nothing.
+
+        Raises:
+            ClusterUnavailable: No answer; nothing is known.
+        """
+        ...
+
+    async def scheduler_gates(self) -> SchedulerGates:
+        """Read the feature gates of kube-scheduler; every trouble is an answer."""
         ...
 
 

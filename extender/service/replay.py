@@ -15,7 +15,7 @@ import msgspec
 from immutables import Map
 
 from extender.core.errors import CorruptLog
-from extender.core.events import GroupRecord
+from extender.core.events import FeaturesFound, GroupRecord
 from extender.core.ids import Epoch, NodeName, PlanId, PodUid, Position, RootUid
 from extender.core.preemptions import Claim, Preemption, Victim, claimed_on
 from extender.core.state import (
@@ -91,6 +91,7 @@ class _Saved(msgspec.Struct, frozen=True):
     vetoes: tuple[tuple[VetoKey, VetoState], ...]
     truncated_epoch: int
     preemptions: tuple[_SavedPreemption, ...]
+    features: FeaturesFound | None
 
 
 def encode_state(state: ReservationState) -> bytes:
@@ -114,6 +115,7 @@ def encode_state(state: ReservationState) -> bytes:
         tuple(state.vetoes.items()),
         state.truncated_epoch,
         tuple(_saved(p) for p in state.preemptions.values()),
+        state.features,
     )
     return zlib.compress(msgspec.msgpack.encode(saved), 1)
 
@@ -179,6 +181,7 @@ def _rebuilt(saved: _Saved) -> ReservationState:
         preemptions=preemptions,
         claimed_on=claimed_on(preemptions.values()),
         truncated_epoch=Epoch(saved.truncated_epoch),
+        features=saved.features,
     )
 
 

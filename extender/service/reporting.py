@@ -19,6 +19,7 @@ from extender.core.decisions.oddities import oddities, template_mismatches
 from extender.core.decisions.requests import foreign_gates
 from extender.core.decisions.verbs import TAKEN, pending_reason, suspect_rules
 from extender.core.errors import BindRefused, ClusterUnavailable
+from extender.core.features import native_on
 from extender.core.groups import PODS_DIFFER, Forest, Group, Tree
 from extender.core.identity import same_objects
 from extender.core.ids import GroupKey, PodUid, RootUid
@@ -31,6 +32,8 @@ from extender.service.ports import Clock, Cluster, Condition, Notice
 log = logging.getLogger(__name__)
 
 MISMATCH = "TemplateMismatch"
+# Ours alone: stands on built-in PodGroups while kube-scheduler writes their usual condition itself (SPEC F).
+EXPLAINED = "PlacementExplained"
 NOTICES_PER_TREE_MAX = 100  # pods of one tree that get an Event of their own per change of reason
 NO_HOLDUPS: Final[Mapping[RootUid, str]] = {}
 SETTLED_MS = 1_000  # a reason that stands shorter is not told: objects of a tree come one by one
@@ -62,7 +65,8 @@ class Reporter:
         self._jobs: asyncio.Queue[_ConditionJob | Notice] = asyncio.Queue()
         self._leaves: dict[GroupKey, _Leaf] = {}
         self._trees: dict[RootUid, tuple[object, ...]] = {}  # what conditions were last made from
-        self._made: tuple[Any, ...] = (None,) * 8  # what everything was last said from, ...
+        self._made: tuple[Any, ...] = (None,) * 9  # what everything was last said from, ...
+        self._native = False  # kube-scheduler writes conditions of built-in PodGroups
         self._said_all = False  # ... if nothing of it waits to settle
         self._wrote: dict[tuple[GroupKey, str, str], Condition] = {}
         self._warned: dict[GroupKey, tuple[str, ...]] = {}
@@ -87,7 +91,7 @@ class Reporter:
         """
         made = (
             forest, state.roots, state.root_of, view.groups, view.members, view.blueprints,
-            view.generation, dict(holdups),
+            native_on(state.features), view.generation, dict(holdups),
         )  # fmt: skip
         if (
             self._said_all
@@ -96,6 +100,9 @@ class Reporter:
         ):
             return
         self._made = made
+        native = native_on(state.features)
+        if native != self._native:
+            self._native, self._trees = native, {}  # what was said stands under another type
         trees: dict[RootUid, tuple[object, ...]] = {}
         for tree in forest.trees.values():
             root = state.roots.get(tree.root.uid)
@@ -123,6 +130,10 @@ class Reporter:
     def _condition(self, group: Group, wanted: Condition | None) -> None:
         if wanted is None or group.source == "pod":
             return
+        for condition in _spoken(group, wanted, native=self._native):
+            self._put(group, condition)
+
+    def _put(self, group: Group, wanted: Condition) -> None:
         stored = {c[0]: c for c in group.conditions}.get(wanted.type)
         placed = stored is not None and stored[1] == "True" and wanted.type == _type(group)
         if placed and wanted.status != "True":
@@ -253,6 +264,22 @@ def _mismatch(*, status: str, reason: str, text: str) -> Condition:
 
 def _type(group: Group) -> str:
     return f"{group.key.kind}InitiallyScheduled"
+
+
+def _spoken(group: Group, wanted: Condition, *, native: bool) -> tuple[Condition, ...]:
+    """Say it under types of which we are the only writer.
+
+    Its own group scheduling makes kube-scheduler write `PodGroupInitiallyScheduled` (1.36: `PodGroupScheduled`) of
+    built-in PodGroups; it writes none of composites. What we once said under our own type is kept true.
+    """
+    if wanted.type != _type(group):
+        return (wanted,)
+    explained = msgspec.structs.replace(wanted, type=EXPLAINED)
+    if native and group.source == "builtin" and group.key.kind == "PodGroup":
+        return (explained,)
+    if any(stored[0] == EXPLAINED for stored in group.conditions):
+        return (wanted, explained)
+    return (wanted,)
 
 
 def _condition_of(

@@ -39,6 +39,7 @@ from extender.core.errors import (
     StoreUnavailable,
 )
 from extender.core.events import Draft
+from extender.core.features import worth_saying
 from extender.core.ids import NodeName, PlanId, RootUid
 from extender.core.pods import Pod
 from extender.service.admission import Admission
@@ -131,7 +132,9 @@ class Scheduling:
         return (
             Check("lease", not lease, lease),
             Check("history", not lost, lost),
-            Check("cluster", not cluster, cluster),
+            Check(
+                "cluster", not cluster, cluster or worth_saying(self._leader.acknowledged.features)
+            ),
             Check("reconciled", passed, "" if passed else "no pass since the lease was taken"),
         )
 

@@ -126,6 +126,21 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     nodes: int
 
 
+class ControlPlaneAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What kube-apiserver and kube-scheduler were found to do by themselves."""
+
+    served: list[str]  # built-in kinds of groups, with their versions
+    dropped: list[
+        str
+    ]  # fields that kube-apiserver does not keep, of which kinds, and the gate that is off
+    untested: list[str]
+    policy: (
+        str  # on | off | unknown: whether a pod that names a group gets our gate at its creation
+    )
+    native: str  # on | off | unknown: group scheduling of kube-scheduler itself
+    text: str  # how that is known, or why it is not
+
+
 class Pictured(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A part of a state."""
 
@@ -133,6 +148,7 @@ class Pictured(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     gangs: list[GangAt]  # by name
     nodes: list[NodeAt]  # by name; those on which a gang had something
     preemptions: list[PreemptionAt]  # by position
+    control_plane: ControlPlaneAt | None  # None: not found out until then
     not_known: list[str]  # sentences: what the log cannot tell
 
 

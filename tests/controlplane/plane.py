@@ -177,6 +177,7 @@ class ControlPlane:
         gates: Mapping[str, bool] | None = None,
         flags: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        port: int | None = None,
         wait: bool = True,
     ) -> Process:
         """Start a kube-scheduler and wait until its caches are synced.
@@ -189,6 +190,7 @@ class ControlPlane:
             gates: Its feature gates; none, because ours is the stock scheduler at its defaults.
             flags: More flags.
             environment: More environment variables.
+            port: Where it serves its metrics, for who must know before it starts; a free one.
             wait: Whether to wait; without, call `wait_for_scheduler`.
         """
         data = dict(yaml.safe_load(config) if isinstance(config, str) else config)
@@ -199,7 +201,7 @@ class ControlPlane:
         connection["kubeconfig"] = str(self.kubeconfig(user))
         file = self.folder / f"{name}.yaml"
         file.write_text(yaml.safe_dump(data), encoding="utf-8")
-        port = free_port()
+        port = port or free_port()
         command = [
             str(self.binaries / "kube-scheduler"),
             # Nobody's metrics need protection here, and DESIGN 9.9 reads them.

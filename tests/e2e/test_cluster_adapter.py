@@ -17,12 +17,13 @@ import pytest
 from extender.cluster.kubernetes import KubernetesCluster
 from extender.core.decisions.protection import FINALIZER, decide_protection
 from extender.core.errors import BindRefused, ClusterUnavailable
+from extender.core.features import NAME, SchedulerGates, features_of
 from extender.core.groups import composite_key, leaf_key
 from extender.core.ids import Epoch, GroupKey, NodeName, PlanId, PodUid, Position, RootUid
 from extender.core.pods import Pod
 from extender.service.clock import SystemClock
 from extender.service.ports import Binding, Condition, Mark, Notice, PodRef
-from tests.controlplane.api import Api
+from tests.controlplane.api import Api, ApiError
 from tests.controlplane.objects import a_node, a_pod, path_of
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.waiting import TIMEOUT_S, eventually
@@ -320,3 +321,30 @@ async def test_without_the_right_it_is_not_known_what_was_published(
             await cluster.publish(Mark(position=Position(1), epoch=Epoch(1), chain=bytes(32)))
     finally:
         plane.kubectl("apply", "--server-side", "-f", str(KUBERNETES / "rbac.yaml"))
+
+
+async def test_full_objects_are_tried_and_never_made(
+    plane: ControlPlane, api: Api, cluster: KubernetesCluster
+) -> None:
+    """Our rights suffice for the dry runs, and for nothing else there: an object that is meant is refused."""
+    trials = await cluster.trials()
+    assert [t.problem for t in trials if t.kept is None] == []
+    found = features_of(trials, SchedulerGates({}), GATE["name"], None)
+    gates = {(one.object.split()[-1], one.gate) for one in found.lost}
+    assert ("PodGroup", "DRAWorkloadResourceClaims") in gates
+    assert (("PodGroup", "TopologyAwareWorkloadScheduling") in gates) == (plane.minor == "1.36")
+    assert "Pod" not in {kind for kind, _ in gates}
+    pods = f"/api/v1/namespaces/{NAME}/pods"
+    body = dict(next(t.sample.body for t in trials if t.sample.plural == "pods"))
+    async with plane.api("extender") as mine:
+
+        async def refused() -> bool:  # the policy works a moment after it was applied
+            try:
+                await mine.post(pods, body)
+            except ApiError as error:
+                return "dry runs only" in str(error)
+            await api.delete(f"{pods}/{NAME}", {"gracePeriodSeconds": 0})
+            return False
+
+        await eventually(refused)
+    assert (await api.get(pods))["items"] == []

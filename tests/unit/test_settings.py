@@ -33,6 +33,8 @@ def test_every_field_is_a_variable():
     """Each field is read from GANG_EXTENDER_<FIELD>; an empty variable is no variable."""
     odd = {"listen": "127.0.0.1:9", "log_level": "DEBUG", "barrier_timeout_s": "12"}
     odd |= {"preemption": "off", "eviction": "evict", "refused_gates": "lift"}
+    odd |= {"preemption": "off", "eviction": "evict"}
+    odd["scheduler_metrics_url"] = "https://localhost:10259/metrics"
     for field in msgspec.structs.fields(Settings):
         text = odd.get(field.name, "7" if field.type in (int, float) else "x")
         if field.name == "bind_timeout_s":
@@ -71,3 +73,29 @@ def test_ipv6_and_data_home():
     assert load({}, listen="[::1]:8000").host_port == ("::1", 8000)
     assert default_data_dir({"XDG_DATA_HOME": "/data"}) == "/data/gang-extender"
     assert default_data_dir({}) == "/var/lib/.local/share/gang-extender"
+
+
+@pytest.mark.parametrize(
+    ("url", "fault"),
+    [
+        ("10.0.0.1:10259", "is not a URL"),
+        ("ftp://127.0.0.1/metrics", "is not a URL"),
+        ("https://10.0.0.1:10259/metrics", "CA of kube-scheduler's certificate"),
+        ("http://10.0.0.1:10259/metrics", "CA of kube-scheduler's certificate"),
+        ("http://[::1", "is not a URL"),
+    ],
+)
+def test_a_token_is_not_sent_to_whoever_answers(url, fault):
+    with pytest.raises(BadInput, match=fault) as told:
+        load({"GANG_EXTENDER_SCHEDULER_METRICS_URL": url})
+    assert url in str(told.value)
+
+
+def test_metrics_of_kube_scheduler_on_this_machine_or_with_a_ca():
+    local = {"GANG_EXTENDER_SCHEDULER_METRICS_URL": "https://127.0.0.1:10259/metrics"}
+    assert load(local).scheduler_metrics_url.endswith("/metrics")
+    far = {
+        "GANG_EXTENDER_SCHEDULER_METRICS_URL": "https://10.0.0.1:10259/metrics",
+        "GANG_EXTENDER_SCHEDULER_METRICS_CA_FILE": "/ca.crt",
+    }
+    assert load(far).scheduler_metrics_ca_file == "/ca.crt"

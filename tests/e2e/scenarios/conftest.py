@@ -20,7 +20,8 @@ import yaml
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.livedin import Neighbourhood
 from tests.controlplane.objects import path_of
-from tests.controlplane.plane import ControlPlane
+from tests.controlplane.plane import ControlPlane, native_switches
+from tests.controlplane.processes import free_port
 from tests.controlplane.waiting import TIMEOUT_S, eventually
 from tests.e2e.conftest import NEWEST, require_programs, sweep
 from tests.e2e.scenarios.aftermath import check_aftermath, check_room
@@ -291,6 +292,13 @@ def of_pod(facts: list[dict[str, Any]], uid: str) -> list[str]:
     return [f"{f['position']} {f['time']} {f['type']}: {f['summary']}" for f in mine]
 
 
+def native_gates(minor: str) -> dict[str, bool]:
+    """Give the gates that switch kube-scheduler's own group scheduling on, as far as a version has it."""
+    if minor == "1.36":  # in 1.37 GenericWorkload contains the other one
+        return {"GenericWorkload": True, "GangScheduling": True}
+    return native_switches(minor)["--feature-gates"]
+
+
 def scheduler_config(extender_url: str) -> dict[str, Any]:
     """Give the configuration of deploy/, pointed at a test's server."""
     data = yaml.safe_load((DEPLOY / "scheduler-config.yaml").read_text())
@@ -332,13 +340,20 @@ async def story(
     settings: dict[str, str] = {}
     for marker in request.node.iter_markers("settings"):
         settings |= marker.kwargs
+    port = free_port()
+    gates: dict[str, bool] = {}
+    if request.node.get_closest_marker("native_gangs"):
+        gates = native_gates(site.minor)
+        settings["scheduler_metrics_url"] = f"https://127.0.0.1:{port}/metrics"
     async with site.api() as api, Proxy(site.url, site.ca_file) as server:
         service = Service(site, tmp_path, database_url, api_url=server.url, **settings)
         async with Proxy(service.url) as verbs:
             try:
                 async with neighbourhood(site, lived_in) as neighbours:
                     await service.start()
-                    site.start_scheduler(scheduler_config(verbs.url), wait=False)
+                    site.start_scheduler(
+                        scheduler_config(verbs.url), gates=gates, port=port, wait=False
+                    )
                     await asyncio.to_thread(site.wait_for_scheduler)
                     cast = Story(site, api, service, verbs, server, neighbours)
                     yield cast
@@ -354,11 +369,14 @@ async def story(
 
 
 async def sweep_groups(api: Api) -> None:
-    """Delete all groups of both kinds; whether our service lets them go is for the tests of that."""
-    for kind in ("podgroups", "compositepodgroups"):
-        path = f"/apis/{OURS}/namespaces/default/{kind}"
-        await api.delete(path)
-        for item in (await api.get(path))["items"]:
-            with contextlib.suppress(ApiError):  # it has gone by itself
-                name = item["metadata"]["name"]
-                await api.patch(f"{path}/{name}", {"metadata": {"finalizers": None}})
+    """Delete all groups, ours and built-in; whether our service lets ours go is for the tests of that."""
+    versions = (await api.get("/apis/scheduling.k8s.io"))["versions"]
+    for version in (OURS, *(one["groupVersion"] for one in versions)):
+        served = (await api.get(f"/apis/{version}"))["resources"]
+        for kind in {one["name"] for one in served} & {"podgroups", "compositepodgroups"}:
+            path = f"/apis/{version}/namespaces/default/{kind}"
+            await api.delete(path)
+            for item in (await api.get(path))["items"]:
+                with contextlib.suppress(ApiError):  # it has gone by itself
+                    name = item["metadata"]["name"]
+                    await api.patch(f"{path}/{name}", {"metadata": {"finalizers": None}})

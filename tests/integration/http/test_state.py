@@ -43,7 +43,17 @@ async def get(client, path, status=200, **headers):
         return await reply.json(content_type=None) if status != 304 else None, reply.headers
 
 
-STATE = {"totals", "gangs", "nodes", "preemptions", "not_known", "as_of", "log", "scope"}
+STATE = {
+    "totals",
+    "gangs",
+    "nodes",
+    "preemptions",
+    "control_plane",
+    "not_known",
+    "as_of",
+    "log",
+    "scope",
+}
 GANG = {
     "gang", "uid", "kind", "priority", "state", "reserved", "bound", "outcome", "reasons", "answered",
     "answer_position", "observed", "admitted", "plan", "groups", "members",

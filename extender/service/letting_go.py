@@ -1,0 +1,58 @@
+"""Lift our gate of members without room, where kube-scheduler's own group scheduling waits for them (DESIGN 9.9)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from extender.core.decisions.native import to_let_go
+from extender.core.errors import BindRefused, ClusterUnavailable
+from extender.core.groups import Forest
+from extender.core.ids import PodUid
+from extender.core.state import ReservationState
+from extender.service.leading import Leader
+from extender.service.ports import Cluster, PodRef
+
+log = logging.getLogger(__name__)
+
+WORKERS = 4  # beside those that carry admissions out
+PAUSE_S = 0.5
+
+
+class LettingGo:
+    """Works off gates; what fails is found again by the next pass."""
+
+    def __init__(self, cluster: Cluster, leader: Leader) -> None:
+        self._cluster = cluster
+        self._leader = leader
+        self._queue: asyncio.Queue[PodRef] = asyncio.Queue()
+        self._asked: set[PodUid] = set()  # to be done, or done and not seen yet
+
+    def sync(self, state: ReservationState, forest: Forest) -> None:
+        """Take on the members that are held and must not be."""
+        wanted = {pod.uid: pod for pod in to_let_go(state, forest)}
+        for uid in wanted.keys() - self._asked:
+            pod = wanted[uid]
+            self._queue.put_nowait(PodRef(namespace=pod.namespace, name=pod.name, uid=uid))
+        self._asked = set(wanted)
+
+    async def run(self) -> None:
+        """Work for ever."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(WORKERS):
+                group.create_task(self._work(), name=f"letting go {number}")
+
+    async def _work(self) -> None:
+        while True:
+            pod = await self._queue.get()
+            await self._leader.until_may_act()
+            if pod.uid not in self._asked:
+                continue  # its tree was given back meanwhile
+            try:
+                await self._cluster.lift_gate(pod)
+            except BindRefused as error:
+                log.info("member not let go", extra={"pod": pod.name, "error": str(error)})
+            except ClusterUnavailable as error:
+                log.warning("member not let go yet", extra={"pod": pod.name, "error": str(error)})
+                await asyncio.sleep(max(PAUSE_S, error.retry_after_s))
+                self._asked.discard(pod.uid)  # the next pass asks again

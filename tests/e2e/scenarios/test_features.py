@@ -1,0 +1,160 @@
+"""Feature gates of others: fields that kube-apiserver drops, and kube-scheduler's own group scheduling (DESIGN 9.9).
+
+Asked of the real programs: what the probe says of them, and what becomes of trees. kube-apiserver 1.36 as the site
+runs it has GenericWorkload alone, so its PodGroups lose most fields.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.builders import RACK, a_group, a_node, a_pod
+from tests.e2e.scenarios.conftest import Story, member, real
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+GPU = {"nvidia.com/gpu": 8}
+VERSIONS = {"1.36": "scheduling.k8s.io/v1alpha2", "1.37": "scheduling.k8s.io/v1alpha3"}
+USUAL = "PodGroupInitiallyScheduled"
+THEIRS = {"1.36": "PodGroupScheduled", "1.37": USUAL}  # what kube-scheduler itself writes
+EXPLAINED = "PlacementExplained"
+Object = dict[str, Any]
+
+
+def nodes(first: int, count: int) -> list[Object]:
+    return [a_node(f"n{i}", {RACK: f"r{i // 2}"}, gpu=8) for i in range(first, first + count)]
+
+
+def members(group: str, count: int, **spec: Any) -> list[Object]:
+    """Make pods that name a group by the field, as controllers of 1.36 and later do."""
+    field = {"schedulingGroup": {"podGroupName": group}}
+    return [a_pod(f"{group}-{n}", requests=GPU, **field, **spec) for n in range(count)]
+
+
+def gang(story: Story, name: str, pods: int, minimum: int = 0, **more: Any) -> list[Object]:
+    """Make a built-in group and its pods."""
+    version = VERSIONS[story.plane.minor]
+    return [a_group(name, gang=minimum or pods, version=version, **more), *members(name, pods)]
+
+
+async def group_of(story: Story, name: str) -> Object:
+    version = VERSIONS[story.plane.minor]
+    found: Object = await story.api.get(f"/apis/{version}/namespaces/default/podgroups/{name}")
+    return found
+
+
+async def conditions_of(story: Story, name: str) -> dict[str, Object]:
+    group = await group_of(story, name)
+    return {c["type"]: c for c in group.get("status", {}).get("conditions", [])}
+
+
+async def until_condition(story: Story, name: str, type_: str, words: str) -> None:
+    async def told() -> bool:
+        return words in (await conditions_of(story, name)).get(type_, {}).get("message", "")
+
+    await story.until(told)
+
+
+def lost(fact: Object) -> set[tuple[str, str, str]]:
+    """Give kind, field and gate of everything that is lost."""
+    return {(x["object"].split()[-1], x["field"], x["gate"]) for x in fact["data"]["lost"]}
+
+
+@pytest.mark.kubernetes("1.36")
+@pytest.mark.lived_in("long")
+async def test_a_tree_that_lost_a_constraint_is_refused(story: Story) -> None:
+    """Gates off in kube-apiserver: the fact names what is lost, and no gang is placed without its constraint."""
+    found = await story.until_fact("FeaturesFound", policy="on")
+    assert found["data"]["served"] == [
+        f"{VERSIONS['1.36']} PodGroup",
+        f"{VERSIONS['1.36']} Workload",
+    ]
+    assert found["data"]["untested"] == []
+    assert found["data"]["native"] == "off"
+    here = {(field, gate) for kind, field, gate in lost(found) if kind == "PodGroup"}
+    assert {
+        ("spec.schedulingConstraints", "TopologyAwareWorkloadScheduling"),
+        ("spec.disruptionMode", "WorkloadAwarePreemption"),
+        ("spec.resourceClaims", "DRAWorkloadResourceClaims"),
+    } <= here
+    ready = await story.service.get("/readyz")
+    (check,) = [c for c in ready["checks"] if c["name"] == "cluster"]
+    assert "kube-apiserver drops" in check["reason"]
+
+    await story.create(*nodes(0, 4), *gang(story, "lost", 2, topo=RACK))
+    invalid = await story.until_fact("RootInvalid", "default/lost")
+    (problem,) = invalid["data"]["problems"]
+    assert "PodGroup/default/lost was created with spec.schedulingConstraints" in problem
+    assert "switch feature gate TopologyAwareWorkloadScheduling on in kube-apiserver" in problem
+    await until_condition(story, "lost", USUAL, "spec.schedulingConstraints")
+
+    # Who asks for nothing that is lost is placed, and so is the same tree in our kinds.
+    await story.create(*gang(story, "plain", 2))
+    await story.until_bound(2, "plain")
+    await story.create(a_group("ours", gang=2, topo=RACK))
+    await story.create(*(member(f"ours-{n}", "ours", requests=GPU) for n in range(2)))
+    places = await story.until_bound(2, "ours")
+    assert len({int(node[1:]) // 2 for node in places.values()}) == 1
+    assert not await story.bound("lost")
+    await story.check_facts()
+
+
+@pytest.mark.kubernetes("1.37", "1.36")
+@pytest.mark.native_gangs
+@pytest.mark.lived_in("long")
+async def test_beside_the_group_scheduling_of_kube_scheduler(story: Story) -> None:
+    """Native scheduling on: our plans decide, its cycles carry them out, and each condition has one writer."""
+    found = await story.until_fact("FeaturesFound", native="on")
+    assert "GenericWorkload=true" in found["data"]["text"]
+    await story.create(*nodes(0, 3), *gang(story, "train", 5, 4))
+    await until_condition(story, "train", EXPLAINED, "PodGroup default/train needs 4 pods")
+    assert not await story.bound()
+    await story.create(*nodes(3, 1))  # room for the minimum, none for the fifth
+    await story.until_bound(4, "train")
+    await story.until_fact("GangSatisfied", "default/train")
+    await until_condition(story, "train", EXPLAINED, "the minimum of the tree is met")
+
+    theirs = THEIRS[story.plane.minor]
+
+    async def told() -> bool:
+        return (await conditions_of(story, "train")).get(theirs, {}).get("status") == "True"
+
+    await story.until(told)
+    await story.create(*nodes(4, 1))
+    await story.until_bound(5, "train")
+    assert writers(await group_of(story, "train")) == {
+        theirs: {"kube-scheduler"},
+        EXPLAINED: {"gang-extender"},
+    }
+    await kept_from_bind(story)
+    await story.check_facts()
+
+
+async def kept_from_bind(story: Story) -> None:
+    """Trees that kube-scheduler would keep from bind for ever hold no room, and say why."""
+    await story.create(*nodes(5, 4), a_group("ours", gang=2), *members("ours", 2))
+    refused = await story.until_fact("GangRefused", "default/ours")
+    (reason,) = refused["data"]["reasons"]
+    assert "name the group by label gang-extender.dev/pod-group instead" in reason
+    await story.create(a_group("mixed", gang=2, version=VERSIONS[story.plane.minor]))
+    by_label = real(member("mixed-label", "mixed", requests=GPU))
+    await story.create(*members("mixed", 1), by_label)
+    await until_condition(story, "mixed", EXPLAINED, "1 of 2; create the others with that field")
+    assert not await story.bound("ours")
+    assert not await story.bound("mixed")
+    assert not [
+        f for f in await story.service.facts("GangAdmitted") if f["gang"] != "default/train"
+    ]
+
+
+def writers(group: Object) -> dict[str, set[str]]:
+    """Say who wrote which condition, as the API server has it."""
+    found: dict[str, set[str]] = {}
+    for entry in group["metadata"]["managedFields"]:
+        status = entry["fieldsV1"].get("f:status", {})
+        for key in status.get("f:conditions", {}):
+            if key.startswith("k:"):
+                found.setdefault(json.loads(key[2:])["type"], set()).add(entry["manager"])
+    return found
