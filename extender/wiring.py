@@ -42,6 +42,7 @@ from extender.service.barriers import Barriers
 from extender.service.clock import SystemClock
 from extender.service.drift import DriftWatch
 from extender.service.feed import Feed
+from extender.service.fitting import WhatIf
 from extender.service.fleet import Fleet
 from extender.service.leading import Leader
 from extender.service.lease import Identity
@@ -181,6 +182,10 @@ class Runnable(Cluster, Protocol):
         """Stop observing."""
         ...
 
+    def priority_classes(self) -> tuple[bytes, ...]:
+        """Give the PriorityClasses as JSON objects."""
+        ...
+
 
 async def cluster(settings: Settings, clock: Clock, fence: Callable[[], bool]) -> Runnable:
     """Choose the adapter: manifests when they are named, else the Kubernetes API.
@@ -247,12 +252,13 @@ class Service:
         probes = Probes(self.scheduling, self.leader)
         feed = Feed(opened.log, opened.audit)
         self.aside = Aside()
+        plan_aside = functools.partial(self.aside.run, planned)
         questions = (
             ReadApi(opened.audit, opened.inputs, self.leader),
             EventsApi(opened.audit, feed),
             StateApi(opened.as_of, seen),
             ReportApi(opened.reports, clock),
-            PlanApi(functools.partial(self.aside.run, planned)),
+            PlanApi(WhatIf(seen, writer, self.barriers, clock, plan_aside).plan),
             FleetApi(Fleet(seen), self.leader),
         )
         self.app = application(Parts(verbs, probes, questions, feed), settings)
@@ -294,6 +300,7 @@ class Service:
             await asyncio.gather(*loops, return_exceptions=True)
             self.aside.stop()
             self.admission.planner.stop()
+            self.admission.endings.stop()
             await self.cluster.stop()
             await self.leader.stop()
 
