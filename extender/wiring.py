@@ -43,6 +43,7 @@ from extender.service.clock import SystemClock
 from extender.service.drift import DriftWatch
 from extender.service.features import FeatureWatch
 from extender.service.feed import Feed
+from extender.service.fitting import WhatIf
 from extender.service.fleet import Fleet
 from extender.service.leading import Leader
 from extender.service.lease import Identity
@@ -187,6 +188,10 @@ class Runnable(Cluster, Protocol):
         """Stop observing."""
         ...
 
+    def priority_classes(self) -> tuple[bytes, ...]:
+        """Give the PriorityClasses as JSON objects."""
+        ...
+
 
 async def cluster(settings: Settings, clock: Clock, fence: Callable[[], bool]) -> Runnable:
     """Choose the adapter: manifests when they are named, else the Kubernetes API.
@@ -262,12 +267,13 @@ class Service:
         probes = Probes(self.scheduling, self.leader)
         feed = Feed(opened.log, opened.audit)
         self.aside = Aside()
+        plan_aside = functools.partial(self.aside.run, planned)
         questions = (
             ReadApi(opened.audit, opened.inputs, self.leader),
             EventsApi(opened.audit, feed),
             StateApi(opened.as_of, seen),
             ReportApi(opened.reports, clock),
-            PlanApi(functools.partial(self.aside.run, planned)),
+            PlanApi(WhatIf(seen, writer, self.barriers, clock, plan_aside).plan),
             FleetApi(Fleet(seen), self.leader),
         )
         self.app = application(Parts(verbs, probes, questions, feed), settings)
@@ -311,6 +317,7 @@ class Service:
             await asyncio.gather(*loops, return_exceptions=True)
             self.aside.stop()
             self.admission.planner.stop()
+            self.admission.endings.stop()
             await self.cluster.stop()
             await self.leader.stop()
 

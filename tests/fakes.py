@@ -16,16 +16,18 @@ from uuid import UUID
 import msgspec
 from immutables import Map
 
+from extender.cluster.shapes import end_of_doomed
 from extender.core.decisions.protection import Protection
 from extender.core.decisions.requests import GATE
 from extender.core.errors import BindRefused
 from extender.core.events import AnyFact, Event
 from extender.core.groups import Forest, build_forest
 from extender.core.ids import GroupKey, NodeName, PodUid, RootUid
-from extender.core.pods import Pod
+from extender.core.pods import Pod, PodEnd
 from extender.core.preemptions import claimed_on
 from extender.core.view import (
     ClusterView,
+    with_end,
     with_group,
     with_guard,
     with_node,
@@ -98,6 +100,7 @@ class FakeCluster:
         self.bindings: list[Binding] = []
         self.notices: list[Notice] = []
         self.mark: Mark | None = None
+        self.ended: dict[PodUid, PodEnd] = {}
         self.fault: Callable[[str, str], Exception | None] = lambda verb, name: None
         self.go = asyncio.Event()
         self.go.set()
@@ -148,7 +151,14 @@ class FakeCluster:
             o for o in self.objects if (o["kind"], o["metadata"]["name"]) != ("Pod", pod.name)
         ]
         self.seen = without_pod(self.seen, pod.uid)
+        if pod.deleting or pod.doomed:
+            self.seen = with_end(self.seen, pod.uid, end_of_doomed(pod.doomed))
         self._tell()
+
+    def end_pod(self, name: str, end: PodEnd) -> None:
+        """Let a pod end and stay, as an API server keeps it: not in the view, told when asked."""
+        self.ended[self.pod(name).uid] = end
+        self.delete_pod(name)
 
     def change_node(self, name: str, **changes: Any) -> None:
         node = msgspec.structs.replace(self.seen.nodes[NodeName(name)], **changes)
@@ -234,6 +244,10 @@ class FakeCluster:
             self.delete_pod(found.path)
         else:
             self.change_pod(found.path, deleting=True, deletes_us=self.deletes_us)
+
+    async def ending(self, pod: PodRef) -> PodEnd | None:
+        await self._asked("ending", f"{pod.namespace}/{pod.name}")
+        return None if pod.uid in self.seen.pods else self.ended.get(pod.uid, PodEnd("deleted"))
 
     async def bind(self, binding: Binding) -> None:
         ref = binding.pod
@@ -330,6 +344,7 @@ class Stage:
         await self.killed()
         await self.barriers.stop()
         self.admission.planner.stop()
+        self.admission.endings.stop()
 
     async def killed(self) -> None:
         """End all that runs, without a chance to clean up: what is left is the database and the cluster."""
@@ -372,6 +387,7 @@ class Stage:
         for _ in range(10):
             before = (len(self.database.rows), self.cluster.seen.revision)
             await self.one_pass()
+            await until(lambda: not self.admission.endings.awaited, "how members ended")
             if (len(self.database.rows), self.cluster.seen.revision) == before:
                 return
         raise AssertionError(f"the passes do not come to rest: {self.names()[-12:]}")

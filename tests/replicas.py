@@ -126,8 +126,9 @@ class RoundRobin:
 
     async def _look(self):
         while True:
-            found = await asyncio.gather(*(r.ask("/readyz") for r in self.replicas))
-            for replica, (status, _) in zip(self.replicas, found, strict=True):
+            looked_at = list(self.replicas)
+            found = await asyncio.gather(*(r.ask("/readyz") for r in looked_at))
+            for replica, (status, _) in zip(looked_at, found, strict=True):
                 self.misses[replica] = (
                     0 if status == 200 else self.misses.get(replica, THRESHOLD) + 1
                 )

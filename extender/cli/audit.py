@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from extender import settings as settings_module
-from extender.cli.following import follow_facts
+from extender.cli.following import follow_facts, follow_services
 from extender.cli.live import root_path
 from extender.cli.output import Output, complain, console, print_table, print_value
 from extender.cli.telling import print_line
@@ -131,6 +131,13 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
             help="Print facts as they come, from now on, or behind --after, or from --since on.",
         ),
     ] = False,
+    server: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --follow: URL of a running service to ask instead of the database. Repeatable: the next"
+            " one is asked when one is lost.",
+        ),
+    ] = None,
     database_url: Url = None,
     data_dir: Folder = None,
     output: Form = Output.table,
@@ -146,11 +153,17 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
         after=Position(after or 0),
         limit=limit or LIMIT,
     )
+    if server and (database_url or data_dir or not follow):
+        with_it = "only together with --follow" if not follow else "not together with a database"
+        raise BadInput(f"--server {server[0]}: {with_it}; without it the database is asked")
     if follow:
         if until or limit:
             raise BadInput(
                 f"--{'until' if until else 'limit'}: not together with --follow, which has no end"
             )
+        if server:
+            asyncio.run(follow_services(server, _query_of(wanted, after, since), output))
+            return
         from_now = after is None and since is None
         asyncio.run(follow_facts(database_url, data_dir, wanted, output, from_now=from_now))
         return
@@ -159,6 +172,21 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
     if page.more:
         complain(f"cut off after {len(lines)} facts; --after {lines[-1].position} goes on")
     _print_facts(lines, output)
+
+
+def _query_of(wanted: EventFilter, after: int | None, since: str | None) -> list[tuple[str, str]]:
+    """Write a filter as parameters of GET /v1/events."""
+    single = {
+        "gang": wanted.root,
+        "namespace": wanted.namespace,
+        "node": wanted.node,
+        "since": since or "",
+        "after": "" if after is None else str(after),
+    }
+    return [
+        *((name, text) for name, text in single.items() if text),
+        *(("type", t) for t in wanted.types),
+    ]
 
 
 def replay(

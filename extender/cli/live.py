@@ -1,4 +1,4 @@
-"""`gangs` and `explain`: questions to a running service."""
+"""`gangs` and `explain`: questions to a running service; and how one is asked."""
 
 from __future__ import annotations
 
@@ -25,14 +25,22 @@ class _Problem(msgspec.Struct):
     status: int = 0
 
 
-def _get(server: str | None, path: str, kind: type[T]) -> T:
+def ask_service(
+    server: str | None, path: str, kind: type[T], *, body: bytes | None = None, within_s: float = 10
+) -> T:
+    """Ask a running service, with GET, or with POST where there is a body; ends the program where it says no.
+
+    Raises:
+        BadInput: No answer, or none of this program.
+    """
     base = settings_module.load(server=server).server.rstrip("/")
 
     async def fetch() -> tuple[int, bytes]:
-        timeout = aiohttp.ClientTimeout(total=10)
+        timeout = aiohttp.ClientTimeout(total=within_s, sock_connect=10)
+        method = "GET" if body is None else "POST"
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(base + path) as reply,
+            session.request(method, base + path, data=body) as reply,
         ):
             return reply.status, await reply.read()
 
@@ -77,7 +85,7 @@ def gangs(
 ) -> None:
     """List the gangs that the service knows, with their state."""
     query = f"?namespace={namespace}" if namespace else ""
-    lines = _get(server, f"/v1/gangs{query}", list[GangLine])
+    lines = ask_service(server, f"/v1/gangs{query}", list[GangLine])
     if output is not Output.table:
         print_value(lines, output)
         return
@@ -106,7 +114,7 @@ def explain(
     output: Form = Output.table,
 ) -> None:
     """Tell where a gang stands: its members, or why it waits."""
-    line = _get(server, f"/v1/gangs/{root_path(gang, namespace)}", GangLine)
+    line = ask_service(server, f"/v1/gangs/{root_path(gang, namespace)}", GangLine)
     if output is not Output.table:
         print_value(line, output)
         return

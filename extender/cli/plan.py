@@ -1,25 +1,39 @@
-"""`plan`: does it fit, and where, from files alone."""
+"""`plan`: does it fit, and where, from files alone or on the cluster of a running service."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
 
+import msgspec
 import typer
 
 from extender import settings as settings_module
+from extender.cli.live import ask_service
 from extender.cli.output import Output, complain, console, print_table, print_value
 from extender.cluster import manifest
-from extender.service.whatif import PlanAnswer, Question, RootVerdict, answer, questionable
+from extender.cluster.documents import files_of, read_file
+from extender.core.errors import BadInput
+from extender.service.whatif import (
+    PlanAnswer,
+    PlanReply,
+    Question,
+    RootVerdict,
+    answer,
+    questionable,
+)
+
+WITHIN_S = 90  # a service takes a minute for a question at most
 
 
 def plan(
     cluster: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--cluster",
             help="What there is: nodes, running pods, … File, folder or - ; repeatable.",
         ),
-    ],
+    ] = None,
     wanted: Annotated[
         list[str] | None,
         typer.Option(
@@ -28,8 +42,16 @@ def plan(
     ] = None,
     all_pending: Annotated[
         bool,
-        typer.Option("--all-pending", help="Plan also the pending roots found only in --cluster."),
+        typer.Option(
+            "--all-pending", help="Plan also the pending roots found only in the cluster."
+        ),
     ] = False,
+    server: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of --cluster: URL of a service, to plan on its cluster as it is now."
+        ),
+    ] = None,
     preemption: Annotated[
         bool,
         typer.Option(
@@ -43,7 +65,20 @@ def plan(
     ] = Output.table,
 ) -> None:
     """Say whether trees of pod groups fit on a cluster, and where. Exit 0 only when all are placed."""
-    found = manifest.load(cluster, wanted or ())
+    if bool(cluster) == bool(server):
+        problem = "only one of them" if server else "one of them is needed"
+        raise BadInput(
+            f"--cluster, --server: {problem}: what there is, or the URL of a service that knows"
+        )
+    if server:
+        asked: dict[str, object] = {"all_pending": all_pending, "preemption": preemption}
+        reply = _asked(
+            server, wanted or (), asked if budget is None else {**asked, "budget": budget}
+        )
+        for warning in reply.warnings:
+            complain(f"warning: {warning}")
+        _tell(reply, output)
+    found = manifest.load(cluster or (), wanted or ())
     question = Question(
         groups=frozenset(found.groups),
         pods=frozenset(found.pods),
@@ -55,7 +90,16 @@ def plan(
     odd = questionable(found.world.view, question)
     for warning in dict.fromkeys((*found.warnings, *odd)):
         complain(f"warning: {warning}")
-    result = answer(found.world.view, question)
+    _tell(answer(found.world.view, question), output)
+
+
+def _asked(server: str, paths: Sequence[str], options: dict[str, object]) -> PlanReply:
+    objects = [d.value for name in files_of(paths) for d in read_file(name) if d.value is not None]
+    body = msgspec.json.encode({"wanted": objects, **options})
+    return ask_service(server, "/v1/plan", PlanReply, body=body, within_s=WITHIN_S)
+
+
+def _tell(result: PlanAnswer, output: Output) -> NoReturn:
     if output is Output.table:
         _print(result)
     else:
@@ -65,7 +109,7 @@ def plan(
 
 def _print(result: PlanAnswer) -> None:
     if not result.roots:
-        console().print("Nothing to plan: no group and no pending pod in the files.")
+        console().print("Nothing to plan: no group and no pending pod was named.")
         return
     for root in result.roots:
         _print_root(root)

@@ -103,7 +103,7 @@ class Bindings:
 
     async def _look_after_conflict(self, binding: Binding, refusal: Answered) -> None:
         """Find out what a 409 was about: also the second try of a Binding whose answer was lost."""
-        found = await self._read(binding.pod)
+        found = await read_pod(self._server, binding.pod)
         what = f"bind {binding.pod.namespace}/{binding.pod.name} to {binding.node}"
         if found is None or found.metadata.uid != binding.pod.uid:
             raise BindRefused(f"{what}: the pod is gone or was made again") from refusal
@@ -118,19 +118,26 @@ class Bindings:
             raise BindRefused(f"{what}: {why}") from refusal
         raise ClusterUnavailable(f"{what}: {refusal}") from refusal
 
-    async def _read(self, pod: PodRef) -> api.Pod | None:
-        try:
-            body = await self._server.call(Request(method="GET", path=pod_path(pod)))
-            return parse.decode(api.Pod, body)
-        except Answered as refusal:
-            if refusal.status == HTTPStatus.NOT_FOUND:
-                return None
-            raise fault_of(f"read {pod.namespace}/{pod.name}", refusal) from refusal
-        except BadInput as problem:
-            raise ClusterUnavailable(str(problem)) from problem
-
     async def _patch(self, pod: PodRef, subresource: str, content_type: str, body: object) -> None:
         await patch_pod(self._server, pod, subresource, content_type, body)
+
+
+async def read_pod(server: ApiServer, pod: PodRef) -> api.Pod | None:
+    """Give the pod that has the name now, also one that has ended; None where there is none.
+
+    Raises:
+        BindRefused: The API server does not take the question.
+        ClusterUnavailable: No answer, or none that can be read.
+    """
+    try:
+        body = await server.call(Request(method="GET", path=pod_path(pod)))
+        return parse.decode(api.Pod, body)
+    except Answered as refusal:
+        if refusal.status == HTTPStatus.NOT_FOUND:
+            return None
+        raise fault_of(f"read {pod.namespace}/{pod.name}", refusal) from refusal
+    except BadInput as problem:
+        raise ClusterUnavailable(str(problem)) from problem
 
 
 async def patch_pod(

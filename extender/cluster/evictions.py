@@ -1,16 +1,18 @@
-"""How pods are asked to go: marked as disrupted, then deleted or evicted.
+"""How pods are asked to go: marked as disrupted, then deleted or evicted; and how one went.
 
-Owns the requests and what their refusals mean; every one carries the UID of the pod as a precondition.
+Owns the requests and what their refusals mean; every effect carries the UID of the pod as a precondition.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from extender.cluster.bindings import fault_of, patch_pod, pod_path
+from extender.cluster.bindings import fault_of, patch_pod, pod_path, read_pod
 from extender.cluster.client import JSON, STRATEGIC_PATCH, Answered, ApiServer, Method, Request
+from extender.cluster.shapes import end_of, end_of_doomed, ended, reason_of_doom
 from extender.cluster.statuses import MESSAGE_MAX, rfc3339
 from extender.core.events import EvictionHow
+from extender.core.pods import PodEnd
 from extender.service.ports import Clock, PodRef
 
 
@@ -65,3 +67,14 @@ class Evictions:
             await self._server.call(request)
         except Answered as refusal:
             raise fault_of(f"evict {pod.namespace}/{pod.name}", refusal) from refusal
+
+    async def ending(self, pod: PodRef) -> PodEnd | None:
+        """Read how a pod went: it has ended, terminates, or is deleted already."""
+        found = await read_pod(self._server, pod)
+        if found is None or found.metadata.uid != pod.uid:
+            return PodEnd("deleted")
+        if ended(found):
+            return end_of(found)
+        if found.metadata.deletion_timestamp is not None:
+            return end_of_doomed(reason_of_doom(found))
+        return None

@@ -59,7 +59,7 @@ from extender.core.errors import BadInput, BindRefused, ClusterUnavailable
 from extender.core.events import EvictionHow
 from extender.core.groups import Source
 from extender.core.ids import GroupKey, NodeName, PodUid
-from extender.core.pods import Pod
+from extender.core.pods import Pod, PodEnd
 from extender.core.view import ClusterView
 from extender.service.ports import Binding, Clock, Condition, Mark, Notice, PodRef
 
@@ -235,6 +235,10 @@ class FileCluster:
             return "the files are not watched any more"
         return "" if self._was_good else self._fault
 
+    def priority_classes(self) -> tuple[bytes, ...]:
+        """Give the PriorityClasses as JSON objects."""
+        return self._world.priorities.documents()
+
     async def changed(self, revision: int) -> int:
         """Wait until the view's revision differs from `revision`; give the new one."""
         while self._world.view.revision == revision:
@@ -291,6 +295,12 @@ class FileCluster:
             self._pod(pod)
             at, namespace, name = self._clock.now_us(), pod.namespace, pod.name
             await self._write(Evicted(at_us=at, namespace=namespace, name=name, uid=pod.uid))
+
+    async def ending(self, pod: PodRef) -> PodEnd | None:
+        """Say what became of a pod: what has ended and is still in the manifests is in the view."""
+        if pod.uid in self._world.view.pods:
+            return None
+        return self._world.view.ends.get(pod.uid, PodEnd("deleted"))
 
     async def bind(self, binding: Binding) -> None:
         """Bind a pod. A pod already bound to this very node is a success.

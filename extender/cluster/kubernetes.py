@@ -35,6 +35,7 @@ from extender.core.events import EvictionHow
 from extender.core.features import PriorityOf, SchedulerGates, Trial
 from extender.core.groups import kind_of
 from extender.core.ids import GroupKey, NodeName
+from extender.core.pods import PodEnd
 from extender.core.view import ClusterView
 from extender.service.ports import Binding, Clock, Condition, Mark, Notice, PodRef
 
@@ -174,6 +175,10 @@ class KubernetesCluster:
                 return why
         return ""
 
+    def priority_classes(self) -> tuple[bytes, ...]:
+        """Give the PriorityClasses as JSON objects."""
+        return self._world.priorities.documents()
+
     async def changed(self, revision: int) -> int:
         """Wait until the view's revision differs from `revision`; give the new one."""
         while self._world.view.revision == revision:
@@ -237,6 +242,10 @@ class KubernetesCluster:
     async def evict(self, pod: PodRef, how: EvictionHow) -> None:
         """Delete or evict a pod; see the port."""
         await self._evictions.evict(pod, how)
+
+    async def ending(self, pod: PodRef) -> PodEnd | None:
+        """Ask what became of a pod; see the port."""
+        return await self._evictions.ending(pod)
 
     async def bind(self, binding: Binding) -> None:
         """Post a Binding; see the port."""

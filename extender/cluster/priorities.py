@@ -44,6 +44,22 @@ class Priorities:
         """Give the names of all known classes but the built-in ones."""
         return frozenset(self._classes)
 
+    def documents(self) -> tuple[bytes, ...]:
+        """Give all known classes as JSON objects of Kubernetes."""
+        return tuple(
+            msgspec.json.encode(
+                {
+                    "apiVersion": "scheduling.k8s.io/v1",
+                    "kind": "PriorityClass",
+                    "metadata": {"name": name},
+                    "value": found.value,
+                    "globalDefault": found.global_default,
+                    "preemptionPolicy": found.preemption_policy,
+                }
+            )
+            for name, found in self._classes.items()
+        )
+
     def resolve(self, value: int | None, class_name: str, policy: str) -> Priority:
         """Fill in what an object leaves out.
 

@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Sequence
+from typing import TypeVar, cast
 
 import msgspec
+from msgspec import UNSET
 
 from extender.cluster.documents import Document, Value
-from extender.cluster.manifest import Entry, Role, build, complete, objects_in
+from extender.cluster.manifest import Entry, Manifest, Role, build, complete, objects_in
+from extender.core.decisions.units import Moment
 from extender.core.errors import BadInput
+from extender.core.groups import Group
+from extender.core.ids import PodUid
+from extender.core.pods import Pod
+from extender.core.view import (
+    ClusterView,
+    with_blueprints,
+    with_group,
+    with_node,
+    with_pdb,
+    with_pod,
+    without_pod,
+)
+from extender.service.fitting import NOW_BODY_MAX, Ours
+from extender.service.now import restored
 from extender.service.whatif import PlanQuestion, PlanReply, Question, answer, questionable
 
+T = TypeVar("T", Group, Pod)
+ROOTS_MAX = 200  # of a question about our cluster, where thousands may wait
 
-def planned(body: bytes) -> bytes:
+
+def planned(body: bytes, ours: Ours | None = None) -> bytes:
     """Answer a question.
 
     Args:
         body: JSON of a `PlanQuestion`.
+        ours: The cluster of the service, for a question that describes none.
 
     Returns:
         JSON of a `PlanReply`.
@@ -28,7 +49,15 @@ def planned(body: bytes) -> bytes:
         asked = msgspec.json.decode(body, type=PlanQuestion)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise BadInput(f"body: {error}") from error
-    entries = (*_read(asked.cluster, Role.CLUSTER), *_read(asked.wanted, Role.WANTED))
+    given = () if asked.cluster is UNSET else asked.cluster
+    if ours is None and asked.cluster is UNSET:
+        raise BadInput(
+            f"body: has {len(body)} bytes and no cluster; {NOW_BODY_MAX} at most to plan on that of the service"
+        )
+    entries = (*_read(given, "cluster", Role.CLUSTER), *_read(asked.wanted, "wanted", Role.WANTED))
+    if ours is not None:
+        classes = tuple(msgspec.json.decode(one) for one in ours.priority_classes)
+        entries = (*_read(classes, "priority classes of the cluster", Role.CLUSTER), *entries)
     try:
         found = build(complete(entries))
     except RecursionError as error:
@@ -41,15 +70,56 @@ def planned(body: bytes) -> bytes:
         preemption=asked.preemption,
         order=found.order,
     )
-    odd = questionable(found.world.view, question)
-    told = answer(found.world.view, question)
-    warnings = tuple(dict.fromkeys((*found.warnings, *odd)))
-    reply = PlanReply(verdict=told.verdict, roots=told.roots, warnings=warnings)
+    view = found.world.view
+    if ours is not None:
+        view, question = _added(found, question, ours)
+    odd = questionable(view, question)
+    told = answer(view, question)
+    reply = PlanReply(
+        verdict=told.verdict,
+        roots=told.roots,
+        warnings=tuple(dict.fromkeys((*found.warnings, *odd))),
+        as_of=ours.as_of if ours is not None else "",
+    )
     return msgspec.json.encode(reply)
 
 
-def _read(objects: tuple[dict[str, object], ...], role: Role) -> tuple[Entry, ...]:
-    field = "cluster" if role is Role.CLUSTER else "wanted"
+def _added(found: Manifest, question: Question, ours: Ours) -> tuple[ClusterView, Question]:
+    """Add what is wanted to our cluster; what is there already under its name is replaced, and stays the same object."""
+    saved, wanted = ours.snapshot, found.world.view
+    view, state = restored(saved)
+    for node in wanted.nodes.values():
+        view = with_node(view, node)
+    for workload, templates in wanted.blueprints.items():
+        view = with_blueprints(view, workload, templates)
+    for budget in wanted.budgets.values():
+        view = with_pdb(view, budget)
+    for key, group in wanted.groups.items():
+        same = view.groups.get(key)
+        view = with_group(view, group if same is None else _as_known(group, same))
+    there = {pod.path: pod for pod in view.pods.values()} if wanted.pods else {}
+    uids: dict[PodUid, PodUid] = {}
+    for pod in wanted.pods.values():
+        old = there.get(pod.path)
+        if old is None:
+            view = with_pod(view, pod)
+        else:
+            uids[pod.uid] = old.uid
+            view = with_pod(without_pod(view, old.uid), _as_known(pod, old))
+    return view, msgspec.structs.replace(
+        question,
+        pods=frozenset(uids.get(uid, uid) for uid in question.pods),
+        state=state,
+        moment=Moment(releasing=saved.releasing, now_us=saved.now_us),
+        roots_max=ROOTS_MAX,
+    )
+
+
+def _as_known(thing: T, known: T) -> T:
+    return msgspec.structs.replace(thing, uid=known.uid, created_us=known.created_us)
+
+
+def _read(objects: Sequence[object], field: str, role: Role) -> tuple[Entry, ...]:
     return tuple(
         entry
         for number, value in enumerate(objects)

@@ -25,10 +25,10 @@ from extender.core.groups import leaf_key
 from extender.core.ids import GroupKey, NodeName, PodUid
 from extender.core.pods import (
     ENDED_BY,
-    REFUSED,
     HostPort,
     NodeSelector,
     Pod,
+    PodEnd,
     PodShape,
     Toleration,
 )
@@ -44,6 +44,7 @@ GROUP_LABELS: Final = ("gang-extender.dev/pod-group", "scheduling.x-k8s.io/pod-g
 PLAN_ANNOTATION: Final = "gang-extender.dev/plan"
 ENDED: Final = frozenset({"Succeeded", "Failed"})
 RESIZE_PENDING: Final = "PodResizePending"
+TEXT_MAX: Final = 512  # characters kept of what a pod says of its end
 
 _Exact = dict[str, int]  # resource -> nano-units
 
@@ -64,25 +65,34 @@ def ended(found: api.Pod) -> bool:
     return found.status.phase in ENDED
 
 
-def made_to_end(found: api.Pod) -> str:
-    """Say why a pod that has ended was made to end; empty: it ended by itself, or nobody says.
-
-    Returns:
-        Reason of DisruptionTarget, reason of its status where a kubelet wrote one, or `REFUSED`.
+def end_of(found: api.Pod) -> PodEnd:
+    """Say how a pod ended that has ended: who made it, by DisruptionTarget or its status, or it did by itself.
 
     Source:
-        pkg/kubelet: a pod that is not let in is Failed with a reason and was never started; one that is evicted
-        for want of resources is Failed with reason Evicted.
+        pkg/kubelet: a pod that is not let in is Failed with a reason (OutOfcpu, NodeAffinity,
+        UnexpectedAdmissionError, ...) and was never started; one that is evicted for want of resources is
+        Failed with reason Evicted.
     """
     status = found.status
-    doomed = _doomed(found)
-    if doomed or status.phase != "Failed" or not status.reason:
-        return doomed
+    doomed = reason_of_doom(found)
+    if doomed in ENDED_BY:
+        return PodEnd(ENDED_BY[doomed], doomed)
+    words = ": ".join(filter(None, (status.reason, status.message)))[:TEXT_MAX]
+    if status.phase != "Failed" or not status.reason:
+        return PodEnd("ended", words or status.phase)
+    if status.reason in ENDED_BY:
+        return PodEnd(ENDED_BY[status.reason], words)
     started = status.container_statuses or status.init_container_statuses
-    return status.reason if started or status.reason in ENDED_BY else REFUSED
+    return PodEnd("ended" if started else "refused-by-kubelet", words)
 
 
-def _doomed(found: api.Pod) -> str:
+def end_of_doomed(doomed: str) -> PodEnd:
+    """Say how a pod ends that terminates; by the reason of its DisruptionTarget, or the empty string."""
+    return PodEnd(ENDED_BY.get(doomed, "deleted"), doomed)
+
+
+def reason_of_doom(found: api.Pod) -> str:
+    """Give the reason of DisruptionTarget; empty where nobody is about to end the pod."""
     marks = (c for c in found.status.conditions if c.type == "DisruptionTarget")
     return next((c.reason for c in marks if c.status == "True"), "")
 
@@ -120,7 +130,7 @@ def pod_of(found: api.Pod, priorities: Priorities, volumes: VolumeFacts = NO_VOL
         gates=tuple(gate.name for gate in spec.scheduling_gates),
         deleting=metadata.deletion_timestamp is not None,
         deletes_us=micros(metadata.deletion_timestamp),
-        doomed=_doomed(found),
+        doomed=reason_of_doom(found),
         phase=found.status.phase or "Pending",
         unschedulable=next(
             (

@@ -10,6 +10,7 @@ older version of the object stays in the view.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, assert_never
 
@@ -32,9 +33,10 @@ from extender.cluster.priorities import Priorities
 from extender.cluster.shapes import (
     NO_VOLUMES,
     VolumeFacts,
+    end_of,
+    end_of_doomed,
     ended,
     group_named,
-    made_to_end,
     pod_of,
 )
 from extender.core.errors import BadInput
@@ -44,6 +46,7 @@ from extender.core.pods import (
     ABSENT,
     NodeSelector,
     Pod,
+    PodEnd,
     PodShape,
     Requirement,
     SelectorTerm,
@@ -75,6 +78,9 @@ _ZONE_LABELS: Final = {  # label of a volume -> the label of nodes that means th
     "failure-domain.beta.kubernetes.io/region": _REGION,
 }
 _SHAPES_KEPT: Final = 4_096  # shapes shared between pods; a cluster has tens
+_ENDS_KEPT: Final = (
+    16_384  # pods of which it is known how they ended; the log has it a moment later
+)
 
 
 class _Volume(msgspec.Struct, frozen=True):
@@ -106,6 +112,7 @@ class World:
         self._users: dict[Name, set[Name]] = {}  # claim -> pods
         self._claimed: dict[Name, set[Name]] = {}  # volume -> claims
         self._shapes: dict[PodShape, PodShape] = {}
+        self._ends: deque[PodUid] = deque()  # of the view, oldest first
         self._warnings: dict[str, tuple[str, ...]] = {}
 
     @property
@@ -275,7 +282,7 @@ class World:
             self._drop_pod(name)
             self._uids[name] = uid = PodUid(found.metadata.uid)
             if group_named(found) is not None:
-                self.view = with_end(self.view, uid, made_to_end(found))
+                self._tell_end(uid, end_of(found))
             return
         pod = self._pod_of(found)  # raises before anything is changed
         before = self._uids.get(name)
@@ -297,7 +304,18 @@ class World:
             return
         if name in self._kept:
             self._unlink(name)
-        self.view = with_end(without_pod(self.view, uid), uid, "")
+        pod = self.view.pods.get(uid)
+        if pod is not None and pod.group is not None and (pod.deleting or pod.doomed):
+            self._tell_end(uid, end_of_doomed(pod.doomed))
+        self.view = without_pod(self.view, uid)
+
+    def _tell_end(self, uid: PodUid, end: PodEnd) -> None:
+        """Keep how a pod ended until it is in the log: its deletion may come with the word that tells why."""
+        if uid not in self.view.ends:
+            self._ends.append(uid)
+        self.view = with_end(self.view, uid, end)
+        while len(self._ends) > _ENDS_KEPT:
+            self.view = with_end(self.view, self._ends.popleft(), None)
 
     def _unlink(self, name: Name) -> None:
         for claim in _claims_of(self._kept.pop(name)):

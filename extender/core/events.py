@@ -13,12 +13,13 @@ from typing import ClassVar, Literal, TypeAlias
 import msgspec
 
 from extender.core.ids import Epoch, NodeName, PlanId, PodUid, Position, RootUid
+from extender.core.pods import EndCause
 
 ReleaseReason = Literal[
     "bound", "deleted", "expired", "node-lost", "superseded", "vetoed", "invalid"
 ]
-# "gone": deleted or ended, the view no longer showed which
-LossCause = Literal["preempted", "evicted", "node-lost", "refused-by-kubelet", "deleted", "gone"]
+# "gone": nobody could tell: the API server did not answer in time, or the pod lives and is not where the log has it
+LossCause = Literal[EndCause, "gone"]
 
 # How a victim went. deleted, evicted: by us (DELETE, or the Eviction API); ended: by itself, or somebody else deleted it;
 # gone-before: it was gone before its deletion was its turn; unseen: while no leader looked, perhaps by our own deletion
@@ -222,13 +223,15 @@ class GangSatisfied(Fact, frozen=True, kw_only=True):
     bound: int
 
 
-class MemberLost(Fact, frozen=True, kw_only=True):
+class MemberLost(Fact, frozen=True, kw_only=True, omit_defaults=True):
     """A bound member went away."""
 
     pod: str
     uid: PodUid
     node: NodeName
     cause: LossCause
+    # What the status of the pod said: a reason, perhaps a message; not written where nothing was said, as always before
+    text: str = ""
 
 
 class NodeTopologyChanged(Fact, frozen=True, kw_only=True):

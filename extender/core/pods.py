@@ -129,18 +129,28 @@ def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
             return value is None
 
 
+# ended: by itself, Succeeded or Failed. deleted: the API server knows it no more, or nobody said why it terminates
+EndCause = Literal["preempted", "evicted", "node-lost", "refused-by-kubelet", "ended", "deleted"]
+
+
+class PodEnd(msgspec.Struct, frozen=True):
+    """How a pod ended, as the cluster tells it."""
+
+    cause: EndCause
+    text: str = ""  # what its status says: a reason, and a message where there is one
+
+
+TAINTED = "DeletionByTaintManager"
 # Who made a pod end, by the word that tells it: reasons of DisruptionTarget, and of the status of a pod that a kubelet ended.
-REFUSED = "RefusedByKubelet"  # our word for the many reasons not to let a pod in
-EndCause = Literal["preempted", "evicted", "node-lost", "refused-by-kubelet"]
 ENDED_BY: Mapping[str, EndCause] = {
     "PreemptionByScheduler": "preempted",
     "Preempting": "preempted",  # a kubelet made room for a critical pod
     "EvictionByEvictionAPI": "evicted",
-    "DeletionByTaintManager": "evicted",
+    TAINTED: "evicted",  # or its node is lost: that is in the taints of the node
+    "DeletionByDeviceTaintManager": "evicted",
     "TerminationByKubelet": "evicted",
     "Evicted": "evicted",
     "DeletionByPodGC": "node-lost",
-    REFUSED: "refused-by-kubelet",
 }
 
 

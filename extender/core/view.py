@@ -16,7 +16,7 @@ from extender.core.budgets import PodDisruptionBudget
 from extender.core.groups import Blueprint, Forest, Group, build_forest, regrown
 from extender.core.ids import GroupKey, NodeName, PodUid, RootUid
 from extender.core.nodes import Node
-from extender.core.pods import HostPort, Pod
+from extender.core.pods import HostPort, Pod, PodEnd
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +60,9 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     blueprints: Map[tuple[str, str], tuple[Blueprint, ...]] = Map()  # Workload (namespace, name)
     guards: Map[GroupKey, Guard] = Map()  # only where an API server knows finalizers
     budgets: Map[tuple[str, str], PodDisruptionBudget] = Map()  # by namespace and name
-    ends: Map[PodUid, str] = Map()  # members that ended and are not deleted yet: who made them end
+    ends: Map[PodUid, PodEnd] = (
+        Map()
+    )  # members that are gone, where the cluster told how; not for ever
     generation: int = 0  # changes with the set of nodes, their labels, taints or allocatable
     revision: int = 0  # changes with anything
 
@@ -225,14 +227,14 @@ def without_pod(view: ClusterView, uid: PodUid) -> ClusterView:
     return msgspec.structs.replace(view, **changes)
 
 
-def with_end(view: ClusterView, uid: PodUid, why: str) -> ClusterView:
-    """Set why a pod was made to end; empty forgets it.
+def with_end(view: ClusterView, uid: PodUid, end: PodEnd | None) -> ClusterView:
+    """Set how a pod ended; None forgets it.
 
     No change of the revision: it comes with the end of the pod, and to forget it changes no decision.
     """
-    if view.ends.get(uid, "") == why:
+    if view.ends.get(uid) == end:
         return view
-    changed = view.ends.set(uid, why) if why else view.ends.delete(uid)
+    changed = view.ends.delete(uid) if end is None else view.ends.set(uid, end)
     return msgspec.structs.replace(view, ends=changed)
 
 

@@ -1,4 +1,4 @@
-"""POST /v1/plan: does it fit, and where; on a cluster that the question describes."""
+"""POST /v1/plan: does it fit, and where; on a cluster that the question describes, or on ours as it is now."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from aiohttp import web
 from extender.core.errors import BadInput
 from extender.http.openapi import Operation
 from extender.http.questions import known
+from extender.service.fitting import Planned
 from extender.service.whatif import PlanQuestion, PlanReply
 
 BODY_MAX = 16 << 20
@@ -16,7 +17,8 @@ OPERATIONS = (
     Operation(
         path="/v1/plan",
         method="post",
-        about="Say whether trees of pod groups fit on a cluster, and where; nothing is reserved",
+        about="Say whether trees of pod groups fit, where, and who would be evicted: on the cluster that is given, "
+        "or on that of the service as it is now; nothing is reserved",
         body=PlanQuestion,
         answer=PlanReply,
         problems=(400, 413, 503),
@@ -32,7 +34,7 @@ class PlanApi:
         plan: Answers a body, away from the event loop.
     """
 
-    def __init__(self, plan: Callable[[bytes], Awaitable[bytes]]) -> None:
+    def __init__(self, plan: Callable[[bytes], Awaitable[Planned]]) -> None:
         self._plan = plan
 
     def routes(self) -> list[web.RouteDef]:
@@ -48,5 +50,9 @@ class PlanApi:
         if len(body) > BODY_MAX:
             raise web.HTTPRequestEntityTooLarge(BODY_MAX, len(body))
         if not body:
-            raise BadInput("body: is empty; it has cluster and wanted, lists of Kubernetes objects")
-        return web.Response(body=await self._plan(body), content_type="application/json")
+            raise BadInput(
+                "body: is empty; it has wanted, a list of Kubernetes objects, and perhaps cluster, another"
+            )
+        found = await self._plan(body)
+        headers = {} if found.position is None else {"X-Log-Position": str(found.position)}
+        return web.Response(body=found.body, content_type="application/json", headers=headers)

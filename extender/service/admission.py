@@ -13,6 +13,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 
+import msgspec
+
 from extender.core.decisions.admission import (
     Recipe,
     decide_invalid,
@@ -29,7 +31,7 @@ from extender.core.decisions.preemption import (
     decide_preemption,
     still_makes_room,
 )
-from extender.core.decisions.reconcile import Agreement, decide_reconcile
+from extender.core.decisions.reconcile import Agreement, decide_reconcile, untold
 from extender.core.decisions.requests import refused_members
 from extender.core.decisions.standing import Refusals
 from extender.core.decisions.takers import planned_again_us
@@ -48,6 +50,7 @@ from extender.core.state import Reservation, ReservationState
 from extender.core.view import ClusterView, forest_after
 from extender.service.barriers import Barriers
 from extender.service.effects import Effects
+from extender.service.endings import Endings
 from extender.service.evicting import Evictor
 from extender.service.leading import Leader
 from extender.service.letting_go import LettingGo
@@ -122,6 +125,7 @@ class Admission:
         self._suspicions = Suspicions()
         self._agreement = Agreement()
         self._nominations = Nominations()
+        self.endings = Endings(cluster, barriers.nudge)
         self._refused = Refusals()
         self._asking = Asking(clock, wanted=settings.preemption == "on")
         self._not_before: dict[RootUid, int] = {}  # a costly refusal is not repeated at once
@@ -241,6 +245,7 @@ class Admission:
 
     async def _reconcile(self) -> None:
         view, state = self._look()
+        self.endings.keep(state)
         now = Circumstances(
             actor=self._settings.holder,
             cause=f"cluster revision {view.revision}",
@@ -248,11 +253,16 @@ class Admission:
             binding=self._barriers.binding(),
             posted=self._barriers.posted(),
             expired=self._expired(state),
+            ends=self.endings.known,
+            awaited=self.endings.awaited,
         )
         known = self.evictor.knowledge(now.actor, now.cause, view)
         drafts = decide_evictions(view, state, self.forest, known)  # before a root completes
         if not self._agreement.stands(view, state, self.forest, now):
             found = decide_reconcile(view, state, self.forest, now)
+            if self.endings.ask(untold(view, found)):
+                now = msgspec.structs.replace(now, awaited=self.endings.awaited)
+                found = decide_reconcile(view, state, self.forest, now)
             if not found:
                 self._agreement.reached(view, state, self.forest, now)
             drafts += found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -15,6 +16,9 @@ from extender.service.planning import begin_worker
 
 WAITING_MAX = 4  # questions that may wait for the one before
 NICE = 10  # the processor is kube-scheduler's first
+TOO_LONG_S = (
+    60  # processor time is not what others wait for, but one question at a time is answered
+)
 T = TypeVar("T")
 
 
@@ -25,11 +29,11 @@ class Aside:
         self._pool: ProcessPoolExecutor | None = None
         self._asked = 0
 
-    async def run(self, work: Callable[[bytes], T], body: bytes) -> T:
+    async def run(self, work: Callable[..., T], *args: object) -> T:
         """Run a function of a module; what it raises is raised here.
 
         Raises:
-            Busy: Too many wait already, or the process died over the question.
+            Busy: Too many wait already, or the process died over the question or was at it for too long.
         """
         if self._asked > WAITING_MAX:
             raise Busy(f"{WAITING_MAX} questions wait to be planned already; ask later")
@@ -40,12 +44,13 @@ class Aside:
             )
         self._asked += 1
         try:
-            future = self._pool.submit(work, body)
+            future = self._pool.submit(_limited, work, *args)
             return await asyncio.wrap_future(future)
         except BrokenProcessPool as error:
             self._pool = None
             raise Busy(
-                "the process that plans died over this question; is it too large?"
+                f"the process that plans died over this question, or was at it for more than {TOO_LONG_S} s; ask about "
+                "fewer trees, or with a smaller budget"
             ) from error
         finally:
             self._asked -= 1
@@ -57,6 +62,15 @@ class Aside:
             pool.shutdown(wait=False, cancel_futures=True)
             for worker in multiprocessing.active_children():
                 worker.kill()  # the planner's too: it is stopped at the same time
+
+
+def _limited(work: Callable[..., T], *args: object) -> T:
+    """Do something in the other process; the kernel ends that when it takes too long."""
+    signal.alarm(TOO_LONG_S)
+    try:
+        return work(*args)
+    finally:
+        signal.alarm(0)
 
 
 def _begin(service: int) -> None:

@@ -132,7 +132,7 @@ def summary(fact: AnyFact) -> str:  # noqa: C901, PLR0911, PLR0912 -- one arm pe
         case GangSatisfied():
             return f"minimum met, {_count(fact.bound, 'member')} bound"
         case MemberLost():
-            return f"{fact.pod} lost from {fact.node} ({fact.cause})"
+            return f"{fact.pod} lost from {fact.node} ({': '.join(filter(None, (fact.cause, fact.text)))})"
         case NodeTopologyChanged():
             return f"topology of {fact.node} changed from {_pairs(fact.before)} to {_pairs(fact.after)}"
         case PreemptionPlanned():

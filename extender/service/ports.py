@@ -14,6 +14,7 @@ from extender.core.decisions.protection import Protection
 from extender.core.events import Event, EvictionHow
 from extender.core.features import SchedulerGates, Trial
 from extender.core.ids import Epoch, GroupKey, NodeName, PlanId, PodUid, Position, RootUid
+from extender.core.pods import PodEnd
 from extender.core.view import ClusterView
 
 
@@ -439,6 +440,14 @@ class Cluster(Anchor, Protocol):
         Raises:
             BindRefused: It is gone, was made again, or somebody (an admission webhook) forbids it.
             ClusterUnavailable: Try again later, not before its `retry_after_s`: also a budget that is spent.
+        """
+        ...
+
+    async def ending(self, pod: PodRef) -> PodEnd | None:
+        """Ask what became of a pod that the view does not show any more; None: it lives.
+
+        Raises:
+            BindRefused, ClusterUnavailable: No answer, for good or for now.
         """
         ...
 

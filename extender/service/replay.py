@@ -10,6 +10,7 @@ import asyncio
 import gc
 import logging
 import zlib
+from collections.abc import Iterable
 
 import msgspec
 from immutables import Map
@@ -149,10 +150,36 @@ def decode_state(body: bytes) -> ReservationState:
         raise CorruptLog(msg) from error
 
 
-def _rebuilt(saved: _Saved) -> ReservationState:
-    roots: dict[RootUid, RootState] = {}
+def joined(parts: Iterable[ReservationState]) -> ReservationState:
+    """Join a state that has no roots, the first, and the roots of others."""
+    first, *others = parts
+    roots = [root for other in others for root in other.roots.values()]
+    held_on, root_of = _indexes(roots)
+    return msgspec.structs.replace(
+        first,
+        roots=Map({root.uid: root for root in roots}),
+        held_on=held_on,
+        root_of=root_of,
+    )
+
+
+def _indexes(
+    roots: Iterable[RootState],
+) -> tuple[Map[NodeName, Map[PodUid, Reservation]], Map[PodUid, RootUid]]:
+    """Find what follows from the roots: reservations by node, and whose each pod is."""
     held_on: dict[NodeName, dict[PodUid, Reservation]] = {}
     root_of: dict[PodUid, RootUid] = {}
+    for root in roots:
+        for reservation in root.held.values():
+            held_on.setdefault(reservation.node, {})[reservation.uid] = reservation
+            root_of[reservation.uid] = root.uid
+        for uid in root.bound:
+            root_of[uid] = root.uid
+    return Map({node: Map(held) for node, held in held_on.items()}), Map(root_of)
+
+
+def _rebuilt(saved: _Saved) -> ReservationState:
+    roots: dict[RootUid, RootState] = {}
     for entry in saved.roots:
         fields = {name: getattr(entry, name) for name in _SavedRoot.__struct_fields__}
         fields |= {
@@ -163,11 +190,7 @@ def _rebuilt(saved: _Saved) -> ReservationState:
         }
         root = RootState(**fields)
         roots[root.uid] = root
-        for reservation in entry.held:
-            held_on.setdefault(reservation.node, {})[reservation.uid] = reservation
-            root_of[reservation.uid] = root.uid
-        for member in entry.bound:
-            root_of[member.uid] = root.uid
+    held_on, root_of = _indexes(roots.values())
     preemptions = Map({p.root_uid: _preemption(p) for p in saved.preemptions})
     return ReservationState(
         position=Position(saved.position),
@@ -175,8 +198,8 @@ def _rebuilt(saved: _Saved) -> ReservationState:
         at_us=saved.at_us,
         roots=Map(roots),
         versions=Map({RootUid(k): v for k, v in saved.versions.items()}),
-        held_on=Map({node: Map(held) for node, held in held_on.items()}),
-        root_of=Map(root_of),
+        held_on=held_on,
+        root_of=root_of,
         vetoes=Map(dict(saved.vetoes)),
         preemptions=preemptions,
         claimed_on=claimed_on(preemptions.values()),

@@ -215,7 +215,7 @@ REPORTS: Final[Mapping[str, Kind]] = {
             **_GANG,
             "pod": "namespace/name",
             "node": "where it ran",
-            "cause": "preempted, evicted, node-lost, deleted, or gone (ended, or refused by its kubelet)",
+            "cause": "preempted, evicted, node-lost, refused-by-kubelet, ended (by itself), deleted, or gone (nobody could tell)",
             "preemptor": "for whom this service evicted it; empty: others caused the loss",
             "seconds": "for which it had been bound",
         }

@@ -39,8 +39,9 @@ LOST: Mapping[str, tuple[str, str]] = {  # cause of a loss -> who, why
     "evicted": ("whoever evicts pods", "evicted: API, taint or pressure on the node"),
     "node-lost": ("the cluster", "its node is gone"),
     "refused-by-kubelet": ("kubelet", "refused by the kubelet"),
+    "ended": ("the pod itself", "ended by itself"),
     "deleted": ("whoever deletes pods", "deleted"),
-    "gone": ("unknown", "not in the cluster any more; ended, or deleted while nobody looked"),
+    "gone": ("unknown", "not where it was, and nobody could tell why"),
 }
 
 
@@ -198,7 +199,8 @@ def _who_and_why(event: Event, preemptors: Mapping[str, str]) -> tuple[str, str]
         preemptor = preemptors.get(fact.uid)
         if preemptor is not None:
             return preemptor, "preempted by a recorded preemption"
-        return LOST[fact.cause]
+        who, why = LOST[fact.cause]
+        return who, f"{why} ({fact.text})" if fact.text else why
     if isinstance(fact, PreemptionPlanned | VictimEvicted):
         return event.root, event.cause
     if isinstance(fact, NodeVetoed):

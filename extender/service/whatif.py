@@ -9,8 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from extender.core.decisions.oddities import oddities, template_mismatches
+from extender.core.decisions.preemption import preemption_request
 from extender.core.decisions.requests import (
     TreeParts,
     foreign_gates,
@@ -19,14 +21,16 @@ from extender.core.decisions.requests import (
     ruled_part,
 )
 from extender.core.decisions.rows import NodeRows
-from extender.core.decisions.units import evictable_for
+from extender.core.decisions.units import Moment
+from extender.core.decisions.vetoes import VetoBook
+from extender.core.errors import BadInput
 from extender.core.groups import Forest, Group, Orphan, Tree
 from extender.core.ids import GroupKey, PodUid, RootUid
 from extender.core.planner.placement import Conflict, Plan, Refusal, Search
 from extender.core.planner.preempt import NoPreemption, Preemption, may_ask, preempt
 from extender.core.planner.search import plan
 from extender.core.pods import Pod
-from extender.core.state import EMPTY
+from extender.core.state import EMPTY, ReservationState
 from extender.core.view import ClusterView, forest_of, with_pod, without_pod
 
 VerdictWord = Literal["placed", "waiting", "unknown", "impossible", "invalid"]
@@ -81,12 +85,15 @@ class PlanReply(PlanAnswer, frozen=True, kw_only=True):
     """The answer over HTTP, with what is odd about the objects and accepted all the same."""
 
     warnings: tuple[str, ...] = ()
+    as_of: str = ""  # RFC 3339: when the cluster of the service was like that; empty for a cluster that was given
 
 
 class PlanQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The question over HTTP: Kubernetes objects as `kubectl get -o json` prints them, lists included."""
 
-    cluster: tuple[dict[str, Any], ...]  # what there is: nodes, running pods, ...
+    cluster: tuple[dict[str, Any], ...] | UnsetType = (
+        UNSET  # what there is; without it: the cluster of the service
+    )
     wanted: tuple[dict[str, Any], ...] = ()  # what is to be planned; empty: all that is pending
     all_pending: bool = False  # also what is pending in `cluster`
     budget: Annotated[int, msgspec.Meta(ge=1, le=200_000)] = 200_000  # search nodes per root
@@ -102,6 +109,9 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     budget: int = 200_000  # search nodes per root
     preemption: bool = True  # pods of lower priority may be evicted
     order: Mapping[GroupKey | PodUid, int] = {}  # file order, to break ties of priority and age
+    state: ReservationState = EMPTY  # what is held; files hold nothing
+    moment: Moment = Moment()
+    roots_max: int = 0  # more roots than that are refused; 0: any number
 
 
 class _Unit(msgspec.Struct, frozen=True):
@@ -117,11 +127,20 @@ class _Unit(msgspec.Struct, frozen=True):
 
 
 def answer(view: ClusterView, question: Question) -> PlanAnswer:
-    """Plan what is asked for, in queue order."""
+    """Plan what is asked for, in queue order.
+
+    Raises:
+        BadInput: More roots than `roots_max`.
+    """
     forest = forest_of(view)
     rows = NodeRows()
     found: list[RootVerdict] = []
-    for unit in sorted(_units(view, forest, question), key=lambda u: u.order):
+    units = sorted(_units(view, forest, question), key=lambda u: u.order)
+    if question.roots_max and len(units) > question.roots_max:
+        raise BadInput(
+            f"wanted: {len(units)} roots are to be planned, {question.roots_max} at most; name those that matter"
+        )
+    for unit in units:
         if unit.tree is None:
             found.append(
                 RootVerdict(
@@ -244,8 +263,16 @@ def _planned(
     if tree.problems:
         texts = tuple(problem.text for problem in tree.problems)
         return RootVerdict(root=name, kind=kind, verdict="invalid", reasons=texts), view
-    part = TreeParts().of(tree, None)
-    request = plan_request(view, EMPTY, part, rows=rows, budget=question.budget)
+    state, moment = question.state, question.moment
+    part = TreeParts().of(tree, state.roots.get(tree.root.uid))
+    request = plan_request(
+        view,
+        state,
+        part,
+        rows=rows,
+        budget=question.budget,
+        vetoes=VetoBook().holding(view, state, moment.now_us // 1000),
+    )
     verdict = plan(request)
     gates = foreign_gates(tree)
     texts = (
@@ -254,9 +281,10 @@ def _planned(
     held = tuple(sorted(p.path for p in tree.pods if p.node is None and not is_candidate(p)))
     notes = _Notes(held=held, texts=texts)
     if question.preemption and may_ask(request, verdict):
-        ruled = ruled_part(view, EMPTY, part, rows=rows)
-        evictable = evictable_for(view, EMPTY, forest_of(view), tree, ruled=ruled)
-        asking = msgspec.structs.replace(request, evictable=evictable)
+        ruled = ruled_part(view, state, part, rows=rows)
+        asking = preemption_request(
+            view, state, forest_of(view), tree, request, ruled=ruled, moment=moment
+        )
         made = preempt(asking, verdict=verdict)
         if isinstance(made, Preemption):
             for pod in (p for unit in made.victims for p in unit.pods):

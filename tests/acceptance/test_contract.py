@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from urllib.parse import quote
@@ -20,9 +22,10 @@ from schemathesis import GenerationMode
 from schemathesis.checks import load_all_checks, not_a_server_error
 from schemathesis.specs.openapi import checks as conforming
 
-from tests.acceptance.test_kills import WITHIN_S, Replica
+from tests.acceptance.test_kills import ROOT, WITHIN_S
 from tests.builders import GPU, RACK, a_fleet, a_gang, a_pod
 from tests.postgres import fresh_database, run
+from tests.replicas import Replica
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
 load_all_checks()
@@ -166,3 +169,29 @@ def test_plan_answers_as_the_command_does(service):
         assert (status, told["status"]) == (400, 400), told
         for word in words:
             assert word in told["detail"], told
+
+
+def test_plan_on_the_cluster_of_the_service(service, tmp_path):
+    """What runs and what is reserved count; nothing comes of the question; the command says the same."""
+    _, _, before = get(service, "/v1/events?order=newest&limit=1")
+    status, told = post(service, {"wanted": a_gang("asked", pods=1, requests={"cpu": "1m"})})
+    assert (status, told["verdict"]) == (200, "placed"), told
+    assert told["as_of"].endswith("Z")
+    status, told = post(service, {"wanted": a_gang("asked", pods=1, requests={"cpu": "1M"})})
+    assert (status, told["verdict"]) == (200, "impossible")
+    wanted = tmp_path / "asked.yaml"
+    wanted.write_text(yaml.safe_dump_all(a_gang("asked", pods=1, requests={"cpu": "1m"})))
+    for words, code, said in (
+        (("-f", str(wanted)), 0, "PodGroup default/asked: placed"),
+        (("-f", str(wanted), "--cluster", str(wanted)), 2, "only one of them"),
+        (("-f", str(wanted), "--budget", "1000000"), 2, "budget"),
+        (("-f", str(tmp_path / "none.yaml")), 2, "none.yaml"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "extender", "plan", "--server", service.url, *words],
+            check=False, cwd=ROOT, capture_output=True, text=True,
+        )  # fmt: skip
+        assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done
+    _, _, after = get(service, "/v1/events?order=newest&limit=1")
+    assert [f["gang"] for f in after] == [f["gang"] for f in before]
+    assert "asked" not in str(after)

@@ -12,9 +12,10 @@ import sys
 import pytest
 import yaml
 
-from tests.acceptance.test_kills import ROOT, WITHIN_S, Replica
+from tests.acceptance.test_kills import ROOT, WITHIN_S
 from tests.builders import a_fleet, a_gang
 from tests.fakes import until
+from tests.replicas import Replica, RoundRobin
 from tests.streams import Reader
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
@@ -42,14 +43,21 @@ async def led(replicas):
     raise AssertionError("nobody leads")
 
 
-async def test_streams_go_on_across_kills_of_leaders(database_url, tmp_path):
+@pytest.fixture
+async def front():
+    """What stands in front of the replicas."""
+    async with RoundRobin([]) as balancer:
+        yield balancer
+
+
+async def test_streams_go_on_across_kills_of_leaders(database_url, tmp_path, front):
     """Two services take turns, each killed while it leads. Streams of leader and follower, with and without
-    filters, and the command have every fact once."""
+    filters, and the command, from the database and from the services, have every fact once."""
     manifests = tmp_path / "manifests"
     manifests.mkdir()
     (manifests / "fleet.yaml").write_text(yaml.safe_dump_all(a_fleet("4 nodes", gpu=8)))
     replicas = [Replica(tmp_path, database_url, manifests, name) for name in ("first", "second")]
-    following = None
+    following, front.replicas = [], list(replicas)
     try:
         await led(replicas)
         urls = [replica.url for replica in replicas]
@@ -60,10 +68,10 @@ async def test_streams_go_on_across_kills_of_leaders(database_url, tmp_path):
         reading = [asyncio.create_task(r.read(done)) for r in (*everything, admitted)]
         environ = {**os.environ, "GANG_EXTENDER_DATABASE_URL": database_url}
         command = [sys.executable, "-m", "extender", "events", "--follow", "--after", "0"]
-        with (tmp_path / "followed.jsonl").open("wb") as told:
-            following = subprocess.Popen(
-                [*command, "-o", "json"], cwd=ROOT, env=environ, stdout=told
-            )
+        for source, options in (("database", []), ("services", ["--server", front.url])):
+            with (tmp_path / f"{source}.jsonl").open("wb") as told:
+                words = [*command, "-o", "json", *options]
+                following.append(subprocess.Popen(words, cwd=ROOT, env=environ, stdout=told))
         for number in range(3):
             leader = await led(replicas)
             add(manifests, f"gang{number}")
@@ -82,7 +90,9 @@ async def test_streams_go_on_across_kills_of_leaders(database_url, tmp_path):
             await led([other])
             name = leader.log.stem
             index = replicas.index(leader)
-            replicas[index] = Replica(tmp_path, database_url, manifests, name)
+            replicas[index] = front.replicas[index] = Replica(
+                tmp_path, database_url, manifests, name
+            )
             # streams ask the old address or the new one: both are tried
             for reader in (*everything, admitted):
                 reader.urls = [*reader.urls, replicas[index].url]
@@ -107,17 +117,19 @@ async def test_streams_go_on_across_kills_of_leaders(database_url, tmp_path):
         assert len({f["epoch"] for f in log}) >= 4
         assert any(reader.connections > 1 for reader in everything)
 
-        def followed():
-            lines = (tmp_path / "followed.jsonl").read_bytes().split(b"\n")[:-1]
+        def followed(source):
+            lines = (tmp_path / f"{source}.jsonl").read_bytes().split(b"\n")[:-1]
             return [json.loads(line) for line in lines]
 
-        await until(lambda: len(followed()) >= len(log), "the command", WITHIN_S)
-        assert followed()[: len(log)] == log
-        following.send_signal(signal.SIGINT)
-        assert following.wait(timeout=30) == 0
+        for process, source in zip(following, ("database", "services"), strict=True):
+            await until(lambda s=source: len(followed(s)) >= len(log), source, WITHIN_S)
+            assert followed(source)[: len(log)] == log
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=30) == 0
     finally:
-        if following is not None and following.poll() is None:
-            following.kill()
-            following.wait()
+        for process in following:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
         for replica in replicas:
             replica.end()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
 import urllib.parse
+from collections import Counter
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -32,15 +34,24 @@ from extender.core.events import (
 )
 from extender.core.ids import NIL_ROOT
 from extender.http.audit import ReadApi
-from extender.http.contract import OPERATIONS
+from extender.http.contract import OPERATIONS, Contract
 from extender.http.errors import problems
 from extender.http.events import EventsApi
+from extender.http.fleet import FleetApi
 from extender.http.planning import PlanApi
+from extender.http.reports import ReportApi
+from extender.http.state import StateApi
+from extender.service.asof import AsOf
 from extender.service.audit import FactLine
+from extender.service.clock import SystemClock
 from extender.service.feed import Feed
+from extender.service.fleet import Fleet
 from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
+from extender.store.checkpoints import PostgresCheckpoints
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.event_log import PostgresEventLog
+from extender.store.report_reader import PostgresReportReader
+from tests.builders import a_gang, a_node
 from tests.fakes import Stage
 from tests.fakes_store import Script
 
@@ -109,33 +120,113 @@ async def no_plan(_):
 
 
 @asynccontextmanager
-async def asking(url):
-    """Serve /v1 on a database; gives a function that asks."""
+async def served(url, *objects):
+    """Serve all of /v1 on a database and a cluster; gives the server."""
     engine = create_reading_engine(url)
-    async with Stage() as stage, PostgresEventLog(url) as log:
+    async with Stage(*objects) as stage, PostgresEventLog(url) as log:
         reader = PostgresAuditReader(engine)
         feed = Feed(log, reader)
         inputs = PostgresDecisionInputs(engine)
+        as_of = AsOf(log, PostgresCheckpoints(engine), reader, SystemClock())
         app = web.Application(middlewares=[problems])
         for part in (
             ReadApi(reader, inputs, stage.leader),
             EventsApi(reader, feed),
+            StateApi(as_of, stage.cluster),
+            ReportApi(PostgresReportReader(engine), SystemClock()),
             PlanApi(no_plan),
+            FleetApi(Fleet(stage.cluster), stage.leader),
+            Contract(),
         ):
             app.add_routes(part.routes())
+        routed = {route.resource.canonical for route in app.router.routes()}
+        assert {operation.path for operation in OPERATIONS} <= routed
         server = TestServer(app)
         await server.start_server()
-        async with aiohttp.ClientSession() as session:
-
-            async def ask(path, **query):
-                target = server.make_url(path).update_query(query)
-                async with session.get(target) as reply:
-                    return reply.status, await reply.json(content_type=None)
-
-            yield ask
+        yield server
         feed.stop()
         await server.close()
     await engine.dispose()
+
+
+@asynccontextmanager
+async def asking(url):
+    """Serve all of /v1 on a database; gives a function that asks."""
+    async with served(url) as server, aiohttp.ClientSession() as session:
+
+        async def ask(path, **query):
+            target = server.make_url(path).update_query(query)
+            async with session.get(target) as reply:
+                return reply.status, await reply.json(content_type=None)
+
+        yield ask
+
+
+# Every GET of /v1 that ends, as somebody asks it; of the facts of `facts_of` and of a node and a gang that are there now.
+EVERY_GET = {
+    "/v1/gangs": "/v1/gangs?namespace=default",
+    "/v1/gangs/{namespace}/{name}": "/v1/gangs/ns/job",
+    "/v1/gangs/{namespace}/{name}/history": "/v1/gangs/ns/job/history?decisions=true",
+    "/v1/gangs/{namespace}/{name}/explain": "/v1/gangs/ns/job/explain",
+    "/v1/gangs/{namespace}/{name}/tree": "/v1/gangs/default/g/tree",
+    "/v1/events": "/v1/events?after=3&limit=1000",
+    "/v1/preemptions": "/v1/preemptions?victim=ns/job-0",
+    "/v1/decisions/{id}": "/v1/decisions/pre",
+    "/v1/nodes": "/v1/nodes",
+    "/v1/nodes/{name}": "/v1/nodes/n1",
+    "/v1/state": "/v1/state?at=5",
+    "/v1/reports": "/v1/reports",
+    "/v1/reports/{name}": "/v1/reports/losses?since=2020-01-01T00:00:00Z",
+}
+
+
+# the log has the gang, the cluster has not; and the decision was not made from a stored input
+NOT_THERE = ("/v1/gangs/ns/job", "/v1/gangs/ns/job/explain", "/v1/decisions/pre")
+
+
+async def test_a_hundred_readers_ask_everything_while_facts_are_written(written):
+    """Each answer is whole and says as of when; nobody is told less than the moment before, and nobody is turned away."""
+    gets = {o.path for o in OPERATIONS if o.method == "get"}
+    assert set(EVERY_GET) == gets, gets ^ set(EVERY_GET)
+    objects = (a_node("n1", gpu=8), *a_gang("g", pods=1))
+    counts = Counter()
+
+    async def read(session, server, number):
+        known = 0
+        paths = [*EVERY_GET.values()] * 2
+        for path in paths[number % len(EVERY_GET) :][: len(EVERY_GET)]:
+            async with session.get(server.make_url(path)) as reply:
+                told = await reply.json()
+                assert reply.status == (404 if path in NOT_THERE else 200), (path, told)
+                counts[path.partition("?")[0]] += 1
+                if path.startswith("/v1/events"):
+                    head = int(reply.headers["X-Log-Position"])
+                    assert [fact["position"] for fact in told] == list(range(4, head + 1))
+                    assert head >= known
+                    known = head
+
+    async with (
+        PostgresEventLog(written) as log,
+        served(written, *objects) as server,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
+    ):
+        grant = await log.take(holder="a", address="", ttl_ms=60_000)
+        script = Script(grant)
+
+        async def write():
+            for n in range(100):
+                await log.append(
+                    grant,
+                    [script.next(RootObserved(kind="PodGroup"), root=f"ns/r{n}", uid=f"r{n}")],
+                )
+                await asyncio.sleep(0.005)
+
+        async with asyncio.timeout(200), asyncio.TaskGroup() as group:
+            group.create_task(write())
+            for number in range(100):
+                group.create_task(read(session, server, number))
+    assert set(counts.values()) == {100}
+    assert await census(written) == 111
 
 
 def command(url, *words):

@@ -166,6 +166,7 @@ class PodStatus(Part, frozen=True, kw_only=True):
 
     phase: str = ""
     reason: str = ""  # in CamelCase; a kubelet's, where it made the pod end
+    message: str = ""  # for people; a kubelet's, as the reason
     nominated_node_name: str = ""
     conditions: tuple[StoredCondition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()

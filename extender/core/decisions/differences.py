@@ -19,7 +19,7 @@ all the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -27,7 +27,7 @@ from extender.core.decisions.requests import is_running
 from extender.core.events import AnyFact, Draft, DriftFound, MemberLost, PodBound, RootObserved
 from extender.core.groups import Tree
 from extender.core.ids import NodeName, PlanId, PodUid, RootUid
-from extender.core.pods import Pod
+from extender.core.pods import Pod, PodEnd
 from extender.core.state import BoundMember, Reservation, ReservationState, RootState
 from extender.core.view import ClusterView
 
@@ -43,6 +43,9 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     binding: frozenset[PodUid] = frozenset()  # their Binding was sent, and may be seen any moment
     posted: frozenset[PodUid] = frozenset()  # the API server took their Binding
     expired: frozenset[RootUid] = frozenset()  # reservations older than their time to live
+    # Members that vanished, of which the API server was asked how: None where nobody can tell
+    ends: Mapping[PodUid, PodEnd | None] = {}
+    awaited: frozenset[PodUid] = frozenset()  # ... and has not answered yet; told when it has
 
     def draft(self, uid: RootUid, root: str, fact: AnyFact) -> Draft:
         """Put a fact into the stream of a root (namespace/name)."""

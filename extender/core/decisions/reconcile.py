@@ -38,12 +38,15 @@ from extender.core.events import (
 from extender.core.groups import Forest, Tree, kind_of
 from extender.core.identity import same_objects
 from extender.core.ids import GroupKey, NodeName, PlanId, PodUid
-from extender.core.pods import ENDED_BY
+from extender.core.nodes import Node
+from extender.core.pods import ENDED_BY, TAINTED, PodEnd
 from extender.core.state import BoundMember, Reservation, ReservationState, RootState, satisfied
 from extender.core.view import ClusterView
 
 NO_PLAN = PlanId("")
 NAMED_MAX = 5  # pods named in a text; the fact lists all of them
+# Taints of a node whose kubelet does not answer, or says that it cannot run pods
+SILENT = frozenset({"node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"})
 
 
 def decide_reconcile(
@@ -95,7 +98,7 @@ def _rests_on(view: ClusterView, state: ReservationState, forest: Forest) -> tup
 
 
 def _of_moment(now: Circumstances) -> tuple[object, ...]:
-    return (now.started, now.binding, now.posted, now.expired)
+    return (now.started, now.binding, now.posted, now.expired, now.ends, now.awaited)
 
 
 def _root_drafts(
@@ -121,13 +124,13 @@ def _root_drafts(
     short_lived = _short_lived(view, root, now)
     bound_here = {f.uid: f.node for f in (*facts, *short_lived) if isinstance(f, PodBound)}
     facts += [
-        _lost(view, m)
+        _lost(view, m, now)
         for m in root.bound.values()
-        if m.uid not in elsewhere and _is_lost(view, m.uid, m.node)
+        if m.uid not in elsewhere and m.uid not in now.awaited and _is_lost(view, m.uid, m.node)
     ]
     broken = tree is not None and bool(tree.problems)
     facts += _given_back(view, state, root, overtaken, bound_here, now, broken=broken)
-    counts = _counts(view, root, facts)
+    counts = _counts(view, root, facts, now)
     if root.phase not in ("satisfied", "invalid") and satisfied(_minima(root, tree), counts):
         facts.append(GangSatisfied(plan=root.plan or NO_PLAN, bound=sum(counts.values())))
     return [now.draft(root.uid, root.root, fact) for fact in (*short_lived, *facts)]
@@ -147,9 +150,9 @@ def _short_lived(view: ClusterView, root: RootState, now: Circumstances) -> list
     """Record members that we bound and that ended before anybody saw them run, as when a kubelet refuses."""
     facts: list[AnyFact] = []
     for r in root.held.values():
-        if r.uid in now.posted and r.uid not in view.pods:
+        if r.uid in now.posted and r.uid not in view.pods and r.uid not in now.awaited:
             facts.append(PodBound(plan=r.plan, pod=r.pod, uid=r.uid, node=r.node, group=r.group))
-            facts.append(_lost(view, r))
+            facts.append(_lost(view, r, now))
     return facts
 
 
@@ -224,21 +227,46 @@ def _is_lost(view: ClusterView, uid: PodUid, node: NodeName) -> bool:
     return pod is None or pod.deleting or node not in view.nodes
 
 
-def _lost(view: ClusterView, member: BoundMember | Reservation) -> MemberLost:
-    """Record a loss with what the cluster shows of its cause: who deleted a pod is shown nowhere."""
-    pod = view.pods.get(member.uid)
-    made_to = pod.doomed if pod is not None else view.ends.get(member.uid, "")
-    cause: LossCause = ENDED_BY.get(made_to, "gone" if pod is None else "deleted")
-    if member.node not in view.nodes:
+def untold(view: ClusterView, drafts: Iterable[Draft]) -> list[MemberLost]:
+    """Give the losses of which the view does not tell the cause, because the pod is not in it any more."""
+    return [
+        draft.fact
+        for draft in drafts
+        if isinstance(draft.fact, MemberLost)
+        and draft.fact.cause == "gone"
+        and draft.fact.uid not in view.pods
+    ]
+
+
+def _lost(view: ClusterView, member: BoundMember | Reservation, now: Circumstances) -> MemberLost:
+    """Record a loss with what the cluster tells of its cause: who deleted a pod is told nowhere.
+
+    A pod whose node does not answer is deleted for the taints that the node got for it.
+    """
+    pod, node = view.pods.get(member.uid), view.nodes.get(member.node)
+    if pod is not None:
+        end: PodEnd | None = PodEnd(ENDED_BY.get(pod.doomed, "deleted"), pod.doomed)
+    else:
+        end = view.ends.get(member.uid) or now.ends.get(member.uid)
+    cause: LossCause = "gone" if end is None else end.cause
+    text = "" if end is None else end.text
+    if node is None or (text == TAINTED and _is_silent(node)):
         cause = "node-lost"
-    return MemberLost(pod=member.pod, uid=member.uid, node=member.node, cause=cause)
+    return MemberLost(pod=member.pod, uid=member.uid, node=member.node, cause=cause, text=text)
 
 
-def _counts(view: ClusterView, root: RootState, facts: Iterable[AnyFact]) -> Mapping[str, int]:
+def _is_silent(node: Node) -> bool:
+    return any(t.key in SILENT and t.effect == "NoExecute" for t in node.taints)
+
+
+def _counts(
+    view: ClusterView, root: RootState, facts: Iterable[AnyFact], now: Circumstances
+) -> Mapping[str, int]:
     """Count bound members per leaf as they will be after `facts`; who is bound and lost already does not count."""
     counts: dict[str, int] = {}
     for member in root.bound.values():
-        counts[member.group] = counts.get(member.group, 0) + 1
+        if member.uid not in now.awaited:
+            counts[member.group] = counts.get(member.group, 0) + 1
     for fact in facts:
         if isinstance(fact, PodBound) and not _is_lost(view, fact.uid, fact.node):
             counts[fact.group] = counts.get(fact.group, 0) + 1
@@ -277,9 +305,8 @@ def _given_back(
 ) -> list[AnyFact]:
     """Release what cannot be redeemed any more; a whole tree in one fact, so that no crash can halve it."""
     on_its_way = {uid for uid in now.binding if unassigned(view, uid)}
-    open_ones = {
-        uid: r for uid, r in root.held.items() if uid not in bound_here and uid not in on_its_way
-    }
+    settled = on_its_way | bound_here.keys() | now.awaited
+    open_ones = {uid: r for uid, r in root.held.items() if uid not in settled}
     if not open_ones:
         return []
     running = [*((u, m.node) for u, m in root.bound.items()), *bound_here.items()]

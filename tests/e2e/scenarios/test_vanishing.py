@@ -299,16 +299,24 @@ async def test_a_bound_member_is_lost_and_replaced_in_its_domain(story: Story) -
     await story.until_fact("GangSatisfied")
     rack = first["g-0"][0]
     before = await story.pods()
-    await story.api.delete(f"{PODS}/g-0", {"gracePeriodSeconds": 0})
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "g-0"}}
+    await story.api.post(
+        f"{PODS}/g-0/eviction", {**eviction, "deleteOptions": {"gracePeriodSeconds": 0}}
+    )
     lost = await story.until_fact("MemberLost")
-    assert lost["data"]["pod"] == "default/g-0"
+    assert (lost["data"]["pod"], lost["data"]["cause"]) == ("default/g-0", "evicted")
     await story.create(member("g-2", "g", requests=GPU))
     bound = await story.until_bound(2)
     assert bound == {"g-1": first["g-1"], "g-2": first["g-0"]}, rack
     await no_leak(story)
     # the freed slot is taken by somebody else: the minimum cannot be reached again
-    await story.api.delete(f"{PODS}/g-2", {"gracePeriodSeconds": 0})
+    refusal = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no such device"}
+    await story.api.patch(f"{PODS}/g-2/status", {"status": refusal})
     await eventually(lambda: _lost(story, 2))
+    lost = (await story.service.facts("MemberLost"))[-1]["data"]
+    assert (lost["pod"], lost["cause"]) == ("default/g-2", "refused-by-kubelet")
+    assert lost["text"] == "UnexpectedAdmissionError: no such device"
+    await story.api.delete(f"{PODS}/g-2", {"gracePeriodSeconds": 0})
     alien = member("alien", "", requests=GPU, nodeSelector={"kubernetes.io/hostname": first["g-0"]})
     await story.create(alien)
     await story.until_bound(2)

@@ -11,9 +11,11 @@ from extender.cluster.parse import convert
 from extender.cluster.world import World
 from extender.core.errors import BadInput
 from extender.core.groups import leaf_key
+from extender.core.pods import PodEnd
 from tests.builders import a_group, a_node, a_pod, an_object
 
 ZONE = "topology.kubernetes.io/zone"
+EVICTED = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
 
 
 def read(thing):
@@ -105,19 +107,27 @@ def test_a_claim_for_one_pod_is_exclusive_and_an_ephemeral_volume_is_a_claim() -
 @pytest.mark.parametrize(
     ("status", "why"),
     [
-        ({"phase": "Succeeded"}, None),
-        ({"phase": "Failed", "containerStatuses": [{"name": "main"}]}, None),
-        ({"phase": "Failed", "reason": "OutOfnvidia.com/gpu"}, "RefusedByKubelet"),
-        ({"phase": "Failed", "reason": "Evicted"}, "Evicted"),
+        ({"phase": "Succeeded"}, PodEnd("ended", "Succeeded")),
+        ({"phase": "Failed", "containerStatuses": [{"name": "main"}]}, PodEnd("ended", "Failed")),
+        (
+            {"phase": "Failed", "reason": "DeadlineExceeded", "containerStatuses": [{"name": "main"}]},
+            PodEnd("ended", "DeadlineExceeded"),
+        ),
+        (
+            {"phase": "Failed", "reason": "OutOfnvidia.com/gpu", "message": "it has none"},
+            PodEnd("refused-by-kubelet", "OutOfnvidia.com/gpu: it has none"),
+        ),
+        ({"phase": "Failed", "reason": "NodeAffinity"}, PodEnd("refused-by-kubelet", "NodeAffinity")),
+        ({"phase": "Failed", "reason": "Evicted"}, PodEnd("evicted", "Evicted")),
         (
             {"phase": "Failed", "reason": "Terminated", "containerStatuses": [{"name": "main"}],
              "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]},
-            "TerminationByKubelet",
+            PodEnd("evicted", "TerminationByKubelet"),
         ),
     ],
 )  # fmt: skip
-def test_who_made_a_member_end_is_known_until_it_is_deleted(status, why) -> None:
-    """Of members only; a pod of the same name that is made anew knows nothing of it."""
+def test_how_a_member_ended_is_known(status, why) -> None:
+    """Of members only, by UID, and still when it is deleted a moment later."""
     world = a_world(a_pod("p", "g", node="n", metadata={"uid": "p"}))
     over = a_pod("p", "g", node="n", metadata={"uid": "p"}, status=status)
     world.upsert(read(over))
@@ -129,10 +139,41 @@ def test_who_made_a_member_end_is_known_until_it_is_deleted(status, why) -> None
     world.upsert(read(other))
     assert "q" not in world.view.ends
     world.delete(read(over))
-    assert dict(world.view.ends) == {}
-    world.upsert(read(over))
     world.upsert(read(a_pod("p", "g", node="n", metadata={"uid": "again"})))
-    assert dict(world.view.ends) == {}
+    assert dict(world.view.ends) == {"p": why}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "conditions", "end"),
+    [
+        ({}, [], None),
+        ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, [], PodEnd("deleted")),
+        ({}, [EVICTED], PodEnd("evicted", "EvictionByEvictionAPI")),
+    ],
+)
+def test_what_was_seen_of_a_deletion_is_known_when_the_pod_is_gone(
+    metadata, conditions, end
+) -> None:
+    """Both may come in one piece of a watch, before anybody looks."""
+    before = a_pod("p", "g", node="n", metadata={"uid": "p"})
+    world = a_world(before)
+    going = a_pod(
+        "p", "g", node="n", metadata={"uid": "p", **metadata},
+        status={"phase": "Running", "conditions": conditions},
+    )  # fmt: skip
+    world.upsert(read(going))
+    world.delete(read(before))
+    assert world.view.ends.get("p") == end
+
+
+def test_ends_are_not_kept_for_ever(monkeypatch) -> None:
+    """The log has them a moment later."""
+    monkeypatch.setattr("extender.cluster.world._ENDS_KEPT", 2)
+    world = a_world()
+    for name in "pqr":
+        over = a_pod(name, "g", node="n", metadata={"uid": name}, status={"phase": "Succeeded"})
+        world.upsert(read(over))
+    assert set(world.view.ends) == {"q", "r"}
 
 
 def test_any_order_gives_the_same_view() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,6 +23,8 @@ from extender.core.events import (
     RootObserved,
 )
 from extender.core.ids import NodeName, PlanId, RootUid
+from extender.core.nodes import Taint
+from extender.core.pods import PodEnd
 from extender.core.state import EMPTY
 from tests.builders import GPU, a_gang, a_node, a_pod
 from tests.fakes import FakeCluster, forest_of
@@ -199,6 +202,50 @@ def test_a_member_that_ended_before_it_was_seen_running_was_bound_all_the_same()
     assert (bound.node, lost.node) == ("n0", "n0")
     assert [r.pod for r in scene.root.held.values()] == ["default/g-1"]
     assert scene.decide(now) == []
+
+
+def awaiting(uid, ends=None):
+    """The API server was asked how a pod ended; `ends`: its answer."""
+    awaited = frozenset() if ends is not None else frozenset({uid})
+    return msgspec.structs.replace(ME, awaited=awaited, ends=ends or {})
+
+
+def test_a_loss_that_nobody_explains_waits_for_the_answer():
+    """It counts no more meanwhile; what the API server says is the cause, and silence is told as such."""
+    for answer, cause in (
+        (PodEnd("refused-by-kubelet", "OutOfcpu"), "refused-by-kubelet"),
+        (PodEnd("deleted"), "deleted"),
+        (None, "gone"),
+    ):
+        scene = Scene(pods=2)
+        scene.bind("g-0")
+        scene.decide()
+        uid = scene.cluster.pod("g-0").uid
+        scene.cluster.delete_pod("g-0")
+        scene.bind("g-1")
+        (bound,) = scene.decide(awaiting(uid))
+        assert isinstance(bound, PodBound)
+        (lost,) = scene.decide(awaiting(uid, {uid: answer}))
+        assert isinstance(lost, MemberLost)
+        assert (lost.cause, lost.text) == (cause, answer.text if answer else "")
+
+
+@pytest.mark.parametrize(
+    ("taints", "cause"),
+    [
+        ((Taint("node.kubernetes.io/unreachable", "", "NoExecute"),), "node-lost"),
+        ((Taint("maintenance", "", "NoExecute"),), "evicted"),
+    ],
+)
+def test_who_is_deleted_for_a_taint_was_evicted_or_lost_its_node(taints, cause):
+    """The taint manager gives both the same reason; the node's taints tell."""
+    scene = Scene(pods=2)
+    scene.bind("g-0")
+    scene.decide()
+    scene.cluster.change_node("n0", taints=taints)
+    scene.cluster.change_pod("g-0", deleting=True, doomed="DeletionByTaintManager")
+    (lost,) = [f for f in scene.decide() if isinstance(f, MemberLost)]
+    assert (lost.cause, lost.text) == (cause, "DeletionByTaintManager")
 
 
 @pytest.mark.parametrize("how", ["bound", "barrier"])
