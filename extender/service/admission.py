@@ -24,6 +24,7 @@ from extender.core.decisions.differences import Circumstances, Nominations
 from extender.core.decisions.evictions import decide_evictions
 from extender.core.decisions.holds import cleared
 from extender.core.decisions.leaving import held_below, is_leaving, leaving
+from extender.core.decisions.outranked import outranked_by_plan, outranked_by_pods
 from extender.core.decisions.preemption import (
     decide_preemption,
     still_makes_room,
@@ -122,6 +123,9 @@ class Admission:
         self._leaving: Mapping[GroupKey, int] = {}
         self._leaving_of: tuple[object, object] = (None, None)  # view and preemptions it is made of
         self._to_explain: list[GroupKey] = []  # certain to be refused, in this pass
+        self._behind: list[
+            Tree
+        ] = []  # their room is made, and somebody of higher priority asks first
 
     def ready(self) -> bool:
         """Say whether a whole pass has run since the lease was taken."""
@@ -168,7 +172,7 @@ class Admission:
         if self._leader.comparing:  # what runs is in the log again; what memory promised is not
             self._barriers.sync(self._leader.acknowledged)
             self._leader.compared(takes)
-        self._to_explain = []
+        self._to_explain, self._behind = [], []
         if not self._still():
             await self._admit_all()
         view, state = self._cluster.view(), self._leader.acknowledged
@@ -215,6 +219,10 @@ class Admission:
         finally:
             await self._recording.done()
         await self._explain()
+        behind, self._behind = self._behind, []
+        for tree in behind:
+            await self._admit(tree, last=True)
+        await self._recording.done()
         self._stillness.end(outlook if refused else None)
 
     def _look(self) -> tuple[ClusterView, ReservationState]:
@@ -240,6 +248,8 @@ class Admission:
             if not found:
                 self._agreement.reached(view, state, self.forest, now)
             drafts += found
+        drafts += outranked_by_pods(view, state, drafts, known)
+        self._asking.hurry(drafts)
         await self._recording.now([*drafts, *self._nominations.look(view, state, now)])
         await self._learn()
 
@@ -304,8 +314,13 @@ class Admission:
             topology_keys=self._settings.topology_keys,
         )
 
-    async def _admit(self, tree: Tree) -> bool:
-        """Try one root; True where it stands refused as before."""
+    async def _admit(self, tree: Tree, *, last: bool = False) -> bool:
+        """Try one root; True where it stands refused as before.
+
+        Args:
+            tree: As it was when the pass began.
+            last: Those that may take its room over have been asked.
+        """
         if tree.problems:
             recipe = self._recipe("", "tree changed")
             drafts = decide_invalid(self._leader.speculative, tree, recipe)
@@ -330,6 +345,8 @@ class Admission:
         answer = self.planner.at_once(request)
         if not may_admit(view, pending, answer):
             self._refused.put(uid, request)  # looked at again when there is more room
+        elif pending is not None and not last and self._asked_above(tree.root.priority):
+            self._behind.append(tree)  # or its gates are lifted, and the next moment it has no room
         elif answer == "search":
             await self._recording.done()  # a search takes time; what was decided is told meanwhile
             await self._search(current, request)
@@ -339,6 +356,11 @@ class Admission:
             METRICS.planned(answer, self._clock.monotonic_ms() - started_ms)
             self._decided(current, request, answer, self.planner.encode(request))
         return False
+
+    def _asked_above(self, priority: int) -> bool:
+        """Say whether somebody of higher priority may take room over at the end of this pass."""
+        trees = (self.forest.trees.get(key) for key in self._to_explain)
+        return any(tree is not None and tree.root.priority > priority for tree in trees)
 
     def _leaves(self, view: ClusterView) -> Mapping[GroupKey, int]:
         """Give the leaves of units that are being evicted."""
@@ -468,8 +490,13 @@ class Admission:
             self._barriers.nudge()  # a member of a victim is being bound: it goes whole a moment later
             return True
         recipe = self._recipe(encoded.digest, f"cluster revision {view.revision}")
-        drafts = decide_preemption(view, state, self.forest, current, asked, answer, recipe)
+        known = self.evictor.knowledge(recipe.actor, recipe.cause, view)
+        *first, planned = decide_preemption(
+            view, state, self.forest, current, asked, answer, recipe
+        )
+        drafts = [*first, *outranked_by_plan(view, state, planned, known), planned]
         self._asking.answered(uid, None, took_ms)
+        self._asking.hurry(drafts)
         self._recording.soon(drafts, encoded)
         await self._recording.done()
         self._barriers.nudge()  # deletions begin, or the room is there already

@@ -34,7 +34,7 @@ from extender.service.ports import Checkpoint, Checkpoints, EventLog, Head
 
 log = logging.getLogger(__name__)
 
-CODEC = "state-7"  # changes with the meaning or shape of the state; older checkpoints are then passed over
+CODEC = "state-8"  # changes with the meaning or shape of the state; older checkpoints are then passed over
 
 BULK_EVENTS = 20_000  # from here on it pays to unpack the whole state before a fold
 
@@ -54,7 +54,6 @@ class _SavedRoot(msgspec.Struct, frozen=True):
     bound: tuple[BoundMember, ...]
     away: tuple[BoundMember, ...]
     topology: dict[NodeName, dict[str, str]]
-    took: frozenset[str]
     in_vain: int
     in_vain_us: int
 
@@ -89,6 +88,7 @@ class _Saved(msgspec.Struct, frozen=True):
     vetoes: tuple[tuple[VetoKey, VetoState], ...]
     truncated_epoch: int
     preemptions: tuple[_SavedPreemption, ...]
+    took: dict[str, dict[str, int]]
 
 
 def encode_state(state: ReservationState) -> bytes:
@@ -112,6 +112,7 @@ def encode_state(state: ReservationState) -> bytes:
         tuple(state.vetoes.items()),
         state.truncated_epoch,
         tuple(_saved(p) for p in state.preemptions.values()),
+        {str(uid): dict(units) for uid, units in state.took.items()},
     )
     return zlib.compress(msgspec.msgpack.encode(saved), 1)
 
@@ -176,6 +177,7 @@ def _rebuilt(saved: _Saved) -> ReservationState:
         vetoes=Map(dict(saved.vetoes)),
         preemptions=preemptions,
         claimed_on=claimed_on(preemptions.values()),
+        took=Map({RootUid(uid): Map(units) for uid, units in saved.took.items()}),
         truncated_epoch=Epoch(saved.truncated_epoch),
     )
 

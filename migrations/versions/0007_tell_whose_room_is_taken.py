@@ -1,0 +1,22 @@
+"""Tell whose room a preemption takes where nobody is evicted: reservations, or pods on their way out.
+
+Revision ID: 0007
+Revises: 0006
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import op
+
+revision = "0007"
+down_revision = "0006"
+branch_labels = None
+depends_on = None
+
+SQL = Path(__file__).parents[1] / "sql"
+
+
+def upgrade() -> None:
+    op.get_bind().exec_driver_sql((SQL / "0007/preempting_text.sql").read_text(encoding="utf-8"))
