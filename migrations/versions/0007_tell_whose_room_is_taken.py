@@ -1,4 +1,4 @@
-"""Tell whose room a preemption takes where nobody is evicted: reservations, or pods on their way out.
+"""Tell whose room a preemption takes where nobody is evicted, and read version 2 of its facts.
 
 Revision ID: 0007
 Revises: 0006
@@ -19,4 +19,5 @@ SQL = Path(__file__).parents[1] / "sql"
 
 
 def upgrade() -> None:
-    op.get_bind().exec_driver_sql((SQL / "0007/preempting_text.sql").read_text(encoding="utf-8"))
+    for name in ("preempting_text", "project_fact"):
+        op.get_bind().exec_driver_sql((SQL / f"0007/{name}.sql").read_text(encoding="utf-8"))
