@@ -108,10 +108,9 @@ class Arrivals:
         self.made = 0
         self.jobs: dict[str, Job] = {}  # those that are not over
         self.priority_of: dict[str, int] = {}  # of every job there was
-        self.withdrawn: set[str] = set()  # UIDs of roots that user or controller deleted
+        self.withdrawn: set[str] = set()  # UIDs of roots that their user deleted, or that were done
         self.goes: dict[PodUid, int] = {}  # deleted pods -> step at which the kubelet lets them go
-        # ordinary pods: when, priority, node
-        self.placed_alone: list[tuple[int, int, NodeName]] = []
+        self.ran_alone: set[str] = set()  # UIDs of ordinary pods that got a node
         self.broken: list[str] = []  # units that did not go whole
 
     async def run(self, steps_max: int) -> None:
@@ -250,7 +249,6 @@ class Arrivals:
                 self.broken.append(f"{job.name}: {sorted(p.name for p in running)} still run")
                 job.over = True
             return
-        self.withdrawn |= self._root_uid(job)
         for pod in there.values():
             self.cluster.delete_pod(pod.path)
         self._delete_groups(job)
@@ -300,7 +298,7 @@ class Arrivals:
                 )
                 self.stage.bind(pod.path, node)
                 if pod.group is None:
-                    self.placed_alone.append((self.stage.clock.us, pod.priority, node))
+                    self.ran_alone.add(pod.uid)
             elif pod.group is None:
                 await self._preempt(pod)
 
@@ -341,7 +339,6 @@ class Arrivals:
                     pods[uid].path, doomed="PreemptionByScheduler", deleting=True
                 )
         self.cluster.change_pod(pod.path, nominated=chosen.node)
-        self.placed_alone.append((self.stage.clock.us, pod.priority, chosen.node))
 
     def _candidate(self, node: NodeName, pod: Pod) -> Candidate | None:
         """Remove all of lower priority, put back the most important ones that leave room; None where it never fits."""

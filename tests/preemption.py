@@ -90,9 +90,23 @@ def faults(request: PlanRequest, made: Preemption, *, extras: bool = False) -> l
         if not used & {p.node for p in unit.pods} and not claims & taken and not barring:
             bad.append(f"{unit.name} goes, but none of its nodes is used")
         staying = roomier(request, [p for p in gone if p not in unit.pods])
-        if fits(staying, need):
+        doubted = in_doubt(request, unit, need)
+        if fits(staying, need) and not doubted:
             bad.append(f"{unit.name} could stay where it runs")
+        if (unit.name in made.doubts) != (fits(staying, need) and doubted):
+            bad.append(f"{unit.name} goes by doubt, or not, and it is told otherwise")
     return bad
+
+
+def in_doubt(request: PlanRequest, unit: PlanUnit, assignments) -> bool:
+    """Say whether a unit and a pod that comes to one of its nodes both use devices of resource claims (L34)."""
+    claiming = {a.node for a in assignments if _claims(request.shapes[a.shape])}
+    shapes = request.evictable.shapes
+    return any(p.node in claiming and _claims(shapes[p.shape]) for p in unit.pods)
+
+
+def _claims(shape) -> bool:
+    return any(text.startswith("resource claim ") for text in shape.unmodelled)
 
 
 def fits(request: PlanRequest, assignments) -> bool:

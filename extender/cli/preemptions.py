@@ -63,6 +63,9 @@ def _print(line: PreemptionLine) -> None:
         f"; reservations of {', '.join(line.superseded)} gave way" if line.superseded else ""
     )
     print_table(["unit", "priority", "pod", "node", "gone", "how"], rows, empty=nobody)
+    for unit in line.victims:
+        if unit.doubt:
+            console().print(f"  {unit.unit} is not put back: {unit.doubt}")
     console().print(f"  cost: {_cost(line.cost)}")
     for other in line.alternatives[:ALTERNATIVES_MAX]:
         console().print(f"  not {', '.join(other.units)} ({_cost(other.cost)}): {other.why}")

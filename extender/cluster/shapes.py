@@ -25,6 +25,8 @@ from extender.core.groups import leaf_key
 from extender.core.ids import GroupKey, NodeName, PodUid
 from extender.core.pods import (
     ENDED_BY,
+    ONE_POD_VOLUME,
+    RESOURCE_CLAIM,
     HostPort,
     NodeSelector,
     Pod,
@@ -260,7 +262,7 @@ def _host_ports(found: api.Pod) -> tuple[HostPort, ...]:
 def _unmodelled(spec: api.PodSpec) -> Iterable[str]:
     """Name what about the pod itself the planner cannot see; the same words for equal pods."""
     for claim in spec.resource_claims:
-        yield f"resource claim {claim.name}"
+        yield f"{RESOURCE_CLAIM}{claim.name}"
     for volume in spec.volumes:
         if (
             volume.iscsi
@@ -268,7 +270,7 @@ def _unmodelled(spec: api.PodSpec) -> Iterable[str]:
             or volume.gce_persistent_disk
             or volume.aws_elastic_block_store
         ):
-            yield "a volume that only one pod of a node can use"
+            yield ONE_POD_VOLUME
 
 
 # --- requests

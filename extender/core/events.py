@@ -31,6 +31,7 @@ AbandonReason = Literal[
     "invalid",  # the tree breaks a rule, or is not complete any more
     "vetoed",  # kube-scheduler refuses the nodes that were cleared
     "room-lost",  # the victims are gone, and it does not fit all the same
+    "outranked",  # somebody of higher priority takes over the room that was made, or evicts the preemptor
 ]
 
 # How a pod came into reserved room. pinned: it may run on that node only (DaemonSets); higher-priority: than what
@@ -260,6 +261,9 @@ class VictimUnit(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defau
     priority: int
     pods: tuple[VictimPod, ...]
     cost: dict[str, int] = {}  # what it adds to the cost, by name (SPEC E-9)
+    doubt: str = (
+        ""  # why it was not put back, although the room that is counted would allow it (SPEC L34)
+    )
 
     @property
     def name(self) -> str:
@@ -286,7 +290,12 @@ class SupersededRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PreemptionPlanned(Fact, frozen=True, kw_only=True):
-    """Which units go for whom, and where the preemptor is to run then; durable before the first deletion."""
+    """Which units go for whom, and where the preemptor is to run then; durable before the first deletion.
+
+    Version 2: `doubt` of a unit, and whose room is made is superseded as reservations are.
+    """
+
+    VERSION: ClassVar[int] = 2
 
     preemption: PlanId
     kind: str  # of the preemptor: CompositePodGroup | PodGroup | Pod
@@ -329,7 +338,13 @@ class PreemptionCompleted(Fact, frozen=True, kw_only=True):
 
 
 class PreemptionAbandoned(Fact, frozen=True, kw_only=True):
-    """No unit is begun any more, and the room is held for nobody; a unit that was begun goes whole."""
+    """No unit is begun any more, and the room is held for nobody; a unit that was begun goes whole.
+
+    Version 2: `by`, `by_uid` and `lost`, of one that is *outranked*: what it evicted was for `by` from then on, and
+    what is not lost stays held for a tree until the victims that were begun are gone.
+    """
+
+    VERSION: ClassVar[int] = 2
 
     preemption: PlanId
     why: AbandonReason
@@ -337,6 +352,9 @@ class PreemptionAbandoned(Fact, frozen=True, kw_only=True):
     finishing: tuple[str, ...]  # units that were begun, and are not all gone yet
     evicted: int  # victims that are gone
     text: str = ""
+    by: str = ""  # Kind/namespace/name of who takes the room over
+    by_uid: str = ""
+    lost: tuple[NodeName, ...] = ()  # nodes on which it does
 
 
 class RootCompleted(Fact, frozen=True, kw_only=True):

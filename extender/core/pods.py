@@ -56,6 +56,8 @@ class HostPort(msgspec.Struct, frozen=True, order=True):
     ip: str = "0.0.0.0"  # noqa: S104 -- Kubernetes' word for "any address", nothing is bound here
 
 
+RESOURCE_CLAIM = "resource claim "
+ONE_POD_VOLUME = "a volume that only one pod of a node can use"
 ABSENT = " does not exist"  # ends what is told of a claim or a volume that is not there
 # How rules about other pods are told; the rest names the topology key.
 NEEDS_PODS = "pod affinity over "
@@ -194,6 +196,14 @@ class PodShape(msgspec.Struct, frozen=True):
     def lacking(self) -> tuple[str, ...]:
         """Name the claims and volumes that do not exist: until they do it fits nowhere, whoever goes."""
         return tuple(text for text in self.unmodelled if text.endswith(ABSENT))
+
+    @property
+    def uncounted(self) -> frozenset[str]:
+        """Name what it uses of a node that nobody but kube-scheduler counts: devices of claims, exclusive disks."""
+        words = {
+            RESOURCE_CLAIM.strip() if t.startswith(RESOURCE_CLAIM) else t for t in self.unmodelled
+        }
+        return frozenset(words & {RESOURCE_CLAIM.strip(), ONE_POD_VOLUME})
 
     @property
     def keeps_off(self) -> bool:

@@ -5,14 +5,15 @@ A preemption is *pending* from `PreemptionPlanned` until it ended (`PreemptionCo
 so a tree chooses no new victims while old ones are going (SPEC E-2, P15).
 
 The room that the planned assignments need is held for the preemptor from the plan on, also while victims
-still sit in it: everybody of lower or equal priority sees the smaller of what is free now and what will be
-free when the victims are gone and the preemptor runs. The hold ends with the admission of the preemptor
-(then its reservations hold the room), or with the preemption.
+still sit in it: everybody sees the smaller of what is free now and what will be free when the victims are gone
+and the preemptor runs. Who has a higher priority takes it over, recorded (`decisions/outranked`). The hold ends with
+the admission of the preemptor (then its reservations hold the room), or with the preemption; of a tree that is
+outranked on some nodes the rest is held until the victims that were begun are gone, because it asks again then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -25,6 +26,9 @@ from extender.core.events import (
 )
 from extender.core.ids import Epoch, NodeName, PlanId, PodUid, Position, RootUid
 
+SPARED_US: Final = (
+    600_000_000  # so long nobody evicts again what comes back under the name of its victim
+)
 IN_VAIN: Final = (
     "victims-refuse",
     "vetoed",
@@ -135,13 +139,24 @@ def completed(before: Preemption) -> Preemption | None:
     return msgspec.structs.replace(before, ended=True, claims=Map())
 
 
-def abandoned(before: Preemption, finishing: Iterable[str]) -> Preemption | None:
-    """End a preemption; units that were not begun are spared."""
+def abandoned(
+    before: Preemption, finishing: Iterable[str], *, lost: Collection[NodeName] | None = None
+) -> Preemption | None:
+    """End a preemption; units that were not begun are spared.
+
+    Args:
+        before: What it was.
+        finishing: Units that go whole.
+        lost: The nodes on which room is held for it no more; None: all of them.
+    """
     units = frozenset(finishing) | before.begun
     left = {uid: v for uid, v in before.victims.items() if v.unit in units}
     if not left:
         return None
-    return msgspec.structs.replace(before, ended=True, claims=Map(), begun=units, victims=Map(left))
+    kept = {} if lost is None else {n: c for n, c in before.claims.items() if n not in lost}
+    return msgspec.structs.replace(
+        before, ended=True, claims=Map(kept), begun=units, victims=Map(left)
+    )
 
 
 def claimed_on(preemptions: Iterable[Preemption]) -> Map[NodeName, tuple[RootUid, ...]]:

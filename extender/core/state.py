@@ -110,7 +110,6 @@ class RootState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     answer: Answer | None = None
     observed_us: int = 0
     admitted_us: int = 0
-    took: frozenset[str] = frozenset()  # groups it had evicted, Kind/namespace/name (no thrash)
     in_vain: int = 0  # its preemptions that were given up in vain since one was completed
     in_vain_us: int = 0  # when the last of them was
     taken: int = 0  # how often others took its room, shortly after one another
@@ -147,6 +146,8 @@ class ReservationState(msgspec.Struct, frozen=True, kw_only=True):
     vetoes: Map[VetoKey, VetoState] = Map()
     preemptions: Map[RootUid, Preemption] = Map()  # by the UID of the preemptor
     claimed_on: Map[NodeName, tuple[RootUid, ...]] = Map()  # preemptors that hold room there
+    took: Map[RootUid, Map[str, int]] = Map()
+    """What preemptors had evicted and when, in microseconds, by Kind/namespace/name of the unit (no thrash)."""
     truncated_epoch: Epoch = Epoch(
         0
     )  # of the newest HistoryTruncated: what is older was compared then
@@ -189,7 +190,6 @@ class _Root(msgspec.Struct, eq=False):
     answer: Answer | None
     observed_us: int
     admitted_us: int
-    took: frozenset[str]
     in_vain: int
     in_vain_us: int
     taken: int
@@ -201,7 +201,7 @@ class _Root(msgspec.Struct, eq=False):
             uid=self.uid, root=self.root, kind=self.kind, priority=self.priority, phase=self.phase,
             plan=self.plan, groups=self.groups, held=_closed(self.held), bound=_closed(self.bound),
             away=_closed(self.away), topology=_closed(self.topology), answer=self.answer,
-            observed_us=self.observed_us, admitted_us=self.admitted_us, took=self.took,
+            observed_us=self.observed_us, admitted_us=self.admitted_us,
             in_vain=self.in_vain, in_vain_us=self.in_vain_us, taken=self.taken, taken_us=self.taken_us,
         )  # fmt: skip
 
@@ -234,7 +234,7 @@ class Folding:
 
     __slots__ = (
         "_at_us", "_claimed_on", "_claims_changed", "_epoch", "_features", "_held_before", "_held_on", "_known",
-        "_opened", "_preemptions", "_root_of", "_roots", "_truncated_epoch", "_versions", "_vetoed", "_vetoes", "_vetoes_before", "position",
+        "_opened", "_preemptions", "_root_of", "_roots", "_took", "_truncated_epoch", "_versions", "_vetoed", "_vetoes", "_vetoes_before", "position",
     )  # fmt: skip
 
     def __init__(self, state: ReservationState, *, bulk: bool = False) -> None:
@@ -254,6 +254,7 @@ class Folding:
         self._preemptions = state.preemptions  # few: changed one by one
         self._claimed_on = state.claimed_on
         self._claims_changed = False
+        self._took = state.took
         self._vetoes_before: Map[VetoKey, VetoState] | None = state.vetoes  # until sorted into:
         self._vetoed: dict[RootUid, set[VetoKey]] = {}
 
@@ -284,6 +285,7 @@ class Folding:
             vetoes=_closed(self._vetoes),
             preemptions=self._preemptions,
             claimed_on=self._claimed_on,
+            took=self._took,
             truncated_epoch=self._truncated_epoch,
             features=self._features,
         )
@@ -383,7 +385,7 @@ class Folding:
                 known.uid, known.root, known.kind, known.priority, known.phase, known.plan,
                 known.groups, opened(known.held), opened(known.bound), opened(known.away),
                 opened(known.topology), known.answer, known.observed_us, known.admitted_us,
-                known.took, known.in_vain, known.in_vain_us, known.taken, known.taken_us,
+                known.in_vain, known.in_vain_us, known.taken, known.taken_us,
             )  # fmt: skip
         return root
 
@@ -439,17 +441,19 @@ class Folding:
                 if fact.kind != "Pod":
                     root = self._root(event)
                     extras = root.phase == "satisfied"
-                    root.took |= {unit.name for unit in fact.victims if unit.kind != "Pod"}
                     root.answer = _preempting(event, fact)
                 self._set_preemption(uid, preemptions.planned(event, fact, extras=extras))
             case VictimEvicted() if before is not None:
                 self._set_preemption(uid, preemptions.evicted(event, before, fact))
+                if fact.how in preemptions.BY_US:
+                    self._remember(event, before, fact.unit)
             case PreemptionCompleted() if before is not None:
                 self._set_preemption(uid, preemptions.completed(before))
                 if uid in self._roots or uid in self._known:
                     self._root(event).in_vain = 0
             case PreemptionAbandoned() if before is not None:
-                self._set_preemption(uid, preemptions.abandoned(before, fact.finishing))
+                lost = fact.lost if fact.why == "outranked" and before.kind != "Pod" else None
+                self._set_preemption(uid, preemptions.abandoned(before, fact.finishing, lost=lost))
                 if uid in self._roots or uid in self._known:
                     root = self._root(event)
                     if root.answer is not None and root.answer.outcome == PREEMPTING:
@@ -458,6 +462,19 @@ class Folding:
                         root.in_vain, root.in_vain_us = root.in_vain + 1, event.at_us
             case _:
                 pass
+
+    def _remember(self, event: Event, preemption: Preemption, unit: str) -> None:
+        """Keep what a preemptor has evicted: of a tree while it lives, of a pod while it counts."""
+        uid = event.root_uid
+        if preemption.kind == "Pod":
+            oldest_us = event.at_us - preemptions.SPARED_US
+            for other, taken in self._took.items():
+                known = other in self._roots or other in self._known
+                if not known and max(taken.values()) < oldest_us:
+                    self._took = self._took.delete(other)
+        elif uid not in self._roots and uid not in self._known:
+            return
+        self._took = self._took.set(uid, self._took.get(uid, Map()).set(unit, event.at_us))
 
     def _set_preemption(self, uid: RootUid, after: Preemption | None) -> None:
         before = self._preemptions.get(uid)
@@ -527,8 +544,10 @@ class Folding:
         for uid in _closed(root.bound):
             del self._root_of[uid]
         preemption = self._preemptions.get(root.uid)
-        if preemption is not None and not preemption.ended:  # its end was lost with part of the log
+        if preemption is not None:  # if it has not ended, its end was lost with part of the log
             self._set_preemption(root.uid, preemptions.abandoned(preemption, ()))
+        if root.uid in self._took:
+            self._took = self._took.delete(root.uid)
         if self._vetoes_before is not None:
             for key in self._vetoes_before:
                 self._vetoed.setdefault(key.root_uid, set()).add(key)
@@ -541,14 +560,28 @@ class Folding:
 
 def _preempting(event: Event, fact: PreemptionPlanned) -> Answer:
     """Word the answer that stands while victims go (SPEC E-12)."""
-    pods = sum(len(unit.pods) for unit in fact.victims)
-    units = len(fact.victims)
-    pods += len(fact.awaits)
-    text = (
-        f"waits for its preemption to finish: {pods} pod{'s' * (pods != 1)} of {units} disruption "
-        f"unit{'s' * (units != 1)} of lower priority make room"
-    )
+    text = f"waits for its preemption to finish: {room_of(fact)}"
     return Answer(outcome=PREEMPTING, reasons=(text,), position=event.position, at_us=event.at_us)
+
+
+def room_of(fact: PreemptionPlanned) -> str:
+    """Say whose room a preemption takes; the words of `gx.preempting_text`."""
+    units = len(fact.victims)
+    pods = sum(len(unit.pods) for unit in fact.victims)
+    parts = []
+    if units:
+        parts.append(
+            f"{_plural(pods, 'pod')} of {_plural(units, 'disruption unit')} of lower priority"
+        )
+    if fact.awaits:
+        parts.append(f"{_plural(len(fact.awaits), 'pod')} on the way out")
+    if fact.superseded:
+        parts.append(f"reservations of {_plural(len(fact.superseded), 'tree')} of lower priority")
+    return f"takes the room of {', '.join(parts)}" if parts else "the room is free"
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def standing(root: RootState) -> Standing:

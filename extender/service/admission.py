@@ -27,6 +27,7 @@ from extender.core.decisions.evictions import decide_evictions
 from extender.core.decisions.holds import cleared
 from extender.core.decisions.leaving import held_below, is_leaving, leaving
 from extender.core.decisions.native import never_at_bind
+from extender.core.decisions.outranked import outranked_by_plan, outranked_by_pods
 from extender.core.decisions.preemption import (
     decide_preemption,
     still_makes_room,
@@ -133,6 +134,9 @@ class Admission:
         self._leaving: Mapping[GroupKey, int] = {}
         self._leaving_of: tuple[object, object] = (None, None)  # view and preemptions it is made of
         self._to_explain: list[GroupKey] = []  # certain to be refused, in this pass
+        self._behind: list[
+            Tree
+        ] = []  # their room is made, and somebody of higher priority asks first
 
     def ready(self) -> bool:
         """Say whether a whole pass has run since the lease was taken."""
@@ -185,7 +189,7 @@ class Admission:
         if self._leader.comparing:  # what runs is in the log again; what memory promised is not
             self._barriers.sync(self._leader.acknowledged)
             self._leader.compared(takes)
-        self._to_explain = []
+        self._to_explain, self._behind = [], []
         if not self._still():
             await self._admit_all()
         view, state = self._cluster.view(), self._leader.acknowledged
@@ -235,6 +239,10 @@ class Admission:
         finally:
             await self._recording.done()
         await self._explain()
+        behind, self._behind = self._behind, []
+        for tree in behind:
+            await self._admit(tree, last=True)
+        await self._recording.done()
         self._stillness.end(outlook if refused else None)
 
     def _look(self) -> tuple[ClusterView, ReservationState]:
@@ -266,6 +274,8 @@ class Admission:
             if not found:
                 self._agreement.reached(view, state, self.forest, now)
             drafts += found
+        drafts += outranked_by_pods(view, state, drafts, known)
+        self._asking.hurry(drafts)
         await self._recording.now([*drafts, *self._nominations.look(view, state, now)])
         tell_taken(drafts)
         await self._learn()
@@ -331,23 +341,22 @@ class Admission:
             topology_keys=self._settings.topology_keys,
         )
 
-    async def _admit(self, tree: Tree) -> bool:
-        """Try one root; True where it stands refused as before."""
+    async def _admit(self, tree: Tree, *, last: bool = False) -> bool:
+        """Try one root; True where it stands refused as before.
+
+        Args:
+            tree: As it was when the pass began.
+            last: Those that may take its room over have been asked.
+        """
         if tree.problems:
             recipe = self._recipe("", "tree changed")
             drafts = decide_invalid(self._leader.speculative, tree, recipe)
             self._recording.soon(drafts)
             return not drafts
-        if tree.root.deleting or self._clock.monotonic_ms() < self._not_before.get(
-            tree.root.uid, 0
-        ):
-            return True
-        if self._pauses(tree.root.uid):
+        if tree.root.deleting or self._rests(tree.root.uid):
             return True
         current, request = self._request(tree)
-        if current is None or request is None:
-            return False
-        if self._kept_from_bind(current, request):
+        if current is None or request is None or self._kept_from_bind(current, request):
             return False
         view, uid = self._cluster.view(), tree.root.uid
         pending = under_way(self._leader.speculative, uid)
@@ -361,6 +370,8 @@ class Admission:
         answer = self.planner.at_once(request)
         if not may_admit(view, pending, answer):
             self._refused.put(uid, request)  # looked at again when there is more room
+        elif pending is not None and not last and self._asked_above(tree.root.priority):
+            self._behind.append(tree)  # or its gates are lifted, and the next moment it has no room
         elif answer == "search":
             await self._recording.done()  # a search takes time; what was decided is told meanwhile
             await self._search(current, request)
@@ -385,6 +396,11 @@ class Admission:
         recipe = self._recipe("", "group scheduling of kube-scheduler")
         self._recording.soon(decide_verdict(state, tree, request, refusal, recipe))
         return True
+
+    def _asked_above(self, priority: int) -> bool:
+        """Say whether somebody of higher priority may take room over at the end of this pass."""
+        trees = (self.forest.trees.get(key) for key in self._to_explain)
+        return any(tree is not None and tree.root.priority > priority for tree in trees)
 
     def _leaves(self, view: ClusterView) -> Mapping[GroupKey, int]:
         """Give the leaves of units that are being evicted."""
@@ -428,8 +444,10 @@ class Admission:
             self._refused.put(uid, request)
             self._asking.put_off(self._leader.speculative, uid, verdict)
 
-    def _pauses(self, uid: RootUid) -> bool:
-        """Say whether the room of a tree was taken so often lately that it waits; see `planned_again_us`."""
+    def _rests(self, uid: RootUid) -> bool:
+        """Say whether a tree is not tried yet: something failed, or its room was taken often (`planned_again_us`)."""
+        if self._clock.monotonic_ms() < self._not_before.get(uid, 0):
+            return True
         root = self._leader.speculative.roots.get(uid)
         pause_us = planned_again_us(root) - self._clock.now_us() if root is not None else 0
         if pause_us <= 0:
@@ -523,8 +541,13 @@ class Admission:
             self._barriers.nudge()  # a member of a victim is being bound: it goes whole a moment later
             return True
         recipe = self._recipe(encoded.digest, f"cluster revision {view.revision}")
-        drafts = decide_preemption(view, state, self.forest, current, asked, answer, recipe)
+        known = self.evictor.knowledge(recipe.actor, recipe.cause, view)
+        *first, planned = decide_preemption(
+            view, state, self.forest, current, asked, answer, recipe
+        )
+        drafts = [*first, *outranked_by_plan(view, state, planned, known), planned]
         self._asking.answered(uid, None, took_ms)
+        self._asking.hurry(drafts)
         self._recording.soon(drafts, encoded)
         await self._recording.done()
         self._barriers.nudge()  # deletions begin, or the room is there already

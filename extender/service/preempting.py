@@ -7,12 +7,13 @@ victims are gone and it does not fit all the same, the preemption is given up.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from extender.core.decisions.evictions import Knowledge, abandonment, better_offer
 from extender.core.decisions.holds import cleared
 from extender.core.decisions.units import may_preempt
-from extender.core.events import AbandonReason, Draft
+from extender.core.events import AbandonReason, Draft, PreemptionAbandoned
 from extender.core.groups import Tree
 from extender.core.ids import RootUid
 from extender.core.planner.placement import GIVEN, Plan, PlanRequest, Refusal, Verdict
@@ -160,14 +161,15 @@ class Asking:
             held = (root.priority for root in state.roots.values() if root.held)
             self._lowest_held = min(held, default=None)
         lowest = [p for p in (self._lowest, self._lowest_held) if p is not None]
+        lowest += [p.priority for p in state.preemptions.values() if p.claims]
         return min(lowest, default=priority) < priority
 
     def put_off(self, state: ReservationState, uid: RootUid, verdict: Verdict) -> None:
         """Hear that a tree was refused, whether or not it asked: it may ask again after a while.
 
         A pause that is under way is not made longer: on a busy cluster a tree is refused again and again, and would
-        never ask. A tree that could not ask yet, because its minimum is not bound or because members are missing,
-        asks as soon as that is different.
+        never ask. A tree that could not ask yet, because its minimum is not bound, because members are missing or
+        because its last victims still go, asks as soon as that is different.
         """
         root = state.roots.get(uid)
         if root is not None and root.phase == "admitted":
@@ -176,7 +178,8 @@ class Asking:
         if now_ms < self._not_before.get(uid, 0):
             return
         self._not_before[uid] = now_ms + AGAIN_MS
-        if isinstance(verdict, Refusal) and verdict.outcome == "waiting":
+        waits = isinstance(verdict, Refusal) and verdict.outcome == "waiting"
+        if waits or uid in state.preemptions:
             self._unheard.add(uid)
         else:
             self._unheard.discard(uid)
@@ -194,6 +197,12 @@ class Asking:
     def considered(self, uid: RootUid) -> tuple[str, ...]:
         """Give the words of the last search that found nobody."""
         return self._considered.get(uid, ())
+
+    def hurry(self, decided: Iterable[Draft]) -> None:
+        """Hear what is about to be recorded: who is outranked may ask at once for other victims."""
+        for draft in decided:
+            if isinstance(draft.fact, PreemptionAbandoned) and draft.fact.why == "outranked":
+                self._not_before.pop(draft.root_uid, None)
 
     def keep(self, roots: set[RootUid]) -> None:
         """Forget all other trees."""

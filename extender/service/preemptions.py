@@ -42,6 +42,7 @@ class UnitLine(msgspec.Struct, kw_only=True):
     priority: int
     pods: list[VictimLine]
     spared: bool = False  # the preemption ended before it began
+    doubt: str = ""  # why it was not put back, although the room that is counted would allow it
 
 
 class AlternativeLine(msgspec.Struct, kw_only=True):
@@ -68,6 +69,7 @@ class PreemptionLine(msgspec.Struct, kw_only=True):
     outcome: Literal["pending", "completed", "abandoned"] = "pending"
     why: AbandonReason | Literal[""] = ""
     text: str = ""
+    by: str = ""  # Kind/namespace/name of who took the room over, where it was outranked
     ended: str = ""  # RFC 3339
     bound: int = 0  # members of the preemptor that ran when it was completed
     took_ms: int = 0  # from the plan to the running preemptor
@@ -163,6 +165,7 @@ def _planned(event: Event, fact: PreemptionPlanned) -> PreemptionLine:
             UnitLine(
                 unit=unit.name,
                 priority=unit.priority,
+                doubt=unit.doubt,
                 pods=[VictimLine(pod=p.pod, node=p.node) for p in unit.pods],
             )
             for unit in fact.victims
@@ -192,6 +195,6 @@ def _follow(
             line.bound, line.took_ms = fact.bound, fact.took_ms
         case PreemptionAbandoned():
             line.outcome, line.ended = "abandoned", rfc3339(event.at_us)
-            line.why, line.text = fact.why, fact.text
+            line.why, line.text, line.by = fact.why, fact.text, fact.by
             for unit in line.victims:
                 unit.spared = unit.unit in fact.spared

@@ -55,7 +55,6 @@ class _SavedRoot(msgspec.Struct, frozen=True):
     bound: tuple[BoundMember, ...]
     away: tuple[BoundMember, ...]
     topology: dict[NodeName, dict[str, str]]
-    took: frozenset[str]
     in_vain: int
     in_vain_us: int
     taken: int
@@ -93,6 +92,7 @@ class _Saved(msgspec.Struct, frozen=True):
     truncated_epoch: int
     preemptions: tuple[_SavedPreemption, ...]
     features: FeaturesFound | None
+    took: dict[str, dict[str, int]]
 
 
 def encode_state(state: ReservationState) -> bytes:
@@ -117,6 +117,7 @@ def encode_state(state: ReservationState) -> bytes:
         state.truncated_epoch,
         tuple(_saved(p) for p in state.preemptions.values()),
         state.features,
+        {str(uid): dict(units) for uid, units in state.took.items()},
     )
     return zlib.compress(msgspec.msgpack.encode(saved), 1)
 
@@ -203,6 +204,7 @@ def _rebuilt(saved: _Saved) -> ReservationState:
         vetoes=Map(dict(saved.vetoes)),
         preemptions=preemptions,
         claimed_on=claimed_on(preemptions.values()),
+        took=Map({RootUid(uid): Map(units) for uid, units in saved.took.items()}),
         truncated_epoch=Epoch(saved.truncated_epoch),
         features=saved.features,
     )

@@ -17,6 +17,8 @@ import msgspec
 
 from extender.core.decisions.leaving import give_back, held_below
 from extender.core.decisions.node_offers import encode
+from extender.core.decisions.outranked import outranked_by_plan
+from extender.core.decisions.preemption import spared_by
 from extender.core.decisions.verbs import (
     FilterDecision,
     decide_filter,
@@ -192,7 +194,10 @@ class Scheduling:
         choice = answered_before(view, state, known)
         if choice is not None:
             return choice.candidates
-        question = question_about(view, state, self._admission.forest, known, offered)
+        spared = spared_by(state, RootUid(known.uid), self._clock.now_us())
+        question = question_about(
+            view, state, self._admission.forest, known, offered, spared=spared
+        )
         wanted = PlanId(self._clock.new_id()) if self._settings.preemption == "on" else None
         choice = choose(question, preemption=wanted)
         if choice.plan is not None:
@@ -202,14 +207,16 @@ class Scheduling:
                 return ()  # a member of a victim is being bound: kube-scheduler asks again
             encoded = encode(question)
             actor, cause = self._settings.holder, f"preempt of pod {known.path}"
+            plan = recorded(view, choice.plan, encoded.digest)
             draft = Draft(
-                root_uid=RootUid(known.uid),
-                root=known.path,
-                fact=recorded(view, choice.plan, encoded.digest),
-                actor=actor,
-                cause=cause,
+                root_uid=RootUid(known.uid), root=known.path, fact=plan, actor=actor, cause=cause
             )
-            drafts = [*give_back(state, held, but=(), actor=actor, cause=cause), draft]
+            knowledge = self._admission.evictor.knowledge(actor, cause, view)
+            drafts = [
+                *give_back(state, held, but=(), actor=actor, cause=cause),
+                *outranked_by_plan(view, state, draft, knowledge),
+                draft,
+            ]
             stored = DecisionInput(
                 digest=encoded.digest,
                 head=encoded.head,

@@ -27,8 +27,20 @@ def _released_to_nobody(data: JsonObject) -> JsonObject:
     return {**data, "taken_by": []}
 
 
+def _abandoned_for_nobody(data: JsonObject) -> JsonObject:
+    """Version 2 says who takes the room over; before it, nobody did by a record."""
+    return {**data, "by": "", "by_uid": "", "lost": []}
+
+
+def _planned_without_doubts(data: JsonObject) -> JsonObject:
+    """Version 2 may say of a victim why it was not put back; where nothing is said nothing is left out."""
+    return data
+
+
 UPCASTERS: Mapping[tuple[str, int], Upcaster] = {
     ("GangRefused", 1): _refused_without_preemption,
+    ("PreemptionAbandoned", 1): _abandoned_for_nobody,
+    ("PreemptionPlanned", 1): _planned_without_doubts,
     ("ReservationReleased", 1): _released_to_nobody,
 }
 

@@ -11,20 +11,34 @@ from extender.core.view import ClusterView
 
 
 def claimants(
-    state: ReservationState, node: NodeName, *, priority: int, root_uid: RootUid | str
+    state: ReservationState,
+    node: NodeName,
+    *,
+    priority: int,
+    root_uid: RootUid | str,
+    lower: bool = False,
 ) -> Iterator[Preemption]:
     """Give the preemptions that hold room on a node against somebody.
 
     Args:
         state: What is pending.
         node: Where.
-        priority: Of who asks; who has a higher one than the preemptor is not kept out.
+        priority: Of who asks.
         root_uid: Of who asks; nobody is kept out of the room held for himself.
+        lower: Also those of lower priority, which keep nobody out in the end, but somebody should not take over
+            without need; of those that have ended only the others.
     """
     for uid in state.claimed_on.get(node, ()):
         preemption = state.preemptions[uid]
-        if uid != root_uid and preemption.priority >= priority:
+        counts = preemption.priority >= priority or (lower and not preemption.ended)
+        if uid != root_uid and counts:
             yield preemption
+
+
+def has_evicted(state: ReservationState, uid: RootUid) -> bool:
+    """Say whether a tree holds room that it evicts others for: it does not run yet."""
+    preemption = state.preemptions.get(uid)
+    return preemption is not None and not preemption.ended
 
 
 def cleared(view: ClusterView, preemption: Preemption) -> bool:
@@ -71,6 +85,7 @@ def behind_victims(
     *,
     priority: int,
     root_uid: RootUid | str,
+    lower: bool = False,
 ) -> dict[str, int]:
     """Give the room on a node that victims of others sit in now and that is theirs when those are gone.
 
@@ -79,7 +94,7 @@ def behind_victims(
     Args: as `claimants`.
     """
     amounts: dict[str, int] = {}
-    for preemption in claimants(state, node, priority=priority, root_uid=root_uid):
+    for preemption in claimants(state, node, priority=priority, root_uid=root_uid, lower=lower):
         beyond = held_beyond_victims(view, preemption, node)
         for name, amount in wholly_claimed(view, preemption, node).items():
             amounts[name] = amounts.get(name, 0) + amount - beyond.get(name, 0)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
 from extender.core.decisions.admission import Recipe, decide_observed, draft_for, still_holds
 from extender.core.decisions.holds import behind_victims
-from extender.core.decisions.leaving import give_back, held_below
+from extender.core.decisions.leaving import LONE, give_back, held_below
 from extender.core.decisions.pod_rules import Ruled
 from extender.core.decisions.units import Moment, evictable_for
 from extender.core.events import (
@@ -23,13 +23,14 @@ from extender.core.events import (
     VictimUnit,
 )
 from extender.core.groups import Forest, Tree
-from extender.core.ids import NodeName, PodUid, RootUid
+from extender.core.ids import NodeName, PlanId, PodUid, RootUid
 from extender.core.planner.disruption import NOBODY, Cost
 from extender.core.planner.placement import PLANNER_VERSION, PlanNode, PlanRequest
 from extender.core.planner.preempt import Preemption
 from extender.core.planner.removal import without
 from extender.core.planner.units import Evictable, PlanUnit
-from extender.core.state import ReservationState, RootState
+from extender.core.preemptions import SPARED_US, Claim
+from extender.core.state import Reservation, ReservationState
 from extender.core.view import ClusterView
 
 
@@ -45,8 +46,8 @@ def preemption_request(
 ) -> PlanRequest:
     """Make the input of `preempt` from that of `plan`.
 
-    Room that other preemptors of equal or higher priority have made for themselves is not there for this one,
-    also while their victims still sit in it: evicting the same victims again gives nobody more.
+    Room that other preemptors have made for themselves is not there for this one, also while their victims still
+    sit in it: evicting the same victims again gives nobody more. That of a lower one can be taken over.
 
     Args:
         view: The cluster.
@@ -57,14 +58,13 @@ def preemption_request(
         ruled: What `ruled_part` gives for it.
         moment: Whose reservations stay, and what time it is.
     """
-    root = state.roots.get(tree.root.uid)
     evictable = evictable_for(
         view,
         state,
         forest,
         tree,
         ruled=ruled,
-        spared=_spared(view, root),
+        spared=spared_by(state, tree.root.uid, moment.now_us if moment is not None else 0),
         moment=moment,
     )
     less = _behind_victims(view, state, tree)
@@ -74,15 +74,23 @@ def preemption_request(
     return msgspec.structs.replace(request, nodes=nodes, evictable=evictable)
 
 
-def _spared(view: ClusterView, root: RootState | None) -> frozenset[str]:
-    """Name the groups that this preemptor had evicted before, and that are there again, by UID.
+def spared_by(state: ReservationState, uid: RootUid, now_us: int) -> frozenset[str]:
+    """Name the units that a preemptor had evicted and does not evict again when they come back (no thrash).
 
-    It may take them again for its minimum, not for its extras: a gang that comes back after every eviction
-    must not be evicted for the next extra.
+    For its extras it takes no such gang any more, for its minimum none within `SPARED_US`: who lost the room that
+    was made for him must not chase one victim round the cluster, nor wait for ever behind somebody of lower priority.
+    A unit is known by kind, namespace and name.
     """
-    if root is None or root.phase != "satisfied" or not root.took:
+    took = state.took.get(uid)
+    if not took:
         return frozenset()
-    return frozenset(group.uid for key, group in view.groups.items() if str(key) in root.took)
+    root = state.roots.get(uid)
+    extras = root is not None and root.phase == "satisfied"
+    return frozenset(
+        name
+        for name, at_us in took.items()
+        if now_us - at_us < SPARED_US or (extras and not name.startswith(LONE))
+    )
 
 
 def _behind_victims(
@@ -91,7 +99,12 @@ def _behind_victims(
     """Give by node the room that victims of others sit in and that is theirs when they are gone."""
     root = tree.root
     amounts = (
-        (node, behind_victims(view, state, node, priority=root.priority, root_uid=root.uid))
+        (
+            node,
+            behind_victims(
+                view, state, node, priority=root.priority, root_uid=root.uid, lower=True
+            ),
+        )
         for node in state.claimed_on
     )
     return {node: found for node, found in amounts if found}
@@ -146,12 +159,16 @@ def decide_preemption(
         asked: The planner's input.
         found: Its answer.
         recipe: `plan` is the id of the preemption.
+
+    Returns:
+        The plan last; preemptors that it outranks come in front of it (`outranked_by_plan`).
     """
     source = asked.evictable or Evictable(priority=0)
     drafts = decide_observed(state, tree, recipe)
-    records = [_superseded(state.roots[RootUid(unit.uid)], unit) for unit in found.superseded]
+    reserved, promised = _superseded(state, found.superseded)
+    records = sorted((*reserved, *promised), key=lambda r: (r.gang, r.gang_uid, r.plan))
     text = f"{tree.root.key} of priority {tree.root.priority} takes the room"
-    for record in records:
+    for record in reserved:
         released = ReservationReleased(
             plan=record.plan, why="superseded", pods=record.pods, text=text
         )
@@ -176,7 +193,9 @@ def decide_preemption(
         preemption=recipe.plan,
         kind=tree.root.key.kind,
         priority=tree.root.priority,
-        victims=tuple(_victim_unit(view, unit) for unit in found.victims),
+        victims=tuple(
+            _victim_unit(view, unit, found.doubts.get(unit.name, "")) for unit in found.victims
+        ),
         cost=numbers(found.cost),
         alternatives=tuple(
             AlternativeRecord(
@@ -205,18 +224,40 @@ def decide_preemption(
     return [*drafts, draft_for(tree, fact, recipe)]
 
 
-def _superseded(root: RootState, unit: PlanUnit) -> SupersededRecord:
-    held = [root.held[p.uid] for p in unit.pods]
+def _superseded(
+    state: ReservationState, units: Iterable[PlanUnit]
+) -> tuple[list[SupersededRecord], list[SupersededRecord]]:
+    """Say who gives way: what was reserved, by its plan, and what was being made, by the preemption."""
+    reserved, promised = [], []
+    for unit in units:
+        root = state.roots.get(RootUid(unit.uid))
+        preemption = state.preemptions.get(RootUid(unit.uid))
+        held = [root.held[p.uid] for p in unit.pods if root is not None and p.uid in root.held]
+        if root is not None and held:
+            reserved.append(_record(root.root, unit, held[0].plan, held))
+        uids = {p.uid for p in unit.pods} - {r.uid for r in held}
+        if preemption is not None and uids:
+            claims = [c for found in preemption.claims.values() for c in found if c.uid in uids]
+            promised.append(_record(preemption.root, unit, preemption.id, claims))
+    return reserved, promised
+
+
+def _record(
+    root: str, unit: PlanUnit, plan: PlanId, room: Iterable[Reservation | Claim]
+) -> SupersededRecord:
     return SupersededRecord(
-        gang=root.root,
-        gang_uid=root.uid,
-        plan=held[0].plan,
+        gang=root,
+        gang_uid=RootUid(unit.uid),
+        plan=plan,
         priority=unit.priority,
-        pods=tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in held),
+        pods=tuple(
+            ReleasedPod(pod=r.pod, uid=r.uid, node=r.node)
+            for r in sorted(room, key=lambda r: r.pod)
+        ),
     )
 
 
-def _victim_unit(view: ClusterView, unit: PlanUnit) -> VictimUnit:
+def _victim_unit(view: ClusterView, unit: PlanUnit, doubt: str) -> VictimUnit:
     kind, _, path = unit.name.partition("/")
     return VictimUnit(
         kind=kind,
@@ -228,6 +269,7 @@ def _victim_unit(view: ClusterView, unit: PlanUnit) -> VictimUnit:
             for p in unit.pods
         ),
         cost={"weight": unit.priority + 2**31, "pods": len(unit.pods)},
+        doubt=doubt,
     )
 
 

@@ -2,8 +2,10 @@
 
 Free room on a node is what is left after assigned pods (terminating ones too), unassigned pods that
 are nominated there with equal or higher priority, every held reservation whose pod is not
-assigned yet, and what pending preemptions of equal or higher priority hold (`holds`). Pods that may run on
-this node only (DaemonSets) and have not come yet count as nominated ones, where they fit beside what runs there.
+assigned yet, and what pending preemptions hold (`holds`): also those of lower priority, because who
+goes elsewhere wastes no eviction; who cannot takes their room over as it takes reservations (`units`).
+Pods that may run on this node only (DaemonSets) and have not come yet count as nominated ones, where they
+fit beside what runs there.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ def taken_room(
         if taken is not None:
             found[node] = taken
     for node in state.claimed_on:
-        claimed = _with_claims(found.get(node), view, state, node, priority, root_uid)
+        claimed = _with_claims(found.get(node), view, state, node, priority, root_uid, lower=True)
         if claimed is not None:
             found[node] = claimed
     for pod in view.nominated.values():
@@ -79,7 +81,7 @@ def taken_room(
 def taken_on(
     view: ClusterView, state: ReservationState, node: NodeName, *, priority: int
 ) -> Taken | None:
-    """Collect the same for one node."""
+    """Collect the same for one node as kube-scheduler sees it: preemptors below `priority` hold nothing."""
     taken = _held_back(view, state.held_on.get(node, NO_HOLDS).values(), "")
     taken = _with_claims(taken, view, state, node, priority, "")
     for pod in view.nominated.values():
@@ -140,11 +142,13 @@ def _with_claims(
     node: NodeName,
     priority: int,
     root_uid: str,
+    *,
+    lower: bool = False,
 ) -> Taken | None:
-    """Add what preemptors of equal or higher priority hold on a node."""
+    """Add what preemptors hold on a node; see `claimants`."""
     amounts: dict[str, int] = {}
     ports: tuple[HostPort, ...] = ()
-    for preemption in claimants(state, node, priority=priority, root_uid=root_uid):
+    for preemption in claimants(state, node, priority=priority, root_uid=root_uid, lower=lower):
         for name, amount in held_beyond_victims(view, preemption, node).items():
             amounts[name] = amounts.get(name, 0) + amount
         for claim in preemption.claims[node]:
@@ -217,7 +221,7 @@ class NodeRows:
     ) -> Mapping[NodeName, Taken]:
         """Give `taken_room`; made once for all trees of a priority for which nothing is held."""
         root = state.roots.get(root_uid)
-        lone = root_uid in view.nominated or root_uid in view.pinned
+        lone = PodUid(root_uid) in view.nominated or PodUid(root_uid) in view.pinned
         if (root is not None and root.held) or root_uid in state.preemptions or lone:
             return taken_room(view, state, priority=priority, root_uid=root_uid)
         made_from = (view.pods, view.nominated, view.nodes, state.held_on, state.preemptions)

@@ -19,7 +19,7 @@ from extender.core.decisions.evictions import is_stuck
 from extender.core.decisions.pod_rules import Ruled, counted_by
 from extender.core.decisions.rows import NO_HOLDS
 from extender.core.groups import Forest, Group, Tree, composite_key
-from extender.core.ids import GroupKey, PodUid, RootUid
+from extender.core.ids import GroupKey, NodeName, PodUid, RootUid
 from extender.core.planner.units import (
     Evictable,
     PlanBudget,
@@ -29,6 +29,7 @@ from extender.core.planner.units import (
     UnitKind,
 )
 from extender.core.pods import Pod, PodShape
+from extender.core.preemptions import Claim
 from extender.core.state import Reservation, ReservationState, RootState
 from extender.core.view import ClusterView
 
@@ -65,7 +66,7 @@ def evictable_for(
         forest: The trees of `view`.
         tree: Who asks.
         ruled: What `ruled_part` gives for the request that this becomes part of.
-        spared: UIDs of units or of roots that must not be taken, whatever their priority.
+        spared: Units and roots that must not be taken, whatever their priority, as Kind/namespace/name.
         moment: Whose reservations stay, and what time it is.
     """
     made = _Collection(view, state, forest, tree, ruled)
@@ -108,6 +109,7 @@ class _Draft(msgspec.Struct):
     priority: int
     may_preempt: bool
     pods: list[Pod]
+    top: str  # the root group above it, Kind/namespace/name; empty for a lone pod
 
 
 class _Above(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,7 +146,7 @@ class _Collection:
 
     def collect(self, moment: Moment, spared: set[str]) -> Evictable:
         """Collect; tables are in the order that `evictable_parts` gives them."""
-        drafts, going = self._drafts(spared, moment.now_us)
+        drafts, going, left_alone = self._drafts(spared, moment.now_us)
         budgets = self._add_budgets(drafts)
         self._add_gangs(drafts)
         doomed = {uid for p in self.state.preemptions.values() for uid in p.victims}
@@ -169,10 +171,11 @@ class _Collection:
             shapes=tuple(self.shapes),
             gangs=tuple(self.gangs),
             budgets=budgets,
+            spared=tuple(sorted(left_alone)),
         )
 
-    def _drafts(self, spared: set[str], now_us: int) -> tuple[list[_Draft], list[Pod]]:
-        """Give the units that may go, and the pods that terminate."""
+    def _drafts(self, spared: set[str], now_us: int) -> tuple[list[_Draft], list[Pod], set[str]]:
+        """Give the units that may go, the pods that terminate, and the names of units that are spared."""
         drafts: dict[str, _Draft] = {}
         barred: set[str] = set()  # units with a pod that must stay
         going: list[Pod] = []
@@ -182,11 +185,13 @@ class _Collection:
                     continue
                 if pod.deleting:
                     going.append(pod)
-                elif not self._take(drafts, pod, spared):
+                elif not self._take(drafts, pod):
                     barred.add(_unit_name(pod, self._above(pod.group)))
-        return [d for d in drafts.values() if d.name not in barred], going
+        free = [d for d in drafts.values() if d.name not in barred]
+        left_alone = {d.name for d in free if d.name in spared or d.top in spared}
+        return [d for d in free if d.name not in left_alone], going, left_alone
 
-    def _take(self, drafts: dict[str, _Draft], pod: Pod, spared: set[str]) -> bool:
+    def _take(self, drafts: dict[str, _Draft], pod: Pod) -> bool:
         """Put a pod into its unit; False where it must stay."""
         above = self._above(pod.group)
         top, whole = above.top, above.whole
@@ -194,13 +199,12 @@ class _Collection:
         uid = pod.uid if whole is None else whole.uid
         if priority >= self.tree.root.priority or pod.uid in self.own or pod.static:
             return False
-        if uid in spared or (top is not None and top.uid in spared):
-            return False
         name = _unit_name(pod, above)
         draft = drafts.get(name)
         if draft is None:
             kind: UnitKind = "pod" if whole is None else "group"
-            draft = _Draft(name, uid, kind, priority, may_preempt=True, pods=[])
+            root = str(top.key) if top is not None else ""
+            draft = _Draft(name, uid, kind, priority, may_preempt=True, pods=[], top=root)
             drafts[name] = draft
         policies = {pod.preemption_policy, top.preemption_policy if top is not None else ""}
         draft.priority = max(draft.priority, priority)
@@ -292,52 +296,77 @@ class _Collection:
     def _reservations(
         self, priority: int, releasing: set[RootUid], spared: set[str]
     ) -> list[PlanUnit]:
-        """List the trees that hold room in which nobody runs yet, all of a tree's together.
+        """List who holds room in which nobody runs yet, reserved or being made for it; all of a tree's together.
 
-        Not those of a started gang, which is completed and not stopped (DESIGN 9.6): some members are
+        Not that of a started gang, which is completed and not stopped (DESIGN 9.6): some members are
         bound, and its minimum is not.
         """
         units = []
-        for name, uid, root in self._lower_roots(priority):
-            if uid in releasing or uid in spared or self._started(root):
+        for name, uid, lower in self._lower_holders(priority):
+            root = self.state.roots.get(uid)
+            if uid in releasing or name in spared or (root is not None and self._started(root)):
                 continue
-            waiting = sorted(filter(self._unbound, root.held.values()), key=lambda r: r.pod)
+            held = root.held.values() if root is not None else ()
+            waiting = [self._expected(r) for r in held if self._unbound(r.uid, r.node)]
+            waiting += self._promised(uid)
             if waiting:
                 units.append(
                     PlanUnit(
                         name=name,
                         uid=uid,
                         kind="reservation",
-                        priority=root.priority,
-                        pods=tuple([self._expected(r) for r in waiting]),
+                        priority=lower,
+                        pods=tuple(sorted(waiting, key=lambda p: p.pod)),
                     )
                 )
         return units
 
-    def _lower_roots(self, priority: int) -> list[tuple[str, RootUid, RootState]]:
-        """Give names, UIDs and states of the others that hold room, in the order of their units."""
-        found = [
-            (f"{root.kind}/{root.root}", uid, root)
+    def _lower_holders(self, priority: int) -> list[tuple[str, RootUid, int]]:
+        """Give names, UIDs and priorities of the others that hold room, in the order of their units."""
+        found = {
+            (f"{root.kind}/{root.root}", uid, root.priority)
             for uid, root in self.state.roots.items()
-            if root.held and root.priority < priority and uid != self.tree.root.uid
-        ]
-        return sorted(found, key=lambda root: root[:2])
+            if root.held
+        }
+        found |= {
+            (f"{p.kind}/{p.root}", uid, p.priority)
+            for uid, p in self.state.preemptions.items()
+            if p.claims and not p.ended
+        }
+        own = self.tree.root.uid
+        return sorted(f for f in found if f[2] < priority and f[1] != own)
 
-    def _unbound(self, reservation: Reservation) -> bool:
-        pod = self.view.pods.get(reservation.uid)
-        return reservation.node in self.view.nodes and (pod is None or pod.node is None)
+    def _promised(self, uid: RootUid) -> list[PlanVictim]:
+        """Describe the room that is being made for a preemptor, as `rows` counts it."""
+        preemption = self.state.preemptions.get(uid)
+        pending = preemption is not None and not preemption.ended
+        claims = preemption.claims.values() if preemption is not None and pending else ()
+        return [
+            self._expected(claim)
+            for several in claims
+            for claim in several
+            if self._unbound(claim.uid, claim.node)
+        ]
+
+    def _unbound(self, uid: PodUid, node: NodeName) -> bool:
+        pod = self.view.pods.get(uid)
+        return node in self.view.nodes and (pod is None or pod.node is None)
 
     def _started(self, root: RootState) -> bool:
         held: Mapping[PodUid, Reservation] = root.held or NO_HOLDS
         seen = any((p := self.view.pods.get(u)) is not None and p.node is not None for u in held)
         return root.phase != "satisfied" and (bool(root.bound) or seen)
 
-    def _expected(self, reservation: Reservation) -> PlanVictim:
-        """Describe the room of a reservation as `rows` counts it."""
+    def _expected(self, reservation: Reservation | Claim) -> PlanVictim:
+        """Describe the room of a reservation as `rows` counts it; who only waits for room uses no claim and no rule."""
         pod = self.view.pods.get(reservation.uid)
         requests = tuple(sorted(reservation.requests.items()))
         known = pod.shape if pod is not None else PodShape()
-        counts = counted_by(self.ruled, pod) if pod is not None else ()
+        counts: tuple[int, ...] = ()
+        if isinstance(reservation, Claim):
+            known = msgspec.structs.replace(known, exclusive_claims=())
+        elif pod is not None:
+            counts = counted_by(self.ruled, pod)
         return PlanVictim(
             pod=reservation.pod,
             uid=reservation.uid,

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from extender.core.decisions.holds import claimants, held_beyond_victims
+from extender.core.decisions.holds import claimants, has_evicted, held_beyond_victims
 from extender.core.decisions.requests import foreign_gates
 from extender.core.decisions.rows import NO_HOLDS
 from extender.core.groups import Forest, Tree
@@ -55,7 +55,8 @@ def decide_filter(
     """Answer /filter.
 
     A member gets its reserved node or nothing; any other pod gets all nodes but those whose room
-    is reserved for trees of equal or higher priority.
+    is reserved for trees of equal or higher priority, and those where it would take room that a lower one
+    has evicted for, if it can run elsewhere.
     """
     reservation = reservation_of(state, pod.uid)
     if reservation is not None:
@@ -174,19 +175,32 @@ def _protect(
         if (name in state.held_on or name in state.claimed_on)
         and not room_beside(view, state, name, pod)
     }
+    reason = "room is reserved for a gang of equal or higher priority"
+    costly = {
+        name
+        for name in offered
+        if name not in refused
+        and (name in state.held_on or name in state.claimed_on)
+        and not room_beside(view, state, name, pod, lower=True)
+    }
+    if costly and len(refused) + len(costly) < len(offered):
+        refused |= costly
+        reason = "room is reserved for a gang, or made for one while other nodes have room"
     if not refused:
         return FilterDecision(outcome="passed", passed=tuple(offered))
     return FilterDecision(
         outcome="protected",
         passed=tuple(name for name in offered if name not in refused),
         refused=tuple(name for name in offered if name in refused),
-        reason="room is reserved for a gang of equal or higher priority",
+        reason=reason,
     )
 
 
-def room_beside(view: ClusterView, state: ReservationState, name: NodeName, pod: Pod) -> bool:
+def room_beside(
+    view: ClusterView, state: ReservationState, name: NodeName, pod: Pod, *, lower: bool = False
+) -> bool:
     """Say whether a node has room for a pod beside what is held there against it; see `left_beside`."""
-    left = left_beside(view, state, name, pod)
+    left = left_beside(view, state, name, pod, lower=lower)
     asks = dict(pod.shape.requests)
     return left is None or all(amount >= asks[resource] for resource, amount in left.items())
 
@@ -197,6 +211,8 @@ def left_beside(
     name: NodeName,
     pod: Pod,
     without: Collection[PodUid] = (),
+    *,
+    lower: bool = False,
 ) -> dict[str, int] | None:
     """Give what a node has for a pod beside what is held there against it, of each resource that the pod asks for.
 
@@ -206,6 +222,7 @@ def left_beside(
         name: The node.
         pod: Outside of all groups.
         without: Pods to be counted as gone, so that filter and preempt say the same.
+        lower: Also what those of lower priority hold who have evicted for it.
 
     Returns:
         None where nothing is held: there kube-scheduler alone judges. Resources that the node does not offer are
@@ -223,12 +240,15 @@ def left_beside(
     guarded = False
     for reservation in state.held_on.get(name, NO_HOLDS).values():
         member = view.pods.get(reservation.uid)
-        if reservation.priority < pod.priority or (member is not None and member.node is not None):
+        below = reservation.priority < pod.priority
+        if below and not (lower and has_evicted(state, reservation.root_uid)):
+            continue
+        if member is not None and member.node is not None:
             continue
         guarded = True
         for resource, amount in reservation.requests.items():
             taken[resource] = taken.get(resource, 0) + amount
-    for preemption in claimants(state, name, priority=pod.priority, root_uid=pod.uid):
+    for preemption in claimants(state, name, priority=pod.priority, root_uid=pod.uid, lower=lower):
         guarded = True
         for resource, amount in held_beyond_victims(view, preemption, name).items():
             taken[resource] = taken.get(resource, 0) + amount

@@ -19,7 +19,7 @@ The choice is made on a `NodeQuestion` alone, which is stored with the preemptio
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -126,11 +126,14 @@ def question_about(
     forest: Forest,
     pod: Pod,
     offered: Sequence[Candidate],
+    *,
+    spared: Collection[str] = (),
 ) -> NodeQuestion:
     """Describe kube-scheduler's candidates by what the cluster shows and what is held.
 
     A candidate with a victim that we do not see there is left out: kube-scheduler has seen other pods than
-    we, and no answer may rest on it. So is one with a static pod, which would run on.
+    we, and no answer may rest on it. So is one with a static pod, which would run on, and one with a unit that
+    is spared.
 
     Args:
         view: The cluster.
@@ -138,6 +141,7 @@ def question_about(
         forest: The trees of `view`.
         pod: The preemptor, outside of all groups.
         offered: kube-scheduler's candidates.
+        spared: Units that this pod had evicted before, see `spared_by`.
     """
     units: dict[str, OfferedUnit] = {}
     trees: dict[str, OfferedTree] = {}
@@ -148,6 +152,8 @@ def question_about(
         if not known or len(known) != len(pods) or any(p.static for p in known):
             continue
         mine = _units(view, forest, known, trees)
+        if not mine.keys().isdisjoint(spared):
+            continue
         units |= mine
         gone = {p.uid for unit in mine.values() for p in unit.pods}
         offers.append(

@@ -136,7 +136,7 @@ class Encoder:
 
 
 def _bare(source: Evictable) -> Evictable:
-    return Evictable(priority=source.priority, may_preempt=source.may_preempt)
+    return Evictable(priority=source.priority, may_preempt=source.may_preempt, spared=source.spared)
 
 
 def _fixed(n: PlanNode) -> Fixed:

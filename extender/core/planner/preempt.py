@@ -49,7 +49,7 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True):
     why: str  # why it was not chosen
 
 
-class Preemption(msgspec.Struct, frozen=True, kw_only=True):
+class Preemption(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Units that have to go, and the plan to use once they are gone.
 
     `plan` is a plan of `without(request, …)`; members that are not `extra` in it cannot be placed as
@@ -64,6 +64,7 @@ class Preemption(msgspec.Struct, frozen=True, kw_only=True):
     alternatives: tuple[Alternative, ...]
     reasons: tuple[str, ...]  # for people
     search: Search
+    doubts: dict[str, str] = {}  # why a victim was not put back that has room, by name (SPEC L34)
 
 
 class NoPreemption(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,7 +184,7 @@ class _Decision:
         removal, source = self.removal, self.removal.source
         free = placed
         if source.going:
-            waited = self._solve(removal.nobody, maximise=extras)
+            waited = self._solve(removal.nobody, maximise=extras, doubting=False)
             if waited.solution is not None:
                 free = size(waited.solution)
             elif not waited.proved:
@@ -196,20 +197,28 @@ class _Decision:
                 text = "1 pod that terminates already makes room; nobody has to go"
             return _none("comes-free", text, self.nodes)
         if not removal.units:
-            text = f"no unit of lower priority than {source.priority} runs or holds room"
-            return _none("impossible", text, self.nodes)
+            what = "no other unit" if source.spared else "no unit"
+            text = f"{what} of lower priority than {source.priority} runs or holds room"
+            return _none("impossible", text, self.nodes, *self._spared())
         if everybody.solution is None or (extras and most <= free):
             if not everybody.proved:
                 return self._not_found("whom to evict")
             return self._no_help(everybody, extras=extras)
         return self._cheapest(everybody.solution, most if extras else 0)
 
-    def _solve(self, gone: Bools, *, maximise: bool, removal: Removal | None = None) -> Solved:
+    def _solve(
+        self,
+        gone: Bools,
+        *,
+        maximise: bool,
+        removal: Removal | None = None,
+        doubting: bool = True,
+    ) -> Solved:
         """Search completely, with half of what is left of the budget."""
         removal = removal or self.removal
         left = (self.effort.limit - self.effort.nodes) // 2
         request = msgspec.structs.replace(removal.request, budget=left)
-        problem = removal.problem(gone)
+        problem = removal.problem(gone, doubting=doubting)
         solved = solve(request, removal.fleet, problem=problem, maximise=maximise)
         self._charge(solved.nodes)
         return solved
@@ -230,9 +239,19 @@ class _Decision:
         if len(units) == 1:
             whom = f"{EVICTING}{units[0].name}, the only lower-priority unit,"
         if extras:
-            return _none("impossible", f"{whom} makes room for no further member", self.nodes)
+            text = f"{whom} makes room for no further member"
+            return _none("impossible", text, self.nodes, *self._spared())
         text = f"{whom} yields {how_far(everybody, self._with_minimum)}"
-        return _none("impossible", text, self.nodes, *diagnose(everybody))
+        return _none("impossible", text, self.nodes, *self._spared(), *diagnose(everybody))
+
+    def _spared(self) -> tuple[str, ...]:
+        """Name those who are left alone."""
+        names = self.removal.source.spared
+        return (
+            (f"left alone, for it had them evicted before: {name_some(list(names))}",)
+            if names
+            else ()
+        )
 
     def _with_minimum(self, minimum: int) -> Solved:
         """Place the tree with another minimum of its root when everybody is gone."""
@@ -266,16 +285,18 @@ class _Decision:
         best, answer = self._planned(best, reprieve, wanted)
         victims = self._units(best.gone, running=True)
         superseded = self._units(best.gone, running=False)
+        doubts = self._doubts(best, reprieve)
         used = {a.node for a in answer.assignments}
         source = self.removal.source
         return Preemption(
             victims=victims,
+            doubts=doubts,
             superseded=superseded,
             awaits=tuple(p.pod for p in source.going if p.node in used),
             plan=answer,
             cost=best.cost,
             alternatives=self._alternatives(best, made),
-            reasons=self._reasons(victims, superseded),
+            reasons=(*self._reasons(victims, superseded), *self._doubtful(doubts)),
             search=Search(nodes=self.nodes, exhausted=exact.proved),
         )
 
@@ -311,6 +332,17 @@ class _Decision:
             )
         )
 
+    def _doubts(self, best: Candidate, reprieve: Reprieve) -> dict[str, str]:
+        """Say which victims go because of something that only kube-scheduler counts, and by nothing else."""
+        back = best.gone & ~reprieve.put_back(best.gone, best.solution, doubting=False)
+        bars = [bar for bar in reprieve.barring(best.solution) if back[bar.unit]]
+        found = {self.removal.units[bar.unit].name: bar.doubt for bar in bars}
+        return {
+            name: f"it uses a {found[name]} on a node of a member that uses one, "
+            "and what is free of it only kube-scheduler knows"
+            for name in sorted(found)
+        }
+
     # --- telling -----------------------------------------------------------------------------------
 
     def _reasons(
@@ -325,6 +357,9 @@ class _Decision:
             names = name_some([u.name for u in superseded])
             lines.append(f"takes room reserved for {names}")
         return tuple(lines)
+
+    def _doubtful(self, doubts: dict[str, str]) -> list[str]:
+        return [f"{name} is not put back: {why}" for name, why in doubts.items()]
 
     def _alternatives(self, best: Candidate, made: Candidates) -> tuple[Alternative, ...]:
         """List the other sets that were looked at, the cheapest first, and where there was nothing."""

@@ -169,11 +169,16 @@ class Room:
 
 @dataclasses.dataclass(slots=True, frozen=True, eq=False)
 class Bar:
-    """Members of some shapes may not come to some nodes before a unit is gone: it keeps them off."""
+    """Members of some shapes may not come to some nodes before a unit is gone: it keeps them off.
+
+    With `doubt` it is not known to: both use something that only kube-scheduler counts, and a unit that is put back
+    might hold the very device for which the others go (SPEC L34).
+    """
 
     unit: int
     shapes: frozenset[int]
     nodes: Bools
+    doubt: str = ""  # what it is
 
 
 class Removal:
@@ -211,9 +216,17 @@ class Removal:
         return any(self.request.rules[i].kind != "apart" for p in unit.pods for i in p.rules)
 
     def _bars(self) -> Iterator[Bar]:
+        uncounted = [shape.uncounted for shape in self.request.shapes]
         for number, unit in enumerate(self.units):
             for pod in unit.pods:
                 node = self.fleet.index.get(pod.node)
+                doubts = self.source.shapes[pod.shape].uncounted if any(uncounted) else frozenset()
+                for doubt in sorted(doubts if node is not None else ()):
+                    here = np.zeros(self.fleet.size, dtype=np.bool_)
+                    here[node] = True
+                    alike = frozenset(i for i, words in enumerate(uncounted) if doubt in words)
+                    if alike and unit.kind != "reservation":
+                        yield Bar(number, alike, here, doubt)
                 for i in pod.rules if node is not None else ():
                     rule = self.request.rules[i]
                     codes, _ = self.fleet.label(rule.keys[0])
@@ -240,12 +253,15 @@ class Removal:
         held = {c for i in self.holders[~gone[self.holders]] for c in self.claims[i]}
         return self.full.in_use | (self._freed & held)
 
-    def problem(self, gone: Bools, within: Bools | None = None) -> Problem:
+    def problem(
+        self, gone: Bools, within: Bools | None = None, *, doubting: bool = True
+    ) -> Problem:
         """Compile the request without some units.
 
         Args:
             gone: Per unit, shape (units,).
             within: Per node: where members may be placed; everywhere by default.
+            doubting: Whether a unit that only may keep a member off does so.
         """
         full, width = self.full, self.room.width
         free = full.free.copy()
@@ -254,7 +270,7 @@ class Removal:
         if self.bars:
             allowed = allowed.copy()
             for bar in self.bars:
-                if not gone[bar.unit]:
+                if not gone[bar.unit] and (doubting or not bar.doubt):
                     allowed[[s in bar.shapes for s in full.kinds]] &= ~bar.nodes
         in_use = self.in_use(gone)
         counts = np.zeros_like(full.counts)

@@ -18,7 +18,7 @@ from extender.core.planner.capacity import Bools
 from extender.core.planner.construct import BudgetEnded, Effort, Solution
 from extender.core.planner.disruption import Cost, Tariff
 from extender.core.planner.places import Place, Places
-from extender.core.planner.removal import Removal
+from extender.core.planner.removal import Bar, Removal
 from extender.core.planner.solve import size, solve_quickly
 
 SKETCHES_MAX = 64  # domains looked at, those that are cheapest at best
@@ -198,8 +198,14 @@ class Reprieve:
         keep(order[half:])
         return self._candidate(*best, place.where)
 
-    def put_back(self, gone: Bools, solution: Solution) -> Bools:
-        """Put back every unit that can run on where it does beside a placement, the dearest first."""
+    def put_back(self, gone: Bools, solution: Solution, *, doubting: bool = True) -> Bools:
+        """Put back every unit that can run on where it does beside a placement, the dearest first.
+
+        Args:
+            gone: Per unit, shape (units,).
+            solution: The placement.
+            doubting: Whether a unit stays away that only may be in the way (SPEC L34).
+        """
         removal = self.removal
         problem, width = removal.full, removal.room.width
         used = np.zeros((removal.fleet.size, width), dtype=np.int64)
@@ -214,7 +220,7 @@ class Reprieve:
         busy: Bools = np.any(used > 0, axis=1)
         near[removal.unit[busy[removal.node]]] = True
         near[removal.holders] = True
-        barring = self._barring(solution)
+        barring = self._barring(solution, doubting=doubting)
         near[list(barring)] = True
         kept = gone & near
         for unit in self._dearest_first(kept):
@@ -227,16 +233,20 @@ class Reprieve:
             kept[unit] = False
         return kept
 
-    def _barring(self, solution: Solution) -> set[int]:
+    def _barring(self, solution: Solution, *, doubting: bool) -> set[int]:
         """Name the units that keep a placed pod off its node."""
+        bars = self.barring(solution)
+        return {bar.unit for bar in bars if doubting or not bar.doubt}
+
+    def barring(self, solution: Solution) -> list[Bar]:
+        """Give the bars that keep a placed pod off its node."""
         kinds = self.removal.full.kinds
         placed: dict[int, set[int]] = {}
         for by_kind in solution.values():
             for kind, nodes in by_kind.items():
                 placed.setdefault(kinds[kind], set()).update(nodes)
-        return {
-            bar.unit
+        return [
+            bar
             for bar in self.removal.bars
-            for shape in bar.shapes & placed.keys()
-            if bar.nodes[sorted(placed[shape])].any()
-        }
+            if any(bar.nodes[sorted(placed[s])].any() for s in bar.shapes & placed.keys())
+        ]

@@ -1,8 +1,8 @@
 """What may have to go so that a tree finds room: the planner's vocabulary of preemption.
 
 A *unit* goes whole or stays whole: a lone pod, the pods of the highest group above a pod that is
-disrupted as a whole, or the unbound reservations of one tree, which nobody runs in yet and which cost
-nothing. Pods that are terminating are in no unit: their room comes free by itself.
+disrupted as a whole, or the room that one tree (or a lone preemptor) holds and nobody runs in yet, reserved
+or being made for it, which costs nothing. Pods that are terminating are in no unit: their room comes free by itself.
 
 Everything here is part of `PlanRequest` and is encoded with it. Nothing here decides.
 """
@@ -80,3 +80,6 @@ class Evictable(msgspec.Struct, frozen=True, kw_only=True):
     gangs: tuple[PlanGang, ...] = ()
     budgets: tuple[PlanBudget, ...] = ()
     going: tuple[PlanVictim, ...] = ()  # pods that terminate already, sorted by pod
+    spared: tuple[
+        str, ...
+    ] = ()  # names of units left alone: this tree had them evicted before, sorted

@@ -145,7 +145,7 @@ async def test_what_people_see():
             )
         )
         assert waits[1:3] == ("False", "Unschedulable")
-        assert "waits for its preemption to finish: 3 pods of 2 disruption units" in waits[3]
+        assert "preemption to finish: takes the room of 3 pods of 2 disruption units" in waits[3]
 
 
 async def test_the_room_is_held_against_equals_from_the_plan_on():
@@ -183,7 +183,8 @@ async def test_a_higher_priority_is_not_kept_out():
         stage.cluster.change_pod("vip", node="n0", nominated=None)
         await stage.settled()
         (end,) = stage.facts(PreemptionAbandoned)
-        assert (end.why, end.spared, end.evicted) == ("room-lost", (), 2)
+        assert (end.why, end.spared, end.evicted) == ("outranked", (), 2)
+        assert (end.by, end.by_uid, end.lost) == ("Pod/default/vip", vip.uid, ("n0",))
         assert stage.root("hi").phase == "refused"
         assert not stage.leader.acknowledged.preemptions
 

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from extender.core.decisions.victims import Candidate
 from extender.core.events import (
     AssignmentRecord,
     GangAdmitted,
@@ -310,8 +311,9 @@ async def test_who_evicted_in_vain_waits_also_after_a_restart():
         stage.cluster.obeys = True
         await stage.one_pass()
         await until(lambda: len(stage.cluster.did("evict")) == len(taken(stage)), "all are deleted")
-        vips = (a_pod(f"vip-{n}", node=n, requests=ONE, priority=50) for n in taken(stage))
-        stage.cluster.add(*vips)
+        # of the same priority, and put there by somebody who does not ask us
+        others = (a_pod(f"other-{n}", node=n, requests=ONE, priority=10) for n in taken(stage))
+        stage.cluster.add(*others)
         await stage.one_pass()
         assert [f.why for f in stage.facts(PreemptionAbandoned)] == ["room-lost"]
         await stage.killed()
@@ -357,6 +359,42 @@ async def test_a_unit_goes_with_the_members_that_do_not_run_yet():
         stage.cluster.delete_pod("low-0")
         await settled(stage, 3)
         assert stage.where("hi") == {"hi-0": "n0"}
+
+
+@pytest.mark.parametrize("binds", [False, True], ids=["held", "at bind"])
+async def test_the_preempt_verb_takes_a_unit_with_the_members_that_do_not_run_yet(binds):
+    """A lone pod takes a gang whole: what it holds beside its running members is given back in the same append.
+
+    Not while one of them is being bound: then nobody is taken, and kube-scheduler asks again.
+    """
+    room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    low = a_group("low", gang=1, whole=True, priority=0)
+    first = a_pod("low-0", "low", node="n0", requests=ONE, priority=0)
+    vip = a_pod("vip", requests=ONE, priority=100)
+    async with await leading(*room, low, first) as stage:
+        await settled(stage, 2)
+        stage.cluster.add(a_pod("low-1", "low", requests=ONE, priority=0), vip)
+        await stage.one_pass()
+        assert stage.where("low") == {"low-1": "n1"}
+        offered = [Candidate(node="n0", victims=(stage.cluster.pod("low-0").uid,))]
+        if binds:
+            stage.cluster.go.clear()
+            stage.bind("low-1")
+            await until(stage.barriers.binding, "it is being bound")
+            assert await stage.scheduling.preempt(stage.cluster.pod("vip"), offered) == ()
+            assert not stage.facts(PreemptionPlanned, ReservationReleased)
+            stage.cluster.go.set()
+            return
+        (answer,) = await stage.scheduling.preempt(stage.cluster.pod("vip"), offered)
+        assert answer.node == "n0"
+        (released,) = stage.facts(ReservationReleased)
+        assert released.text == "its gang is evicted as a whole"
+        assert [p.pod for p in released.pods] == ["default/low-1"]
+        names = stage.names()
+        assert names[names.index("ReservationReleased") + 1] == "PreemptionPlanned"
+        assert await stage.bind("low-1", "n1"), "kube-scheduler is refused"
+        await settled(stage, 3)
+        assert not stage.where("low"), "nor is it planned again while the others go"
 
 
 async def test_who_has_to_go_already_costs_nobody_anything():

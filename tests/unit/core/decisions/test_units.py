@@ -17,7 +17,6 @@ from extender.core.planner.evictable_parts import from_parts, to_parts
 from extender.core.planner.placement import Plan, Refusal
 from extender.core.planner.preempt import NoPreemption, Preemption, preempt
 from extender.core.planner.search import plan
-from extender.core.planner.units import Evictable
 from extender.core.state import EMPTY
 from tests import preemption
 from tests.builders import GPU, a_budget, a_group, a_node, a_pod
@@ -50,16 +49,18 @@ class Case:
     def tree(self, name="high"):
         return forest_of(self.view).trees[leaf_key("default", name)]
 
-    def asking(self, **options):
-        tree = self.tree()
+    def asking(self, name="high", **options):
+        tree = self.tree(name)
         part = TreeParts().of(tree, self.state.roots.get(tree.root.uid))
         ruled = ruled_part(self.view, self.state, part, rows=NodeRows())
         evictable = evictable_for(
             self.view, self.state, forest_of(self.view), tree, ruled=ruled, **options
         )
-        head = Evictable(priority=evictable.priority, may_preempt=evictable.may_preempt)
+        head = msgspec.structs.replace(
+            evictable, units=(), going=(), shapes=(), gangs=(), budgets=()
+        )
         assert from_parts(head, to_parts(evictable)) == evictable, "not as it comes back"
-        return msgspec.structs.replace(self.request(), evictable=evictable)
+        return msgspec.structs.replace(self.request(name), evictable=evictable)
 
     def evictable(self, **options):
         return self.asking(**options).evictable
@@ -243,19 +244,23 @@ def test_reservations_are_taken_before_any_running_pod():
 def test_reservations_that_must_stay(option):
     """While its barrier releases a tree keeps its room, and the running pod goes instead; so for a spared one."""
     case = reserved()
-    low = {case.tree("low").root.uid}
+    low = case.tree("low").root
     made = case.preempt(
-        **{"spared": {"spared": low}, "releasing": {"moment": Moment(releasing=low)}}[option]
+        **{
+            "spared": {"spared": {str(low.key)}},
+            "releasing": {"moment": Moment(releasing={low.uid})},
+        }[option]
     )
     assert isinstance(made, Preemption)
     assert ([u.name for u in made.victims], made.superseded) == (["Pod/default/runs"], ())
 
 
 def test_a_spared_unit_is_left_alone():
-    """A unit or root named by its UID is not taken, whatever its priority."""
+    """A unit is not taken, whatever its priority, and it is told of."""
     case = reserved()
-    (runs,) = (p for p in case.view.pods.values() if p.name == "runs")
-    assert units(case.evictable(spared={runs.uid}), "pod") == {}
+    found = case.evictable(spared={"Pod/default/runs", "Pod/default/of-others"})
+    assert units(found, "pod") == {}
+    assert found.spared == ("Pod/default/runs",)
 
 
 def test_a_started_gang_is_completed_not_stopped():

@@ -143,6 +143,52 @@ def test_of_equal_units_the_one_that_evicts_nobody_in_turn():
     assert gone(request) == ["b-large"]
 
 
+def claiming(request: PlanRequest, *names: str) -> PlanRequest:
+    """Let the members, and some pods that could go and have nothing else, use resource claims."""
+    source = request.evictable
+    device = shape(1, unmodelled=("resource claim gpu",))
+    holds = PodShape(requests=(("pods", 1),), unmodelled=("resource claim other",))
+    units = tuple(
+        msgspec.structs.replace(
+            unit,
+            pods=tuple(
+                msgspec.structs.replace(p, shape=len(SHAPES)) if p.uid in names else p
+                for p in unit.pods
+            ),
+        )
+        for unit in source.units
+    )
+    return msgspec.structs.replace(
+        request,
+        shapes=(device,),
+        evictable=msgspec.structs.replace(source, units=units, shapes=(*SHAPES, holds)),
+    )
+
+
+def test_who_may_hold_the_device_is_not_put_back_and_the_reason_is_told():
+    """L34: room for the second member is free, whether a device is only kube-scheduler knows: `holder` is not spared."""
+    units = (lone("holder", "r-0", priority=7), lone("plain", "s-0"))
+    request = ask(leaf("hi", 2), nodes(r=[1], s=[0]), *units)
+    assert gone(request) == ["plain"], "without claims the room that is free is used"
+    asked = claiming(request, "holder")
+    assert gone(asked) == ["holder", "plain"]
+    made = preempt(asked)
+    assert isinstance(made, Preemption)
+    assert list(made.doubts) == ["Pod/ns/holder"]
+    assert "only kube-scheduler knows" in made.doubts["Pod/ns/holder"]
+    assert any(r.startswith("Pod/ns/holder is not put back: ") for r in made.reasons)
+
+
+def test_a_node_without_doubt_is_cheaper():
+    """L34: beside `holder` two would have to go; who uses no claim is in no doubt."""
+    units = (lone("holder", "r-0", priority=1), lone("other", "r-0", priority=1))
+    request = ask(leaf("hi", 1), nodes(r=[0], s=[0]), *units, lone("plain", "s-0", priority=2))
+    assert gone(claiming(request)) in (["holder"], ["other"])
+    assert gone(claiming(request, "holder")) == ["holder", "other"]
+    dear = ask(leaf("hi", 1), nodes(r=[0], s=[0]), *units, lone("plain", "s-0", priority=1))
+    assert gone(claiming(dear, "holder")) == ["plain"]
+
+
 def test_extras_of_a_running_gang_go_first():
     """Of equal priority: two extras of a large gang rather than one member that a small gang cannot spare."""
     gangs = (
