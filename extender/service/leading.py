@@ -80,6 +80,7 @@ class Leader:
         self._me = identity
         self._flights: list[_Flight] = []
         self._appends: set[asyncio.Task[None]] = set()
+        self._ending: set[asyncio.Task[None] | asyncio.Task[Literal[True]]] = set()
         self._settling: asyncio.Task[None] | None = None
         self._announcing: asyncio.Task[None] | None = None
         self._saving = Checkpointing(
@@ -357,10 +358,16 @@ class Leader:
                 if following.done():
                     following.result()
             return grant
-        finally:
+        finally:  # it folds no further; that its connection takes a while to close is no part of a take-over
             for task in (following, first):
                 task.cancel()
-            await asyncio.gather(following, first, return_exceptions=True)
+                self._ending.add(task)
+                task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None] | asyncio.Task[Literal[True]]) -> None:
+        self._ending.discard(task)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            log.info("following ended", extra={"error": str(fault)})
 
     def _followed(self, state: ReservationState) -> None:
         self.acknowledged = self.speculative = state
@@ -517,3 +524,4 @@ class Leader:
         for task in (self._settling, self._announcing):
             if task is not None:
                 task.cancel()
+        await asyncio.gather(*self._ending, return_exceptions=True)
