@@ -7,7 +7,7 @@ import sys
 import typer
 
 from extender import __version__
-from extender.cli import audit, live, plan, preemptions, reports, serve, state
+from extender.cli import audit, live, plan, preemptions, prune, reports, serve, state
 from extender.cli.output import complain
 from extender.core.errors import BadInput, ExtenderError, NotFound, SchemaOutdated
 
@@ -32,6 +32,7 @@ app.command("project")(state.project)
 app.command("report")(reports.report)
 app.command("replay")(audit.replay)
 app.command("verify")(audit.verify)
+app.command("prune")(prune.prune)
 
 
 def _version(wanted: bool) -> None:

@@ -278,6 +278,9 @@ def _planned(
     texts = (
         (f"pods held by scheduling gates {', '.join(gates)} are not members yet",) if gates else ()
     )
+    root = state.roots.get(tree.root.uid)
+    if root is not None and root.held:
+        texts += (f"reserved already: room for {len(root.held)} members of it",)
     held = tuple(sorted(p.path for p in tree.pods if p.node is None and not is_candidate(p)))
     notes = _Notes(held=held, texts=texts)
     if question.preemption and may_ask(request, verdict):

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import BYTEA, insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from extender.core.errors import CorruptLog
+from extender.core.errors import CorruptLog, ExtenderError
 from extender.service.ports import DecisionInput, DecisionInputs
 from extender.store.engine import transaction
 from extender.store.tables import DECISION_INPUT, DECISION_PART
@@ -28,6 +28,11 @@ from extender.store.tables import DECISION_INPUT, DECISION_PART
 BATCH_MAX = 64  # inputs stored in one transaction
 REMEMBERED_PARTS_MAX = 100_000  # digests and numbers, some 15 MB at most
 _NUMBERS = msgspec.json.Decoder(list[int])
+_MARK = sa.text("SELECT obj_description('gx.decision_part'::regclass, 'pg_class')")  # see `pruning`
+
+
+class _PartsRemoved(ExtenderError):
+    """What was known of the numbers of parts is not so any more."""
 
 
 class PostgresDecisionInputs:
@@ -39,7 +44,10 @@ class PostgresDecisionInputs:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
-        self._known: dict[bytes, int] = {}  # digest of a part -> its number; parts never go away
+        self._known: dict[bytes, int] = {}  # digest of a part -> its number
+        self._mark: str | None = (
+            None  # left by whoever removed parts; what is known is of the time since
+        )
         self._waiting: list[tuple[DecisionInput, asyncio.Future[None]]] = []
         self._writer: asyncio.Task[None] | None = None
 
@@ -78,6 +86,12 @@ class PostgresDecisionInputs:
                         done.cancel()
 
     async def _store(self, decisions: Sequence[DecisionInput]) -> None:
+        try:
+            await self._store_once(decisions)
+        except _PartsRemoved:
+            await self._store_once(decisions)
+
+    async def _store_once(self, decisions: Sequence[DecisionInput]) -> None:
         found = [(d, (d.head, *d.parts), await _hashes_of(d)) for d in decisions]
         bodies = {
             digest: body
@@ -93,6 +107,13 @@ class PostgresDecisionInputs:
                 for d, _, hashes in found
             ]
             await connection.execute(insert(DECISION_INPUT).on_conflict_do_nothing(), rows)
+            mark = (
+                await connection.execute(_MARK)
+            ).scalar_one()  # nobody removes parts between here and the commit
+            if mark != self._mark:
+                self._mark = mark
+                self._known.clear()
+                raise _PartsRemoved("parts were removed meanwhile")
         # Only now: before the commit the numbers might have been rolled back.
         if len(self._known) + len(new) > REMEMBERED_PARTS_MAX:
             self._known.clear()
@@ -110,7 +131,7 @@ class PostgresDecisionInputs:
             packed = (await connection.execute(found)).scalar_one_or_none()
             if packed is None:
                 return None
-            numbers = _unpack(packed, digest)
+            numbers = unpack(packed, digest)
             rows = await connection.execute(
                 sa.select(DECISION_PART.c.id, DECISION_PART.c.digest, DECISION_PART.c.body).where(
                     DECISION_PART.c.id
@@ -179,14 +200,19 @@ def _whole(stored: dict[int, tuple[bytes, bytes]], name: str) -> dict[int, bytes
 def _pack(numbers: Sequence[int]) -> bytes:
     """Pack part numbers as the differences of each to the one before.
 
-    >>> _unpack(_pack([7, 8, 9, 3]), "x")
+    >>> unpack(_pack([7, 8, 9, 3]), "x")
     [7, 8, 9, 3]
     """
     differences = [later - earlier for earlier, later in pairwise([0, *numbers])]
     return zlib.compress(msgspec.json.encode(differences), 9)
 
 
-def _unpack(packed: bytes, name: str) -> list[int]:
+def unpack(packed: bytes, name: str) -> list[int]:
+    """Give the numbers of the parts of an input.
+
+    Raises:
+        CorruptLog: They cannot be read.
+    """
     try:
         return list(accumulate(_NUMBERS.decode(zlib.decompress(packed))))
     except (zlib.error, msgspec.MsgspecError) as error:

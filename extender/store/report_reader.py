@@ -53,12 +53,39 @@ WHERE {overlaps} {where}
 GROUP BY namespace, state
 ORDER BY seconds DESC, namespace, state"""
     ),
+    # What gx.v_passed_over tells, admission by admission in their order: a page of them ends the work early, where
+    # the view would first make all pairs of a day.
     "passed-over": _Query(
         text="""
-SELECT gang, gang_uid, priority, passed_by, passed_by_priority, how, pods, at, position
-FROM gx.v_passed_over
-WHERE {overlaps} AND {at} {where}
-ORDER BY at, position, gang, gang_uid"""
+WITH refused AS MATERIALIZED (
+    SELECT s.root, s.root_uid, s.priority, s.from_position, coalesce(s.to_position, 9223372036854775807) AS to_position,
+           (SELECT o.position FROM gx.event o WHERE o.root_uid = s.root_uid AND o.version = 1) AS first
+    FROM gx.root_state s
+    WHERE s.state = 'refused' AND to_timestamp(s.from_at_us / 1e6::double precision) < :until {where}
+      AND coalesce(to_timestamp(s.to_at_us / 1e6::double precision), 'infinity'::timestamptz) > :since
+)
+SELECT r.root, r.root_uid, r.priority, a.root, a.priority,
+       CASE WHEN a.priority < r.priority THEN 'lower priority' ELSE 'later' END, a.pods, a.at, a.position
+FROM (
+    SELECT e.position, to_timestamp(e.at_us / 1e6::double precision) AS at, e.root, e.root_uid,
+           (e.payload ->> 'priority')::bigint AS priority, json_array_length(e.payload -> 'assignments') AS pods,
+           (SELECT o.position FROM gx.event o WHERE o.root_uid = e.root_uid AND o.version = 1) AS first
+    FROM gx.event e
+    WHERE e.type IN ('GangAdmitted', 'GangExtended')
+      AND to_timestamp(e.at_us / 1e6::double precision) >= :since
+      AND to_timestamp(e.at_us / 1e6::double precision) < :until
+    ORDER BY to_timestamp(e.at_us / 1e6::double precision), e.position
+    OFFSET 0
+) a
+CROSS JOIN LATERAL (
+    SELECT * FROM refused
+    WHERE from_position < a.position AND to_position > a.position AND root_uid <> a.root_uid
+      AND (priority > a.priority OR priority = a.priority AND first < a.first)
+    ORDER BY root, root_uid
+) r
+ORDER BY a.at, a.position, r.root, r.root_uid""",
+        namespace="split_part(s.root, '/', 1) = :namespace",
+        gang="s.root = :gang",
     ),
     "preemption-pairs": _Query(
         text="""

@@ -54,7 +54,7 @@ async def test_many_at_once(inputs):
 @given(st.lists(st.binary(max_size=40), max_size=30))
 def test_packing_gives_numbers_back(bodies):
     """The list of part numbers survives its packing, whatever the numbers are."""
-    from extender.store.decision_inputs import _pack, _unpack
+    from extender.store.decision_inputs import _pack, unpack
 
     numbers = [int.from_bytes(body[:6], "big") for body in bodies]
-    assert _unpack(_pack(numbers), "x") == numbers
+    assert unpack(_pack(numbers), "x") == numbers

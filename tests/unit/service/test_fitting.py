@@ -63,6 +63,10 @@ async def test_reservations_of_others_are_no_room():
         assert one["as_of"].endswith("Z")
         await stage.settled()
         assert len(stage.events()) == before  # nothing came of it
+        every, _ = await ask()
+        (root,) = every["roots"]
+        assert (root["verdict"], root["assignments"]) == ("placed", [])
+        assert root["reasons"] == ["reserved already: room for 3 members of it"]
 
 
 async def test_who_would_be_evicted():
