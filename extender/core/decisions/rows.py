@@ -19,6 +19,8 @@ from extender.core.decisions.holds import claimants, held_beyond_victims
 from extender.core.identity import same_objects
 from extender.core.ids import NodeName, PodUid, RootUid
 from extender.core.nodes import Node
+from extender.core.planner.capacity import Fleet
+from extender.core.planner.filters import may_run
 from extender.core.planner.placement import PlanNode
 from extender.core.pods import HostPort, Pod
 from extender.core.state import Reservation, ReservationState
@@ -97,21 +99,21 @@ def _coming(
 ) -> Iterator[tuple[NodeName, Pod]]:
     """Give the pods that are about to come to their only node, the highest priority first.
 
-    One for which there is no room beside what runs there is not about to come, and holds nothing up: it waits
-    for others to go, or preempts them.
+    One that the node would not take, or for which there is no room beside what runs there, is not about to come,
+    and holds nothing up: it waits for others to go, or preempts them.
     """
-    free: dict[NodeName, dict[str, int]] = {}
+    found: dict[NodeName, PlanNode] = {}
     for pod in sorted(pinned, key=lambda p: (-p.priority, p.created_us, p.path)):
         node = view.nodes.get(pod.pinned) if pod.pinned is not None else None
         if node is None or not _counts(pod, priority):
             continue
-        room = free.get(node.name)
-        if room is None:
-            used = view.usage.get(node.name, NOTHING).requests
-            room = free[node.name] = {k: v - used.get(k, 0) for k, v in node.allocatable.items()}
-        if all(room.get(name, 0) >= amount for name, amount in pod.shape.requests):
+        row = found.get(node.name) or make_row(node, view.usage.get(node.name, NOTHING), None)
+        fits = all(row.free.get(name, 0) >= amount for name, amount in pod.shape.requests)
+        if fits and may_run(Fleet((row,)), pod.shape)[0]:
+            left = {**row.free}
             for name, amount in pod.shape.requests:
-                room[name] -= amount
+                left[name] -= amount
+            found[node.name] = msgspec.structs.replace(row, free=left)
             yield node.name, pod
 
 

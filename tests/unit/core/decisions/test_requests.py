@@ -105,6 +105,7 @@ def test_nominations_of_equal_or_higher_priority_take_room(priority, free):
         (5, 5, {}, 4),  # does not fit there now: not about to come
         (5, 2, {"gates": ("example.com/hold",)}, 4),
         (5, 2, {"node": NodeName("n1")}, 4),
+        (5, 2, {"shape": PodShape(requests=((GPU, 2),), node_selector=(("pool", "b"),))}, 4),
     ],
 )
 def test_pods_that_are_about_to_come_to_their_only_node_take_room(priority, asks, changes, free):
