@@ -126,7 +126,9 @@ async def test_the_state_in_full(past):
     ]
     high = found.gangs[1]
     assert high.outcome == "preempting"
-    assert high.reasons[0].startswith("waits for its preemption to finish: 1 pod of 1 disruption")
+    assert high.reasons[0].endswith(
+        "takes the room of 1 pod of 1 disruption unit of lower priority"
+    )
     assert (high.answered, high.answer_position) == (rfc3339(at_us(60)), 9)
     n1, n2 = found.nodes
     assert (n1.node, n1.topology, n1.bound, n1.promised) == (
