@@ -201,6 +201,7 @@ class Leader:
         self.speculative = fold(self.speculative, events)
         loop = asyncio.get_running_loop()
         flight = _Flight(events, loop.create_future(), after, loop.create_future())
+        flight.done.add_done_callback(_heard)  # its caller may have given up before
         before = self._flights[-1].sent if self._flights else None
         self._flights.append(flight)
         # A task of its own: a caller that is cancelled must not leave its append unsettled.
@@ -533,3 +534,9 @@ class Leader:
             if task is not None:
                 task.cancel()
         await asyncio.gather(*self._ending, return_exceptions=True)
+
+
+def _heard(done: asyncio.Future[None]) -> None:
+    """Take note of a fault that nobody waits for any more."""
+    if not done.cancelled():
+        done.exception()
