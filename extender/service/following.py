@@ -70,6 +70,10 @@ class Following:
         since_ms = self._free_since_ms
         return 0 if since_ms is None else max(1, self._clock.monotonic_ms() - since_ms)
 
+    def deposed(self) -> None:
+        """Hear that this process leads no more: who does is known at the next look, and callers may wait so long."""
+        self.lease, self._free_since_ms = None, self._clock.monotonic_ms()
+
     async def look(self) -> LeaseRecord | None:
         """Read who leads, and where the log ends.
 

@@ -91,6 +91,7 @@ class Leader:
             ms=identity.checkpoint_ms,
         )
         self._changed: asyncio.Event = asyncio.Event()
+        self._deposed = asyncio.Event()
         self.role: Role = "starting"
         self.why_not = "starting"
         self.acknowledged: ReservationState = EMPTY
@@ -200,6 +201,7 @@ class Leader:
         self.speculative = fold(self.speculative, events)
         loop = asyncio.get_running_loop()
         flight = _Flight(events, loop.create_future(), after, loop.create_future())
+        flight.done.add_done_callback(_heard)  # its caller may have given up before
         before = self._flights[-1].sent if self._flights else None
         self._flights.append(flight)
         # A task of its own: a caller that is cancelled must not leave its append unsettled.
@@ -317,6 +319,8 @@ class Leader:
     def _lost(self, why: str) -> None:
         log.warning("lease lost", extra={"reason": why, "epoch": self.epoch})
         self.lease.grant = None
+        self.following.deposed()
+        self._deposed.set()
         self.role, self.why_not = "following", why
         flights, self._flights = self._flights, []
         self.speculative = self.acknowledged
@@ -402,6 +406,8 @@ class Leader:
 
     async def _lead(self, grant: Grant) -> None:
         started_ms = self._clock.monotonic_ms()
+        self._deposed.clear()
+        deposed = asyncio.create_task(self._deposed.wait(), name="deposed")
         renewing = asyncio.create_task(self._renew_for_ever(), name="renew lease")
         watching = asyncio.create_task(
             self.lease.watch(self._lapsed, self._pause_s), name="watch the lease"
@@ -427,13 +433,16 @@ class Leader:
                 },
             )
             while self.epoch and not renewing.done():
-                await asyncio.wait({renewing}, timeout=1.0)
-                await self._saving.save_if_due(self.acknowledged)
+                await asyncio.wait(
+                    {renewing, deposed}, timeout=1.0, return_when=asyncio.FIRST_COMPLETED
+                )
+                if self.epoch:
+                    await self._saving.save_if_due(self.acknowledged)
             if renewing.done():
                 renewing.result()
         finally:
-            renewing.cancel()
-            watching.cancel()
+            for task in (renewing, watching, deposed):
+                task.cancel()
 
     def _lapsed(self) -> None:
         """Answer who waits here: somebody else may lead by now, also when the database cannot be asked from here."""
@@ -525,3 +534,9 @@ class Leader:
             if task is not None:
                 task.cancel()
         await asyncio.gather(*self._ending, return_exceptions=True)
+
+
+def _heard(done: asyncio.Future[None]) -> None:
+    """Take note of a fault that nobody waits for any more."""
+    if not done.cancelled():
+        done.exception()

@@ -118,7 +118,12 @@ class Replicas:
 
 @asynccontextmanager
 async def replicas(
-    story: Story, databases: list[DatabaseProxy], folder: Path, **settings: str
+    story: Story,
+    databases: list[DatabaseProxy],
+    folder: Path,
+    *,
+    proxied: bool = True,
+    **settings: str,
 ) -> AsyncIterator[Replicas]:
     """Run replicas beside the story's own service, which uses the first of these ways to the database.
 
@@ -126,6 +131,7 @@ async def replicas(
         story: Its service runs.
         databases: One way for each replica.
         folder: For logs.
+        proxied: Whether all speak to kube-apiserver through the story's proxy; else only the first does.
         settings: Of the service; those of the story's first one are set by its marker.
     """
     async with AsyncExitStack() as stack:
@@ -134,7 +140,8 @@ async def replicas(
             place = folder / f"replica-{number}"
             place.mkdir()
             made = Service(
-                story.plane, place, database.url, api_url=story.server.url, holder=f"replica-{number}", **settings
+                story.plane, place, database.url, api_url=story.server.url if proxied else "",
+                holder=f"replica-{number}", **settings,
             )  # fmt: skip
             made.starts = 1  # what is published is of this very log
             stack.push_async_callback(asyncio.to_thread, _end, made)

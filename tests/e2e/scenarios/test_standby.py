@@ -59,8 +59,26 @@ async def group(
     story: Story, tmp_path: Path, request: pytest.FixtureRequest
 ) -> AsyncIterator[Replicas]:
     """Two replicas, or as many as the parameter says; kube-scheduler asks their Service."""
+    async with _behind_a_service(story, tmp_path, request, proxied=True) as made:
+        yield made
+
+
+@pytest.fixture
+async def watched(
+    story: Story, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[Replicas]:
+    """The same, and only what the first one does passes the proxy in front of kube-apiserver."""
+    async with _behind_a_service(story, tmp_path, request, proxied=False) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def _behind_a_service(
+    story: Story, folder: Path, request: pytest.FixtureRequest, *, proxied: bool
+) -> AsyncIterator[Replicas]:
     ways = request.node.stash[WAYS][: getattr(request, "param", 2)]
-    async with replicas(story, ways, tmp_path, lease_ttl_s=str(LEASE_S)) as made:
+    lease = str(LEASE_S)
+    async with replicas(story, ways, folder, proxied=proxied, lease_ttl_s=lease) as made:
         assert await made.all[0].leads()
         story.verbs.target = made.front.url
         yield made
@@ -523,17 +541,17 @@ def writes(story: Story, since: int) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("group", "how"),
+    ("watched", "how"),
     [
         pytest.param(2, "silent", id="silent"),
         pytest.param(2, "refused", id="refused", marks=pytest.mark.long),
         pytest.param(3, "silent", id="silent-three", marks=pytest.mark.long),
     ],
-    indirect=["group"],
+    indirect=["watched"],
 )
-async def test_a_leader_is_cut_from_postgres(story: Story, group: Replicas, how: str) -> None:
+async def test_a_leader_is_cut_from_postgres(story: Story, watched: Replicas, how: str) -> None:
     """It promises nothing, its lease runs out, held calls are answered; the next one leads, and no ghost of it is written."""
-    first = group.all[0]
+    first = watched.all[0]
     await story.create(*(a_node(f"n{i}", gpu=8) for i in range(2 * SIZE)))
     arrived, obstacle = 0, True
 
@@ -554,7 +572,7 @@ async def test_a_leader_is_cut_from_postgres(story: Story, group: Replicas, how:
     await story.create(*a_gang("ghost", pods=SIZE, requests={GPU: 8}))
     await says(first, "lease", "the lease has run out")
     obstacle = False
-    assert await group.until_led() is not first
+    assert await watched.until_led() is not first
     seen = len(story.server.seen)
     await story.until_bound(2 * SIZE)
     await story.until_fact("GangSatisfied", "default/held")
@@ -562,11 +580,11 @@ async def test_a_leader_is_cut_from_postgres(story: Story, group: Replicas, how:
     first.database.mend()
     await until_ready(first)
     assert "lease" in await first.checks()
-    assert f"held by {group.leader.holder}" in (await first.checks())["lease"]["reason"]
+    assert f"held by {watched.leader.holder}" in (await first.checks())["lease"]["reason"]
     facts = await story.check_facts()
     assert writes(story, seen) == [], "the deposed leader wrote to the API server"
     taken = max(f["position"] for f in facts if f["type"] == "LeaseTaken")
-    assert {f["actor"] for f in facts if f["position"] >= taken} == {group.leader.holder}
+    assert {f["actor"] for f in facts if f["position"] >= taken} == {watched.leader.holder}
     for name in ("held", "ghost"):
         mine = [f["type"] for f in facts if f["gang"] == f"default/{name}"]
         assert mine.count("GangAdmitted") == 1

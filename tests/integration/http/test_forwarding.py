@@ -134,6 +134,18 @@ async def test_a_held_bind_goes_on_at_the_next_leader(replicas):
     assert replicas.first.stage.facts(BarrierExpired) == []
 
 
+async def test_a_call_in_a_hand_over_waits_for_the_next_leader(replicas):
+    """Filter at the one that has just given the lease back, before anybody has taken it: no error, a moment later an answer."""
+    pod = wire_pod(replicas.first.stage, "g-0")
+    args = {"Pod": pod, "Nodes": None, "NodeNames": ["n0", "n1"]}
+    handing = asyncio.create_task(replicas.first.stage.leader.give_back())
+    await until(lambda: not replicas.first.stage.leader.leads(), "given back")
+    answer = await replicas.first.ask("filter", args)
+    assert answer["Error"] == ""
+    assert len(answer["NodeNames"]) == 1
+    await handing
+
+
 async def test_the_time_spent_elsewhere_counts(replicas):
     """A call that was forwarded late is too old for a Binding, though it came this moment."""
     args = [replicas.bind_args(f"g-{n}") for n in (0, 1)]
