@@ -212,6 +212,7 @@ async def test_times_of_views_are_those_of_the_facts_to_the_microsecond(database
     assert wrong == 0
 
 
+@pytest.mark.timeout(300)
 async def test_no_question_reads_the_whole_log(database_url):
     """No sequential scan of the log or of its intervals: each report, with and without a gang, and each query of QUESTIONS.md."""
     events = 8000
