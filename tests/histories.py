@@ -31,6 +31,7 @@ from extender.core.events import (
     RootCompleted,
     RootInvalid,
     RootObserved,
+    SupersededRecord,
     VictimEvicted,
     VictimPod,
     VictimUnit,
@@ -104,9 +105,12 @@ def _of_preemption(draw, state, uid, root, fresh):
         return PreemptionCompleted(preemption=pending.id, bound=1, evicted=0, took_ms=1)
     units = sorted({v.unit for v in left})
     finishing = tuple(draw(st.lists(st.sampled_from(units), unique=True))) if units else ()
+    why = draw(st.sampled_from(["better-offer", "outranked"]))
+    lost = tuple(n for n in sorted(pending.claims) if draw(st.booleans()))
     return PreemptionAbandoned(
-        preemption=pending.id, why="better-offer", spared=(), finishing=finishing, evicted=0
-    )
+        preemption=pending.id, why=why, spared=(), finishing=finishing, evicted=0,
+        by="PodGroup/ns/other", by_uid="other", lost=lost if why == "outranked" else (),
+    )  # fmt: skip
 
 
 @st.composite
@@ -119,9 +123,13 @@ def _plans(draw, fresh):
                 for n in (next(fresh), next(fresh))
             ),
         )
-        for _ in range(2)
+        for _ in range(draw(st.sampled_from([0, 1, 2, 2, 2])))
     )  # fmt: skip
     number = next(fresh)
+    going = [VictimPod(pod=f"ns/w{n}", uid=PodUid(f"w{n}"), node=NODES[0]) for n in range(2)]
+    other = SupersededRecord(
+        gang="ns/other", gang_uid=ROOTS[0], plan=PlanId("plan-0"), priority=1, pods=()
+    )
     return PreemptionPlanned(
         preemption=PlanId(f"preemption-{number}"), kind=draw(st.sampled_from(["PodGroup", "PodGroup", "Pod"])), priority=5, victims=units,
         cost={"units": len(units)}, alternatives=(), shapes=({"cpu": 1000},),
@@ -131,6 +139,8 @@ def _plans(draw, fresh):
                 node=draw(st.sampled_from(NODES)),
             ),
         ),
+        awaits=tuple(draw(st.sampled_from([[], going[:1], going]))),
+        superseded=tuple(draw(st.sampled_from([[], [other], [other, other]]))),
     )  # fmt: skip
 
 

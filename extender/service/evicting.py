@@ -82,6 +82,7 @@ class Evictor:
         self._queued: set[PodUid] = set()
         self._asked: dict[PodUid, Asked] = {}
         self._seen: set[PodUid] = set()
+        self._there: dict[PlanId, frozenset[PodUid]] = {}  # by preemption, when first looked at
         self._retries: dict[PodUid, _Retry] = {}
         self._marked: set[tuple[PlanId, str]] = set()  # groups told of a preemption, by UID
         self.holdups: dict[RootUid, str] = {}  # what keeps the preemption of a root, in words
@@ -98,12 +99,16 @@ class Evictor:
             now_us=self._clock.now_us(),
             asked=self._asked,
             seen=frozenset(self._seen),
+            there=self._there,
             stalled_us=self._settings.reservation_ttl_s * 1_000_000,
         )
 
     def _look(self, view: ClusterView) -> None:
-        """Notice who terminates by our doing, also of before a restart, and who runs."""
+        """Notice who terminates by our doing, also of before a restart, who runs, and beside whom."""
         for preemption in self._leader.speculative.preemptions.values():
+            if preemption.claims and preemption.id not in self._there:
+                here = (uid for node in preemption.claims for uid in view.on_node.get(node, ()))
+                self._there[preemption.id] = frozenset(here)
             for uid in preemption.victims:
                 pod = view.pods.get(uid)
                 if pod is None or uid in self._asked:
@@ -133,6 +138,7 @@ class Evictor:
         self._asked = {uid: asked for uid, asked in self._asked.items() if uid in victims}
         self._retries = {uid: retry for uid, retry in self._retries.items() if uid in victims}
         self._seen &= victims
+        self._there = {id_: pods for id_, pods in self._there.items() if id_ in ids}
         self._marked = {key for key in self._marked if key[0] in ids}
 
     def _report(self, view: ClusterView, state: ReservationState) -> None:

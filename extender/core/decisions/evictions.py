@@ -33,7 +33,7 @@ from extender.core.events import (
     VictimEvicted,
 )
 from extender.core.groups import Forest, Tree, kind_of
-from extender.core.ids import Epoch, GroupKey, PodUid
+from extender.core.ids import Epoch, GroupKey, PlanId, PodUid
 from extender.core.pods import Pod
 from extender.core.preemptions import Preemption, Victim
 from extender.core.state import ReservationState
@@ -64,6 +64,7 @@ class Knowledge(msgspec.Struct, frozen=True, kw_only=True):
     now_us: int
     asked: Mapping[PodUid, Asked] = {}
     seen: frozenset[PodUid] = frozenset()  # seen on their nodes, not on their way out by our doing
+    there: Mapping[PlanId, frozenset[PodUid]] = {}  # pods on the nodes of a plan at the first look
     stalled_us: int = 300_000_000  # a preemption that nobody obeys for so long is abandoned
 
     def draft(self, preemption: Preemption, fact: AnyFact) -> Draft:

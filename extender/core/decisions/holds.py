@@ -41,6 +41,16 @@ def has_evicted(state: ReservationState, uid: RootUid) -> bool:
     return preemption is not None and not preemption.ended
 
 
+def room_made_on(state: ReservationState) -> frozenset[NodeName]:
+    """Name the nodes with room that somebody evicts for, being made or reserved already."""
+    found: set[NodeName] = set(state.claimed_on)
+    for uid in state.preemptions:
+        root = state.roots.get(uid)
+        if root is not None and has_evicted(state, uid):
+            found.update(r.node for r in root.held.values())
+    return frozenset(found)
+
+
 def cleared(view: ClusterView, preemption: Preemption) -> bool:
     """Say whether all whose room a preemptor waits for are gone."""
     return not preemption.victims and not any(uid in view.pods for uid in preemption.awaits)

@@ -31,7 +31,7 @@ from extender.core.events import (
     PreemptionPlanned,
     ReservationReleased,
 )
-from extender.core.ids import NodeName
+from extender.core.ids import NodeName, PodUid
 from extender.core.pods import Pod
 from extender.core.preemptions import Preemption
 from extender.core.state import ReservationState
@@ -99,10 +99,11 @@ def outranked_by_pods(
         if preemption.ended or preemption.id in ends:
             continue
         root = state.roots.get(uid)
+        there = known.there.get(preemption.id, frozenset())
         if preemption.claims:
-            found = _sitting_in_claims(view, preemption)
+            found = _sitting_in_claims(view, preemption, there)
         elif root is not None and uid in lost_by and not root.bound:
-            found = {n: p for n in lost_by[uid] if (p := _newest_above(view, preemption, n))}
+            found = {n: p for n in lost_by[uid] if (p := _newcomer(view, preemption, n, there))}
         else:
             continue
         if found:
@@ -114,22 +115,26 @@ def outranked_by_pods(
     return drafts
 
 
-def _sitting_in_claims(view: ClusterView, preemption: Preemption) -> Mapping[NodeName, Pod]:
-    """Give by node a pod of higher priority that sits in the room of a preemptor, where the room is too small by it."""
+def _sitting_in_claims(
+    view: ClusterView, preemption: Preemption, there: Collection[PodUid]
+) -> Mapping[NodeName, Pod]:
+    """Give by node a pod of higher priority that came into the room of a preemptor, where that is too small now."""
     found: dict[NodeName, Pod] = {}
     for node in preemption.claims:
-        pod = _newest_above(view, preemption, node)
+        pod = _newcomer(view, preemption, node, there)
         if pod is not None and _lacks(view, preemption, node):
             found[node] = pod
     return found
 
 
-def _newest_above(view: ClusterView, preemption: Preemption, node: NodeName) -> Pod | None:
-    """Give the pod of higher priority that came last to a node and stays there."""
+def _newcomer(
+    view: ClusterView, preemption: Preemption, node: NodeName, there: Collection[PodUid]
+) -> Pod | None:
+    """Give the youngest pod of higher priority that was not on a node when the room was planned, and stays there."""
     above = [
         pod
-        for pod in view.on_node.get(node, {}).values()
-        if pod.priority > preemption.priority and not pod.deleting
+        for uid, pod in view.on_node.get(node, {}).items()
+        if pod.priority > preemption.priority and not pod.deleting and uid not in there
     ]
     return max(above, key=lambda p: (p.created_us, p.path), default=None)
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from extender.core.decisions.holds import claimants, has_evicted, held_beyond_victims
+from extender.core.decisions.holds import claimants, has_evicted, held_beyond_victims, room_made_on
 from extender.core.decisions.requests import foreign_gates
 from extender.core.decisions.rows import NO_HOLDS
 from extender.core.groups import Forest, Tree
@@ -176,11 +176,12 @@ def _protect(
         and not room_beside(view, state, name, pod)
     }
     reason = "room is reserved for a gang of equal or higher priority"
+    made = room_made_on(state)
     costly = {
         name
         for name in offered
-        if name not in refused
-        and (name in state.held_on or name in state.claimed_on)
+        if name in made
+        and name not in refused
         and not room_beside(view, state, name, pod, lower=True)
     }
     if costly and len(refused) + len(costly) < len(offered):

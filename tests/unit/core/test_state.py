@@ -16,17 +16,23 @@ from extender.core.events import (
     MemberLost,
     NodeVetoed,
     PodBound,
+    PreemptionPlanned,
     ReleasedPod,
     ReservationReleased,
     RootCompleted,
     RootInvalid,
     RootObserved,
+    SupersededRecord,
+    VictimPod,
+    VictimUnit,
 )
 from extender.core.ids import PlanId, PodUid
-from extender.core.state import EMPTY, Folding, barrier_unit, evolve, fold, satisfied
+from extender.core.state import EMPTY, Folding, barrier_unit, evolve, fold, room_of, satisfied
 from extender.service.replay import decode_state, encode_state
 from tests.fakes import check_state
 from tests.histories import NODES, ROOTS, a_leaf, event_after, histories
+
+A_POD = VictimPod(pod="ns/v", uid=PodUid("v"), node=NODES[0])
 
 
 @given(histories(), st.integers(0, 25))
@@ -70,6 +76,41 @@ def test_a_checkpoint_is_the_state(events):
     again = decode_state(encode_state(state))
     assert again == state
     check_state(again)
+
+
+def a_plan(victims=(), awaits=0, superseded=0):
+    """A plan that evicts units of so many pods each, waits for pods that go, and takes room of trees."""
+    return PreemptionPlanned(
+        preemption=PlanId("p"), kind="PodGroup", priority=1, cost={}, alternatives=(), shapes=(), assignments=(),
+        victims=tuple(
+            VictimUnit(kind="Pod", path=f"ns/{n}", uid=f"{n}", priority=0, pods=(A_POD,) * pods)
+            for n, pods in enumerate(victims)
+        ),
+        awaits=(A_POD,) * awaits,
+        superseded=tuple(
+            SupersededRecord(gang=f"ns/{n}", gang_uid=ROOTS[0], plan=PlanId("q"), priority=0, pods=())
+            for n in range(superseded)
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (a_plan([1]), "takes the room of 1 pod of 1 disruption unit of lower priority"),
+        (
+            a_plan([2, 1], awaits=1, superseded=1),
+            "takes the room of 3 pods of 2 disruption units of lower priority, 1 pod on the way out, "
+            "reservations of 1 tree of lower priority",
+        ),
+        (a_plan(superseded=2), "takes the room of reservations of 2 trees of lower priority"),
+        (a_plan(awaits=2), "takes the room of 2 pods on the way out"),
+        (a_plan(), "the room is free"),
+    ],
+)
+def test_who_waits_for_room_says_whose(plan, words):
+    """Nobody is told of 0 pods of 0 units; `test_projection` holds the words of the database against these."""
+    assert room_of(plan) == words
 
 
 @given(histories().filter(bool), st.data())

@@ -1,4 +1,8 @@
-"""Nobody is evicted in vain, and nobody twice by the same tree: measured on arrivals of three priorities (issue 5)."""
+"""Nobody is evicted in vain, and nobody twice by the same preemptor: arrivals of three priorities (issue 5).
+
+Every preemption that evicted somebody must have completed, or its room must have been taken over, recorded, by one
+that did. The only exception is counted: a preemptor that its own user deleted half way.
+"""
 
 from __future__ import annotations
 
@@ -157,7 +161,7 @@ def check_units(told: Told, run: Arrivals) -> None:
 @pytest.mark.parametrize(
     ("jobs", "seed"),
     [
-        pytest.param(60, 2, id="60"),
+        *(pytest.param(60, seed, id=f"60, {seed}") for seed in (2, 4, 7)),
         pytest.param(1000, 3, id="1000", marks=[pytest.mark.long, pytest.mark.timeout(3600)]),
     ],
 )
@@ -175,6 +179,6 @@ async def test_nobody_is_evicted_in_vain_or_twice_by_the_same(jobs, seed):
         check_one_at_a_time(told)
         check_units(told, run)
         assert not stage.leader.acknowledged.preemptions
-        assert found["completed"] >= jobs // 12, f"too few to tell anything: {found}"
-        assert pairs >= jobs // 12
+        assert found["completed"] >= jobs // 15, f"too few to tell anything: {found}"
+        assert pairs >= jobs // 15
         print(jobs, "jobs,", run.step_number, "steps:", dict(found), "pairs:", pairs)

@@ -188,6 +188,9 @@ def test_pods_of_higher_priority_in_the_room_are_told_of():
     )  # fmt: skip
     assert draft.fact.spared == ("Pod/default/low",), "nobody goes for room that somebody else has"
     assert outranked_by_pods(case.view, case.state, (draft,), KNOWN) == [], "once"
+    there = {case.pending("mid").id: frozenset({case.cluster.pod("alone").uid})}
+    known = msgspec.structs.replace(KNOWN, there=there)
+    assert outranked_by_pods(case.view, case.state, (), known) == [], "it was there before"
 
 
 def test_who_was_evicted_is_spared_for_a_while_and_by_extras_for_ever():
