@@ -20,6 +20,9 @@ VERSIONS = {"1.36": "scheduling.k8s.io/v1alpha2", "1.37": "scheduling.k8s.io/v1a
 USUAL = "PodGroupInitiallyScheduled"
 THEIRS = {"1.36": "PodGroupScheduled", "1.37": USUAL}  # what kube-scheduler itself writes
 EXPLAINED = "PlacementExplained"
+# Feature gates of kube-apiserver that the site switches on, off again.
+NO_TREES = "TopologyAwareWorkloadScheduling=false,CompositePodGroup=false"
+NOTHING = f"GenericWorkload=false,{NO_TREES}"
 Object = dict[str, Any]
 
 
@@ -98,6 +101,45 @@ async def test_a_tree_that_lost_a_constraint_is_refused(story: Story) -> None:
     places = await story.until_bound(2, "ours")
     assert len({int(node[1:]) // 2 for node in places.values()}) == 1
     assert not await story.bound("lost")
+    await story.check_facts()
+
+
+@pytest.mark.long
+@pytest.mark.kubernetes(f"1.37 --feature-gates={NO_TREES}")
+@pytest.mark.lived_in("never")
+async def test_a_parent_that_was_lost_and_one_that_was_annotated(story: Story) -> None:
+    """CompositePodGroup off in kube-apiserver: a leaf that lost its parent is not placed as a root of its own."""
+    found = await story.until_fact("FeaturesFound", policy="on")
+    parent = ("PodGroup", "spec.parentCompositePodGroupName", "CompositePodGroup")
+    assert parent in lost(found)
+    version = VERSIONS["1.37"]
+    above = {"annotations": {"gang-extender.dev/parent": "root"}}
+    await story.create(
+        *nodes(0, 4),
+        a_group("orphan", gang=2, parent="root", version=version),
+        *members("orphan", 2),
+        a_group("root", gang=1, composite=True),
+        a_group("child", gang=2, parent="root", version=version, metadata=above),
+        *members("child", 2),
+    )
+    invalid = await story.until_fact("RootInvalid", "default/orphan")
+    assert "switch feature gate CompositePodGroup on" in invalid["data"]["problems"][0]
+    await story.until_bound(2, "child")
+    await story.until_fact("GangSatisfied", "default/root")
+    assert not await story.bound("orphan")
+    await story.check_facts()
+
+
+@pytest.mark.long
+@pytest.mark.kubernetes(f"1.37 --feature-gates={NOTHING}")
+@pytest.mark.lived_in("never")
+async def test_without_any_gate_our_kinds_work_with_the_field(story: Story) -> None:
+    """GenericWorkload off, as by default: the field is dropped, its name is kept as our label, the gang is placed."""
+    found = await story.until_fact("FeaturesFound", policy="on")
+    assert found["data"]["served"] == []
+    assert lost(found) == {("Pod", "spec.schedulingGroup", "GenericWorkload")}
+    await story.create(*nodes(0, 2), a_group("ours", gang=2, topo=RACK), *members("ours", 2))
+    await story.until_bound(2, "ours")
     await story.check_facts()
 
 
