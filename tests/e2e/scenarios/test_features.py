@@ -75,7 +75,6 @@ async def test_a_tree_that_lost_a_constraint_is_refused(story: Story) -> None:
         f"{VERSIONS['1.36']} Workload",
     ]
     assert found["data"]["untested"] == []
-    assert found["data"]["native"] == "off"
     here = {(field, gate) for kind, field, gate in lost(found) if kind == "PodGroup"}
     assert {
         ("spec.schedulingConstraints", "TopologyAwareWorkloadScheduling"),
@@ -158,14 +157,14 @@ async def test_beside_the_group_scheduling_of_kube_scheduler(story: Story) -> No
     await story.until_fact("GangSatisfied", "default/train")
     await until_condition(story, "train", EXPLAINED, "the minimum of the tree is met")
 
+    await story.create(*nodes(4, 1))
+    await story.until_bound(5, "train")
     theirs = THEIRS[story.plane.minor]
 
-    async def told() -> bool:
+    async def told() -> bool:  # not before: 1.37 says False of a group whose extras find no room
         return (await conditions_of(story, "train")).get(theirs, {}).get("status") == "True"
 
     await story.until(told)
-    await story.create(*nodes(4, 1))
-    await story.until_bound(5, "train")
     assert writers(await group_of(story, "train")) == {
         theirs: {"kube-scheduler"},
         EXPLAINED: {"gang-extender"},
@@ -189,6 +188,8 @@ async def kept_from_bind(story: Story) -> None:
     assert not [
         f for f in await story.service.facts("GangAdmitted") if f["gang"] != "default/train"
     ]
+    for pod in ("ours-0", "ours-1", "mixed-0", "mixed-label"):
+        await story.api.delete(f"/api/v1/namespaces/default/pods/{pod}", {"gracePeriodSeconds": 0})
 
 
 def writers(group: Object) -> dict[str, set[str]]:
