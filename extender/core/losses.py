@@ -11,6 +11,7 @@ OURS: Final = "gang-extender.dev"
 GATES: Final[Mapping[str, str]] = {
     "schedulingGroup": "GenericWorkload",
     "schedulingConstraints": "TopologyAwareWorkloadScheduling",
+    "topology": "TopologyAwareWorkloadScheduling",  # of templates: 1.36 leaves the constraints, empty
     "parentCompositePodGroupName": "CompositePodGroup",
     "resourceClaims": "DRAWorkloadResourceClaims",
     "preemptionPolicy": "PodGroupPreemptionPolicy",

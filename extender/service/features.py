@@ -15,7 +15,13 @@ import msgspec
 from extender.core.decisions.requests import GATE
 from extender.core.errors import ClusterUnavailable, NotLeading, StoreUnavailable
 from extender.core.events import Draft, FeaturesFound
-from extender.core.features import SchedulerGates, Trial, features_of, worth_saying
+from extender.core.features import (
+    NOT_CONFIGURED,
+    SchedulerGates,
+    Trial,
+    features_of,
+    worth_saying,
+)
 from extender.core.ids import NIL_ROOT
 from extender.service.leading import Leader
 from extender.service.ports import Clock, Cluster, ControlPlane
@@ -29,6 +35,9 @@ LOOK_FIRST_S = 0.1  # until the first answer
 TRY_EVERY_MS = 3_600_000
 TRY_AGAIN_MS = 60_000  # while something was not tried, or our admission policy is not seen at work
 SCHEDULER_EVERY_MS = 60_000
+SCHEDULER_AGAIN_MS = (
+    5_000  # while it does not answer: it starts after us, or has just been restarted
+)
 NATIVE = {"on": 1, "off": 0, "unknown": -1}
 NOT_ASKED = SchedulerGates(None, "not asked yet")
 
@@ -85,7 +94,8 @@ class FeatureWatch:
             self._try_at_ms = now_ms + TRY_EVERY_MS
         if now_ms >= self._ask_at_ms:
             self._gates = await self._plane.scheduler_gates()
-            self._ask_at_ms = now_ms + SCHEDULER_EVERY_MS
+            silent = self._gates.gates is None and self._gates.problem != NOT_CONFIGURED
+            self._ask_at_ms = now_ms + (SCHEDULER_AGAIN_MS if silent else SCHEDULER_EVERY_MS)
         before = leader.acknowledged.features
         found = features_of(self._trials, self._gates, GATE, before)
         if found.untested or found.policy != "on":
