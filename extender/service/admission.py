@@ -37,6 +37,7 @@ from extender.core.decisions.requests import refused_members
 from extender.core.decisions.standing import Refusals
 from extender.core.decisions.takers import planned_again_us
 from extender.core.decisions.units import Moment
+from extender.core.decisions.vacancies import time_over
 from extender.core.decisions.vetoes import Suspicions, decide_vetoes
 from extender.core.errors import ClusterUnavailable, NotLeading, StoreUnavailable
 from extender.core.events import (
@@ -110,7 +111,7 @@ class Admission:
         self._reporter = reporter
         self._clock = clock
         self._settings = settings
-        self.effects = Effects(cluster, leader, barriers.waits)
+        self.effects = Effects(cluster, leader, barriers.arrived)
         self.evictor = Evictor(cluster, leader, clock, settings)
         self.letting_go = LettingGo(cluster, leader)
         self.planner = Planner()
@@ -254,6 +255,7 @@ class Admission:
     async def _reconcile(self) -> None:
         view, state = self._look()
         self.endings.keep(state)
+        now_us = self._clock.now_us()
         now = Circumstances(
             actor=self._settings.holder,
             cause=f"cluster revision {view.revision}",
@@ -263,6 +265,9 @@ class Admission:
             expired=self._expired(state),
             ends=self.endings.known,
             awaited=self.endings.awaited,
+            over=time_over(state, now_us),
+            now_us=now_us,
+            room_held_us=self._settings.replacement_ttl_s * 1_000_000,
         )
         known = self.evictor.knowledge(now.actor, now.cause, view)
         drafts = decide_evictions(view, state, self.forest, known)  # before a root completes
@@ -293,17 +298,23 @@ class Admission:
         """Believe refusals that have stood, and record them (DESIGN 2.7)."""
         view, state = self._look()
         now_ms = self._clock.now_us() // 1000
-        self._suspicions.listen(view, state, self._barriers.waits, now_ms)
+        self._suspicions.listen(view, state, self._placed, now_ms)
         refused = self._suspicions.confirmed(view, state, now_ms)
         drafts = decide_vetoes(
             view,
             state,
-            [r for r in refused if not self._barriers.waits(r.uid)],
+            [r for r in refused if not self._placed(r.uid)],
             self._barriers.started(),
             actor=self._settings.holder,
             now_ms=now_ms,
         )
         await self._recording.now(drafts)
+
+    def _placed(self, uid: PodUid) -> bool:
+        """Say whether kube-scheduler has taken a member's node, whatever it said of it before."""
+        pod = self._cluster.view().pods.get(uid)
+        committing = pod is not None and self._barriers.committing.goes_on(pod)
+        return committing or self._barriers.waits(uid)
 
     def _expired(self, state: ReservationState) -> frozenset[RootUid]:
         found: set[RootUid] = set()
