@@ -158,9 +158,10 @@ class Scheduling:
         reservation = reservation_of(state, pod.uid)
         commits, effects = known.shape.commits, self._admission.effects
         held_back = commits and reservation is not None and effects.held_back(reservation)
-        decision = decide_filter(
-            view, state, self._admission.forest, known, offered, held_back=held_back
-        )
+        forest = self._admission.forest
+        if known.group is None:  # members redeem what is recorded
+            state = self._admission.foreseen(view, state)
+        decision = decide_filter(view, state, forest, known, offered, held_back=held_back)
         if reservation is not None and decision.outcome == "not-offered":
             self._admission.not_offered(reservation, offered)
             self._barriers.committing.drop(pod.uid)

@@ -60,7 +60,7 @@ def decide_reconcile(
     look = _Look(
         overtaken=overtaken_pods(view, state),
         taken=taken_vacancies(view, state),
-        victims=frozenset(uid for p in state.preemptions.values() for uid in p.victims),
+        victims=_victims(state),
     )
     drafts: list[Draft] = []
     for root in state.roots.values():
@@ -80,6 +80,27 @@ class _Look(msgspec.Struct, frozen=True):
     overtaken: Collection[PodUid]  # reservations whose room is gone
     taken: Collection[PodUid]  # vacancies whose room is
     victims: Collection[PodUid]  # who goes for somebody else
+
+
+def _victims(state: ReservationState) -> frozenset[PodUid]:
+    return frozenset(uid for p in state.preemptions.values() for uid in p.victims)
+
+
+def losses_that_hold(
+    view: ClusterView,
+    state: ReservationState,
+    root: RootState,
+    tree: Tree | None,
+    now: Circumstances,
+) -> list[MemberLost]:
+    """Give the losses of a root that the log does not know yet and after which room is held."""
+    look = _Look(overtaken=(), taken=(), victims=_victims(state))
+    facts = [draft.fact for draft in _root_drafts(view, state, root, tree, look, now)]
+    return [
+        fact
+        for fact in facts
+        if isinstance(fact, MemberLost) and fact.room_until_us and fact.uid in root.bound
+    ]
 
 
 class Agreement:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from extender.core.events import GangAdmitted, GangExtended, MemberLost, ReservationReleased
 from extender.core.ids import NodeName
 from tests.builders import GPU, a_gang, a_node, a_pod
-from tests.fakes import Stage
+from tests.fakes import Stage, until
 
 TTL_S = 60
 LEASE_MS = 3_600_000  # the clock of these stories makes long steps
+
+
+async def settled(stage):
+    """Let it come to rest, the answers of the API server included."""
+    await stage.settled()
+    await until(lambda: not stage.admission.endings.awaited, "told")
+    await stage.settled()
 
 
 async def running():
@@ -26,9 +35,9 @@ async def running():
     await stage.one_pass()
     for name, node in stage.where("g").items():
         stage.cluster.change_pod(name, node=NodeName(node), phase="Running")
-    await stage.settled()
+    await settled(stage)
     stage.cluster.add(*a_gang("rival", pods=1))
-    await stage.settled()
+    await settled(stage)
     assert stage.root("rival").phase == "refused"
     return stage
 
@@ -41,7 +50,7 @@ async def taken_over(stage):
         replacement_ttl_s=TTL_S, ttl_ms=LEASE_MS,
     )  # fmt: skip
     await again.lead()
-    await again.settled()
+    await settled(again)
     return again
 
 
@@ -52,7 +61,7 @@ async def test_the_replacement_gets_it_and_nobody_else(crashes):
 
     async def step():
         nonlocal stage
-        await stage.settled()
+        await settled(stage)
         if crashes:
             stage = await taken_over(stage)
         assert stage.root("rival").phase == "refused"
@@ -82,11 +91,11 @@ async def test_without_a_replacement_the_next_in_line_has_it_in_time(crashes):
     """The end is a fact, and the pass that records it admits the rival."""
     stage = await running()
     stage.cluster.delete_pod("g-0")
-    await stage.settled()
+    await settled(stage)
     stage.clock.advance(TTL_S)
     if crashes:
         stage = await taken_over(stage)
-    await stage.settled()
+    await settled(stage)
     (released,) = stage.facts(ReservationReleased)
     assert (released.why, [p.pod for p in released.pods]) == ("expired", ["default/g-0"])
     assert stage.root("rival").phase == "admitted"
@@ -100,6 +109,45 @@ async def test_a_gang_that_goes_as_a_whole_holds_nothing():
     for name in ("g-0", "g-1"):
         stage.cluster.delete_pod(name)
         await stage.one_pass()
-    await stage.settled()
+    await settled(stage)
     assert stage.root("rival").phase == "admitted"
+    await stage.killed()
+
+
+async def test_the_room_is_held_from_the_moment_the_member_is_gone():
+    """Before the pass that records the loss, and while the API server is asked how the pod ended."""
+    stage = await running()
+    stage.cluster.add(a_pod("alone", requests={GPU: 1}))
+    node = NodeName(stage.cluster.pod("g-0").node)
+    asked = asyncio.Event()
+
+    async def ending(_ref):
+        await asked.wait()
+
+    stage.cluster.ending = ending
+    stage.cluster.delete_pod("g-0")
+    alone = stage.cluster.pod("alone")
+    assert stage.scheduling.filter(alone, [node]).refused == (node,)
+    await stage.one_pass()
+    await stage.one_pass()
+    assert stage.facts(MemberLost) == []
+    assert stage.scheduling.filter(alone, [node]).refused == (node,)
+    assert stage.root("rival").phase == "refused"
+    asked.set()
+    await until(lambda: not stage.admission.endings.awaited, "told")
+    await settled(stage)
+    assert [f.room_until_us > 0 for f in stage.facts(MemberLost)] == [True]
+    assert stage.scheduling.filter(alone, [node]).refused == (node,)
+    assert stage.root("rival").phase == "refused"
+    await stage.killed()
+
+
+async def test_a_gang_that_goes_as_a_whole_gives_its_room_back_at_once():
+    """Both are gone before any pass: nobody is refused for a moment, or he would sleep (kube-scheduler)."""
+    stage = await running()
+    stage.cluster.add(a_pod("alone", requests={GPU: 1}))
+    node = NodeName(stage.cluster.pod("g-0").node)
+    stage.cluster.delete_pod("g-1")
+    stage.cluster.delete_pod("g-0")
+    assert stage.scheduling.filter(stage.cluster.pod("alone"), [node]).passed == (node,)
     await stage.killed()
