@@ -39,6 +39,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
     plan_budget: int = 200_000  # search nodes
     reservation_ttl_s: int = 300
+    replacement_ttl_s: int = (
+        60  # room of a lost bound member is held so long for its replacement; 0: not at all
+    )
     preemption: Literal["on", "off"] = "on"
     eviction: Literal["delete", "evict"] = "delete"  # as kube-scheduler does, or the Eviction API
     refused_gates: Literal["keep", "lift"] = "keep"  # lift: autoscalers see refused members
@@ -136,6 +139,9 @@ def _check(settings: Settings) -> None:
         if not (math.isfinite(value) and value > 0):
             msg = f"{PREFIX}{name.upper()}: {value} must be a number above 0"
             raise BadInput(msg)
+    if settings.replacement_ttl_s < 0:
+        msg = f"{PREFIX}REPLACEMENT_TTL_S: {settings.replacement_ttl_s} must be 0 or above"
+        raise BadInput(msg)
     if settings.barrier_timeout_s * 1000 >= settings.bind_post_within_ms:
         msg = (
             f"{PREFIX}BARRIER_TIMEOUT_S: {settings.barrier_timeout_s} leaves no time to bind within "

@@ -443,6 +443,13 @@ def check_state(state: Any) -> None:
             root_of[pod] = uid
     assert state.held_on == Map({node: Map(held) for node, held in held_on.items()})
     assert state.root_of == Map(root_of)
+    vacant_on: dict[NodeName, dict[PodUid, Any]] = {}
+    for root in state.roots.values():
+        for pod, vacancy in root.vacant.items():
+            assert (vacancy.uid, vacancy.root_uid) == (pod, root.uid)
+            assert pod not in root.bound, "who runs has left no room"
+            vacant_on.setdefault(vacancy.node, {})[pod] = vacancy
+    assert state.vacant_on == Map({node: Map(vacant) for node, vacant in vacant_on.items()})
     assert {key.root_uid for key in state.vetoes} <= set(state.roots)
     assert state.claimed_on == claimed_on(state.preemptions.values())
     for uid, preemption in state.preemptions.items():

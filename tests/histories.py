@@ -155,7 +155,7 @@ def _facts(draw, uid, root, fresh):
     else:
         kinds += ["admitted"] * 5 + ["refused", "invalid", "veto", "completed", "noise", "outside"]
         kinds += ["bound", "bound", "released", "satisfied"] * bool(held) + ["lost"] * bool(bound)
-        kinds += ["back"] * bool(root.away)
+        kinds += ["back"] * bool(root.away) + ["given up"] * bool(root.vacant)
     kind = draw(st.sampled_from(kinds))
     if kind == "observed":
         return RootObserved(kind="PodGroup", priority=draw(st.integers(0, 9)))
@@ -192,11 +192,17 @@ def _facts(draw, uid, root, fresh):
     if kind == "released":
         some = draw(st.lists(st.sampled_from(held), min_size=1, unique_by=lambda r: r.uid))
         pods = tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in some)
-        return ReservationReleased(plan=some[0].plan, why="deleted", pods=pods)
+        why = draw(st.sampled_from(["deleted", "expired", "vetoed"]))
+        return ReservationReleased(plan=some[0].plan, why=why, pods=pods)
     if kind == "lost":
         m = draw(st.sampled_from(bound))
         cause = draw(st.sampled_from(["gone", "node-lost"]))
-        return MemberLost(pod=m.pod, uid=m.uid, node=m.node, cause=cause)
+        until_us = draw(st.sampled_from([0, 1_000, 1_000]))
+        return MemberLost(pod=m.pod, uid=m.uid, node=m.node, cause=cause, room_until_us=until_us)
+    if kind == "given up":
+        v = draw(st.sampled_from(sorted(root.vacant.values(), key=lambda v: v.uid)))
+        pods = (ReleasedPod(pod=v.pod, uid=v.uid, node=v.node),)
+        return ReservationReleased(plan=v.plan, why="expired", pods=pods)
     if kind == "veto":
         return NodeVetoed(
             pod="ns/v",

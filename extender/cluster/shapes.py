@@ -27,6 +27,7 @@ from extender.core.pods import (
     ENDED_BY,
     ONE_POD_VOLUME,
     RESOURCE_CLAIM,
+    SUCCEEDED,
     HostPort,
     NodeSelector,
     Pod,
@@ -79,6 +80,8 @@ def end_of(found: api.Pod) -> PodEnd:
     doomed = reason_of_doom(found)
     if doomed in ENDED_BY:
         return PodEnd(ENDED_BY[doomed], doomed)
+    if status.phase == SUCCEEDED:
+        return PodEnd("ended", SUCCEEDED)
     words = ": ".join(filter(None, (status.reason, status.message)))[:TEXT_MAX]
     if status.phase != "Failed" or not status.reason:
         return PodEnd("ended", words or status.phase)

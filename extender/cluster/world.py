@@ -44,6 +44,7 @@ from extender.core.groups import Source, composite_key, leaf_key
 from extender.core.ids import GroupKey, NodeName, PodUid
 from extender.core.pods import (
     ABSENT,
+    UNBOUND,
     NodeSelector,
     Pod,
     PodEnd,
@@ -352,7 +353,7 @@ class World:
                 exclusive.append(path)
             volume = self._volumes.get(("", claim.spec.volume_name))
             if not claim.spec.volume_name:
-                unmodelled.append(f"claim {path} is not bound to a volume")
+                unmodelled.append(f"claim {path}{UNBOUND}")
             elif volume is None:
                 unmodelled.append(f"volume {claim.spec.volume_name} of claim {path}{ABSENT}")
             else:

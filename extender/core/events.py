@@ -225,7 +225,9 @@ class GangSatisfied(Fact, frozen=True, kw_only=True):
 
 
 class MemberLost(Fact, frozen=True, kw_only=True, omit_defaults=True):
-    """A bound member went away."""
+    """A bound member went away. Version 2: `room_until_us`."""
+
+    VERSION: ClassVar[int] = 2
 
     pod: str
     uid: PodUid
@@ -233,6 +235,7 @@ class MemberLost(Fact, frozen=True, kw_only=True, omit_defaults=True):
     cause: LossCause
     # What the status of the pod said: a reason, perhaps a message; not written where nothing was said, as always before
     text: str = ""
+    room_until_us: int = 0  # its room is held for its replacement so long; 0: it is not
 
 
 class NodeTopologyChanged(Fact, frozen=True, kw_only=True):

@@ -59,6 +59,7 @@ class HostPort(msgspec.Struct, frozen=True, order=True):
 RESOURCE_CLAIM = "resource claim "
 ONE_POD_VOLUME = "a volume that only one pod of a node can use"
 ABSENT = " does not exist"  # ends what is told of a claim or a volume that is not there
+UNBOUND = " is not bound to a volume"  # ends what is told of a claim
 # How rules about other pods are told; the rest names the topology key.
 NEEDS_PODS = "pod affinity over "
 AVOIDS_PODS = "pod anti-affinity over "
@@ -144,6 +145,7 @@ class PodEnd(msgspec.Struct, frozen=True):
 
 TAINTED = "DeletionByTaintManager"
 # Who made a pod end, by the word that tells it: reasons of DisruptionTarget, and of the status of a pod that a kubelet ended.
+SUCCEEDED = "Succeeded"  # phase of a pod that has done its work
 ENDED_BY: Mapping[str, EndCause] = {
     "PreemptionByScheduler": "preempted",
     "Preempting": "preempted",  # a kubelet made room for a critical pod
@@ -204,6 +206,11 @@ class PodShape(msgspec.Struct, frozen=True):
             RESOURCE_CLAIM.strip() if t.startswith(RESOURCE_CLAIM) else t for t in self.unmodelled
         }
         return frozenset(words & {RESOURCE_CLAIM.strip(), ONE_POD_VOLUME})
+
+    @property
+    def commits(self) -> bool:
+        """Say whether kube-scheduler binds or allocates something for it before it asks anybody to bind it."""
+        return any(t.endswith(UNBOUND) or t.startswith(RESOURCE_CLAIM) for t in self.unmodelled)
 
     @property
     def keeps_off(self) -> bool:

@@ -84,6 +84,21 @@ class BoundMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     requests: dict[str, int] = {}  # of the reservation that came first; empty where none did
 
 
+class Vacancy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Room of a lost bound member, held for its replacement against others of equal or lower priority."""
+
+    plan: PlanId
+    root_uid: RootUid
+    pod: str  # the lost one, namespace/name
+    uid: PodUid
+    group: str
+    node: NodeName
+    requests: dict[str, int]
+    priority: int
+    at_us: int
+    until_us: int
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The last recorded reason why a root is pending."""
 
@@ -106,6 +121,8 @@ class RootState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     held: Map[PodUid, Reservation] = Map()
     bound: Map[PodUid, BoundMember] = Map()
     away: Map[PodUid, BoundMember] = Map()  # lost with their node, which may come back with them
+    vacant: Map[PodUid, Vacancy] = Map()  # room of lost members, by the UID of who was lost
+    tried: Map[PodUid, NodeName] = Map()  # members whose reservations were given back in vain
     topology: Map[NodeName, dict[str, str]] = Map()  # labels of used nodes; "" where it has none
     answer: Answer | None = None
     observed_us: int = 0
@@ -148,6 +165,7 @@ class ReservationState(msgspec.Struct, frozen=True, kw_only=True):
     claimed_on: Map[NodeName, tuple[RootUid, ...]] = Map()  # preemptors that hold room there
     took: Map[RootUid, Map[str, int]] = Map()
     """What preemptors had evicted and when, in microseconds, by Kind/namespace/name of the unit (no thrash)."""
+    vacant_on: Map[NodeName, Map[PodUid, Vacancy]] = Map()
     truncated_epoch: Epoch = Epoch(
         0
     )  # of the newest HistoryTruncated: what is older was compared then
@@ -186,6 +204,8 @@ class _Root(msgspec.Struct, eq=False):
     held: MutableMapping[PodUid, Reservation]
     bound: MutableMapping[PodUid, BoundMember]
     away: MutableMapping[PodUid, BoundMember]
+    vacant: Map[PodUid, Vacancy]  # few: changed one by one
+    tried: Map[PodUid, NodeName]
     topology: MutableMapping[NodeName, dict[str, str]]
     answer: Answer | None
     observed_us: int
@@ -200,7 +220,8 @@ class _Root(msgspec.Struct, eq=False):
         return RootState(
             uid=self.uid, root=self.root, kind=self.kind, priority=self.priority, phase=self.phase,
             plan=self.plan, groups=self.groups, held=_closed(self.held), bound=_closed(self.bound),
-            away=_closed(self.away), topology=_closed(self.topology), answer=self.answer,
+            away=_closed(self.away), vacant=self.vacant, tried=self.tried,
+            topology=_closed(self.topology), answer=self.answer,
             observed_us=self.observed_us, admitted_us=self.admitted_us,
             in_vain=self.in_vain, in_vain_us=self.in_vain_us, taken=self.taken, taken_us=self.taken_us,
         )  # fmt: skip
@@ -213,6 +234,7 @@ _PreemptionFact: TypeAlias = (
 )
 _UNKNOWN: Final[dict[str, int]] = {}  # requests of a pod that no reservation was seen for
 _HOLDS_ROOM: Final = ("admitted", "satisfied")  # phases that refusals do not end
+_IN_VAIN: Final = ("expired", "vetoed")  # after which members are planned where they were first
 
 
 def _closed(opened: MutableMapping[Any, Any]) -> Map[Any, Any]:
@@ -234,7 +256,8 @@ class Folding:
 
     __slots__ = (
         "_at_us", "_claimed_on", "_claims_changed", "_epoch", "_features", "_held_before", "_held_on", "_known",
-        "_opened", "_preemptions", "_root_of", "_roots", "_took", "_truncated_epoch", "_versions", "_vetoed", "_vetoes", "_vetoes_before", "position",
+        "_opened", "_preemptions", "_root_of", "_roots", "_took", "_truncated_epoch", "_vacant_on", "_versions",
+        "_vetoed", "_vetoes", "_vetoes_before", "position",
     )  # fmt: skip
 
     def __init__(self, state: ReservationState, *, bulk: bool = False) -> None:
@@ -252,6 +275,7 @@ class Folding:
         self._root_of = self._opened(state.root_of)
         self._vetoes = self._opened(state.vetoes)
         self._preemptions = state.preemptions  # few: changed one by one
+        self._vacant_on = state.vacant_on  # few, too
         self._claimed_on = state.claimed_on
         self._claims_changed = False
         self._took = state.took
@@ -286,6 +310,7 @@ class Folding:
             preemptions=self._preemptions,
             claimed_on=self._claimed_on,
             took=self._took,
+            vacant_on=self._vacant_on,
             truncated_epoch=self._truncated_epoch,
             features=self._features,
         )
@@ -326,21 +351,13 @@ class Folding:
                 root.phase, root.taken = "satisfied", 0
             case MemberLost() as fact:
                 if event.root_uid in self._roots or event.root_uid in self._known:
-                    self._lose(self._root(event), fact)
+                    self._lose(event, self._root(event), fact)
             case RootCompleted():
                 self._complete(event)
             case GangRefused() as fact:
                 self._refuse(event, fact)
             case ReservationReleased() as fact:
-                root = self._root(event)
-                for pod in fact.pods:
-                    if pod.uid in root.held:
-                        self._drop_held(root, pod.uid)
-                        del self._root_of[pod.uid]
-                if fact.taken_by:
-                    lately = event.at_us - root.taken_us < TAKEN_LATELY_US
-                    root.taken, root.taken_us = root.taken * lately + 1, event.at_us
-                self._emptied(root)
+                self._release(event, fact)
             case RootInvalid() as fact:
                 root = self._root(event)
                 if root.phase not in _HOLDS_ROOM:
@@ -384,8 +401,8 @@ class Folding:
             root = self._roots[uid] = _Root(
                 known.uid, known.root, known.kind, known.priority, known.phase, known.plan,
                 known.groups, opened(known.held), opened(known.bound), opened(known.away),
-                opened(known.topology), known.answer, known.observed_us, known.admitted_us,
-                known.in_vain, known.in_vain_us, known.taken, known.taken_us,
+                known.vacant, known.tried, opened(known.topology), known.answer, known.observed_us,
+                known.admitted_us, known.in_vain, known.in_vain_us, known.taken, known.taken_us,
             )  # fmt: skip
         return root
 
@@ -415,6 +432,9 @@ class Folding:
             root.held[record.uid] = reservation
             self._here(record.node)[record.uid] = reservation
             self._root_of[record.uid] = uid
+        if root.tried:
+            root.tried = Map() if isinstance(fact, GangAdmitted) else _without(root.tried, fact)
+        self._fill(root, [(record.group, record.node) for record in fact.assignments])
         for name, labels in fact.topology.items():
             if labels:
                 node = NodeName(name)
@@ -511,17 +531,72 @@ class Folding:
             requests=before.requests if before is not None else _UNKNOWN,
         )
         self._root_of[uid] = root.uid
+        if before is None:
+            self._fill(root, [(fact.group, fact.node)])
+
+    def _release(self, event: Event, fact: ReservationReleased) -> None:
+        """Give back reservations, or the room of lost members."""
+        root = self._root(event)
+        for pod in fact.pods:
+            if pod.uid in root.held:
+                if fact.why in _IN_VAIN:
+                    root.tried = root.tried.set(pod.uid, root.held[pod.uid].node)
+                self._drop_held(root, pod.uid)
+                del self._root_of[pod.uid]
+            elif pod.uid in root.vacant:
+                self._drop_vacancy(root, pod.uid)
+        if fact.taken_by:
+            lately = event.at_us - root.taken_us < TAKEN_LATELY_US
+            root.taken, root.taken_us = root.taken * lately + 1, event.at_us
+        self._emptied(root)
 
     def _drop_held(self, root: _Root, uid: PodUid) -> None:
         del self._here(root.held.pop(uid).node)[uid]
 
-    def _lose(self, root: _Root, fact: MemberLost) -> None:
+    def _lose(self, event: Event, root: _Root, fact: MemberLost) -> None:
         if fact.uid in root.bound:
             member = root.bound.pop(fact.uid)
             if fact.cause == "node-lost":
                 root.away[fact.uid] = member
+            elif fact.room_until_us:
+                self._vacate(root, member, event.at_us, fact.room_until_us)
             del self._root_of[fact.uid]
             self._emptied(root)
+
+    def _vacate(self, root: _Root, member: BoundMember, at_us: int, until_us: int) -> None:
+        """Hold the room of a lost member for its replacement."""
+        vacancy = Vacancy(
+            plan=member.plan, root_uid=root.uid, pod=member.pod, uid=member.uid, group=member.group,
+            node=member.node, requests=member.requests, priority=root.priority, at_us=at_us, until_us=until_us,
+        )  # fmt: skip
+        root.vacant = root.vacant.set(member.uid, vacancy)
+        here = self._vacant_on.get(member.node, Map()).set(member.uid, vacancy)
+        self._vacant_on = self._vacant_on.set(member.node, here)
+
+    def _drop_vacancy(self, root: _Root, uid: PodUid) -> None:
+        node = root.vacant[uid].node
+        root.vacant = root.vacant.delete(uid)
+        here = self._vacant_on[node].delete(uid)
+        self._vacant_on = self._vacant_on.set(node, here) if here else self._vacant_on.delete(node)
+
+    def _fill(self, root: _Root, seats: Iterable[tuple[str, NodeName]]) -> None:
+        """Let replacements take the place of lost members of their leaf, on the same node first, then the oldest.
+
+        Args:
+            root: Whose.
+            seats: Leaf and node of each member that got room.
+        """
+        elsewhere: list[str] = []
+        for group, node in seats if root.vacant else ():
+            same = [v for v in root.vacant.values() if (v.group, v.node) == (group, node)]
+            if same:
+                self._drop_vacancy(root, min(same, key=_age).uid)
+            else:
+                elsewhere.append(group)
+        for group in elsewhere:
+            others = [v for v in root.vacant.values() if v.group == group]
+            if others:
+                self._drop_vacancy(root, min(others, key=_age).uid)
 
     def _emptied(self, root: _Root) -> None:
         """Undo the admission of a root that was not satisfied yet and has nothing left of it."""
@@ -543,6 +618,8 @@ class Folding:
             del self._root_of[uid]
         for uid in _closed(root.bound):
             del self._root_of[uid]
+        for uid in root.vacant:
+            self._drop_vacancy(root, uid)
         preemption = self._preemptions.get(root.uid)
         if preemption is not None:  # if it has not ended, its end was lost with part of the log
             self._set_preemption(root.uid, preemptions.abandoned(preemption, ()))
@@ -556,6 +633,16 @@ class Folding:
             del self._vetoes[key]
         del self._roots[root.uid]
         self._known.pop(root.uid, None)
+
+
+def _age(vacancy: Vacancy) -> tuple[int, str, PodUid]:
+    return vacancy.at_us, vacancy.pod, vacancy.uid
+
+
+def _without(tried: Map[PodUid, NodeName], fact: GangExtended) -> Map[PodUid, NodeName]:
+    """Forget where members were tried that hold room again."""
+    held = {record.uid for record in fact.assignments}
+    return Map({uid: node for uid, node in tried.items() if uid not in held})
 
 
 def _preempting(event: Event, fact: PreemptionPlanned) -> Answer:

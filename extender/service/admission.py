@@ -24,6 +24,7 @@ from extender.core.decisions.admission import (
 )
 from extender.core.decisions.differences import Circumstances, Nominations
 from extender.core.decisions.evictions import decide_evictions
+from extender.core.decisions.foreseen import Foresight
 from extender.core.decisions.holds import cleared
 from extender.core.decisions.leaving import held_below, is_leaving, leaving
 from extender.core.decisions.native import never_at_bind
@@ -37,6 +38,7 @@ from extender.core.decisions.requests import refused_members
 from extender.core.decisions.standing import Refusals
 from extender.core.decisions.takers import planned_again_us
 from extender.core.decisions.units import Moment
+from extender.core.decisions.vacancies import time_over
 from extender.core.decisions.vetoes import Suspicions, decide_vetoes
 from extender.core.errors import ClusterUnavailable, NotLeading, StoreUnavailable
 from extender.core.events import (
@@ -110,7 +112,7 @@ class Admission:
         self._reporter = reporter
         self._clock = clock
         self._settings = settings
-        self.effects = Effects(cluster, leader, barriers.waits)
+        self.effects = Effects(cluster, leader, barriers.arrived)
         self.evictor = Evictor(cluster, leader, clock, settings)
         self.letting_go = LettingGo(cluster, leader)
         self.planner = Planner()
@@ -131,6 +133,8 @@ class Admission:
         self._asking = Asking(clock, wanted=settings.preemption == "on")
         self._not_before: dict[RootUid, int] = {}  # a costly refusal is not repeated at once
         self._counted: dict[RootUid, int] = {}  # when a tree was last answered
+        self._compared = ClusterView()  # the view that was last compared with the log
+        self._foresight, self._answering = Foresight(), Foresight()
         self._leaving: Mapping[GroupKey, int] = {}
         self._leaving_of: tuple[object, object] = (None, None)  # view and preemptions it is made of
         self._to_explain: list[GroupKey] = []  # certain to be refused, in this pass
@@ -249,20 +253,39 @@ class Admission:
         view = self._cluster.view()
         self.forest = forest_after(self._forest_of, self.forest, view)
         self._forest_of = view
-        return view, self._leader.speculative
+        speculative = self._leader.speculative
+        foreseen = self._foresight.of(
+            view, speculative, self.forest, self._compared, self._moment()
+        )
+        return view, foreseen
+
+    def foreseen(self, view: ClusterView, state: ReservationState) -> ReservationState:
+        """Give what is acknowledged, with the room of members that have gone since (`Foresight`)."""
+        return self._answering.of(view, state, self.forest, self._compared, self._moment())
+
+    def _moment(self, cause: str = "") -> Circumstances:
+        """Give what of the circumstances tells whose loss is to be recorded, and how long its room is held."""
+        return Circumstances(
+            actor=self._settings.holder,
+            cause=cause,
+            ends=self.endings.known,
+            awaited=self.endings.awaited,
+            now_us=self._clock.now_us(),
+            room_held_us=self._settings.replacement_ttl_s * 1_000_000,
+        )
 
     async def _reconcile(self) -> None:
-        view, state = self._look()
+        self._look()
+        view, state = self._forest_of, self._leader.speculative
         self.endings.keep(state)
-        now = Circumstances(
-            actor=self._settings.holder,
-            cause=f"cluster revision {view.revision}",
+        now = self._moment(f"cluster revision {view.revision}")
+        now = msgspec.structs.replace(
+            now,
             started=self._barriers.started(),
             binding=self._barriers.binding(),
             posted=self._barriers.posted(),
             expired=self._expired(state),
-            ends=self.endings.known,
-            awaited=self.endings.awaited,
+            over=time_over(state, now.now_us),
         )
         known = self.evictor.knowledge(now.actor, now.cause, view)
         drafts = decide_evictions(view, state, self.forest, known)  # before a root completes
@@ -278,6 +301,7 @@ class Admission:
         self._asking.hurry(drafts)
         await self._recording.now([*drafts, *self._nominations.look(view, state, now)])
         tell_taken(drafts)
+        self._compared = view
         await self._learn()
 
     def not_offered(self, reservation: Reservation, offered: Sequence[NodeName]) -> None:
@@ -293,17 +317,23 @@ class Admission:
         """Believe refusals that have stood, and record them (DESIGN 2.7)."""
         view, state = self._look()
         now_ms = self._clock.now_us() // 1000
-        self._suspicions.listen(view, state, self._barriers.waits, now_ms)
+        self._suspicions.listen(view, state, self._placed, now_ms)
         refused = self._suspicions.confirmed(view, state, now_ms)
         drafts = decide_vetoes(
             view,
             state,
-            [r for r in refused if not self._barriers.waits(r.uid)],
+            [r for r in refused if not self._placed(r.uid)],
             self._barriers.started(),
             actor=self._settings.holder,
             now_ms=now_ms,
         )
         await self._recording.now(drafts)
+
+    def _placed(self, uid: PodUid) -> bool:
+        """Say whether kube-scheduler has taken a member's node, whatever it said of it before."""
+        pod = self._cluster.view().pods.get(uid)
+        committing = pod is not None and self._barriers.committing.goes_on(pod)
+        return committing or self._barriers.waits(uid)
 
     def _expired(self, state: ReservationState) -> frozenset[RootUid]:
         found: set[RootUid] = set()

@@ -3,6 +3,8 @@
 A barrier belongs to a root and the group whose minimum must be whole (the root, or below Basic
 parents the first gang). It opens when the members that are bound or have arrived here meet that
 minimum; from then on members pass as they come, because a started gang is completed, not stopped.
+A member for which kube-scheduler commits volumes or claims is let through filter last and counts from then on: what is
+committed cannot be taken back, and a volume that is made first may take minutes (DESIGN 9.7).
 When its deadline passes nobody who waited is bound, every call gets an error, and unless the gang
 had started its reservations are given back so that the tree is planned again.
 
@@ -14,12 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import TypeAlias
 
 import msgspec
 
 from extender.core.decisions.fitness import overtaken_on
+from extender.core.decisions.turns import unit_key
 from extender.core.decisions.verbs import reservation_of
 from extender.core.errors import BindRefused, ClusterUnavailable, NotLeading, StoreUnavailable
 from extender.core.events import (
@@ -31,13 +35,14 @@ from extender.core.events import (
     ReservationReleased,
 )
 from extender.core.ids import NodeName, PodUid, RootUid
+from extender.core.pods import Pod
 from extender.core.state import (
     Reservation,
     ReservationState,
     RootState,
-    barrier_unit,
     missing,
 )
+from extender.service.committing import Committing
 from extender.service.effects import WORKERS
 from extender.service.leading import Leader
 from extender.service.ports import Binding, Clock, Cluster, PodRef
@@ -106,6 +111,7 @@ class Barriers:
         self._settings = settings
         self._barriers: dict[tuple[RootUid, UnitKey], _Barrier] = {}
         self._progress_us: dict[RootUid, int] = {}
+        self.committing = Committing(clock, settings.barrier_timeout_s)
         self._slots = asyncio.Semaphore(WORKERS)
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
@@ -131,6 +137,26 @@ class Barriers:
         """Say whether a member is at bind now."""
         found = (barrier.arrivals.get(uid) for barrier in self._barriers.values())
         return any(arrival is not None and arrival.alive() for arrival in found)
+
+    def arrived(self, uid: PodUid) -> bool:
+        """Say whether kube-scheduler has placed a member: it is at bind, or on its way with what is committed."""
+        reservation = reservation_of(self._leader.acknowledged, uid)
+        committing = reservation is not None and self.committing.counts(reservation)
+        return committing or self.waits(uid)
+
+    def offered(self, reservation: Reservation, pod: Pod) -> None:
+        """Hear that filter let a member through for which kube-scheduler commits something: it counts as arrived."""
+        if not self.committing.put(reservation, pod):
+            return
+        self._progress_us[reservation.root_uid] = self._clock.now_us()
+        root = self._leader.acknowledged.roots[reservation.root_uid]
+        unit = unit_key(root, reservation.group)
+        barrier = self._barriers.get((root.uid, unit)) if unit is not None else None
+        if barrier is not None and not barrier.opened and barrier.arrivals:
+            barrier.lacking -= 1
+            if barrier.lacking <= 0:
+                self._evaluate(barrier)
+        self.nudge()  # who needs other pods may have his turn
 
     def progress_us(self, root_uid: RootUid) -> int:
         """Say when a member of this root last arrived (wall clock), 0 for never."""
@@ -164,6 +190,7 @@ class Barriers:
                 del self._barriers[key]
             elif not barrier.opened and barrier.arrivals:
                 self._evaluate(barrier)  # the minimum may be less now, or more of it bound
+        self.committing.keep(state)
         self._progress_us = {u: t for u, t in self._progress_us.items() if u in state.roots}
 
     # -- the bind verb --------------------------------------------------------------------------
@@ -179,7 +206,7 @@ class Barriers:
                 f"not on {call.node}; nothing was bound"
             )
         root = self._leader.acknowledged.roots[reservation.root_uid]
-        unit = _unit_of(root, reservation.group)
+        unit = unit_key(root, reservation.group)
         if unit is None:
             return f"group {reservation.group} of pod {reservation.pod} left its gang; it will be planned again"
         barrier = self._barriers.setdefault((root.uid, unit), _Barrier(root.uid, unit))
@@ -201,6 +228,7 @@ class Barriers:
             arrival = barrier.arrivals[call.pod.uid] = _Arrival(reservation, [])
         if not arrival.alive():
             barrier.lacking -= 1
+        self.committing.drop(reservation.uid)  # from here on its connection tells whether it waits
         arrival.calls.append(call)
         if not barrier.opened and barrier.timer is None:
             barrier.first_ms = self._clock.monotonic_ms()
@@ -225,20 +253,7 @@ class Barriers:
         if root is None:
             return
         if not barrier.opened:
-            counts: dict[str, int] = {}
-            for member in root.bound.values():
-                counts[member.group] = counts.get(member.group, 0) + 1
-            for uid, leaf in barrier.posted.items():
-                if uid not in root.bound:
-                    counts[leaf] = counts.get(leaf, 0) + 1
-            for uid, arrival in barrier.arrivals.items():
-                current = root.held.get(uid)
-                if (
-                    current is not None
-                    and current.plan == arrival.reservation.plan
-                    and arrival.alive()
-                ):
-                    counts[current.group] = counts.get(current.group, 0) + 1
+            counts = self._counts(barrier, root)
             unit = next((g for g in root.groups if (g.kind, g.name) == barrier.key), None)
             barrier.lacking = missing(root.groups, counts, unit) if unit is not None else 0
             if unit is None or barrier.lacking:
@@ -262,6 +277,17 @@ class Barriers:
                 arrival.posting = True
                 self._spawn(self._post(barrier, arrival), f"bind {arrival.reservation.pod}")
 
+    def _counts(self, barrier: _Barrier, root: RootState) -> dict[str, int]:
+        """Count by leaf who is bound, posted, at bind, or on its way there with what is committed."""
+        leaves = {uid: member.group for uid, member in root.bound.items()}
+        leaves |= {r.uid: r.group for r in self.committing.of(root)}
+        for uid, arrival in barrier.arrivals.items():
+            current = root.held.get(uid)
+            if current is not None and current.plan == arrival.reservation.plan and arrival.alive():
+                leaves[uid] = current.group
+        leaves |= barrier.posted
+        return Counter(leaves.values())
+
     def _stop_timer(self, barrier: _Barrier) -> None:
         if barrier.timer is not None and barrier.timer is not asyncio.current_task():
             barrier.timer.cancel()
@@ -284,7 +310,7 @@ class Barriers:
         """Hold again when nobody got through: callers died, or the lease ran out, as it opened."""
         root = self._leader.acknowledged.roots.get(barrier.root_uid)
         bound = root is not None and any(
-            _unit_of(root, member.group) == barrier.key for member in root.bound.values()
+            unit_key(root, member.group) == barrier.key for member in root.bound.values()
         )
         posting = any(arrival.posting for arrival in barrier.arrivals.values())
         if not (bound or posting or barrier.posted):
@@ -404,21 +430,24 @@ class Barriers:
         root = self._leader.speculative.roots.get(barrier.root_uid)
         if root is None or not root.held:
             return "the gang was released while its members waited"
-        unit = {uid: r for uid, r in root.held.items() if _unit_of(root, r.group) == barrier.key}
+        unit = {uid: r for uid, r in root.held.items() if unit_key(root, r.group) == barrier.key}
         if not unit:
             return "the gang was released while its members waited"
         any_held = next(iter(unit.values()))
+        came = {r.uid for r in self.committing.of(root)} | set(arrivals)
+        for uid in unit:
+            self.committing.drop(uid)
         waited_ms = self._clock.monotonic_ms() - barrier.first_ms
         facts: list[AnyFact] = [
             BarrierExpired(
                 plan=any_held.plan,
                 waited_ms=waited_ms,
-                arrived=tuple(sorted(a.reservation.pod for a in arrivals.values())),
-                missing=tuple(sorted(r.pod for uid, r in unit.items() if uid not in arrivals)),
+                arrived=tuple(sorted(r.pod for uid, r in unit.items() if uid in came)),
+                missing=tuple(sorted(r.pod for uid, r in unit.items() if uid not in came)),
             )
         ]
         started = barrier.posted or any(
-            _unit_of(root, m.group) == barrier.key for m in root.bound.values()
+            unit_key(root, m.group) == barrier.key for m in root.bound.values()
         )
         if not started:
             released = tuple(
@@ -443,6 +472,7 @@ class Barriers:
                 if not arrival.posting:
                     del barrier.arrivals[uid]
                     arrival.finish(f"cannot answer now: {self._leader.doubt() or 'stopping'}")
+        self.committing.clear()
         # what was bound the next leader sees in the cluster, and so shall we if that is us
         self._barriers = {key: b for key, b in self._barriers.items() if b.arrivals}
 
@@ -452,12 +482,3 @@ class Barriers:
         tasks = [t for t in self._tasks if t is not asyncio.current_task()]
         if tasks:
             await asyncio.wait(tasks, timeout=self._settings.grace_s)
-
-
-def _unit_of(root: RootState, leaf: str) -> UnitKey | None:
-    """Give the unit of a leaf; None for a leaf that the newest admission did not see."""
-    try:
-        unit = barrier_unit(root.groups, leaf)
-    except KeyError:
-        return None
-    return unit.kind, unit.name

@@ -3,8 +3,9 @@
 A nomination that vanished later is evidence for whoever looks, never a cue to write it again. After
 a restart what the view shows as done is not done again. Nothing happens outside the lease.
 
-Members that kube-scheduler judges by what it has placed (required pod affinity, topology spread) are let
-go in turn, as those before them are bound or at bind.
+Members that kube-scheduler judges by what it has placed (required pod affinity, topology spread), and those for
+which it commits volumes or claims, are let go in turn, as those before them are bound or at bind. Who has lost
+its gate already is held back by filter meanwhile, and woken when its turn comes.
 
 Members that wait for victims to go are nominated as well where our gate holds them: kube-scheduler does not
 look at them yet, and keeps the room that comes free from pods of lower and equal priority, also from those that
@@ -21,8 +22,8 @@ import msgspec
 
 from extender.core.decisions.fitness import unassigned
 from extender.core.decisions.requests import GATE
-from extender.core.decisions.turns import comes_later, spread_rules, whose_turn
-from extender.core.decisions.verbs import reservation_of
+from extender.core.decisions.turns import Stages, spread_rules, whose_turn
+from extender.core.decisions.verbs import COMMITTED_LAST, reservation_of
 from extender.core.errors import BindRefused, ClusterUnavailable
 from extender.core.features import native_on
 from extender.core.ids import PlanId, PodUid, RootUid
@@ -50,17 +51,17 @@ class Promised(msgspec.Struct, frozen=True):
 class Effects:
     """Works off nominations and gates, a bounded number at a time."""
 
-    def __init__(self, cluster: Cluster, leader: Leader, at_bind: Callable[[PodUid], bool]) -> None:
+    def __init__(self, cluster: Cluster, leader: Leader, arrived: Callable[[PodUid], bool]) -> None:
         """Prepare.
 
         Args:
             cluster: Where effects happen.
             leader: Says whether they may.
-            at_bind: Says whether a member is at the barrier now.
+            arrived: Says whether kube-scheduler has placed a member now.
         """
         self._cluster = cluster
         self._leader = leader
-        self._at_bind = at_bind
+        self._arrived = arrived
         self._queue: asyncio.Queue[Reservation | Promised] = asyncio.Queue()
         self._promised: dict[PodUid, Promised] = {}
         self._known: dict[PodUid, PlanId] = {}
@@ -69,6 +70,15 @@ class Effects:
         self._clearing: set[PodUid] = set()
         self._to_show: asyncio.Queue[PodRef] = asyncio.Queue()
         self._shown: set[PodUid] = set()  # queued, or done and not seen yet
+        self._held_back: set[PodUid] = set()  # refused by filter before their turn: they sleep
+
+    def held_back(self, reservation: Reservation) -> bool:
+        """Say whether it is not a member's turn yet to have volumes and claims committed."""
+        return self._known.get(reservation.uid) != reservation.plan
+
+    def sleeps(self, uid: PodUid) -> None:
+        """Hear that filter has held a member back: kube-scheduler looks at it again when it is woken."""
+        self._held_back.add(uid)
 
     def show(self, refused: Iterable[Pod]) -> None:
         """Take on lifting the gates of members that wait for room, so that autoscalers see them refused."""
@@ -90,19 +100,24 @@ class Effects:
         in_turn: list[Reservation] = []  # spread: some of them may go now
         at_once = native_on(state.features)
         gone: list[Reservation] = []
+        stages = Stages(view, state, self._arrived)
         for held in state.held_on.values():
             for reservation in held.values():
                 known = self._known.get(reservation.uid) == reservation.plan
-                if known or _done(view, reservation):
+                if known or _assigned(view, reservation.uid):
                     current[reservation.uid] = reservation.plan
                     gone.append(reservation)
                 elif at_once and _named_by_field(view, reservation):
                     current[reservation.uid] = (
                         reservation.plan
                     )  # no turns: it waits for all of a group
-                    fresh.append(reservation)
-                elif comes_later(view, state, reservation, self._at_bind):
+                    if not _done(view, reservation):
+                        fresh.append(reservation)
+                elif stages.comes_later(reservation):
                     later.add(reservation.uid)
+                elif _done(view, reservation) and not self._asleep(view, reservation.uid):
+                    current[reservation.uid] = reservation.plan
+                    gone.append(reservation)
                 elif spread_rules(view, reservation):
                     in_turn.append(reservation)
                 else:
@@ -112,13 +127,14 @@ class Effects:
             in_turn.sort(key=lambda r: r.pod)
             waiting = [r for r in gone if unassigned(view, r.uid)]
             later |= {r.uid for r in in_turn}
-            for reservation in whose_turn(view, in_turn, waiting, self._at_bind):
+            for reservation in whose_turn(view, in_turn, waiting, self._arrived):
                 current[reservation.uid] = reservation.plan
                 fresh.append(reservation)
                 later.discard(reservation.uid)
         for reservation in sorted(fresh, key=lambda r: (-r.priority, r.at_us, r.root_uid, r.pod)):
             self._queue.put_nowait(reservation)
         self._known, self._later = current, later
+        self._held_back &= {*current, *later}
         self._promise(view, state)
         self._clear_stale(view)
 
@@ -227,15 +243,28 @@ class Effects:
         about = seat.claim if isinstance(seat, Promised) else seat
         namespace, _, name = about.pod.partition("/")
         pod = PodRef(namespace=namespace, name=name, uid=about.uid)
-        known = self._cluster.view().pods.get(about.uid)
+        view = self._cluster.view()
+        known = view.pods.get(about.uid)
+        if known is not None and known.nominated == about.node and self._asleep(view, about.uid):
+            if not await self._may(seat):
+                return
+            await self._cluster.nominate(pod, None)  # what does not change wakes nobody
+            known = None
         if known is None or known.nominated != about.node:
             if not await self._may(seat):
                 return
             await self._cluster.nominate(pod, about.node)
+        self._held_back.discard(about.uid)
         if isinstance(seat, Promised):
             return  # its gate stays until the room is there
-        if (known is None or GATE in known.gates) and await self._may(seat):
+        seen = view.pods.get(about.uid)
+        if (seen is None or GATE in seen.gates) and await self._may(seat):
             await self._cluster.lift_gate(pod)
+
+    def _asleep(self, view: ClusterView, uid: PodUid) -> bool:
+        """Say whether a member was held back by filter, by us or by who led before."""
+        pod = view.pods.get(uid)
+        return uid in self._held_back or (pod is not None and COMMITTED_LAST in pod.unschedulable)
 
     async def _may(self, seat: Reservation | Promised) -> bool:
         """Wait for the lease, immediately before each request, and say whether it is still wanted then."""
@@ -254,6 +283,11 @@ def promises(state: ReservationState) -> Iterator[Promised]:
 def _named_by_field(view: ClusterView, reservation: Reservation) -> bool:
     pod = view.pods.get(reservation.uid)
     return pod is not None and pod.by_field
+
+
+def _assigned(view: ClusterView, uid: PodUid) -> bool:
+    pod = view.pods.get(uid)
+    return pod is not None and pod.node is not None
 
 
 def _done(view: ClusterView, reservation: Reservation) -> bool:

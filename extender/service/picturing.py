@@ -11,7 +11,14 @@ from extender.core.events import FeaturesFound
 from extender.core.features import losses
 from extender.core.ids import NodeName, RootUid
 from extender.core.preemptions import Preemption
-from extender.core.state import BoundMember, Reservation, ReservationState, RootState, standing
+from extender.core.state import (
+    BoundMember,
+    Reservation,
+    ReservationState,
+    RootState,
+    Vacancy,
+    standing,
+)
 from extender.service.audit import rfc3339
 from extender.service.stateview import (
     Brief,
@@ -46,7 +53,7 @@ def picture(state: ReservationState, scope: Scope) -> Pictured:
     roots = _roots(state, scope, wanted)
     preemptions = _preemptions(state, scope, wanted)
     gangs = sorted((gang_at(root) for root in roots), key=lambda g: (g.gang, g.uid))
-    nodes = _nodes(gangs, preemptions, labels, wanted)
+    nodes = _nodes(gangs, preemptions, _kept(roots), labels, wanted)
     holding = [g for g in gangs if g.state in ("admitted", "satisfied")]
     totals = Totals(
         gangs=len(gangs),
@@ -142,7 +149,7 @@ def gang_at(root: RootState) -> GangAt:
     )
 
 
-def member_at(member: Reservation | BoundMember, state: str) -> MemberAt:
+def member_at(member: Reservation | BoundMember | Vacancy, state: str) -> MemberAt:
     """Give the outside form of a member."""
     return MemberAt(
         pod=member.pod,
@@ -212,9 +219,8 @@ def _roots(
 
 
 def _has_some_of(root: RootState, wanted: frozenset[NodeName]) -> bool:
-    return any(r.node in wanted for r in root.held.values()) or any(
-        m.node in wanted for m in root.bound.values()
-    )
+    members = (*root.held.values(), *root.bound.values(), *root.vacant.values())
+    return any(member.node in wanted for member in members)
 
 
 def _in_namespace(root: str, scope: Scope) -> bool:
@@ -240,6 +246,7 @@ def _preemptions(
 def _nodes(
     gangs: Iterable[GangAt],
     preemptions: Iterable[Preemption],
+    kept: Iterable[tuple[str, MemberAt]],
     labels: Mapping[NodeName, dict[str, str]],
     wanted: frozenset[NodeName] | None,
 ) -> list[NodeAt]:
@@ -259,12 +266,14 @@ def _nodes(
         add(gang.gang, gang.members)
     for preemption in preemptions:
         add(preemption.root, _promised(preemption))
+    for gang_name, member in kept:
+        add(gang_name, (member,))
     return [node_at(NodeName(node), pods[node], labels) for node in sorted(pods)]
 
 
 def node_at(node: NodeName, pods: list[PodAt], labels: Mapping[NodeName, dict[str, str]]) -> NodeAt:
     """Sum up what is on a node."""
-    sums: dict[str, dict[str, int]] = {"reserved": {}, "bound": {}, "promised": {}}
+    sums: dict[str, dict[str, int]] = {"reserved": {}, "bound": {}, "promised": {}, "kept": {}}
     for pod in pods:
         total = sums[pod.state]
         for name, amount in pod.requests.items():
@@ -285,6 +294,11 @@ def _promised(preemption: Preemption) -> list[MemberAt]:
         )
         for claims in preemption.claims.values() for claim in claims
     ]  # fmt: skip
+
+
+def _kept(roots: Iterable[RootState]) -> list[tuple[str, MemberAt]]:
+    """Give the room of lost members, each with its gang."""
+    return [(root.root, member_at(v, "kept")) for root in roots for v in root.vacant.values()]
 
 
 def _preemption_at(preemption: Preemption) -> PreemptionAt:

@@ -28,6 +28,7 @@ from extender.core.state import (
     Reservation,
     ReservationState,
     RootState,
+    Vacancy,
     VetoKey,
     VetoState,
 )
@@ -35,7 +36,7 @@ from extender.service.ports import Checkpoint, Checkpoints, EventLog, Head
 
 log = logging.getLogger(__name__)
 
-CODEC = "state-8"  # changes with the meaning or shape of the state; older checkpoints are then passed over
+CODEC = "state-9"  # changes with the meaning or shape of the state; older checkpoints are then passed over
 
 BULK_EVENTS = 20_000  # from here on it pays to unpack the whole state before a fold
 
@@ -54,6 +55,8 @@ class _SavedRoot(msgspec.Struct, frozen=True):
     held: tuple[Reservation, ...]
     bound: tuple[BoundMember, ...]
     away: tuple[BoundMember, ...]
+    vacant: tuple[Vacancy, ...]
+    tried: dict[PodUid, NodeName]
     topology: dict[NodeName, dict[str, str]]
     in_vain: int
     in_vain_us: int
@@ -104,6 +107,8 @@ def encode_state(state: ReservationState) -> bytes:
             "held": tuple(root.held.values()),
             "bound": tuple(root.bound.values()),
             "away": tuple(root.away.values()),
+            "vacant": tuple(root.vacant.values()),
+            "tried": dict(root.tried),
             "topology": dict(root.topology),
         }
         roots.append(_SavedRoot(**fields))
@@ -155,28 +160,40 @@ def joined(parts: Iterable[ReservationState]) -> ReservationState:
     """Join a state that has no roots, the first, and the roots of others."""
     first, *others = parts
     roots = [root for other in others for root in other.roots.values()]
-    held_on, root_of = _indexes(roots)
+    held_on, root_of, vacant_on = _indexes(roots)
     return msgspec.structs.replace(
         first,
         roots=Map({root.uid: root for root in roots}),
         held_on=held_on,
         root_of=root_of,
+        vacant_on=vacant_on,
     )
 
 
 def _indexes(
     roots: Iterable[RootState],
-) -> tuple[Map[NodeName, Map[PodUid, Reservation]], Map[PodUid, RootUid]]:
-    """Find what follows from the roots: reservations by node, and whose each pod is."""
+) -> tuple[
+    Map[NodeName, Map[PodUid, Reservation]],
+    Map[PodUid, RootUid],
+    Map[NodeName, Map[PodUid, Vacancy]],
+]:
+    """Find what follows from the roots: reservations by node, whose each pod is, and vacancies by node."""
     held_on: dict[NodeName, dict[PodUid, Reservation]] = {}
     root_of: dict[PodUid, RootUid] = {}
+    vacant_on: dict[NodeName, dict[PodUid, Vacancy]] = {}
     for root in roots:
         for reservation in root.held.values():
             held_on.setdefault(reservation.node, {})[reservation.uid] = reservation
             root_of[reservation.uid] = root.uid
         for uid in root.bound:
             root_of[uid] = root.uid
-    return Map({node: Map(held) for node, held in held_on.items()}), Map(root_of)
+        for vacancy in root.vacant.values():
+            vacant_on.setdefault(vacancy.node, {})[vacancy.uid] = vacancy
+    return (
+        Map({node: Map(held) for node, held in held_on.items()}),
+        Map(root_of),
+        Map({node: Map(vacant) for node, vacant in vacant_on.items()}),
+    )
 
 
 def _rebuilt(saved: _Saved) -> ReservationState:
@@ -187,11 +204,13 @@ def _rebuilt(saved: _Saved) -> ReservationState:
             "held": Map({r.uid: r for r in entry.held}),
             "bound": Map({m.uid: m for m in entry.bound}),
             "away": Map({m.uid: m for m in entry.away}),
+            "vacant": Map({v.uid: v for v in entry.vacant}),
+            "tried": Map(entry.tried),
             "topology": Map(entry.topology),
         }
         root = RootState(**fields)
         roots[root.uid] = root
-    held_on, root_of = _indexes(roots.values())
+    held_on, root_of, vacant_on = _indexes(roots.values())
     preemptions = Map({p.root_uid: _preemption(p) for p in saved.preemptions})
     return ReservationState(
         position=Position(saved.position),
@@ -205,6 +224,7 @@ def _rebuilt(saved: _Saved) -> ReservationState:
         preemptions=preemptions,
         claimed_on=claimed_on(preemptions.values()),
         took=Map({RootUid(uid): Map(units) for uid, units in saved.took.items()}),
+        vacant_on=vacant_on,
         truncated_epoch=Epoch(saved.truncated_epoch),
         features=saved.features,
     )

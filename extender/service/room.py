@@ -57,7 +57,8 @@ class RoomWatch:
         if not leader.may_record() or leader.comparing or self._cluster.doubt():
             return False
         view, state, epoch = self._cluster.view(), leader.acknowledged, leader.epoch
-        seen = (view.nodes, view.pods, view.groups, state.held_on, state.preemptions)
+        held = (state.held_on, state.preemptions, state.vacant_on)
+        seen = (view.nodes, view.pods, view.groups, *held)
         if epoch == self._epoch and same_objects(seen, self._seen):
             return False
         keys = levels_of(view, self._settings.topology_keys)

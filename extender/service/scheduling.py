@@ -155,12 +155,22 @@ class Scheduling:
         self._require_ready()
         view, state = self._cluster.view(), self._leader.acknowledged
         known = view.pods.get(pod.uid, pod)
-        decision = decide_filter(view, state, self._admission.forest, known, offered)
         reservation = reservation_of(state, pod.uid)
+        commits, effects = known.shape.commits, self._admission.effects
+        held_back = commits and reservation is not None and effects.held_back(reservation)
+        forest = self._admission.forest
+        if known.group is None:  # members redeem what is recorded
+            state = self._admission.foreseen(view, state)
+        decision = decide_filter(view, state, forest, known, offered, held_back=held_back)
         if reservation is not None and decision.outcome == "not-offered":
             self._admission.not_offered(reservation, offered)
+            self._barriers.committing.drop(pod.uid)
         elif reservation is not None:
             self._admission.redeemed(pod.uid)
+            if held_back:
+                effects.sleeps(pod.uid)
+            elif commits:
+                self._barriers.offered(reservation, known)
         return decision
 
     def prioritize(self, pod: Pod, offered: Sequence[NodeName]) -> Sequence[tuple[NodeName, int]]:

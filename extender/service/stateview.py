@@ -76,7 +76,7 @@ class PodAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     uid: str
     gang: str
     group: str
-    state: str  # reserved | bound | promised: its room is being made
+    state: str  # reserved | bound | promised: its room is being made | kept: it was lost
     requests: dict[str, int]
 
 
@@ -89,6 +89,7 @@ class NodeAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     bound: dict[str, int]
     promised: dict[str, int]  # to preemptors, while their victims go
     pods: list[PodAt]
+    kept: dict[str, int] = {}  # of lost members, for their replacements
 
 
 class VictimAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -160,7 +160,7 @@ PLACEMENT = sa.Table(
     sa.Column("by_root", sa.Text, nullable=True),
     sa.Column("by_position", sa.BigInteger, nullable=True),
     sa.PrimaryKeyConstraint("pod_uid", "from_position", name="placement_pkey"),
-    sa.CheckConstraint("kind IN ('reserved', 'bound')", name="placement_kind_check"),
+    sa.CheckConstraint("kind IN ('reserved', 'bound', 'kept')", name="placement_kind_check"),
     # coalesce: what goes on is found with what ended later, by one range of one index
     sa.Index("placement_node_idx", "node", sa.text("coalesce(to_position, 9223372036854775807)")),
     sa.Index("placement_pod_idx", "pod", "from_position"),

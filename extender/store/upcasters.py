@@ -37,11 +37,17 @@ def _planned_without_doubts(data: JsonObject) -> JsonObject:
     return data
 
 
+def _lost_without_room(data: JsonObject) -> JsonObject:
+    """Version 2 says how long its room is held; before it, no room of a lost member was."""
+    return {**data, "room_until_us": 0}
+
+
 UPCASTERS: Mapping[tuple[str, int], Upcaster] = {
     ("GangRefused", 1): _refused_without_preemption,
     ("PreemptionAbandoned", 1): _abandoned_for_nobody,
     ("PreemptionPlanned", 1): _planned_without_doubts,
     ("ReservationReleased", 1): _released_to_nobody,
+    ("MemberLost", 1): _lost_without_room,
 }
 
 

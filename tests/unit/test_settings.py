@@ -50,7 +50,7 @@ def test_every_field_is_a_variable():
     [
         ("LISTEN", "8888"), ("LISTEN", "host:"), ("LISTEN", "host:99999"), ("LISTEN", "host:http"),
         ("PLAN_BUDGET", "many"), ("PLAN_BUDGET", "0"), ("LEASE_TTL_S", "-1"), ("LEASE_TTL_S", "soon"),
-        ("RESERVATION_TTL_S", "1.5"), ("LOG_LEVEL", "LOUD"), ("BARRIER_TIMEOUT_S", "50"),
+        ("RESERVATION_TTL_S", "1.5"), ("REPLACEMENT_TTL_S", "-1"), ("LOG_LEVEL", "LOUD"), ("BARRIER_TIMEOUT_S", "50"),
         ("BIND_TIMEOUT_S", "20"), ("PREEMPTION", "no"), ("EVICTION", "drain"), ("BODY_MAX_BYTES", "64MiB"),
     ],
 )  # fmt: skip

@@ -46,6 +46,9 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     # Members that vanished, of which the API server was asked how: None where nobody can tell
     ends: Mapping[PodUid, PodEnd | None] = {}
     awaited: frozenset[PodUid] = frozenset()  # ... and has not answered yet; told when it has
+    over: frozenset[PodUid] = frozenset()  # lost members whose room has been held long enough
+    now_us: int = 0
+    room_held_us: int = 0  # how long the room of a lost member is held; 0: not at all
 
     def draft(self, uid: RootUid, root: str, fact: AnyFact) -> Draft:
         """Put a fact into the stream of a root (namespace/name)."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+import msgspec
+
 from extender.core.decisions.admission import group_records
 from extender.core.decisions.differences import (
     Circumstances,
@@ -20,6 +22,7 @@ from extender.core.decisions.differences import (
 from extender.core.decisions.fitness import overtaken_pods, unassigned, unfit_pods, ways
 from extender.core.decisions.requests import group_key_of
 from extender.core.decisions.takers import taker_words, takers
+from extender.core.decisions.vacancies import given_up, held_until, taken_vacancies
 from extender.core.events import (
     AnyFact,
     Draft,
@@ -47,22 +50,57 @@ NO_PLAN = PlanId("")
 NAMED_MAX = 5  # pods named in a text; the fact lists all of them
 # Taints of a node whose kubelet does not answer, or says that it cannot run pods
 SILENT = frozenset({"node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"})
+HELD_ROOM = "room that was held for the replacement of a lost member"
 
 
 def decide_reconcile(
     view: ClusterView, state: ReservationState, forest: Forest, now: Circumstances
 ) -> list[Draft]:
     """Give the facts that bring the log up to what the view shows; nothing when they agree."""
-    overtaken = overtaken_pods(view, state)
+    look = _Look(
+        overtaken=overtaken_pods(view, state),
+        taken=taken_vacancies(view, state),
+        victims=_victims(state),
+    )
     drafts: list[Draft] = []
     for root in state.roots.values():
         tree = forest.trees.get(group_key_of(root))
-        if tree is not None and tree.root.uid == root.uid and not (root.held or root.bound):
+        placed = root.held or root.bound or root.vacant
+        if tree is not None and tree.root.uid == root.uid and not placed:
             continue  # it is there, and nothing of it is placed: nothing can have happened to it
-        drafts += _root_drafts(view, state, root, tree, overtaken, now)
+        drafts += _root_drafts(view, state, root, tree, look, now)
     for tree in forest.trees.values():
         drafts += bound_outside(view, state, tree, now)
     return drafts
+
+
+class _Look(msgspec.Struct, frozen=True):
+    """What is found once for all roots."""
+
+    overtaken: Collection[PodUid]  # reservations whose room is gone
+    taken: Collection[PodUid]  # vacancies whose room is
+    victims: Collection[PodUid]  # who goes for somebody else
+
+
+def _victims(state: ReservationState) -> frozenset[PodUid]:
+    return frozenset(uid for p in state.preemptions.values() for uid in p.victims)
+
+
+def losses_that_hold(
+    view: ClusterView,
+    state: ReservationState,
+    root: RootState,
+    tree: Tree | None,
+    now: Circumstances,
+) -> list[MemberLost]:
+    """Give the losses of a root that the log does not know yet and after which room is held."""
+    look = _Look(overtaken=(), taken=(), victims=_victims(state))
+    facts = [draft.fact for draft in _root_drafts(view, state, root, tree, look, now)]
+    return [
+        fact
+        for fact in facts
+        if isinstance(fact, MemberLost) and fact.room_until_us and fact.uid in root.bound
+    ]
 
 
 class Agreement:
@@ -94,11 +132,11 @@ class Agreement:
 def _rests_on(view: ClusterView, state: ReservationState, forest: Forest) -> tuple[object, ...]:
     """Name all that `decide_reconcile` reads: of pods only members, of room only where some is held."""
     parts = (forest, view.nodes, view.groups, view.members, view.ends, state.roots, state.held_on)
-    return (*parts, view.usage) if state.held_on else parts
+    return (*parts, state.vacant_on, view.usage) if state.held_on or state.vacant_on else parts
 
 
 def _of_moment(now: Circumstances) -> tuple[object, ...]:
-    return (now.started, now.binding, now.posted, now.expired, now.ends, now.awaited)
+    return (now.started, now.binding, now.posted, now.expired, now.over, now.ends, now.awaited)
 
 
 def _root_drafts(
@@ -106,7 +144,7 @@ def _root_drafts(
     state: ReservationState,
     root: RootState,
     tree: Tree | None,
-    overtaken: Collection[PodUid],
+    look: _Look,
     now: Circumstances,
 ) -> list[Draft]:
     group = view.groups.get(group_key_of(root))
@@ -123,13 +161,17 @@ def _root_drafts(
     facts = [*_relabelled(view, root), *_settled(view, root), *strayed]
     short_lived = _short_lived(view, root, now)
     bound_here = {f.uid: f.node for f in (*facts, *short_lived) if isinstance(f, PodBound)}
-    facts += [
-        _lost(view, m, now)
+    lost = [
+        m
         for m in root.bound.values()
         if m.uid not in elsewhere and m.uid not in now.awaited and _is_lost(view, m.uid, m.node)
     ]
+    runs = bool(bound_here) or len(root.bound) > len(lost)
+    running = tree if runs else None
+    facts += [_held_on(view, _lost(view, m, now), m, running, look.victims, now) for m in lost]
+    facts += _vacated(view, root, tree, look, now, runs=runs)
     broken = tree is not None and bool(tree.problems)
-    facts += _given_back(view, state, root, overtaken, bound_here, now, broken=broken)
+    facts += _given_back(view, state, root, look.overtaken, bound_here, now, broken=broken)
     counts = _counts(view, root, facts, now)
     if root.phase not in ("satisfied", "invalid") and satisfied(_minima(root, tree), counts):
         facts.append(GangSatisfied(plan=root.plan or NO_PLAN, bound=sum(counts.values())))
@@ -253,6 +295,45 @@ def _lost(view: ClusterView, member: BoundMember | Reservation, now: Circumstanc
     if node is None or (text == TAINTED and _is_silent(node)):
         cause = "node-lost"
     return MemberLost(pod=member.pod, uid=member.uid, node=member.node, cause=cause, text=text)
+
+
+def _held_on(
+    view: ClusterView,
+    lost: MemberLost,
+    member: BoundMember,
+    tree: Tree | None,
+    victims: Collection[PodUid],
+    now: Circumstances,
+) -> MemberLost:
+    """Say in a loss until when its room is held; `tree` is None where nothing of it runs on."""
+    until_us = held_until(
+        view, tree, member, lost, victims, now_us=now.now_us, held_us=now.room_held_us
+    )
+    return msgspec.structs.replace(lost, room_until_us=until_us)
+
+
+def _vacated(
+    view: ClusterView,
+    root: RootState,
+    tree: Tree | None,
+    look: _Look,
+    now: Circumstances,
+    *,
+    runs: bool,
+) -> list[AnyFact]:
+    """Record which room of lost members is held no longer, and why."""
+    if not root.vacant:
+        return []
+    found = given_up(view, root, tree, look.taken, now.over, runs=runs)
+    return [
+        ReservationReleased(
+            plan=vacancies[0].plan,
+            why=why,
+            pods=tuple(ReleasedPod(pod=v.pod, uid=v.uid, node=v.node) for v in vacancies),
+            text=f"{HELD_ROOM}: {words}",
+        )
+        for why, (words, vacancies) in sorted(found.items())
+    ]
 
 
 def _is_silent(node: Node) -> bool:

@@ -12,7 +12,9 @@ import msgspec
 
 from extender.core.decisions.pod_rules import RuleBook, Ruled
 from extender.core.decisions.rows import NO_HOLDS, NodeRows
+from extender.core.decisions.vacancies import seats_of
 from extender.core.groups import Forest, Group, Tree
+from extender.core.identity import same_objects
 from extender.core.ids import GroupKey, NodeName, PodUid, RootUid
 from extender.core.planner.placement import (
     PlanBound,
@@ -56,6 +58,7 @@ class TreePart(msgspec.Struct, frozen=True, eq=False):
 
     tree: Tree
     held: Mapping[PodUid, Reservation]
+    past: tuple[object, object]  # where its members were tried, and where others were lost
     hints: Mapping[PodUid, NodeName]
     root: PlanGroup
     shapes: tuple[PodShape, ...]
@@ -83,15 +86,21 @@ class TreeParts:
             hints: Nodes to try first.
         """
         held = root.held if root is not None else NO_HOLDS
+        past = (root.tried, root.vacant) if root is not None else (NO_HOLDS, NO_HOLDS)
         kept = self._kept.get(tree.root.uid)
-        if kept is not None and kept.tree is tree and kept.held is held and kept.hints == hints:
+        if (
+            kept is not None
+            and kept.hints == hints
+            and same_objects((kept.tree, kept.held, *kept.past), (tree, held, *past))
+        ):
             return kept
         shapes = _Shapes()
         part = TreePart(
             tree=tree,
             held=held,
+            past=past,
             hints=hints,
-            root=_plan_group(tree, tree.root, held, shapes, hints),
+            root=_plan_group(tree, tree.root, held, shapes, _wishes(tree, root, hints)),
             shapes=tuple(shapes.index),
             wanting=bool(members_wanting(tree, root)),
             claims=frozenset(c for pod in tree.pods for c in pod.shape.exclusive_claims),
@@ -153,12 +162,33 @@ def ruled_part(
     return (book or RuleBook()).of(view, state, part.tree, Ruled(part.root, part.shapes), taken)
 
 
+def _wishes(
+    tree: Tree, root: RootState | None, hints: Mapping[PodUid, NodeName]
+) -> Mapping[PodUid, NodeName]:
+    """Say where members are tried first.
+
+    That is where kube-scheduler would have them; else where they were planned before and came to nothing
+    (volumes and claims that were committed then pin them, DESIGN 9.7); else the room of a lost member.
+    """
+    if root is None or not (root.tried or root.vacant):
+        return hints
+    wishes = {**root.tried, **hints}
+    for leaf, nodes in seats_of(root).items():
+        newcomers = (
+            pod.uid
+            for pod in tree.members.get(GroupKey(tree.root.key.namespace, leaf, "PodGroup"), ())
+            if is_candidate(pod) and pod.uid not in wishes and pod.uid not in root.held
+        )
+        wishes |= zip(newcomers, nodes, strict=False)
+    return wishes
+
+
 def _plan_group(
     tree: Tree,
     group: Group,
     held: Mapping[PodUid, Reservation],
     shapes: _Shapes,
-    hints: Mapping[PodUid, NodeName],
+    wishes: Mapping[PodUid, NodeName],
 ) -> PlanGroup:
     members: list[PlanMember] = []
     bound: list[PlanBound] = []
@@ -177,7 +207,7 @@ def _plan_group(
                     pod=pod.path,
                     uid=pod.uid,
                     shape=number,
-                    prefer=hints.get(pod.uid, pod.nominated),
+                    prefer=wishes.get(pod.uid, pod.nominated),
                 )
             )
     return PlanGroup(
@@ -188,7 +218,7 @@ def _plan_group(
         members=tuple(members),
         bound=tuple(bound),
         groups=tuple(
-            _plan_group(tree, child, held, shapes, hints)
+            _plan_group(tree, child, held, shapes, wishes)
             for child in tree.children.get(group.key, ())
         ),
         mode=group.mode,

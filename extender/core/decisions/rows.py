@@ -2,7 +2,8 @@
 
 Free room on a node is what is left after assigned pods (terminating ones too), unassigned pods that
 are nominated there with equal or higher priority, every held reservation whose pod is not
-assigned yet, and what pending preemptions hold (`holds`): also those of lower priority, because who
+assigned yet, what lost members of equal or higher priority hold for their replacements (`vacancies`),
+and what pending preemptions hold (`holds`): also those of lower priority, because who
 goes elsewhere wastes no eviction; who cannot takes their room over as it takes reservations (`units`).
 Pods that may run on this node only (DaemonSets) and have not come yet count as nominated ones, where they
 fit beside what runs there.
@@ -16,6 +17,7 @@ import msgspec
 from immutables import Map
 
 from extender.core.decisions.holds import claimants, held_beyond_victims
+from extender.core.decisions.vacancies import vacancies_against
 from extender.core.identity import same_objects
 from extender.core.ids import NodeName, PodUid, RootUid
 from extender.core.nodes import Node
@@ -37,7 +39,9 @@ class Taken(msgspec.Struct):
     held: tuple[Reservation, ...] = ()  # their pods are not assigned yet
     nominated: tuple[Pod, ...] = ()  # or pinned; no members: nominations of members are ours
     ports: tuple[HostPort, ...] = ()
-    claimed: tuple[tuple[str, int], ...] = ()  # held for preemptors, beside what victims occupy
+    claimed: tuple[
+        tuple[str, int], ...
+    ] = ()  # held for preemptors, beside what victims occupy, and for replacements
     reserved: bool = False  # some of it is held for another tree than the one that asks
 
     def same(self, other: Taken | None) -> bool:
@@ -67,7 +71,7 @@ def taken_room(
         taken = _held_back(view, held.values(), root_uid)
         if taken is not None:
             found[node] = taken
-    for node in state.claimed_on:
+    for node in {*state.claimed_on, *state.vacant_on}:
         claimed = _with_claims(found.get(node), view, state, node, priority, root_uid, lower=True)
         if claimed is not None:
             found[node] = claimed
@@ -147,7 +151,7 @@ def _with_claims(
     *,
     lower: bool = False,
 ) -> Taken | None:
-    """Add what preemptors hold on a node; see `claimants`."""
+    """Add what preemptors hold on a node, see `claimants`, and lost members of equal or higher priority."""
     amounts: dict[str, int] = {}
     ports: tuple[HostPort, ...] = ()
     for preemption in claimants(state, node, priority=priority, root_uid=root_uid, lower=lower):
@@ -157,6 +161,9 @@ def _with_claims(
             pod = view.pods.get(claim.uid)
             if pod is not None and pod.node is None:
                 ports += pod.shape.host_ports
+    for vacancy in vacancies_against(view, state, node, priority=priority, root_uid=root_uid):
+        for name, amount in vacancy.requests.items():
+            amounts[name] = amounts.get(name, 0) + amount
     if not amounts and not ports:
         return taken
     taken = taken or Taken()
@@ -216,7 +223,7 @@ class NodeRows:
         self._usage = _NO_USAGE
         self._with_taken: frozenset[NodeName] = frozenset()
         self._taken: dict[int, dict[NodeName, Taken]] = {}  # by priority
-        self._taken_from: tuple[object, ...] = (None,) * 5
+        self._taken_from: tuple[object, ...] = (None,) * 6
 
     def taken(
         self, view: ClusterView, state: ReservationState, *, priority: int, root_uid: RootUid
@@ -224,9 +231,11 @@ class NodeRows:
         """Give `taken_room`; made once for all trees of a priority for which nothing is held."""
         root = state.roots.get(root_uid)
         lone = PodUid(root_uid) in view.nominated or PodUid(root_uid) in view.pinned
-        if (root is not None and root.held) or root_uid in state.preemptions or lone:
+        own = root is not None and (root.held or root.vacant)
+        if own or root_uid in state.preemptions or lone:
             return taken_room(view, state, priority=priority, root_uid=root_uid)
-        made_from = (view.pods, view.nominated, view.nodes, state.held_on, state.preemptions)
+        held = (state.held_on, state.preemptions, state.vacant_on)
+        made_from = (view.pods, view.nominated, view.nodes, *held)
         if not same_objects(made_from, self._taken_from):
             self._taken, self._taken_from = {}, made_from
         known = self._taken.get(priority)

@@ -1,5 +1,7 @@
 """Whose turn it is to be let go, where kube-scheduler judges members by those that it has placed already.
 
+A member for which kube-scheduler commits volumes or claims comes after those of its gang that need none, because
+that happens before bind and cannot be taken back (DESIGN 9.7); it has arrived once kube-scheduler offers it its node.
 A member that must be near other pods comes after the rest of its tree. Members that are spread come level by
 level: a domain gets its next one when no domain that still gets some has fewer. Any placement
 that keeps a skew can be reached so, one pod after the other.
@@ -12,9 +14,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
-from extender.core.ids import NodeName, PodUid
-from extender.core.pods import Pod, PodRule
-from extender.core.state import Reservation, ReservationState
+from extender.core.ids import NodeName, PodUid, RootUid
+from extender.core.pods import Pod, PodRule, PodShape
+from extender.core.state import Reservation, ReservationState, RootState, barrier_unit
 from extender.core.view import ClusterView
 
 
@@ -26,24 +28,70 @@ class _Levels(msgspec.Struct):
     waiting: Counter[str]
 
 
-def comes_later(
-    view: ClusterView,
-    state: ReservationState,
-    reservation: Reservation,
-    at_bind: Callable[[PodUid], bool],
-) -> bool:
-    """Say whether a member needs other pods, and some of its tree are still on their way."""
-    pod = view.pods.get(reservation.uid)
-    if pod is None or not pod.shape.needs_pods:
-        return False
-    mates = (view.pods.get(uid) for uid in state.roots[reservation.root_uid].held)
-    return any(
-        mate is not None
-        and mate.node is None
-        and not mate.shape.needs_pods
-        and not at_bind(mate.uid)
-        for mate in mates
-    )
+FIRST, COMMITTING, NEEDING, DONE = range(4)
+
+
+def stage_of(shape: PodShape) -> int:
+    """Say in which stage of its tree a member is let go; who needs pods needs those that commit as well."""
+    if shape.needs_pods:
+        return NEEDING
+    return COMMITTING if shape.commits else FIRST
+
+
+class Stages:
+    """How far trees have come at one moment: in which stage somebody is still on his way."""
+
+    def __init__(
+        self, view: ClusterView, state: ReservationState, arrived: Callable[[PodUid], bool]
+    ) -> None:
+        """Prepare.
+
+        Args:
+            view: The cluster.
+            state: What is held.
+            arrived: Says whether kube-scheduler has placed a member.
+        """
+        self._view = view
+        self._state = state
+        self._arrived = arrived
+        self._reached: dict[RootUid, dict[object, int]] = {}
+
+    def comes_later(self, reservation: Reservation) -> bool:
+        """Say whether a member waits until others have come: of its gang, or of its tree where it needs pods."""
+        pod = self._view.pods.get(reservation.uid)
+        stage = stage_of(pod.shape) if pod is not None else FIRST
+        if stage == FIRST:
+            return False
+        root = self._state.roots[reservation.root_uid]
+        reached = self._reached.get(root.uid)
+        if reached is None:
+            reached = self._reached[root.uid] = self._look(root)
+        whole = None if stage == NEEDING else unit_key(root, reservation.group)
+        return reached.get(whole, DONE) < stage
+
+    def _look(self, root: RootState) -> dict[object, int]:
+        """Give the lowest stage that somebody is on his way in, by unit of the barrier, and of the tree (None)."""
+        units: dict[str, object] = {}
+        reached: dict[object, int] = {}
+        for uid, reservation in root.held.items():
+            mate = self._view.pods.get(uid)
+            if mate is None or mate.node is not None or self._arrived(uid):
+                continue
+            leaf, stage = reservation.group, stage_of(mate.shape)
+            if leaf not in units:
+                units[leaf] = unit_key(root, leaf)
+            for key in (units[leaf], None):
+                reached[key] = min(stage, reached.get(key, DONE))
+        return reached
+
+
+def unit_key(root: RootState, leaf: str) -> tuple[str, str] | None:
+    """Give kind and name of the group whose barrier a leaf has; None for one that the newest admission did not see."""
+    try:
+        unit = barrier_unit(root.groups, leaf)
+    except KeyError:
+        return None
+    return unit.kind, unit.name
 
 
 def spread_rules(view: ClusterView, reservation: Reservation) -> tuple[PodRule, ...]:

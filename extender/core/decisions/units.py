@@ -18,6 +18,7 @@ from extender.core.budgets import PodDisruptionBudget
 from extender.core.decisions.evictions import is_stuck
 from extender.core.decisions.pod_rules import Ruled, counted_by
 from extender.core.decisions.rows import NO_HOLDS
+from extender.core.decisions.vacancies import leaves_room_to
 from extender.core.groups import Forest, Group, Tree, composite_key
 from extender.core.ids import GroupKey, NodeName, PodUid, RootUid
 from extender.core.planner.units import (
@@ -184,12 +185,17 @@ class _Collection:
                 if is_stuck(pod, now_us):
                     continue
                 if pod.deleting:
-                    going.append(pod)
+                    if self._may_wait_for(pod, node):
+                        going.append(pod)
                 elif not self._take(drafts, pod):
                     barred.add(_unit_name(pod, self._above(pod.group)))
         free = [d for d in drafts.values() if d.name not in barred]
         left_alone = {d.name for d in free if d.name in spared or d.top in spared}
         return [d for d in free if d.name not in left_alone], going, left_alone
+
+    def _may_wait_for(self, pod: Pod, node: NodeName) -> bool:
+        root, state = self.tree.root, self.state
+        return leaves_room_to(state, node, pod.uid, priority=root.priority, root_uid=root.uid)
 
     def _take(self, drafts: dict[str, _Draft], pod: Pod) -> bool:
         """Put a pod into its unit; False where it must stay."""

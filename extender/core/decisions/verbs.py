@@ -7,7 +7,7 @@ Refusal texts are a function of state only: a text that changes by itself makes 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from extender.core.decisions.holds import claimants, has_evicted, held_beyond_victims, room_made_on
 from extender.core.decisions.requests import foreign_gates
 from extender.core.decisions.rows import NO_HOLDS
+from extender.core.decisions.vacancies import vacancies_against
 from extender.core.groups import Forest, Tree
 from extender.core.ids import GroupKey, NodeName, PodUid
 from extender.core.planner.placement import EVICTING, GIVEN
@@ -22,8 +23,9 @@ from extender.core.pods import Pod
 from extender.core.state import PREEMPTING, Reservation, ReservationState, RootState
 from extender.core.view import NOTHING, ClusterView
 
-FilterOutcome = Literal["redeemed", "not-offered", "refused", "passed", "protected"]
+FilterOutcome = Literal["redeemed", "not-offered", "held-back", "refused", "passed", "protected"]
 TAKEN = "other pods took its room before it was bound; it is planned again"
+COMMITTED_LAST = "volumes and claims are committed when the rest of the gang has reached its nodes"
 SCORE_MAX = 10  # MaxExtenderPriority of kube-scheduler
 NAMED_MAX = 64  # in an answer to prioritize; each costs kube-scheduler some microseconds
 
@@ -51,16 +53,36 @@ def decide_filter(
     forest: Forest,
     pod: Pod,
     offered: Sequence[NodeName],
+    *,
+    held_back: bool = False,
 ) -> FilterDecision:
     """Answer /filter.
 
     A member gets its reserved node or nothing; any other pod gets all nodes but those whose room
     is reserved for trees of equal or higher priority, and those where it would take room that a lower one
     has evicted for, if it can run elsewhere.
+
+    Args:
+        view: The cluster.
+        state: What is held.
+        forest: The trees of `view`.
+        pod: Who asks.
+        offered: Where kube-scheduler would have it.
+        held_back: Its volumes and claims must not be committed yet.
     """
     reservation = reservation_of(state, pod.uid)
     if reservation is not None:
-        return _redeem(reservation, state, offered)
+        decision = _redeem(reservation, state, offered)
+        if held_back and decision.outcome == "redeemed":
+            reason = f"gang {state.roots[reservation.root_uid].root}: {COMMITTED_LAST}"
+            return FilterDecision(
+                outcome="held-back",
+                passed=(),
+                refused=tuple(offered),
+                reason=reason,
+                node=decision.node,
+            )
+        return decision
     if pod.group is not None:
         reason = pending_reason(state, forest, view, pod.group)
         return FilterDecision(outcome="refused", passed=(), refused=tuple(offered), reason=reason)
@@ -167,13 +189,13 @@ def _answer_words(root: RootState, tree: Tree) -> str:
 def _protect(
     view: ClusterView, state: ReservationState, pod: Pod, offered: Sequence[NodeName]
 ) -> FilterDecision:
-    if pod.pinned is not None or not (state.held_on or state.claimed_on):
+    held = (state.held_on, state.claimed_on, state.vacant_on)
+    if pod.pinned is not None or not any(held):
         return FilterDecision(outcome="passed", passed=tuple(offered))
     refused = {
         name
         for name in offered
-        if (name in state.held_on or name in state.claimed_on)
-        and not room_beside(view, state, name, pod)
+        if any(name in nodes for nodes in held) and not room_beside(view, state, name, pod)
     }
     reason = "room is reserved for a gang of equal or higher priority"
     made = room_made_on(state)
@@ -238,28 +260,34 @@ def left_beside(
         if leaver is not None and leaver.node == name:
             for resource, amount in leaver.shape.requests:
                 taken[resource] = taken.get(resource, 0) - amount
-    guarded = False
-    for reservation in state.held_on.get(name, NO_HOLDS).values():
-        member = view.pods.get(reservation.uid)
-        below = reservation.priority < pod.priority
-        if below and not (lower and has_evicted(state, reservation.root_uid)):
-            continue
-        if member is not None and member.node is not None:
-            continue
-        guarded = True
-        for resource, amount in reservation.requests.items():
-            taken[resource] = taken.get(resource, 0) + amount
-    for preemption in claimants(state, name, priority=pod.priority, root_uid=pod.uid, lower=lower):
-        guarded = True
-        for resource, amount in held_beyond_victims(view, preemption, name).items():
-            taken[resource] = taken.get(resource, 0) + amount
-    if not guarded:
+    held = list(_held_against(view, state, name, pod, lower=lower))
+    if not held:
         return None
+    for requests in held:
+        for resource, amount in requests.items():
+            taken[resource] = taken.get(resource, 0) + amount
     return {
         resource: node.allocatable[resource] - taken.get(resource, 0)
         for resource, _ in pod.shape.requests
         if resource in node.allocatable
     }
+
+
+def _held_against(
+    view: ClusterView, state: ReservationState, name: NodeName, pod: Pod, *, lower: bool
+) -> Iterator[Mapping[str, int]]:
+    """Give what is held on a node against a pod, by holder; `lower` as in `claimants`."""
+    for reservation in state.held_on.get(name, NO_HOLDS).values():
+        member = view.pods.get(reservation.uid)
+        below = reservation.priority < pod.priority
+        if below and not (lower and has_evicted(state, reservation.root_uid)):
+            continue
+        if member is None or member.node is None:
+            yield reservation.requests
+    for preemption in claimants(state, name, priority=pod.priority, root_uid=pod.uid, lower=lower):
+        yield held_beyond_victims(view, preemption, name)
+    for vacancy in vacancies_against(view, state, name, priority=pod.priority, root_uid=pod.uid):
+        yield vacancy.requests
 
 
 def decide_prioritize(
@@ -318,6 +346,7 @@ def room_scores(
         busy = (
             name in state.held_on
             or name in state.claimed_on
+            or name in state.vacant_on
             or any(resource != "pods" for resource in view.usage.get(name, NOTHING).requests)
         )
         for key in keys:

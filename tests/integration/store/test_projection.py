@@ -78,6 +78,10 @@ def told_by_fold(state):
     } | {
         ("bound", root.uid, m.uid, m.pod, m.group, m.node, m.plan, tuple(sorted(m.requests.items())))
         for root in state.roots.values() for m in root.bound.values()
+    } | {
+        ("kept", root.uid, v.uid, v.pod, v.group, v.node, v.plan, v.priority,
+         tuple(sorted(v.requests.items())), v.at_us)
+        for root in state.roots.values() for v in root.vacant.values()
     }  # fmt: skip
     roots = set()
     for r in state.roots.values():
@@ -98,8 +102,12 @@ async def told_by_sql(connection, position):
         kind, *same, priority, extra, resources, at_us = row
         wanted = msgspec.json.decode(resources) if resources else {}
         needs = tuple(sorted(wanted.items()))
-        rest = (priority, extra, needs, at_us) if kind == "reserved" else (needs,)
-        placements.add((kind, *same, *rest))
+        rest = {
+            "reserved": (priority, extra, needs, at_us),
+            "kept": (priority, needs, at_us),
+            "bound": (needs,),
+        }
+        placements.add((kind, *same, *rest[kind]))
     roots = {
         (*row[:7], tuple(row["reasons"]), row["answer_position"])
         for row in await connection.fetch(ROOT_STATES, position)

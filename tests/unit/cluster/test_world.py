@@ -60,13 +60,16 @@ def test_a_pod_follows_its_claims_and_volumes() -> None:
     """Each change of a claim or volume re-derives the pods behind it, and them only."""
     world = a_world(with_claim("p", "c"), with_claim("q", "other"))
     assert shape(world).unmodelled == ("claim default/c does not exist",)
+    assert not shape(world).commits
     world.upsert(read(a_claim("c")))
     assert shape(world).unmodelled == ("claim default/c is not bound to a volume",)
+    assert shape(world).commits
     world.upsert(read(a_claim("c", "pv")))
     assert shape(world).unmodelled == ("volume pv of claim default/c does not exist",)
     other = world.view.pods["q"]
     world.upsert(read(a_volume("pv", ["h1"])))
     assert (shape(world).unmodelled, len(shape(world).selectors)) == ((), 1)
+    assert not shape(world).commits
     world.upsert(read(a_volume("pv", ["h2"])))
     assert shape(world).selectors[0].terms[0].labels[0].values == ("h2",)
     assert world.view.pods["q"] is other

@@ -65,6 +65,7 @@ def check_prefixes(
         again = converge(fold_drafts(state, drafts[:cut]), decide)
         assert again.held_on == whole.held_on, cut
         assert again.root_of == whole.root_of, cut
+        assert again.vacant_on == whole.vacant_on, cut
         assert {u: r.phase for u, r in again.roots.items()} == {
             u: r.phase for u, r in whole.roots.items()
         }, cut

@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import random
 
+import immutables
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.core.decisions.turns import spread_rules, whose_turn
+from extender.core.decisions.turns import Stages, spread_rules, whose_turn
+from extender.core.events import GroupRecord
 from extender.core.ids import NodeName, PlanId, RootUid
-from extender.core.state import Reservation
+from extender.core.state import EMPTY, Reservation, RootState
 from tests.builders import a_node, a_pod
 from tests.fakes import FakeCluster
 
@@ -94,3 +96,68 @@ def test_only_spread_takes_turns():
     gone = msgspec.structs.replace(held(cluster, "x", "a"), uid="gone")
     assert spread_rules(cluster.seen, gone) == ()
     assert list(itertools.chain(whose_turn(cluster.seen, [], [], lambda uid: True))) == []
+
+
+NEEDS = {
+    "affinity": {
+        "podAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                {"labelSelector": {"matchLabels": {"app": "g"}}, "topologyKey": "zone"}
+            ]
+        }
+    }
+}
+COMMITS = {"resourceClaims": [{"name": "device", "resourceClaimName": "mine"}]}
+KINDS = {"plain": {}, "commits": COMMITS, "needs": NEEDS, "both": COMMITS | NEEDS}
+ORDER = {"plain": 0, "commits": 1, "needs": 2, "both": 2}
+
+
+def tree_of(cluster, leaves):
+    """Give the state in which a Basic root holds room for every pod of its gangs."""
+    held_ = {}
+    groups = [GroupRecord(kind="CompositePodGroup", name="root", basic=True)]
+    for leaf, kinds in leaves.items():
+        groups.append(GroupRecord(kind="PodGroup", name=leaf, parent="root", minimum=len(kinds)))
+        for n, _ in enumerate(kinds):
+            one = msgspec.structs.replace(held(cluster, f"{leaf}-{n}", "a"), group=leaf)
+            held_[one.uid] = one
+    root = RootState(
+        uid=RootUid("r"), root="default/root", groups=tuple(groups), held=immutables.Map(held_)
+    )
+    return msgspec.structs.replace(EMPTY, roots=immutables.Map({root.uid: root})), list(
+        held_.values()
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=4), min_size=1, max_size=2
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_what_is_committed_comes_after_its_own_gang_and_who_needs_pods_after_all(kinds, dice):
+    """Everybody has a turn, in whatever order they arrive; a sibling's members keep nobody from committing."""
+    leaves = {f"l{n}": found for n, found in enumerate(kinds)}
+    kind_of = {f"default/{leaf}-{n}": k for leaf, ks in leaves.items() for n, k in enumerate(ks)}
+    pods = [
+        a_pod(f"{leaf}-{n}", leaf, **KINDS[kind])
+        for leaf, found in leaves.items() for n, kind in enumerate(found)
+    ]  # fmt: skip
+    cluster = FakeCluster(a_node("a", {"zone": "a"}), *pods)
+    state, waiting = tree_of(cluster, leaves)
+    arrived, on_way = set(), []
+    while waiting or on_way:
+        stages = Stages(cluster.seen, state, arrived.__contains__)
+        going = [r for r in waiting if not stages.comes_later(r)]
+        for r in going:
+            mine = ORDER[kind_of[r.pod]]
+            behind = [
+                o for o in (*waiting, *on_way)
+                if ORDER[kind_of[o.pod]] < mine and (mine == 2 or o.group == r.group)
+            ]  # fmt: skip
+            assert not behind, (r.pod, behind)
+        waiting = [r for r in waiting if r not in going]
+        on_way += going
+        assert on_way, "nobody may go, and nobody is on his way"
+        arrived.add(on_way.pop(dice.randrange(len(on_way))).uid)

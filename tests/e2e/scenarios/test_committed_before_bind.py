@@ -1,0 +1,166 @@
+"""Volumes and claims that kube-scheduler commits before bind, and the room of lost members (DESIGN 9.7).
+
+kube-scheduler's VolumeBinding and DynamicResources plugins commit, kube-controller-manager binds volumes and makes
+claims of templates; the test publishes the devices as a driver would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tests.builders import a_gang, a_node, a_pod
+from tests.controlplane.objects import MEMBER
+from tests.controlplane.plane import ControlPlane
+from tests.e2e.scenarios.conftest import Story, real
+from tests.e2e.scenarios.intercept import Intercept, cannot, intercept, pod_of
+from tests.e2e.scenarios.test_devices_and_volumes import (
+    DEVICE_CLASS,
+    DRA,
+    GPU,
+    LOCAL,
+    Object,
+    claim,
+    create_claiming,
+    device_of,
+    device_template,
+    facts_of,
+    gang_with_disks,
+    nodes,
+    things,
+    volume,
+    with_disk,
+)
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("long")]
+__all__ = ["intercept"]
+
+CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
+HOLD_S = 6
+
+
+@pytest.fixture
+def controllers(site: ControlPlane) -> Iterator[None]:
+    """Volumes are bound, and claims made of templates; started here, in the main thread."""
+    site.start_controller_manager(
+        ("resourceclaim-controller", "persistentvolume-binder-controller")
+    )
+    yield
+    site.stop_controller_manager()
+
+
+def plans_of(facts: list[Object], gang: str) -> list[dict[str, str]]:
+    """Give pod -> node of every admission of a gang."""
+    return [
+        {a["pod"].partition("/")[2]: a["node"] for a in f["data"]["assignments"]}
+        for f in facts
+        if f["type"] == "GangAdmitted" and f["gang"] == f"default/{gang}"
+    ]
+
+
+async def check_volumes(story: Story, bound: dict[str, str]) -> None:
+    """Check that the claim of each pod is bound to the disk of its node."""
+    for name, node in bound.items():
+        assert (await story.api.get(f"{CLAIMS}/{name}"))["spec"]["volumeName"] == f"disk-{node}"
+
+
+async def check_devices(story: Story, bound: dict[str, str]) -> None:
+    """Check that each pod has its claim, with the device of its node, for itself alone."""
+    pods = await story.pods()
+    listed = (await story.api.get(f"/apis/{DRA}/namespaces/default/resourceclaims"))["items"]
+    claims = {c["metadata"]["name"]: c["status"] for c in listed}
+    assert len(claims) == len(bound)
+    for name, node in bound.items():
+        (mine,) = pods[name]["status"]["resourceClaimStatuses"]
+        status = claims[mine["resourceClaimName"]]
+        assert [r["pool"] for r in status["allocation"]["devices"]["results"]] == [node]
+        assert [r["uid"] for r in status["reservedFor"]] == [pods[name]["metadata"]["uid"]]
+
+
+@pytest.mark.settings(barrier_timeout_s="4")
+async def test_gangs_end_consistent_after_an_expired_barrier(
+    controllers: None, intercept: Intercept, story: Story
+) -> None:
+    """A gang with volumes and one with claims lose a barrier half way, what is committed pins them, and all run.
+
+    Of `v` and `d` one member is never let through filter at first: the other has its volume, or its device, and waits
+    at bind in vain. Of `m` one member without any never reaches bind: its volume is not bound meanwhile.
+    """
+    stuck = {"v-1", "d-1", "m-1"}
+
+    async def lose(request: web.Request, body: dict[str, Any]) -> web.StreamResponse | None:
+        return cannot("lost on its way") if pod_of(request.path, body) in stuck else None
+
+    intercept.call = lose
+    await story.create(*nodes(8))
+    names = [f"n{i}" for i in range(8)]
+    disks = [volume(f"disk-{n}", n) for n in names]
+    claims = [claim(n) for n in ("v-0", "v-1", "m-2")]
+    devices = [DEVICE_CLASS, *(device_of(n) for n in names), device_template("device")]
+    async with things(story, LOCAL, *disks, *claims, *devices):
+        group, *plain = a_gang("m", pods=3, requests=GPU)
+        mixed = [group, *plain[:2], with_disk(plain[2], "m-2")]
+        await story.create(*gang_with_disks("v", 2), *mixed)
+        await create_claiming(story, "d", 2)
+        for gang in ("v", "d", "m"):
+            await story.until_fact("BarrierExpired", f"default/{gang}")
+        assert await story.bound() == {}
+        kept = (await story.api.get(f"{CLAIMS}/v-0"))["spec"]["volumeName"]
+        assert kept, "it was committed before bind"
+        assert not (await story.api.get(f"{CLAIMS}/m-2"))["spec"].get("volumeName")
+        stuck.clear()
+        bound = await story.until_bound(7)
+        assert len(set(bound.values())) == 7, "one node each"
+        await check_volumes(story, {n: bound[n] for n in ("v-0", "v-1", "m-2")})
+        await check_devices(story, {n: bound[n] for n in ("d-0", "d-1")})
+        assert kept == f"disk-{bound['v-0']}"
+        facts = await story.check_facts()
+        assert not facts_of(facts, "NodeVetoed")
+        for gang in ("v", "d", "m"):
+            first, *later = plans_of(facts, gang)
+            assert later, gang
+            assert all(plan == first for plan in later), (gang, first, later)
+            assert first.items() <= bound.items(), gang
+
+
+@pytest.mark.settings(replacement_ttl_s=str(HOLD_S))
+async def test_the_room_of_a_lost_member_is_held_for_its_replacement(story: Story) -> None:
+    """Lost, the service killed, replaced, lost again: a gang and a pod that wait get nothing before the time is over."""
+    await story.create(a_node("n0", gpu=8), a_node("n1", gpu=8))
+    await story.create(*a_gang("g", pods=2, requests=GPU))
+    where = await story.until_bound(2, prefix="g-")
+    await story.create(*a_gang("rival", pods=1, requests=GPU))
+    # A pod outside of all groups that passes filter, as in a scope that has devices in it.
+    alone = real(a_pod("alone", requests={**GPU, MEMBER: 1}))
+    await story.api.create(alone)
+    await story.until_fact("GangRefused", "default/rival")
+
+    await story.api.delete("/api/v1/namespaces/default/pods/g-0", {"gracePeriodSeconds": 0})
+    lost = await story.until_fact("MemberLost", "default/g")
+    assert lost["data"]["room_until_us"] > 0
+    story.service.kill()
+    await story.service.start()
+    await story.create(a_pod("g-new", "g", requests=GPU))
+    bound = await story.until_bound(2, prefix="g-")
+    assert bound == {"g-1": where["g-1"], "g-new": where["g-0"]}
+    assert not await story.bound("rival")
+    assert not await story.bound("alone")
+
+    await story.api.delete("/api/v1/namespaces/default/pods/g-new", {"gracePeriodSeconds": 0})
+    lost = await story.until_fact("MemberLost", "default/g", after=lost["position"])
+    released = await story.until_fact("ReservationReleased", "default/g", why="expired")
+    assert [p["pod"] for p in released["data"]["pods"]] == ["default/g-new"]
+
+    async def taken() -> dict[str, str]:
+        return {**await story.bound("rival"), **await story.bound("alone")}
+
+    found = await story.until(taken)
+    assert list(found.values()) == [where["g-0"]]
+    held = [f for f in await story.check_facts() if f["type"] == "GangAdmitted"]
+    early = [
+        f for f in held if f["gang"] == "default/rival" and f["position"] < released["position"]
+    ]
+    assert not early
