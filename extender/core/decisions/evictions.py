@@ -25,6 +25,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from extender.core.decisions.holds import lacks
 from extender.core.events import (
     AbandonReason,
     AnyFact,
@@ -173,7 +174,9 @@ def _why_not_free(
     chosen = {uid for other in state.preemptions.values() for uid in other.victims}
     for uid in sorted(preemption.awaits - chosen):
         pod = view.pods.get(uid)
-        if pod is not None and is_stuck(pod, now_us):
+        if pod is None or pod.node is None or not is_stuck(pod, now_us):
+            continue
+        if lacks(view, preemption, pod.node, stay=(uid,)):
             text = f"pod {pod.path} was on its way out, and is still there after its grace period"
             return "room-lost", text
     return "", ""
