@@ -12,6 +12,8 @@ The rules (SPEC E-11, P15, issue 5):
 - Victims that refuse to go are told of, never evicted around: neither are others chosen, nor is the hold
   given up while one terminates. Only when the API server refuses every deletion that is left, for as long
   as a reservation lives, the preemption is abandoned.
+- A pod that was on its way out by itself, and whose room the plan counted on, does not go: abandoned, and
+  decided anew without it.
 - All victims gone, and the tree does not fit (kube-scheduler refuses the nodes, or somebody of higher
   priority took the room): abandoned, and decided anew.
 """
@@ -23,6 +25,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from extender.core.decisions.holds import lacks
 from extender.core.events import (
     AbandonReason,
     AnyFact,
@@ -144,6 +147,8 @@ def _end(
     left = [v for v in preemption.victims.values() if v not in gone]
     if not why and _stalled(view, preemption, left, known):
         why, text = _why_stalled(preemption, known, left=bool(left))
+    if not why and preemption.claims:
+        why, text = _why_not_free(view, state, preemption, known.now_us)
     if not why:
         return None
     return abandonment(view, preemption, known, why=why, text=text)
@@ -157,6 +162,24 @@ def _why_stalled(
         return "victims-refuse", f"nothing went for {seconds} s"
     why: AbandonReason = "vetoed" if preemption.kind == "Pod" else "room-lost"
     return why, f"nobody used the room within {seconds} s"
+
+
+def _why_not_free(
+    view: ClusterView, state: ReservationState, preemption: Preemption, now_us: int
+) -> tuple[AbandonReason | Literal[""], str]:
+    """Say whether room that the plan took for free stays taken: somebody who was on his way out does not go.
+
+    Victims that do not go are waited for, whoever chose them.
+    """
+    chosen = {uid for other in state.preemptions.values() for uid in other.victims}
+    for uid in sorted(preemption.awaits - chosen):
+        pod = view.pods.get(uid)
+        if pod is None or pod.node is None or not is_stuck(pod, now_us):
+            continue
+        if lacks(view, preemption, pod.node, stay=(uid,)):
+            text = f"pod {pod.path} was on its way out, and is still there after its grace period"
+            return "room-lost", text
+    return "", ""
 
 
 def _bound(view: ClusterView, state: ReservationState, preemption: Preemption) -> int:

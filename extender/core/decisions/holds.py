@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
-from extender.core.ids import NodeName, RootUid
+from extender.core.ids import NodeName, PodUid, RootUid
 from extender.core.preemptions import Preemption
 from extender.core.state import ReservationState
-from extender.core.view import ClusterView
+from extender.core.view import NOTHING, ClusterView
 
 
 def claimants(
@@ -66,6 +66,33 @@ def wholly_claimed(view: ClusterView, preemption: Preemption, node: NodeName) ->
         for name, amount in claim.requests.items():
             needed[name] = needed.get(name, 0) + amount
     return needed
+
+
+def lacks(
+    view: ClusterView, preemption: Preemption, node: NodeName, *, stay: Collection[PodUid] = ()
+) -> bool:
+    """Say whether a node has too little for a preemptor, also when all that has to go and all that goes is gone.
+
+    Args:
+        view: The cluster.
+        preemption: Not ended.
+        node: One that it holds room on.
+        stay: Pods on their way out that are counted as staying all the same.
+    """
+    offers = view.nodes.get(node)
+    if offers is None:
+        return False  # another matter than who sits there
+    used = dict(view.usage.get(node, NOTHING).requests)
+    for uid, pod in view.on_node.get(node, {}).items():
+        goes = pod.deleting or uid in preemption.victims or uid in preemption.awaits
+        if goes and uid not in stay:
+            for name, amount in pod.shape.requests:
+                used[name] = used.get(name, 0) - amount
+    needed = wholly_claimed(view, preemption, node)
+    return any(
+        offers.allocatable.get(name, 0) - used.get(name, 0) < amount
+        for name, amount in needed.items()
+    )
 
 
 def held_beyond_victims(

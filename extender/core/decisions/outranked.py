@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from extender.core.decisions.evictions import NAMED_MAX, Knowledge, abandonment
-from extender.core.decisions.holds import wholly_claimed
+from extender.core.decisions.holds import lacks
 from extender.core.events import (
     Draft,
     PreemptionAbandoned,
@@ -35,7 +35,7 @@ from extender.core.ids import NodeName, PodUid
 from extender.core.pods import Pod
 from extender.core.preemptions import Preemption
 from extender.core.state import ReservationState
-from extender.core.view import NOTHING, ClusterView
+from extender.core.view import ClusterView
 
 
 class Overtaker(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +122,7 @@ def _sitting_in_claims(
     found: dict[NodeName, Pod] = {}
     for node in preemption.claims:
         pod = _newcomer(view, preemption, node, there)
-        if pod is not None and _lacks(view, preemption, node):
+        if pod is not None and lacks(view, preemption, node):
             found[node] = pod
     return found
 
@@ -137,23 +137,6 @@ def _newcomer(
         if pod.priority > preemption.priority and not pod.deleting and uid not in there
     ]
     return max(above, key=lambda p: (p.created_us, p.path), default=None)
-
-
-def _lacks(view: ClusterView, preemption: Preemption, node: NodeName) -> bool:
-    """Say whether a node has too little for a preemptor, also when all that has to go and all that goes is gone."""
-    offers = view.nodes.get(node)
-    if offers is None:
-        return False  # another matter than who sits there
-    used = dict(view.usage.get(node, NOTHING).requests)
-    for uid, pod in view.on_node.get(node, {}).items():
-        if pod.deleting or uid in preemption.victims or uid in preemption.awaits:
-            for name, amount in pod.shape.requests:
-                used[name] = used.get(name, 0) - amount
-    needed = wholly_claimed(view, preemption, node)
-    return any(
-        offers.allocatable.get(name, 0) - used.get(name, 0) < amount
-        for name, amount in needed.items()
-    )
 
 
 def _outranked(

@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
+from extender.core.decisions.evictions import GRACE_OVER_US
 from extender.service.preempting import AGAIN_MS
 from tests.builders import GROUP_LABEL, SLOT, a_group, a_node, a_pod, vector_objects
 from tests.e2e.scenarios.conftest import Story
@@ -234,7 +236,9 @@ async def p15_begins(story: Story) -> None:
     dear = [a_pod(f"b{n}", node=f"n{n}", requests=one, priority=2) for n in (3, 4)]
     gang = [a_group("hi", gang=2, priority=10)]
     gang += [a_pod(f"hi-{n}", "hi", requests=one, priority=10) for n in range(2)]
-    await story.create(*as_classes([*nodes, *cheap, *dear, *gang]))
+    await story.create(*as_classes([*nodes, *cheap, *dear]))
+    await story.until(partial(nobody_is_going, story))
+    await story.create(*as_classes(gang))
 
     async def decided() -> bool:
         pods = await story.pods()
@@ -249,6 +253,17 @@ async def p15_begins(story: Story) -> None:
     await story.until(decided)
     pods = await story.pods()
     assert all(pods[f"hi-{n}"]["spec"]["schedulingGates"] for n in range(2))
+
+
+async def nobody_is_going(story: Story) -> bool:
+    """Say whether pods on their way out count as pods that stay: their grace period is over for good.
+
+    Until then their room is expected to come free, and a plan may count on it.
+    """
+    late = datetime.now(UTC) - timedelta(microseconds=GRACE_OVER_US) - timedelta(seconds=2)
+    pods = (await story.api.get("/api/v1/pods"))["items"]
+    ends = [p["metadata"].get("deletionTimestamp") for p in pods if p["metadata"].get("finalizers")]
+    return all(datetime.fromisoformat(end) < late for end in ends if end)
 
 
 def nominated(pods: dict[str, Object]) -> set[str]:

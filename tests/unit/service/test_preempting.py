@@ -159,6 +159,31 @@ async def test_pods_that_terminate_already_are_waited_for():
         assert stage.where("hi") == {"hi-0": "n0", "hi-1": "n1"}
 
 
+async def test_who_was_on_his_way_out_and_does_not_go_is_not_waited_for_for_ever():
+    """The plan counted on room that comes free by itself; when it does not, it is decided anew with what there is."""
+    room = [a_node("n0", gpu=1), a_node("n1", gpu=1), a_node("n2", gpu=1)]
+    units = [*lows("n0"), a_pod("going", node="n1", requests=ONE, priority=50)]
+    dear = a_pod("dear", node="n2", requests=ONE, priority=5)
+    async with await leading(*room, *units, dear, *his()) as stage:
+        stage.cluster.obeys = True
+        stage.cluster.change_pod("going", deleting=True, deletes_us=stage.clock.now_us())
+        await settled(stage)
+        (plan,) = stage.facts(PreemptionPlanned)
+        assert [p.pod for p in plan.awaits] == ["default/going"]
+        stage.clock.advance(11)
+        stage.leader.lease.prolong(stage.clock.ms)
+        await settled(stage, 3)
+        (end,) = stage.facts(PreemptionAbandoned)
+        assert (end.why, end.evicted) == ("room-lost", 1)
+        assert "default/going was on its way out" in end.text
+        stage.clock.advance(6)
+        stage.leader.lease.prolong(stage.clock.ms)
+        await settled(stage)
+        again = stage.facts(PreemptionPlanned)[-1]
+        assert [u.name for u in again.victims] == ["Pod/default/dear"]
+        assert set(stage.where("hi").values()) == {"n0", "n2"}
+
+
 async def test_an_evicted_unit_does_not_evict_its_evictor_and_is_not_taken_for_extras_again():
     """The gang that comes back under a new UID is lower: it waits; extras of `hi` spare it."""
     room = [a_node("n0", gpu=1), a_node("n1", gpu=1), a_node("n2", gpu=1)]
