@@ -6,11 +6,14 @@ Pictures of every step are left in pytest's folder for temporary files; a person
 from __future__ import annotations
 
 import json
+import subprocess
+import time
 
 import pytest
 from selenium.webdriver.common.keys import Keys
 
 from deploy.demo.kube_scheduler import Player
+from extender.store.lodging import lodge
 from tests.acceptance.test_kills import WITHIN_S, play_until, recorded, service
 from tests.acceptance.test_preemption_kills import full_nodes, preemptor, write
 from tests.browser import chromium
@@ -18,7 +21,7 @@ from tests.builders import GPU, RACK, a_fleet, a_gang, a_group, a_node, a_pod
 from tests.fakes import GATED, until
 
 __all__ = ["service"]
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(400)]
 MARKUP = "<img src=x onerror=document.title='broken'>"
 LONG = "ünï-" + "x" * 230 + "-名前"
 
@@ -64,7 +67,7 @@ async def seen(browser, condition, what):
 
 
 async def test_the_page_tells_what_is_what_was_and_what_comes(service, browser, tmp_path):
-    """Empty; a gang is placed; one waits and says why; one preempts; back in time; live again; over a restart; strange names."""
+    """Empty; a gang is placed; one waits and says why; one preempts; back in time; live again; over a restart; over an older log; strange names."""
     write(service, "beside", [a_pod("beside", node="r1-n3", requests={GPU: 5})])
     service.start()
     player = Player(service.url, service.manifests, service.data / "cluster.jsonl")
@@ -78,6 +81,7 @@ async def test_the_page_tells_what_is_what_was_and_what_comes(service, browser, 
         await preempts(service, player, browser, tmp_path)
         await back_in_time(service, browser, tmp_path)
         await over_a_restart(service, browser, tmp_path)
+        await over_an_older_log(service, browser, tmp_path)
         await strange_names(service, browser, tmp_path)
     finally:
         await player.close()
@@ -190,6 +194,57 @@ async def over_a_restart(service, browser, folder):
     assert numbers == list(range(numbers[0], 0, -1))
     told = dict(zip(numbers, browser.texts("#facts .summary"), strict=True))
     assert {f["position"]: f["summary"] for f in facts if f["position"] in told} == told
+
+
+def killed(service):
+    """SIGKILL, and wait until PostgreSQL has ended as well; gives its folder."""
+    service.kill()
+    cluster = lodge(service.data).cluster
+    deadline = time.monotonic() + WITHIN_S
+    while (cluster / "postmaster.pid").exists():
+        assert time.monotonic() < deadline, "PostgreSQL lives on"
+        time.sleep(0.05)
+    return cluster
+
+
+async def over_an_older_log(service, browser, folder):
+    """An older copy of the database comes back while the page is open: what it lost is not shown any more."""
+    cluster = killed(service)
+    copy = folder / "older"
+    subprocess.run(["cp", "-a", cluster, copy], check=True)
+    service.start()
+    lost = [f"lost{n}" for n in range(6)]
+    for name in lost:
+        write(service, name, a_gang(name, pods=1, requests={GPU: 99}, schedulingGates=GATED))
+    for name in lost:
+        await seen(browser, lambda name=name: "refused" in gang_row(browser, name), name)
+    known = service.get("/v1/events?limit=1000")
+    end = known[-1]["position"]
+    await seen(browser, lambda: positions(browser)[0] >= end, "the newest fact")
+    mark = (
+        service.data / "log-end.json"
+    )  # where the end of the log is published, outside of the database
+    await until(
+        lambda: int(json.loads(mark.read_bytes())["position"]) >= end, "the end told", WITHIN_S
+    )
+    killed(service)
+    subprocess.run(["rm", "-r", cluster], check=True)
+    subprocess.run(["cp", "-a", copy, cluster], check=True)
+    for name in lost[1:]:
+        (service.manifests / f"{name}.yaml").unlink()
+    service.start()
+    await seen(browser, lambda: "Everything was read anew" in browser.text("#fault"), "the loss")
+    await seen(browser, lambda: "HistoryTruncated" in browser.texts("#facts .type"), "the fact")
+    browser.picture(folder / "older.png")
+
+    def agrees():
+        facts = {f["position"]: f["summary"] for f in service.get("/v1/events?limit=1000")}
+        numbers, words = positions(browser), browser.texts("#facts .summary")
+        told = dict(zip(numbers, words, strict=True))
+        return numbers[0] == max(facts) and all(facts[n] == text for n, text in told.items())
+
+    await seen(browser, agrees, "the facts that there are")
+    assert not any(gang_row(browser, name) for name in lost[1:])
 
 
 async def strange_names(service, browser, folder):

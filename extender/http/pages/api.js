@@ -86,20 +86,22 @@ export class Latest {
  */
 export class Follower {
   /**
-   * @param on `fact(fact)`, `link(state, words)` with state live | lost, and `gone(head)`: the log ends before where
-   *   this page has been, so everything is to be read again.
+   * @param on `fact(fact)`, `link(state, words)` with state live | lost, and `gone(head, why)`: what this page has read
+   *   is not in the log any more, so everything is to be read again.
    */
   constructor(on) {
     this.on = on;
     this.position = null; // of the last fact that arrived
+    this.last = null; // that fact, where it is known
     this.source = null;
     this.waitMs = RETRY_MS;
     this.turn = 0; // changes with every start and stop: what was begun before does nothing any more
   }
 
-  start(after) {
+  start(after, last = null) {
     this.stop();
     this.position = after;
+    this.last = last;
     this.open();
   }
 
@@ -110,7 +112,7 @@ export class Follower {
   }
 
   resume() {
-    if (this.position !== null && this.source === null) this.start(this.position);
+    if (this.position !== null && this.source === null) this.start(this.position, this.last);
   }
 
   open() {
@@ -126,6 +128,7 @@ export class Follower {
       const fact = JSON.parse(message.data);
       if (fact.position <= this.position) return;
       this.position = fact.position;
+      this.last = fact;
       this.on.fact(fact);
     };
     let told = "";
@@ -144,8 +147,11 @@ export class Follower {
       this.waitMs = Math.min(2 * this.waitMs, RETRY_MAX_MS);
       try {
         const { position } = await ask("events", { order: "newest", limit: 1 });
+        const before = this.position - 1;
+        const found = this.last && position > before ? await ask("events", { after: before, limit: 1 }) : null;
         if (turn !== this.turn) return;
-        if (position < this.position) this.on.gone(position);
+        if (position < this.position) this.on.gone(position, "ends before where this page has been");
+        else if (found && !same(found.body[0], this.last)) this.on.gone(position, `is another one before fact ${this.position}`);
         else this.open();
         return;
       } catch (problem) {
@@ -153,4 +159,9 @@ export class Follower {
       }
     }
   }
+}
+
+/** Say whether two facts are one: a log that lost its end may have grown past it since, with other facts. */
+function same(one, other) {
+  return one !== undefined && ["position", "time", "epoch", "type", "gang_uid"].every((name) => one[name] === other[name]);
 }

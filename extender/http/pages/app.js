@@ -42,7 +42,7 @@ class App {
     this.follower = new Follower({
       fact: (fact) => this.arrived(fact),
       link: (state, words) => this.linked(state, words),
-      gone: (head) => this.startOver(head),
+      gone: (head, why) => this.startOver(head, why),
     });
   }
 
@@ -154,7 +154,9 @@ class App {
     const since = at === null ? this.fresh.filter((fact) => fact.position > newest && this.fits(fact)) : [];
     this.fresh = [];
     this.feed.show([...since.reverse(), ...body], this.feedWords());
-    if (this.follower.position === null) this.follower.start(position);
+    if (this.follower.position === null) {
+      this.follower.start(position, body[0]?.position === position ? body[0] : null);
+    }
     this.states.ask(true);
   }
 
@@ -194,15 +196,15 @@ class App {
     this.states.ask(); // also where the stream broke: is it only the stream?
   }
 
-  /** The log ends before where this page has been: what was read may not be in it any more. */
-  startOver(head) {
+  /** What was read may not be in the log any more: an older copy of the database came back, or it is another one. */
+  startOver(head, why) {
     this.follower.stop();
     this.follower.position = null;
     this.head = head;
     this.begin = "";
     this.fresh = [];
     this.at = null;
-    this.fault("the log", `The log ends at fact ${head}, before where this page has been: part of it was lost, or it is another log. Everything was read anew.`);
+    this.fault("the log", `The log, now up to fact ${head}, ${why}: part of it was lost, or it is another log. Everything was read anew.`);
     this.facts.ask(true);
   }
 

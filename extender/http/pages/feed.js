@@ -35,7 +35,7 @@ export class Feed {
     say($("feed-more"), this.facts.length === 0 ? "No facts." : this.facts.length === ROWS_MAX ? `The newest ${count(ROWS_MAX, "fact")}; earlier ones with the slider.` : "");
     d3.select("#facts")
       .selectAll("li")
-      .data(this.facts, (fact) => fact.position)
+      .data(this.facts, (fact) => `${fact.position} ${fact.time}`) // positions come again in a log that lost its end
       .join((enter) => enter.append((fact) => this.row(fact)))
       .order();
   }
