@@ -27,6 +27,8 @@ class Foresight:
     """Remembers what it found for as long as members, log and what is awaited are the same."""
 
     def __init__(self) -> None:
+        self._seen: tuple[object, ...] = ()
+        self._gone: frozenset[PodUid] = NOBODY
         self._rests_on: tuple[object, ...] = ()
         self._found: tuple[Vacancy, ...] = ()
         self._state: ReservationState | None = None
@@ -49,10 +51,14 @@ class Foresight:
             before: The view that the last pass compared with the log.
             now: What the next pass will know; whose end is awaited counts as told.
         """
-        rests_on = (view.members, view.nodes, view.ends, state.roots, before, now.awaited, now.ends)
+        seen = (view.members, before.members, now.awaited)
+        if not same_objects(self._seen, seen):
+            self._seen, self._gone = seen, frozenset((*now.awaited, *vanished(before, view)))
+        if not self._gone:
+            return state
+        rests_on = (self._gone, view.nodes, view.groups, view.ends, state.roots, now.ends)
         if not same_objects(self._rests_on, rests_on):
-            gone = {*now.awaited, *vanished(before, view)}
-            self._found = tuple(_vacancies(view, state, forest, gone, now)) if gone else ()
+            self._found = tuple(_vacancies(view, state, forest, self._gone, now))
             self._rests_on, self._state = rests_on, None
         if not self._found:
             return state
