@@ -161,7 +161,7 @@ async def test_beside_the_group_scheduling_of_kube_scheduler(story: Story) -> No
     await story.until_bound(5, "train")
     theirs = THEIRS[story.plane.minor]
 
-    async def told() -> bool:  # not before: 1.37 says False of a group whose extras find no room
+    async def told() -> bool:  # not before: 1.37 may leave that to its next success
         return (await conditions_of(story, "train")).get(theirs, {}).get("status") == "True"
 
     await story.until(told)
