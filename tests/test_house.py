@@ -84,7 +84,7 @@ IMAGES = (
     "gcr" + ".io/",
     "registry.k8s" + ".io/",
 )
-NAMES_IMAGES = ("deploy/Dockerfile", "deploy/compose/", "docker-compose.yml")
+NAMES_IMAGES = ("deploy/Dockerfile", "deploy/compose/", "deploy/kubernetes/", "docker-compose.yml")
 
 
 def test_no_registry_is_named():
