@@ -58,7 +58,7 @@ GANG = {
     "gang", "uid", "kind", "priority", "state", "reserved", "bound", "outcome", "reasons", "answered",
     "answer_position", "observed", "admitted", "plan", "groups", "members",
 }  # fmt: skip
-NODE = {"node", "topology", "reserved", "bound", "promised", "pods"}
+NODE = {"node", "topology", "reserved", "bound", "promised", "kept", "pods"}
 
 
 async def test_exactly_the_stated_fields(client):
