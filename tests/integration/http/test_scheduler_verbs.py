@@ -355,7 +355,8 @@ def test_no_bytes_break_the_decoders(body, verb):
 
 async def test_not_ready_is_said_in_each_verbs_own_way():
     """Error for filter and bind, no opinion for prioritize, 503 for preempt."""
-    async with Served(a_node("n0", gpu=4), *a_gang("g", pods=1)) as served:
+    short = {"barrier_timeout_s": 1, "bind_timeout_s": 4}
+    async with Served(a_node("n0", gpu=4), *a_gang("g", pods=1), **short) as served:
         pod = wire_pod(served.stage, "g-0")
         args = {"Pod": pod, "Nodes": None, "NodeNames": ["n0"]}
         answer = await served.ask("filter", args)
