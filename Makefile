@@ -25,11 +25,11 @@ demo: setup ## Show it: a tree placed, the service killed and restarted, the his
 	@$(RUN) deploy/demo/play.py
 
 test: setup ## Everything that needs only Python
-	$(RUN) -m pytest -m 'not e2e and not bench and not long'
+	$(RUN) -m pytest -m 'not e2e and not bench and not long' --durations=15
 
 e2e: setup ## The same product against a real kube-apiserver and kube-scheduler
 	$(RUN) -m tests.controlplane.build 1.37 1.36
-	GANG_EXTENDER_E2E=required $(RUN) -m pytest tests/e2e -m 'e2e and not long'
+	GANG_EXTENDER_E2E=required $(RUN) -m pytest tests/e2e -m 'e2e and not long' --durations=30
 
 check: setup lint types arch ## What can be checked without running: style, types, architecture
 
