@@ -24,7 +24,7 @@ BENCHES = {
     "memory": 6,
     "gang": 6,
     "trees": 2,
-    "storms": 6,
+    "storms": 9,
 }
 
 
