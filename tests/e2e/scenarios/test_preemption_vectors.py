@@ -181,13 +181,19 @@ async def test_a_vector_on_the_newest_version(story: Story, name: str) -> None:
 
 
 @pytest.mark.kubernetes("1.36")
-@pytest.mark.parametrize("name", SMOKE)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in SMOKE else pytest.mark.long) for n in VECTORS],
+)
 async def test_a_vector_on_the_older_version(story: Story, name: str) -> None:
-    """What a smoke set needs: every kind of unit, budgets, a domain, and nobody."""
+    """All of them by hand; of the normal set what a smoke set needs: every kind of unit, budgets, a domain, and nobody."""
     await play(story, by_id(name))
+    if name == TWO_PRIORITIES:
+        await asyncio.to_thread(story.service.stop)
 
 
 @pytest.mark.lived_in("long")
+@pytest.mark.kubernetes("1.37", "1.36")
 async def test_p14_a_later_child_evicts_in_its_own_zone_only(story: Story) -> None:
     """A tree runs in Z1: a third child gets the room of a low pod there; a fourth would need Z2, and gets nobody's."""
     one = {SLOT: 1}
