@@ -7,9 +7,9 @@ DECLARE
     -- type -> newest version of its shape that is read here; a test compares it with the codec
     shapes constant jsonb := '{
         "RootObserved": 1, "GangAdmitted": 1, "GangExtended": 1, "GangRefused": 2, "RootInvalid": 1, "PodBound": 1,
-        "BindFailed": 1, "BarrierExpired": 1, "NodeVetoed": 1, "ReservationReleased": 1, "GangSatisfied": 1,
-        "MemberLost": 1, "PreemptionPlanned": 1, "VictimEvicted": 1, "PreemptionCompleted": 1,
-        "PreemptionAbandoned": 1, "NodeTopologyChanged": 1, "RootCompleted": 1, "DriftFound": 1,
+        "BindFailed": 1, "BarrierExpired": 1, "NodeVetoed": 1, "ReservationReleased": 2, "GangSatisfied": 1,
+        "MemberLost": 2, "PreemptionPlanned": 2, "VictimEvicted": 1, "PreemptionCompleted": 1,
+        "PreemptionAbandoned": 2, "NodeTopologyChanged": 1, "RootCompleted": 1, "DriftFound": 1,
         "HistoryTruncated": 1, "LeaseTaken": 1, "RoomMeasured": 1, "FeaturesFound": 1}';
     d json := e.payload;
     r gx.root_state;
@@ -41,12 +41,23 @@ BEGIN
 
     CASE e.type
         WHEN 'PodBound' THEN
+            IF NOT EXISTS (
+                SELECT FROM gx.placement p WHERE p.root_uid = e.root_uid AND p.pod_uid = d ->> 'uid'
+                  AND (p.to_position IS NULL AND p.kind <> 'kept' OR p.end_why = 'node-lost')
+            ) THEN  -- past us, and perhaps in the place of a lost member
+                PERFORM gx.project_filled(e, ARRAY[coalesce(d ->> 'group', '')], ARRAY[d ->> 'node']);
+            END IF;
             PERFORM gx.project_bound(e, d);
             IF known THEN
                 RETURN;
             END IF;
         WHEN 'GangAdmitted', 'GangExtended' THEN
             PERFORM gx.project_reserved(e, d);
+            PERFORM gx.project_filled(
+                e,
+                ARRAY(SELECT a ->> 'group' FROM json_array_elements(d -> 'assignments') a),
+                ARRAY(SELECT a ->> 'node' FROM json_array_elements(d -> 'assignments') a)
+            );
             r.priority := (d ->> 'priority')::bigint;
             r.outcome := NULL;
             r.reasons := '{}';
@@ -66,10 +77,12 @@ BEGIN
             IF NOT known OR gx.project_end(e, 'bound', ARRAY[d ->> 'uid'], d ->> 'cause') = 0 THEN
                 RETURN;
             END IF;
+            PERFORM gx.project_kept(e, d);
         WHEN 'ReservationReleased' THEN
             PERFORM gx.project_end(
-                e, 'reserved', ARRAY(SELECT p ->> 'uid' FROM json_array_elements(d -> 'pods') p), d ->> 'why'
-            );
+                e, k, ARRAY(SELECT p ->> 'uid' FROM json_array_elements(d -> 'pods') p), d ->> 'why'
+            )
+            FROM unnest(ARRAY['reserved', 'kept']) k;
         WHEN 'RootCompleted' THEN
             PERFORM gx.project_end(e, NULL, NULL, d ->> 'why');
             PERFORM gx.project_preemption(e, d);
@@ -114,7 +127,7 @@ BEGIN
 
     -- An admission of which nothing is left, before the minimum was bound, is undone.
     IF e.type IN ('MemberLost', 'ReservationReleased') AND r.phase = 'admitted' AND NOT EXISTS (
-        SELECT FROM gx.placement p WHERE p.root_uid = e.root_uid AND p.to_position IS NULL
+        SELECT FROM gx.placement p WHERE p.root_uid = e.root_uid AND p.to_position IS NULL AND p.kind <> 'kept'
     ) THEN
         r.phase := 'observed';
     END IF;

@@ -1,7 +1,9 @@
-"""Room of lost members that is kept for their replacements, among the intervals.
+"""Room of lost members that is kept for their replacements, among the intervals; whose room a preemption takes.
 
-Revision ID: 0009
-Revises: 0008
+The projection reads the newer versions of facts, and passes over what was found of kube-apiserver and kube-scheduler.
+
+Revision ID: 0007
+Revises: 0006
 """
 
 from __future__ import annotations
@@ -10,13 +12,19 @@ from pathlib import Path
 
 from alembic import op
 
-revision = "0009"
-down_revision = "0008"
+revision = "0007"
+down_revision = "0006"
 branch_labels = None
 depends_on = None
 
 SQL = Path(__file__).parents[1] / "sql"
-FUNCTIONS = ("kept_longest", "project_filled", "project_kept", "project_fact")
+FUNCTIONS = (
+    "preempting_text",
+    "kept_longest",
+    "project_filled",
+    "project_kept",
+    "project_fact",
+)
 
 
 def upgrade() -> None:
@@ -24,7 +32,7 @@ def upgrade() -> None:
     op.create_check_constraint(
         "placement_kind_check", "placement", "kind IN ('reserved', 'bound', 'kept')", schema="gx"
     )
-    for file in (*(f"0009/{name}" for name in FUNCTIONS), "0004/grants"):
+    for file in (*(f"0007/{name}" for name in FUNCTIONS), "0004/grants"):
         op.get_bind().exec_driver_sql((SQL / f"{file}.sql").read_text(encoding="utf-8"))
     op.execute(
         "COMMENT ON COLUMN gx.placement.kind IS 'reserved: room was held for the pod; bound: the pod was on the "
