@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from itertools import chain
 
 import msgspec
 
@@ -27,7 +28,7 @@ from extender.core.decisions.evictions import decide_evictions
 from extender.core.decisions.foreseen import Foresight
 from extender.core.decisions.holds import cleared
 from extender.core.decisions.leaving import held_below, is_leaving, leaving
-from extender.core.decisions.native import never_at_bind
+from extender.core.decisions.native import never_at_bind, to_let_go
 from extender.core.decisions.outranked import outranked_by_plan, outranked_by_pods
 from extender.core.decisions.preemption import (
     decide_preemption,
@@ -49,6 +50,7 @@ from extender.core.ids import GroupKey, NodeName, PlanId, PodUid, RootUid
 from extender.core.planner.placement import Plan, PlanRequest, Refusal, Search, Verdict
 from extender.core.planner.preempt import NoPreemption
 from extender.core.planner.search import Later
+from extender.core.pods import Pod
 from extender.core.state import Reservation, ReservationState
 from extender.core.view import ClusterView, forest_after
 from extender.service.barriers import Barriers
@@ -200,9 +202,10 @@ class Admission:
         self._barriers.sync(state)  # first: effects ask who is at bind for the plan of now
         self._suspicions.heed(view, state)  # before anybody is nominated
         self.effects.sync(view, state)
+        held: Iterable[Pod] = to_let_go(state, self.forest)
         if self._settings.refused_gates == "lift":
-            self.effects.show(refused_members(state, self.forest))
-        self.letting_go.sync(state, self.forest)
+            held = chain(held, refused_members(state, self.forest))
+        self.letting_go.sync(held)
         self.evictor.sync(view, state)
         self._reporter.sync(view, state, self.forest, self.evictor.holdups)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -27,7 +27,6 @@ from extender.core.decisions.verbs import COMMITTED_LAST, reservation_of
 from extender.core.errors import BindRefused, ClusterUnavailable
 from extender.core.features import native_on
 from extender.core.ids import PlanId, PodUid, RootUid
-from extender.core.pods import Pod
 from extender.core.preemptions import Claim
 from extender.core.state import Reservation, ReservationState
 from extender.core.view import ClusterView
@@ -68,8 +67,6 @@ class Effects:
         self._later: set[PodUid] = set()  # hold room, and wait until others are at bind
         self._stale: asyncio.Queue[PodRef] = asyncio.Queue()
         self._clearing: set[PodUid] = set()
-        self._to_show: asyncio.Queue[PodRef] = asyncio.Queue()
-        self._shown: set[PodUid] = set()  # queued, or done and not seen yet
         self._held_back: set[PodUid] = set()  # refused by filter before their turn: they sleep
 
     def held_back(self, reservation: Reservation) -> bool:
@@ -79,14 +76,6 @@ class Effects:
     def sleeps(self, uid: PodUid) -> None:
         """Hear that filter has held a member back: kube-scheduler looks at it again when it is woken."""
         self._held_back.add(uid)
-
-    def show(self, refused: Iterable[Pod]) -> None:
-        """Take on lifting the gates of members that wait for room, so that autoscalers see them refused."""
-        now = {pod.uid: pod for pod in refused}
-        for uid, pod in now.items():
-            if uid not in self._shown:
-                self._to_show.put_nowait(PodRef(namespace=pod.namespace, name=pod.name, uid=uid))
-        self._shown = set(now)
 
     def sync(self, view: ClusterView, state: ReservationState) -> None:
         """Take on every held reservation that has not been carried out yet, tree after tree.
@@ -172,21 +161,6 @@ class Effects:
             for number in range(WORKERS):
                 group.create_task(self._work(), name=f"effects {number}")
             group.create_task(self._clear(), name="effects, stale nominations")
-            group.create_task(self._show(), name="effects, gates of refused members")
-
-    async def _show(self) -> None:
-        while True:
-            pod = await self._to_show.get()
-            await self._leader.until_may_act()
-            if pod.uid not in self._shown:
-                continue  # it has room by now, or is gone
-            try:
-                await self._cluster.lift_gate(pod)
-            except BindRefused as error:
-                log.info("gate not lifted", extra={"pod": pod.name, "error": str(error)})
-            except ClusterUnavailable as error:
-                log.warning("gate not lifted yet", extra={"pod": pod.name, "error": str(error)})
-                self._shown.discard(pod.uid)  # the next pass asks again
 
     async def _clear(self) -> None:
         while True:

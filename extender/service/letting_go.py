@@ -1,15 +1,17 @@
-"""Lift our gate of members without room, where kube-scheduler's own group scheduling waits for them (DESIGN 9.9)."""
+"""Lift our gate of members without room: kube-scheduler's own group scheduling waits for them, or autoscalers shall.
+
+See `decisions/native.to_let_go` (DESIGN 9.9) and `decisions/requests.refused_members` (DESIGN 9.10).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 
-from extender.core.decisions.native import to_let_go
 from extender.core.errors import BindRefused, ClusterUnavailable
-from extender.core.groups import Forest
 from extender.core.ids import PodUid
-from extender.core.state import ReservationState
+from extender.core.pods import Pod
 from extender.service.leading import Leader
 from extender.service.ports import Cluster, PodRef
 
@@ -28,9 +30,9 @@ class LettingGo:
         self._queue: asyncio.Queue[PodRef] = asyncio.Queue()
         self._asked: set[PodUid] = set()  # to be done, or done and not seen yet
 
-    def sync(self, state: ReservationState, forest: Forest) -> None:
-        """Take on the members that are held and must not be."""
-        wanted = {pod.uid: pod for pod in to_let_go(state, forest)}
+    def sync(self, held: Iterable[Pod]) -> None:
+        """Take on the members that our gate holds and must not; those of now, in place of those before."""
+        wanted = {pod.uid: pod for pod in held}
         for uid in wanted.keys() - self._asked:
             pod = wanted[uid]
             self._queue.put_nowait(PodRef(namespace=pod.namespace, name=pod.name, uid=uid))
@@ -47,7 +49,7 @@ class LettingGo:
             pod = await self._queue.get()
             await self._leader.until_may_act()
             if pod.uid not in self._asked:
-                continue  # its tree was given back meanwhile
+                continue  # it has room by now, or is gone
             try:
                 await self._cluster.lift_gate(pod)
             except BindRefused as error:

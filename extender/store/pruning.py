@@ -33,9 +33,10 @@ DO $do$ BEGIN
         SET LOCAL ROLE gx_owner;
     END IF;
 END $do$"""
-_KEPT = """
+_SINCE = """
 SELECT e.payload ->> 'input_digest' FROM gx.event e
-WHERE e.type IN ('GangAdmitted', 'GangExtended', 'GangRefused', 'PreemptionPlanned') AND e.at_us >= $1
+WHERE e.type IN ('GangAdmitted', 'GangExtended', 'GangRefused', 'PreemptionPlanned') AND e.at_us >= $1"""
+_KEPT = f"""{_SINCE}
 UNION
 SELECT e.payload ->> 'input_digest' FROM gx.root_state s JOIN gx.event e ON e.root_uid = s.root_uid
 WHERE s.to_position IS NULL AND s.state <> 'gone'
@@ -87,9 +88,8 @@ async def _prune(connection: asyncpg.Connection, before: datetime, *, dry_run: b
     if not dry_run:
         for piece in _pieces(inputs):
             async with _past_the_triggers(connection, "decision_input"):
-                again = {
-                    row[0] for row in await connection.fetch(_KEPT, int(begun.timestamp() * 1e6))
-                }
+                since = await connection.fetch(_SINCE, int(begun.timestamp() * 1e6))
+                again = {row[0] for row in since}
                 await connection.execute(
                     "DELETE FROM gx.decision_input WHERE digest = ANY($1)",
                     [digest for digest in piece if digest not in again],

@@ -6,7 +6,7 @@ no pod of it has a scheduling gate any more; members that we held for want of ro
 
 Source:
     pkg/scheduler/backend/queue/scheduling_queue.go of 1.37: "if any pod is gated, the whole entity is gated";
-    plugins/gangscheduling: PreEnqueue. Tried on both versions, tests/e2e/scenarios/test_native.py.
+    plugins/gangscheduling: PreEnqueue. Tried on both versions, tests/e2e/scenarios/test_features.py.
 """
 
 from __future__ import annotations

@@ -349,6 +349,7 @@ async def test_gates_of_a_gang_without_room_are_lifted_where_autoscalers_shall_s
     gangs = (*gated(requests={GPU: 9}), *gated("w", pods=1, minimum=2))
     async with await leading(*gangs, refused_gates=how) as stage:
         stage.start(stage.admission.effects.run())
+        stage.start(stage.admission.letting_go.run())
         for _ in range(3):
             await stage.one_pass()
             await rest(stage)
@@ -361,15 +362,17 @@ async def test_gates_of_a_gang_without_room_are_lifted_where_autoscalers_shall_s
             await until(lambda: len(stage.cluster.did("nominate")) == 2, "nominated")
 
 
-async def test_lifting_the_gate_of_a_refused_member_is_tried_again():
+async def test_lifting_the_gate_of_a_refused_member_is_tried_again(monkeypatch):
     """An API server that is away is no reason to hide it for ever."""
+    monkeypatch.setattr("extender.service.letting_go.PAUSE_S", 0.001)
     async with await leading(*gated(requests={GPU: 9}), refused_gates="lift") as stage:
         faults = [ClusterUnavailable("away")]
         stage.cluster.fault = lambda verb, name: (
             faults.pop() if verb == "lift_gate" and faults else None
         )
         stage.start(stage.admission.effects.run())
+        stage.start(stage.admission.letting_go.run())
         for _ in range(3):
             await stage.one_pass()
-            await rest(stage)
+            await asyncio.sleep(0.01)
         await carried_out(stage, "g-0", "g-1")
