@@ -34,11 +34,10 @@ DO $do$ BEGIN
     END IF;
 END $do$"""
 _SINCE = """
-SELECT e.payload ->> 'input_digest' FROM gx.event e
+SELECT DISTINCT e.payload ->> 'input_digest' FROM gx.event e
 WHERE e.type IN ('GangAdmitted', 'GangExtended', 'GangRefused', 'PreemptionPlanned') AND e.at_us >= $1"""
-_KEPT = f"""{_SINCE}
-UNION
-SELECT e.payload ->> 'input_digest' FROM gx.root_state s JOIN gx.event e ON e.root_uid = s.root_uid
+_LIVING = """
+SELECT DISTINCT e.payload ->> 'input_digest' FROM gx.root_state s JOIN gx.event e ON e.root_uid = s.root_uid
 WHERE s.to_position IS NULL AND s.state <> 'gone'
   AND e.type IN ('GangAdmitted', 'GangExtended', 'GangRefused', 'PreemptionPlanned')"""
 
@@ -82,7 +81,8 @@ async def _prune(connection: asyncpg.Connection, before: datetime, *, dry_run: b
     begun = await connection.fetchval("SELECT now()")
     last_part = await connection.fetchval("SELECT coalesce(max(id), 0) FROM gx.decision_part")
     at_us = int(before.timestamp() * 1e6)
-    kept = {row[0] for row in await connection.fetch(_KEPT, at_us)}
+    kept = {row[0] for row in await connection.fetch(_SINCE, at_us)}
+    kept |= {row[0] for row in await connection.fetch(_LIVING)}
     old = await connection.fetch("SELECT digest FROM gx.decision_input WHERE saved_at < $1", before)
     inputs = [row[0] for row in old if row[0] not in kept]
     if not dry_run:
