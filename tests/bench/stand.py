@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import socket
 import tempfile
 import time
 from contextlib import ExitStack
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -25,8 +27,10 @@ from tests.bench.sides import BUILT_IN, NAMESPACE, OUR_VERSION, RACK, ZONE, Side
 from tests.bench.weight import Weight, children
 from tests.builders import SLOT
 from tests.controlplane.api import Api, ApiError
+from tests.controlplane.build import build_ours
 from tests.controlplane.objects import a_namespace, a_node
 from tests.controlplane.plane import ControlPlane, token_of
+from tests.controlplane.processes import Process, free_port
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.service import ROOT, Service
 from tests.postgres import database_of, execute
@@ -37,6 +41,7 @@ NODES_PER_RACK, RACKS_PER_ZONE = 20, 5
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # The load comes from a user of its own, which API priority and fairness treats as any other.
 LOADER = "developer"
+ECHO = Path(__file__).parent / "echo"
 OTHERS = "others on this machine"
 
 
@@ -52,6 +57,7 @@ class Stand:
     def __init__(self, minor: str = "1.37") -> None:
         self.minor = minor
         self.service: Service | None = None
+        self.echo: Process | None = None
         self._stack = ExitStack()
         self._numbers = count(1)
         self._fleet = 0
@@ -83,6 +89,8 @@ class Stand:
     ) -> None:
         if self.service is not None:
             self.service.stop()
+        if self.echo is not None:
+            self.echo.stop()
         self._stack.close()
 
     def loader(self) -> Loader:
@@ -188,15 +196,29 @@ class Stand:
             return
         if side.service:
             await self.start_service(**settings)
-        config = side.config(self.service.url if self.service is not None else "")
+        url = self.service.url if self.service is not None else ""
+        if side.echo:
+            url = self.start_echo()
+        config = side.config(url)
         config["clientConnection"] = {} if qps is None else {"qps": qps[0], "burst": qps[1]}
         self.plane.start_scheduler(
             config, gates=side.gates(self.minor), environment=side.environment
         )
 
+    def start_echo(self) -> str:
+        """Start the extender that only answers, and give its URL."""
+        address = f"127.0.0.1:{free_port()}"
+        self.echo = Process("echo", [str(build_ours(ECHO)), address], self.folder / "echo.log")
+        self.echo.start()
+        self.echo.wait_until(partial(_listens, address), 10)
+        return f"http://{address}"
+
     async def stop(self) -> None:
         """Stop a side's servers."""
         self.plane.stop_scheduler()
+        if self.echo is not None:
+            self.echo.stop()
+            self.echo = None
         if self.service is not None:
             self.service.stop()
             self.service = None
@@ -245,6 +267,8 @@ class Stand:
         if self.service is not None:
             used["service"] = _cpu_s(self.service.pid)
             used["service's children"] = sum(_cpu_s(p) for p in children(self.service.pid))
+        if self.echo is not None:
+            used["echo"] = _cpu_s(self.echo.pid)
         used[OTHERS] = _busy_s() - sum(used.values())
         return used
 
@@ -264,6 +288,12 @@ def close_stands() -> None:
     """Stop everything that `a_stand` has started."""
     _open.clear()
     _stack.close()
+
+
+def _listens(address: str) -> bool:
+    host, port = address.split(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
 
 
 def _busy_s() -> float:

@@ -1,9 +1,10 @@
 """What ordinary pods lose: by an extender being there, by members that wait at the gate, by refused ones.
 
 The same ordinary pods (1 CPU, 1 GPU) on the same fleet, in each scope of deploy/kubernetes/scopes and
-without an extender. Gangs of 8 want a rack with 8 slots where every rack has 4: each member alone would
-pass kube-scheduler's own filters, none is ever placed, and ordinary pods take nothing from them. First
-ordinary pods come at 20/s (create to bind of each is timed), then at full speed.
+without an extender; what any extender would cost is measured beside, with one that only answers. Gangs of
+8 want a rack with 8 slots where every rack has 4: each member alone would pass kube-scheduler's own
+filters, none is ever placed, and ordinary pods take nothing from them. First ordinary pods come at 20/s
+(create to bind of each is timed), then at full speed.
 """
 
 from __future__ import annotations
@@ -37,17 +38,19 @@ from tests.controlplane.waiting import eventually
 
 ALONE = "no extender"
 SAME_WAIT = "no extender, the same members wait at the same gate"
+ECHO = "an extender in Go that only answers, the same members wait at the same gate"
 RARELY = (
     "GOGC=400"  # kube-scheduler collects garbage a quarter as often, and takes more memory for it
 )
+MARKER = "marker-resource"
 SCOPES = (
-    "marker-resource",
+    MARKER,
     "contended-resource",
     f"contended-resource, {RARELY}",
     "everything",
     f"everything, {RARELY}",
 )
-THROUGHPUT = {"marker-resource": "0.95 x", "contended-resource": "0.85 x"}
+THROUGHPUT = {MARKER: "0.95 x", "contended-resource": "0.85 x"}
 QPS = (200, 400)  # as deploy/ ships it, on both sides
 GANG = 8
 PER_S = 20.0
@@ -208,6 +211,22 @@ def in_scope(name: str) -> Side:
     )
 
 
+def echo_of(scope: str) -> str:
+    return f"{ECHO}, {scope}"
+
+
+def baselines(waiting: Waiting, scopes: Sequence[str]) -> dict[str, Side]:
+    """Give what is compared with: nothing of ours, and what a call costs whoever answers it."""
+    sides = {ALONE: ORDINARY}
+    if waiting.gated:
+        sides[SAME_WAIT] = ORDINARY
+        for scope in scopes:
+            if scope != MARKER:  # there nobody is asked about ordinary pods
+                side = in_scope(scope)
+                sides[echo_of(scope)] = msgspec.structs.replace(side, service=False, echo=True)
+    return sides
+
+
 def run(scale: Scale) -> Iterator[list[Figure]]:
     """Measure situation by situation: in each round every scope, and once no extender."""
     size = Size(nodes=1000, slowly=600, at_once=2000)
@@ -216,7 +235,7 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
     if scale.quick:
         size = Size(nodes=40, slowly=20, at_once=40)
         situations = [Waiting(gated=40), Waiting(refused=24)]
-        scopes = SCOPES[:1]
+        scopes = SCOPES[1:2]
     work = [
         (waiting, [s for s in scopes if scale.wants("storms", f"{s}, {waiting}")])
         for waiting in situations
@@ -225,29 +244,31 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
     if not work:
         return
     rounds = 1 if scale.quick else scale.rounds
-    runs = sum(len(wanted) + 1 + bool(waiting.gated) for waiting, wanted in work) * rounds
+    runs = sum(len(wanted) + len(baselines(waiting, wanted)) for waiting, wanted in work) * rounds
     print(f"storms: {runs} runs, about {runs * 1.2:.0f} min", flush=True)
     stand = a_stand()
     with asyncio.Runner() as runner:
         for waiting, wanted in work:
-            alone = (ALONE, SAME_WAIT) if waiting.gated else (ALONE,)
+            alone = baselines(waiting, wanted)
             losses: dict[str, list[Loss]] = {name: [] for name in (*wanted, *alone)}
             for number in range(rounds):
                 for name in list(losses) if number % 2 == 0 else list(losses)[::-1]:
-                    side = ORDINARY if name in alone else in_scope(name)
+                    side = alone.get(name) or in_scope(name)
                     who = Waiting() if name == ALONE else waiting
                     loss = runner.run(measure(stand, side, who, size))
                     losses[name].append(loss)
                     print(f"  {waiting}, round {number + 1}, {name}: {loss}", flush=True)
             for scope, baseline in itertools.product(wanted, alone):
-                yield figures_of(scope, waiting, losses[scope], baseline, losses[baseline])
+                if not baseline.startswith(ECHO) or baseline == echo_of(scope):
+                    yield figures_of(scope, waiting, losses[scope], baseline, losses[baseline])
 
 
 def figures_of(
     scope: str, waiting: Waiting, ours: list[Loss], baseline: str, alone: list[Loss]
 ) -> list[Figure]:
     """Compare throughput and latencies; runs that left pods unbound count as unfinished."""
-    name = f"{scope}, {waiting}" + (", and so they do without us" if baseline == SAME_WAIT else "")
+    beside = {SAME_WAIT: ", and so they do without us", ALONE: ""}
+    name = f"{scope}, {waiting}" + beside.get(baseline, ", against an extender that only answers")
     done = [loss for loss in ours if not loss.unbound]
     base = [loss for loss in alone if not loss.unbound]
     calls = statistics.median([loss.filter_calls for loss in ours])
@@ -264,6 +285,7 @@ def figures_of(
         "note": f"{name}: while {pods} pods came at {PER_S:g}/s, {calls:.0f} filter calls and "
         f"{seconds:.1f} s of CPU of the service; work that is none of ours took {others} of the machine",
     }
+    echo = baseline.startswith(ECHO)  # tells how much of the loss any extender would cost
     stated = bool(waiting.refused)  # a loss to be known, not a promise
     made = [
         Figure(
@@ -272,7 +294,7 @@ def figures_of(
             better="higher",
             values=tuple(loss.per_s for loss in done),
             baseline=tuple(loss.per_s for loss in base),
-            target="" if stated else THROUGHPUT.get(scope.partition(", ")[0], ""),
+            target="" if stated or echo else THROUGHPUT.get(scope.partition(", ")[0], ""),
             **common,
         )
     ]
@@ -284,7 +306,7 @@ def figures_of(
                 better="lower",
                 values=tuple(quantile(loss.latencies_ms, part) for loss in done),
                 baseline=tuple(quantile(loss.latencies_ms, part) for loss in base),
-                target="1.2 x" if label == "p99" and not stated else "",
+                target="1.2 x" if label == "p99" and not stated and not echo else "",
                 **common,
             )
         )

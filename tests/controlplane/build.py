@@ -67,9 +67,12 @@ def pinned_version(module: Path) -> str:
     return found.group(1)
 
 
-def build_folder(module: Path) -> Path:
-    """Name the folder of a module's programs, which changes whenever the module changes."""
-    version = pinned_version(module)
+def build_folder(module: Path, version: str = "") -> Path:
+    """Name the folder of a module's programs, which changes whenever the module changes.
+
+    `version` is for a program of our own, which pins nothing.
+    """
+    version = version or pinned_version(module)
     digest = hashlib.sha256(RECIPE.encode())
     for file in sorted(module.iterdir()):
         digest.update(file.read_bytes())
@@ -132,11 +135,24 @@ def build_etcd() -> str:
     return str(folder / "etcd")
 
 
+def build_ours(module: Path) -> Path:
+    """Build a program of our own, of one package named as its folder, unless it is built.
+
+    Raises:
+        CannotBuildError: As `ensure_binaries`.
+    """
+    return ensure_built(module, ["."], (module.name,), "-s -w", module.name) / module.name
+
+
 def ensure_built(
-    module: Path, packages: Sequence[str], programs: Sequence[str], link_flags: str
+    module: Path,
+    packages: Sequence[str],
+    programs: Sequence[str],
+    link_flags: str,
+    version: str = "",
 ) -> Path:
     """Build a module's programs into its folder of the cache, unless that folder is there."""
-    folder = build_folder(module)
+    folder = build_folder(module, version)
     if folder.is_dir():
         return folder
     with locked(cache_folder() / "build.lock"):

@@ -24,7 +24,7 @@ BENCHES = {
     "memory": 6,
     "gang": 6,
     "trees": 2,
-    "storms": 9,
+    "storms": 12,
 }
 
 

@@ -1,0 +1,3 @@
+module gang-extender.dev/tests/echo
+
+go 1.26.0
