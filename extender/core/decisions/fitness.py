@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from extender.core.decisions.rows import NO_HOLDS
+from extender.core.decisions.squeezed import squeezed_out
 from extender.core.events import GroupRecord
 from extender.core.ids import NodeName, PodUid
 from extender.core.nodes import Node
@@ -82,16 +83,8 @@ def overtaken_on(view: ClusterView, state: ReservationState, name: NodeName) -> 
     node = view.nodes.get(name)
     if node is None:
         return
-    free = dict(node.allocatable)
-    for resource, amount in view.usage.get(name, NOTHING).requests.items():
-        free[resource] = free.get(resource, 0) - amount
     waiting = [r for r in state.held_on.get(name, NO_HOLDS).values() if unassigned(view, r.uid)]
-    for reservation in sorted(waiting, key=lambda r: (-r.priority, r.at_us, r.pod)):
-        if all(free.get(k, 0) >= v for k, v in reservation.requests.items()):
-            for resource, amount in reservation.requests.items():
-                free[resource] -= amount
-        else:
-            yield reservation.uid
+    yield from squeezed_out(node, (view.usage.get(name, NOTHING).requests,), waiting)
 
 
 def unassigned(view: ClusterView, uid: PodUid) -> bool:

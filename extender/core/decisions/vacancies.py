@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from immutables import Map
 
+from extender.core.decisions.squeezed import squeezed_out
 from extender.core.events import LossCause, MemberLost, ReleaseReason
 from extender.core.groups import Tree
 from extender.core.ids import GroupKey, NodeName, PodUid, RootUid
@@ -79,23 +80,15 @@ def taken_vacancies(view: ClusterView, state: ReservationState) -> frozenset[Pod
         node = view.nodes.get(name)
         if node is None:
             continue
-        free = dict(node.allocatable)
         waiting = [
             r.requests
             for uid, r in state.held_on.get(name, Map()).items()
             if (pod := view.pods.get(uid)) is None or pod.node is None
         ]
-        for requests in (view.usage.get(name, NOTHING).requests, *waiting):
-            for resource, amount in requests.items():
-                free[resource] = free.get(resource, 0) - amount
-        for vacancy in sorted(vacant.values(), key=lambda v: (-v.priority, v.at_us, v.pod)):
-            if _occupied(view, vacancy):
-                continue
-            if all(free.get(k, 0) >= v for k, v in vacancy.requests.items()):
-                for resource, amount in vacancy.requests.items():
-                    free[resource] -= amount
-            else:
-                taken.add(vacancy.uid)
+        standing = (view.usage.get(name, NOTHING).requests, *waiting)
+        taken.update(
+            squeezed_out(node, standing, (v for v in vacant.values() if not _occupied(view, v)))
+        )
     return frozenset(taken)
 
 
