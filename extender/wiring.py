@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import logging
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -379,4 +380,6 @@ async def serve(settings: Settings, on_listening: Callable[[], None]) -> None:
         clock = SystemClock()
         writer = leader(settings, opened, clock)
         seen = await cluster(settings, clock, writer.may_act)
+        gc.collect()
+        gc.freeze()  # what is there from the start is not looked through again: that would hold calls up
         await Service(settings, opened, seen, writer, clock).run(stopping, on_listening)

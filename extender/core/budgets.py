@@ -9,7 +9,7 @@ import msgspec
 from extender.core.pods import AboutPods
 
 
-class PodDisruptionBudget(msgspec.Struct, frozen=True, kw_only=True):
+class PodDisruptionBudget(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A budget as its controller last counted it."""
 
     namespace: str

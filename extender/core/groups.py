@@ -25,7 +25,7 @@ Source = Literal["builtin", "crd", "pod"]  # where a group is stored; "pod": a l
 Mode = Literal["single", "all"]
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
+class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A PodGroup or CompositePodGroup as its API server stores it."""
 
     key: GroupKey
@@ -53,7 +53,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()  # what is odd about the object itself, accepted all the same
 
 
-class Blueprint(msgspec.Struct, frozen=True):
+class Blueprint(msgspec.Struct, frozen=True, gc=False):
     """One template of a Workload, with the name of the template above it (empty at the top)."""
 
     name: str
@@ -61,14 +61,14 @@ class Blueprint(msgspec.Struct, frozen=True):
     parent: str = ""
 
 
-class Problem(msgspec.Struct, frozen=True, order=True):
+class Problem(msgspec.Struct, frozen=True, order=True, gc=False):
     """A broken rule, in words that change only with the facts."""
 
     rule: str  # B6, B7, ...
     text: str
 
 
-class Tree(msgspec.Struct, frozen=True, kw_only=True):
+class Tree(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A root with all its descendants and members.
 
     `problems` non-empty: invalid, never scheduled. `missing` non-empty: held until it is there.
@@ -86,7 +86,7 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(pod for group in self.groups for pod in self.members.get(group.key, ()))
 
 
-class Orphan(msgspec.Struct, frozen=True, kw_only=True):
+class Orphan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A group whose chain to a root is broken: held aside with what it waits for (B3, B6)."""
 
     group: Group

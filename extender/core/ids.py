@@ -18,7 +18,7 @@ NIL_ROOT = RootUid("00000000-0000-0000-0000-000000000000")  # stream of facts th
 GroupKind = Literal["PodGroup", "CompositePodGroup"]
 
 
-class GroupKey(msgspec.Struct, frozen=True, order=True):
+class GroupKey(msgspec.Struct, frozen=True, order=True, gc=False):
     """Identity of a group by name; the UID is identity over time, the key is how others refer to it."""
 
     namespace: str

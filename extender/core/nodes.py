@@ -8,7 +8,7 @@ from extender.core.ids import NodeName
 from extender.core.pods import TaintEffect
 
 
-class Taint(msgspec.Struct, frozen=True):
+class Taint(msgspec.Struct, frozen=True, gc=False):
     """A taint; only NoSchedule and NoExecute keep pods away."""
 
     key: str
@@ -16,7 +16,7 @@ class Taint(msgspec.Struct, frozen=True):
     effect: TaintEffect = "NoSchedule"
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
+class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A node and what it offers; `allocatable` in the units of `PodShape.requests`."""
 
     name: NodeName

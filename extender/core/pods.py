@@ -18,7 +18,7 @@ Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
 TaintEffect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 
 
-class Toleration(msgspec.Struct, frozen=True):
+class Toleration(msgspec.Struct, frozen=True, gc=False):
     """A toleration; empty `key` with Exists tolerates everything, empty `effect` every effect."""
 
     key: str = ""
@@ -27,7 +27,7 @@ class Toleration(msgspec.Struct, frozen=True):
     effect: str = ""
 
 
-class Requirement(msgspec.Struct, frozen=True):
+class Requirement(msgspec.Struct, frozen=True, gc=False):
     """One expression of a node selector term."""
 
     key: str
@@ -35,20 +35,20 @@ class Requirement(msgspec.Struct, frozen=True):
     values: tuple[str, ...] = ()
 
 
-class SelectorTerm(msgspec.Struct, frozen=True):
+class SelectorTerm(msgspec.Struct, frozen=True, gc=False):
     """Expressions that must all hold; a term without any matches no node (as in Kubernetes)."""
 
     labels: tuple[Requirement, ...] = ()
     fields: tuple[Requirement, ...] = ()  # only metadata.name exists
 
 
-class NodeSelector(msgspec.Struct, frozen=True):
+class NodeSelector(msgspec.Struct, frozen=True, gc=False):
     """Terms of which at least one must match."""
 
     terms: tuple[SelectorTerm, ...] = ()
 
 
-class HostPort(msgspec.Struct, frozen=True, order=True):
+class HostPort(msgspec.Struct, frozen=True, order=True, gc=False):
     """A port of the node that a pod takes; `0.0.0.0` clashes with every address."""
 
     protocol: str
@@ -68,7 +68,7 @@ RuleKind = Literal["near", "apart", "spread"]
 _RULE_WORDS: dict[RuleKind, str] = {"near": NEEDS_PODS, "apart": AVOIDS_PODS, "spread": SPREADS}
 
 
-class AboutPods(msgspec.Struct, frozen=True):
+class AboutPods(msgspec.Struct, frozen=True, gc=False):
     """Which other pods a rule is about; no namespaces: those of every namespace."""
 
     namespaces: tuple[str, ...] = ()  # sorted
@@ -85,7 +85,7 @@ class AboutPods(msgspec.Struct, frozen=True):
         return all(_holds(r, labels) for r in self.labels)
 
 
-class PodRule(msgspec.Struct, frozen=True):
+class PodRule(msgspec.Struct, frozen=True, gc=False):
     """A required rule of a pod about other pods.
 
     `near`: pods that match every one of `about` must be in the node's domain of each key. `apart`: no
@@ -136,7 +136,7 @@ def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
 EndCause = Literal["preempted", "evicted", "node-lost", "refused-by-kubelet", "ended", "deleted"]
 
 
-class PodEnd(msgspec.Struct, frozen=True):
+class PodEnd(msgspec.Struct, frozen=True, gc=False):
     """How a pod ended, as the cluster tells it."""
 
     cause: EndCause
@@ -158,7 +158,7 @@ ENDED_BY: Mapping[str, EndCause] = {
 }
 
 
-class PodShape(msgspec.Struct, frozen=True):
+class PodShape(msgspec.Struct, frozen=True, gc=False):
     """Everything about a pod that decides where it fits."""
 
     requests: tuple[
@@ -218,7 +218,7 @@ class PodShape(msgspec.Struct, frozen=True):
         return any(rule.kind == "apart" for rule in self.rules)
 
 
-class Pod(msgspec.Struct, frozen=True, kw_only=True):
+class Pod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A pod that has not ended, as the informers last saw it."""
 
     uid: PodUid

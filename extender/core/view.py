@@ -19,7 +19,7 @@ from extender.core.nodes import Node
 from extender.core.pods import HostPort, Pod, PodEnd
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What pods assigned to one node take, terminating ones included (EXTENDER 7)."""
 
     requests: dict[str, int] = {}
@@ -29,7 +29,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     claims: tuple[str, ...] = ()  # ReadWriteOncePod claims in use
 
 
-class Guard(msgspec.Struct, frozen=True, kw_only=True):
+class Guard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One of our own group objects as to its deletion (SPEC B12); also of one that does not count."""
 
     uid: RootUid

@@ -27,7 +27,7 @@ BUCKETS = 128  # 5,000 nodes: 39 rows each, some 4 kB of room and 8 kB of labels
 PARTS = 2 * BUCKETS  # first the fixed halves of all buckets, then the room
 
 
-class Fixed(msgspec.Struct, frozen=True, array_like=True):
+class Fixed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What rarely changes about a node."""
 
     name: NodeName
@@ -37,7 +37,7 @@ class Fixed(msgspec.Struct, frozen=True, array_like=True):
     allocatable: dict[str, int]
 
 
-class Room(msgspec.Struct, frozen=True, array_like=True):
+class Room(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What every pod changes about a node."""
 
     name: NodeName

@@ -29,7 +29,7 @@ ConflictKind = Literal[
 ]
 
 
-class PlanNode(msgspec.Struct, frozen=True, kw_only=True):
+class PlanNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A node with the room that is left for this tree.
 
     `free` = allocatable less what assigned pods (terminating ones too), pods nominated with equal or
@@ -47,7 +47,7 @@ class PlanNode(msgspec.Struct, frozen=True, kw_only=True):
     reserved: bool = False  # part of what is missing is held by reservations of other trees
 
 
-class PlanMember(msgspec.Struct, frozen=True, kw_only=True):
+class PlanMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A pod that wants a node."""
 
     pod: str  # namespace/name
@@ -56,7 +56,7 @@ class PlanMember(msgspec.Struct, frozen=True, kw_only=True):
     prefer: NodeName | None = None  # node of an earlier plan: tried first, never a reason to fail
 
 
-class PlanBound(msgspec.Struct, frozen=True, kw_only=True):
+class PlanBound(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A member that is bound (its room is not in `free` any more); it pins the domains above it."""
 
     pod: str
@@ -64,7 +64,7 @@ class PlanBound(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeName
 
 
-class PlanGroup(msgspec.Struct, frozen=True, kw_only=True):
+class PlanGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A group of the tree with all below it, in stored order (creation time, then name).
 
     A leaf has members, a composite has groups, never both. `minimum` is minCount or minGroupCount;
@@ -83,7 +83,7 @@ class PlanGroup(msgspec.Struct, frozen=True, kw_only=True):
     mode: Literal["single", "all"] = "single"
 
 
-class Veto(msgspec.Struct, frozen=True, kw_only=True):
+class Veto(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A node that kube-scheduler refused: for one pod, or for all of a shape."""
 
     node: NodeName
@@ -91,7 +91,7 @@ class Veto(msgspec.Struct, frozen=True, kw_only=True):
     shape: int | None = None
 
 
-class PlanRule(msgspec.Struct, frozen=True, kw_only=True):
+class PlanRule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A rule between pods (`PodRule`), with the pods of the cluster that it is about counted.
 
     Shapes of the request that differ in nothing but whom they matter to are listed apart, so that a
@@ -111,7 +111,7 @@ class PlanRule(msgspec.Struct, frozen=True, kw_only=True):
     honors_taints: bool = False
 
 
-class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
+class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Everything a decision depends on."""
 
     root: PlanGroup
@@ -129,7 +129,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     evictable: Evictable | None = None  # None: only room that is free may be used
 
 
-class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+class Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One member and the node it gets."""
 
     pod: str
@@ -140,21 +140,21 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     extra: bool  # not part of the minimum that makes the root hold
 
 
-class Placement(msgspec.Struct, frozen=True, kw_only=True):
+class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The domain chosen for a group that asks for one: (key, value) per key, outer to inner."""
 
     group: GroupKey
     domain: tuple[tuple[str, str], ...]
 
 
-class Search(msgspec.Struct, frozen=True, kw_only=True):
+class Search(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the search did; `exhausted` means the verdict is proved, or no plan with more pods exists."""
 
     nodes: int
     exhausted: bool
 
 
-class Conflict(msgspec.Struct, frozen=True, kw_only=True):
+class Conflict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One requirement of a smallest set found that cannot hold together."""
 
     kind: ConflictKind
@@ -162,7 +162,7 @@ class Conflict(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A placement of the whole tree: the minimum of every counted group, and the extras that fitted."""
 
     placements: tuple[Placement, ...]
@@ -173,7 +173,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     given: tuple[str, ...] = ()  # what the answer rests on that the planner could not see
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+class Refusal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """No plan. *impossible* only when proved, *unknown* when the budget ended the search first."""
 
     outcome: Outcome

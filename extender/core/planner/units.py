@@ -53,7 +53,7 @@ class PlanUnit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
         return self.kind != "reservation" and not self.doomed
 
 
-class PlanGang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PlanGang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A group of a tree with running members, so that extras are told from what a gang needs."""
 
     name: str  # Kind/namespace/name
@@ -63,14 +63,14 @@ class PlanGang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     counts: bool = True  # it can be broken: a gang, and not itself part of a unit
 
 
-class PlanBudget(msgspec.Struct, frozen=True, kw_only=True):
+class PlanBudget(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A PodDisruptionBudget: how many of the pods it protects may still go."""
 
     name: str  # namespace/name
     allowed: int
 
 
-class Evictable(msgspec.Struct, frozen=True, kw_only=True):
+class Evictable(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Everything that could make room for one tree, and the tree's right to ask for it."""
 
     priority: int  # of the root that asks
