@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
+# Stories wait more than they compute. Each worker has a PostgreSQL, and for e2e a control plane, of its own.
+WORKERS ?= 2
+PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test e2e check fmt lint types arch bench bench-check long lock revision clean
@@ -25,11 +28,11 @@ demo: setup ## Show it: a tree placed, the service killed and restarted, the his
 	@$(RUN) deploy/demo/play.py
 
 test: setup ## Everything that needs only Python
-	$(RUN) -m pytest -m 'not e2e and not bench and not long' --durations=15
+	$(PYTEST) -m 'not e2e and not bench and not long' --durations=15
 
 e2e: setup ## The same product against a real kube-apiserver and kube-scheduler
 	$(RUN) -m tests.controlplane.build 1.37 1.36
-	GANG_EXTENDER_E2E=required $(RUN) -m pytest tests/e2e -m 'e2e and not long' --durations=30
+	GANG_EXTENDER_E2E=required $(PYTEST) tests/e2e -m 'e2e and not long' --durations=30
 
 check: setup lint types arch ## What can be checked without running: style, types, architecture
 

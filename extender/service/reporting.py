@@ -36,6 +36,10 @@ MISMATCH = "TemplateMismatch"
 EXPLAINED = "PlacementExplained"
 NOTICES_PER_TREE_MAX = 100  # pods of one tree that get an Event of their own per change of reason
 NO_HOLDUPS: Final[Mapping[RootUid, str]] = {}
+REST_PER_WRITE = (
+    2  # thousands of reasons that change at once are no reason to keep the API server busy
+)
+REST_MS_MAX = 100
 SETTLED_MS = 1_000  # a reason that stands shorter is not told: objects of a tree come one by one
 
 
@@ -218,6 +222,7 @@ class Reporter:
             await self._leader.until_may_act()
             if isinstance(job, _ConditionJob) and self._outdated(job):
                 continue  # a retry must not write over a newer reason
+            begun_ms = self._clock.monotonic_ms()
             try:
                 if isinstance(job, Notice):
                     await self._cluster.notice(job)
@@ -229,6 +234,9 @@ class Reporter:
                 log.warning("not reported yet", extra={"error": str(error)})
                 self._jobs.put_nowait(job)
                 await asyncio.sleep(0.5)
+            if not self._jobs.empty():
+                took_ms = self._clock.monotonic_ms() - begun_ms
+                await asyncio.sleep(min(REST_PER_WRITE * took_ms, REST_MS_MAX) / 1000)
 
     def _outdated(self, job: _ConditionJob) -> bool:
         return self._wrote.get((job.group, job.uid, job.condition.type)) != job.condition

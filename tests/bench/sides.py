@@ -59,7 +59,6 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     gates: Callable[[str], Mapping[str, bool]]  # of kube-scheduler, by Kubernetes version
     service: bool = False
     echo: bool = False  # kube-scheduler asks an extender that only answers (echo/main.go)
-    environment: Mapping[str, str] = {}  # of kube-scheduler
 
     @property
     def namespace(self) -> str:

@@ -201,9 +201,7 @@ class Stand:
             url = self.start_echo()
         config = side.config(url)
         config["clientConnection"] = {} if qps is None else {"qps": qps[0], "burst": qps[1]}
-        self.plane.start_scheduler(
-            config, gates=side.gates(self.minor), environment=side.environment
-        )
+        self.plane.start_scheduler(config, gates=side.gates(self.minor))
 
     def start_echo(self) -> str:
         """Start the extender that only answers, and give its URL."""

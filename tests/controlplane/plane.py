@@ -176,7 +176,6 @@ class ControlPlane:
         user: str = "scheduler",
         gates: Mapping[str, bool] | None = None,
         flags: Sequence[str] = (),
-        environment: Mapping[str, str] | None = None,
         port: int | None = None,
         wait: bool = True,
     ) -> Process:
@@ -189,7 +188,6 @@ class ControlPlane:
             user: One of `USERS`, whose rights it has.
             gates: Its feature gates; none, because ours is the stock scheduler at its defaults.
             flags: More flags.
-            environment: More environment variables.
             port: Where it serves its metrics, for who must know before it starts; a free one.
             wait: Whether to wait; without, call `wait_for_scheduler`.
         """
@@ -211,7 +209,7 @@ class ControlPlane:
             *_gate_flags(gates or {}),
             *flags,
         ]
-        scheduler = Process(name, command, self.folder / f"{name}.log", environment)
+        scheduler = Process(name, command, self.folder / f"{name}.log")
         if name in self.schedulers and self.schedulers[name].running:
             raise RuntimeError(f"{name} is running already")
         self.schedulers[name] = scheduler
