@@ -41,8 +41,10 @@ SAME_WAIT = "no extender, the same members wait at the same gate"
 ECHO = "an extender in Go that only answers, the same members wait at the same gate"
 MARKER = "marker-resource"
 MANY = "as many nodes scored as without us"  # percentageOfNodesToScore is left to kube-scheduler
+FEW = "a twentieth of the nodes scored"
 SCOPES = (
     MARKER,
+    f"{MARKER}, {FEW}",
     "contended-resource",
     f"contended-resource, {MANY}",
     "everything",
@@ -213,11 +215,17 @@ def in_scope(name: str) -> Side:
 def scope_config(url: str, name: str) -> dict[str, Any]:
     scope, _, variant = name.partition(", ")
     config = shipped_config(url, f"scopes/{scope}")
+    ordinary = config["profiles"][0]
     if variant == MANY:
-        for profile in config["profiles"]:
-            if profile["schedulerName"] == "default-scheduler":
-                del profile["percentageOfNodesToScore"]
+        del ordinary["percentageOfNodesToScore"]
+    elif variant == FEW:
+        ordinary["percentageOfNodesToScore"] = 5
     return config
+
+
+def same_profiles(url: str) -> dict[str, Any]:
+    """Configure no extender, and the profile of the members all the same: they wait in kube-scheduler's own queue."""
+    return {"profiles": shipped_config(url)["profiles"]}
 
 
 def echo_of(scope: str) -> str:
@@ -228,9 +236,9 @@ def baselines(waiting: Waiting, scopes: Sequence[str]) -> dict[str, Side]:
     """Give what is compared with: nothing of ours, and what a call costs whoever answers it."""
     sides = {ALONE: ORDINARY}
     if waiting.gated:
-        sides[SAME_WAIT] = ORDINARY
+        sides[SAME_WAIT] = msgspec.structs.replace(ORDINARY, config=same_profiles)
         for scope in scopes:
-            if scope != MARKER:  # there nobody is asked about ordinary pods
+            if not scope.startswith(MARKER):  # there nobody is asked about ordinary pods
                 side = in_scope(scope)
                 sides[echo_of(scope)] = msgspec.structs.replace(side, service=False, echo=True)
     return sides
@@ -244,7 +252,7 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
     if scale.quick:
         size = Size(nodes=40, slowly=20, at_once=40)
         situations = [Waiting(gated=40), Waiting(refused=24)]
-        scopes = SCOPES[1:2]
+        scopes = SCOPES[2:3]
     work = [
         (waiting, [s for s in scopes if scale.wants("storms", f"{s}, {waiting}")])
         for waiting in situations
