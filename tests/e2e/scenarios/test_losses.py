@@ -27,15 +27,18 @@ WHOLE_NODE = {GPU: 8}
 @pytest.fixture
 def controllers(site: ControlPlane) -> Iterator[None]:
     """Taints evict, and pods of nodes that are gone are deleted; started here, in the main thread."""
-    site.start_controller_manager(("taint-eviction-controller", "pod-garbage-collector-controller"))
+    # The first keeps the index by node that the second looks pods up in.
+    site.start_controller_manager(
+        ("daemonset-controller", "taint-eviction-controller", "pod-garbage-collector-controller")
+    )
     yield
     site.stop_controller_manager()
 
 
-async def told(story: Story, gang: str) -> dict[str, tuple[str, str, str]]:
+async def told(database_url: str, gang: str) -> dict[str, tuple[str, str, str]]:
     """Give pod -> cause, who and why of its losses, as `gang-extender history --decisions` prints them."""
     command = [sys.executable, "-m", "extender", "history", f"default/{gang}", "--decisions"]
-    command += ["-o", "json", "--server", story.service.url]
+    command += ["-o", "json", "--database-url", database_url]
     done = await asyncio.to_thread(subprocess.run, command, cwd=ROOT, capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
     lines = msgspec.json.decode(done.stdout)
@@ -46,7 +49,9 @@ async def told(story: Story, gang: str) -> dict[str, tuple[str, str, str]]:
     }
 
 
-async def test_history_tells_who_took_a_member_away(story: Story, controllers: None) -> None:
+async def test_history_tells_who_took_a_member_away(
+    story: Story, controllers: None, database_url: str
+) -> None:
     """Drained, tainted away, its node deleted, preempted by kube-scheduler: four causes, none of them ours."""
     nodes = ("drained", "tainted", "deleted", "wanted")
     await story.create(
@@ -58,7 +63,8 @@ async def test_history_tells_who_took_a_member_away(story: Story, controllers: N
         assert set(on) == set(nodes)
         await story.until_fact("GangSatisfied")
 
-        await story.kubectl("drain", "drained", "--force", "--ignore-daemonsets", "--timeout=60s")
+        selector = "--pod-selector=gang-extender.dev/pod-group=g"
+        await story.kubectl("drain", "drained", "--force", selector, "--timeout=60s")
         await story.kubectl("taint", "node", "tainted", "broken=yes:NoExecute")
         await story.kubectl("delete", "node", "deleted")
         # An ordinary pod of higher priority that fits nowhere else; the profile of ordinary pods preempts by itself.
@@ -72,7 +78,8 @@ async def test_history_tells_who_took_a_member_away(story: Story, controllers: N
             return (await story.bound()).get("boss") == "wanted"
 
         await story.until(boss_runs)
-    losses = {node: (await told(story, "g"))[on[node]] for node in nodes}
+    lost = await told(database_url, "g")
+    losses = {node: lost[on[node]] for node in nodes}
     assert {node: cause for node, (cause, _, _) in losses.items()} == {
         "drained": "evicted",
         "tainted": "evicted",
