@@ -36,9 +36,8 @@ MISMATCH = "TemplateMismatch"
 EXPLAINED = "PlacementExplained"
 NOTICES_PER_TREE_MAX = 100  # pods of one tree that get an Event of their own per change of reason
 NO_HOLDUPS: Final[Mapping[RootUid, str]] = {}
-REST_PER_WRITE = (
-    2  # thousands of reasons that change at once are no reason to keep the API server busy
-)
+# Thousands of reasons that change at once are no reason to keep the API server busy.
+REST_PER_WRITE = 2
 REST_MS_MAX = 100
 SETTLED_MS = 1_000  # a reason that stands shorter is not told: objects of a tree come one by one
 

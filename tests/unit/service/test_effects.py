@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -236,6 +237,29 @@ async def test_waiting_pods_are_told_why(how):
         assert {(n.reason, n.message) for n in told} == {
             ("FailedScheduling", "gang default/g: no room for its minimum")
         }
+
+
+async def test_a_burst_of_reasons_takes_a_third_of_the_time(monkeypatch):
+    """Each write takes 10 ms here, after all but the last one the reporter rests for 20."""
+    rests: list[float] = []
+
+    async def rested(seconds: float) -> None:
+        rests.append(seconds)
+
+    only = SimpleNamespace(Queue=asyncio.Queue, sleep=rested)
+    monkeypatch.setattr("extender.service.reporting.asyncio", only)
+    gangs = [gang for n in range(5) for gang in gated(f"g{n}", pods=17)]
+    async with await leading(*gangs) as stage:
+
+        def slow(verb: str, _: str) -> None:
+            if verb == "set_conditions":
+                stage.clock.advance(0.010)
+
+        stage.cluster.fault = slow
+        await stage.settled()
+        stage.start(stage.reporter.run())
+        await until(lambda: len(stage.cluster.did("set_conditions")) == 5, "all told")
+    assert rests == pytest.approx([0.020] * 4)
 
 
 async def test_the_newest_reason_wins_over_a_late_retry():
