@@ -4,8 +4,8 @@ The rules (SPEC E-11, P15, issue 5):
 
 - A victim counts as gone when the view does not show it any more: deleted, or ended by itself. Which of
   the two is recorded; for the room it is the same.
-- A unit is *begun* when one of its pods was asked to go. A unit that was begun goes whole, whatever happens
-  to the preemption: half a gang is of no use to anybody. A unit that was not begun is spared as soon as
+- A unit is *begun* when one of its pods was asked to go, by us or (for a lone pod) by kube-scheduler. A unit that
+  was begun goes whole, whatever happens to the preemption: half a gang is of no use to anybody. A unit that was not begun is spared as soon as
   the preemption ends.
 - Preemptor deleted (its group, its pod, or all members that room is held for), or its tree broken: abandoned.
 - A better offer: the tree fits while units have not begun. It is admitted there, they are spared.
@@ -89,7 +89,7 @@ def decide_evictions(
     drafts: list[Draft] = []
     for preemption in state.preemptions.values():
         gone = [v for v in preemption.victims.values() if _is_gone(view, v)]
-        drafts += [known.draft(preemption, _gone_fact(preemption, v, known)) for v in gone]
+        drafts += [known.draft(preemption, _gone_fact(view, preemption, v, known)) for v in gone]
         if preemption.ended:
             continue
         end = _end(view, state, forest, preemption, gone, known)
@@ -103,11 +103,15 @@ def _is_gone(view: ClusterView, victim: Victim) -> bool:
     return pod is None or pod.node != victim.node
 
 
-def _gone_fact(preemption: Preemption, victim: Victim, known: Knowledge) -> VictimEvicted:
-    asked = known.asked.get(victim.uid)
+def _gone_fact(
+    view: ClusterView, preemption: Preemption, victim: Victim, known: Knowledge
+) -> VictimEvicted:
+    asked, end = known.asked.get(victim.uid), view.ends.get(victim.uid)
     how: EvictionHow
     if asked is not None:
         how = asked.how
+    elif end is not None and end.cause == "preempted":
+        how = "deleted"  # by kube-scheduler, which evicts for a lone pod itself, on the node that it gets
     elif victim.uid in known.seen:
         how = "ended"
     elif preemption.epoch == known.epoch:

@@ -108,7 +108,9 @@ async def test_a_gang_that_needs_a_rack_clears_one(story: Story) -> None:
     events = (await story.api.get("/apis/events.k8s.io/v1/namespaces/default/events"))["items"]
     path = "/apis/gang-extender.dev/v1alpha1/namespaces/default/podgroups/hi"
     uid = (await story.api.get(path))["metadata"]["uid"]  # events of earlier stories may come late
-    told = [e for e in events if e["reason"] == "Preempted" and e["related"]["uid"] == uid]
+    told = [
+        e for e in events if e["reason"] == "Preempted" and e.get("related", {}).get("uid") == uid
+    ]
     assert {f"default/{e['regarding']['name']}" for e in told} == victims
     assert told[0]["related"]["name"] == "hi"
     assert f"PodGroup default/hi (priority {HIGH}) needs the room" in told[0]["note"]

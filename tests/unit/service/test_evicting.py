@@ -9,6 +9,7 @@ import asyncio
 
 import pytest
 
+from extender.core.decisions.victims import Candidate
 from extender.core.errors import BindRefused, ClusterUnavailable
 from extender.core.events import (
     GangAdmitted,
@@ -334,6 +335,29 @@ async def test_a_better_offer_lets_a_begun_unit_go_whole():
         await stage.settled()
         assert set(evicted(stage)) == {"default/low-0", "default/low-1"}
         assert [f.how for f in stage.facts(VictimEvicted)] == ["deleted", "deleted"]
+        assert not stage.leader.acknowledged.preemptions
+
+
+async def test_a_unit_that_kube_scheduler_began_goes_whole():
+    """It evicts for a lone pod itself, and binds it before we have asked anybody: the rest of the gang goes too."""
+    vip = a_pod("vip", requests=ONE, priority=100)
+    room = [a_node(name, gpu=1) for name in ("n0", "n1")]
+    async with Stage(*room, *lows("n0", "n1"), vip) as stage:
+        await stage.lead()
+        await stage.one_pass()
+        offered = [Candidate(node="n0", victims=(stage.cluster.pod("low-0").uid,))]
+        await stage.scheduling.preempt(stage.cluster.pod("vip"), offered)
+        stage.cluster.change_pod("low-0", doomed="PreemptionByScheduler")
+        stage.cluster.delete_pod("low-0")
+        stage.cluster.change_pod("vip", node="n0")
+        await stage.one_pass()
+        assert [f.how for f in stage.facts(VictimEvicted)] == ["deleted"]
+        assert stage.facts(PreemptionCompleted)
+        stage.start(stage.admission.evictor.run())
+        await asked(stage, "low-1")
+        stage.cluster.delete_pod("low-1")
+        await stage.settled()
+        assert {f.pod for f in stage.facts(VictimEvicted)} == {"default/low-0", "default/low-1"}
         assert not stage.leader.acknowledged.preemptions
 
 
