@@ -120,10 +120,22 @@ class Kubelet:
                 "phase": "Running",
                 "conditions": [{"type": kind, "status": "True"} for kind in ready],
             }
-        # The uid stops the patch from hitting a pod of the same name that came afterwards.
-        body = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}
-        path = f"/api/v1/namespaces/{namespace}/pods/{name}/status"
-        await self._insist(lambda: self._api.patch(path, body, "strategic"))
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        await self._insist(lambda: self._change_pending(path, pod["metadata"]["uid"], status))
+
+    async def _change_pending(self, path: str, uid: str, status: Object) -> Object:
+        """Write a status, unless the pod has ended meanwhile: no kubelet brings it back to life."""
+        while True:
+            now = await self._api.get(path)
+            if now["metadata"]["uid"] != uid or now["status"].get("phase") != "Pending":
+                return now
+            seen = {"uid": uid, "resourceVersion": now["metadata"]["resourceVersion"]}
+            body = {"metadata": seen, "status": status}
+            try:
+                return await self._api.patch(f"{path}/status", body, "strategic")
+            except ApiError as refused:
+                if refused.status != 409:
+                    raise
 
     async def _end(self, pod: Object) -> None:
         metadata = pod["metadata"]
