@@ -110,7 +110,7 @@ def _gone_fact(
     how: EvictionHow
     if asked is not None:
         how = asked.how
-    elif end is not None and end.cause == "preempted":
+    elif preemption.kind == "Pod" and end is not None and end.cause == "preempted":
         how = "deleted"  # by kube-scheduler, which evicts for a lone pod itself, on the node that it gets
     elif victim.uid in known.seen:
         how = "ended"
