@@ -255,12 +255,14 @@ def test_sums_are_those_of_the_pods(events):
     found = picture(state, ALL)
     members = [(m.uid, m.node, m.state) for g in found.gangs for m in g.members]
     promised = [(m.uid, m.node, m.state) for p in found.preemptions for m in p.promised]
-    assert sorted(members + promised) == sorted(
+    vacant = [v for root in state.roots.values() for v in root.vacant.values()]
+    kept = [(v.uid, v.node, "kept") for v in vacant]  # of who is a member no more
+    assert sorted(members + promised + kept) == sorted(
         (p.uid, n.node, p.state) for n in found.nodes for p in n.pods
     )
     assert found.totals.reserved == sum(len(r.held) for r in state.roots.values())
     for node in found.nodes:
-        for kind in ("reserved", "bound", "promised"):
+        for kind in ("reserved", "bound", "promised", "kept"):
             cpu = sum(p.requests.get("cpu", 0) for p in node.pods if p.state == kind)
             assert getattr(node, kind).get("cpu", 0) == cpu
 
