@@ -40,12 +40,35 @@ def vacancies_against(
         priority: Of who asks; who has a higher one is not kept out.
         root_uid: Of who asks; a tree is not kept out of its own room.
     """
+    for vacancy in _against(state, node, priority=priority, root_uid=root_uid):
+        if not _occupied(view, vacancy):
+            yield vacancy
+
+
+def kept_from(
+    view: ClusterView,
+    state: ReservationState,
+    node: NodeName,
+    *,
+    priority: int,
+    root_uid: RootUid | str,
+) -> Iterator[Mapping[str, int]]:
+    """Give what vacancies take from a pod that kube-scheduler offers a node, one mapping for each.
+
+    One whose lost member is still there takes nothing beside it; but it counts, so that the pod is judged by
+    what we see: kube-scheduler may have heard of the end before us.
+
+    Args: as `vacancies_against`.
+    """
+    for vacancy in _against(state, node, priority=priority, root_uid=root_uid):
+        yield {} if _occupied(view, vacancy) else vacancy.requests
+
+
+def _against(
+    state: ReservationState, node: NodeName, *, priority: int, root_uid: RootUid | str
+) -> Iterator[Vacancy]:
     for vacancy in state.vacant_on.get(node, NO_VACANCIES).values():
-        if (
-            vacancy.root_uid != root_uid
-            and vacancy.priority >= priority
-            and not _occupied(view, vacancy)
-        ):
+        if vacancy.root_uid != root_uid and vacancy.priority >= priority:
             yield vacancy
 
 

@@ -15,7 +15,7 @@ import msgspec
 from extender.core.decisions.holds import claimants, has_evicted, held_beyond_victims, room_made_on
 from extender.core.decisions.requests import foreign_gates
 from extender.core.decisions.rows import NO_HOLDS
-from extender.core.decisions.vacancies import vacancies_against
+from extender.core.decisions.vacancies import kept_from
 from extender.core.groups import Forest, Tree
 from extender.core.ids import GroupKey, NodeName, PodUid
 from extender.core.planner.placement import EVICTING, GIVEN
@@ -286,8 +286,7 @@ def _held_against(
             yield reservation.requests
     for preemption in claimants(state, name, priority=pod.priority, root_uid=pod.uid, lower=lower):
         yield held_beyond_victims(view, preemption, name)
-    for vacancy in vacancies_against(view, state, name, priority=pod.priority, root_uid=pod.uid):
-        yield vacancy.requests
+    yield from kept_from(view, state, name, priority=pod.priority, root_uid=pod.uid)
 
 
 def decide_prioritize(

@@ -306,6 +306,15 @@ def test_the_time_begins_when_its_grace_period_ends():
         assert [p.pod for p in found.going] == awaited, name
 
 
+@pytest.mark.parametrize(("priority", "passes"), [(PRIORITY, False), (PRIORITY + 1, True)])
+def test_kube_scheduler_may_know_of_the_end_before_us(priority, passes):
+    """It offers a node that is full as we see it, because it has seen the lost member go: the room is held already."""
+    scene = Scene()
+    scene.cluster.change_pod("g-0", deleting=True, deletes_us=30_000_000)
+    scene.decide(at(5))
+    assert bool(scene.filter(priority).passed) is passes
+
+
 def test_a_member_bound_past_us_is_a_replacement_too():
     """The gang has its member, whoever bound it."""
     scene = Scene()
