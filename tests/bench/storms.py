@@ -41,10 +41,9 @@ SAME_WAIT = "no extender, the same members wait at the same gate"
 ECHO = "an extender in Go that only answers, the same members wait at the same gate"
 MARKER = "marker-resource"
 MANY = "as many nodes scored as without us"  # percentageOfNodesToScore is left to kube-scheduler
-FEW = "a twentieth of the nodes scored"
 SCOPES = (
     MARKER,
-    f"{MARKER}, {FEW}",
+    f"{MARKER}, {MANY}",
     "contended-resource",
     f"contended-resource, {MANY}",
     "everything",
@@ -215,17 +214,14 @@ def in_scope(name: str) -> Side:
 def scope_config(url: str, name: str) -> dict[str, Any]:
     scope, _, variant = name.partition(", ")
     config = shipped_config(url, f"scopes/{scope}")
-    ordinary = config["profiles"][0]
     if variant == MANY:
-        del ordinary["percentageOfNodesToScore"]
-    elif variant == FEW:
-        ordinary["percentageOfNodesToScore"] = 5
+        del config["profiles"][0]["percentageOfNodesToScore"]
     return config
 
 
 def same_profiles(url: str) -> dict[str, Any]:
     """Configure no extender, and the profile of the members all the same: they wait in kube-scheduler's own queue."""
-    return {"profiles": shipped_config(url)["profiles"]}
+    return {"profiles": scope_config(url, f"{MARKER}, {MANY}")["profiles"]}
 
 
 def echo_of(scope: str) -> str:
