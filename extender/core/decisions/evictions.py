@@ -5,8 +5,8 @@ The rules (SPEC E-11, P15, issue 5):
 - A victim counts as gone when the view does not show it any more: deleted, or ended by itself. Which of
   the two is recorded; for the room it is the same.
 - A unit is *begun* when one of its pods was asked to go, by us or (for a lone pod) by kube-scheduler. A unit that
-  was begun goes whole, whatever happens to the preemption: half a gang is of no use to anybody. A unit that was not begun is spared as soon as
-  the preemption ends.
+  was begun goes whole, whatever happens to the preemption: half a gang is of no use to anybody. A unit that was
+  not begun is spared as soon as the preemption ends.
 - Preemptor deleted (its group, its pod, or all members that room is held for), or its tree broken: abandoned.
 - A better offer: the tree fits while units have not begun. It is admitted there, they are spared.
 - Victims that refuse to go are told of, never evicted around: neither are others chosen, nor is the hold
