@@ -7,12 +7,16 @@ import contextlib
 import functools
 import gc
 import logging
+import os
 import signal
+import socket
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
+import uvloop
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.cluster import api
@@ -26,18 +30,20 @@ from extender.cluster.shapes import pod_of
 from extender.core.errors import BadInput, SchemaOutdated
 from extender.core.events import DriftFound, Event, HistoryTruncated
 from extender.core.pods import Pod
-from extender.http.audit import ReadApi
+from extender.http.apart import Apart, answering
+from extender.http.audit import AuditApi
 from extender.http.events import EventsApi
 from extender.http.fleet import FleetApi
 from extender.http.forwarding import Forwarder
+from extender.http.gangs import GangsApi
 from extender.http.health import Probes
 from extender.http.planning import PlanApi
 from extender.http.reports import ReportApi
 from extender.http.scheduler import SchedulerVerbs
 from extender.http.server import Parts, application, listen
-from extender.http.state import StateApi
+from extender.http.state import NodesApi, PastNodesApi, StateApi
 from extender.service.admission import Admission
-from extender.service.aside import Aside
+from extender.service.aside import NICE, Aside
 from extender.service.asof import AsOf
 from extender.service.barriers import Barriers
 from extender.service.clock import SystemClock
@@ -49,6 +55,8 @@ from extender.service.fleet import Fleet
 from extender.service.leading import Leader
 from extender.service.lease import Identity
 from extender.service.noting import Noter
+from extender.service.pacing import Pace
+from extender.service.planning import begin_worker
 from extender.service.ports import Clock, Cluster, ControlPlane
 from extender.service.projecting import Projector
 from extender.service.protection import Protector
@@ -69,7 +77,7 @@ from extender.store.mentions import PostgresMentions
 from extender.store.projection import SETTINGS as PROJECTING
 from extender.store.projection import TIMEOUT_S, PostgresProjection
 from extender.store.report_reader import PostgresReportReader
-from extender.telemetry import METRICS
+from extender.telemetry import METRICS, set_up_logging
 
 log = logging.getLogger(__name__)
 
@@ -266,21 +274,21 @@ class Service:
         self.forwarder = Forwarder(writer, settings)
         verbs = SchedulerVerbs(self.scheduling, self.leader, read_wire_pod, self.forwarder)
         probes = Probes(self.scheduling, self.leader)
-        feed = Feed(opened.log, opened.audit)
+        self.apart = Apart(functools.partial(answer_questions, settings, opened.url))
         self.aside = Aside()
         plan_aside = functools.partial(self.aside.run, planned)
         questions = (
-            ReadApi(opened.audit, opened.inputs, self.leader),
-            EventsApi(opened.audit, feed),
-            StateApi(opened.as_of, seen),
-            ReportApi(opened.reports, clock),
+            self.apart,
+            GangsApi(opened.audit, opened.inputs, self.leader),
+            NodesApi(seen, self.apart.fetch),
             PlanApi(WhatIf(seen, writer, self.barriers, clock, plan_aside).plan),
             FleetApi(Fleet(seen), self.leader),
         )
-        self.app = application(Parts(verbs, probes, questions, feed), settings)
+        self.app = application(Parts(verbs, probes, questions, self.apart.stop), settings)
 
     async def run(self, stopping: asyncio.Event, on_listening: Callable[[], None]) -> None:
         """Serve until `stopping`; a loop that ends by itself ends the service with its fault."""
+        self.apart.open()
         runner = await listen(self.app, self.settings)
         on_listening()
         await self.cluster.start()
@@ -298,6 +306,7 @@ class Service:
             asyncio.create_task(self.publisher.run(), name="publisher"),
             asyncio.create_task(self.noter.run(), name="noter"),
             asyncio.create_task(self.projector.run(), name="projector"),
+            asyncio.create_task(self.apart.run(), name="questions"),
         }
         if self.features is not None:
             loops.add(asyncio.create_task(self.features.run(), name="features"))
@@ -316,6 +325,7 @@ class Service:
             for task in loops:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
+            await self.apart.close()
             self.aside.stop()
             self.admission.planner.stop()
             self.admission.endings.stop()
@@ -335,6 +345,33 @@ class Service:
                 return
             await asyncio.sleep(LOOK_S)
             waited_s = asyncio.get_running_loop().time() - began_s
+
+
+def answer_questions(settings: Settings, url: str, listening: socket.socket, service: int) -> None:
+    """Be the process that answers what the log alone can answer; ends with the service, or at SIGTERM."""
+    begin_worker(service)
+    os.nice(NICE)
+    Pace.alone()
+    set_up_logging(settings.log_level, sys.stdout)
+    uvloop.run(_answer_questions(url, listening))
+
+
+async def _answer_questions(url: str, listening: socket.socket) -> None:
+    reading, clock = create_reading_engine(url), SystemClock()
+    audit, checkpoints = PostgresAuditReader(reading), PostgresCheckpoints(reading)
+    async with PostgresEventLog(url) as looking, PostgresEventLog(url) as followed:
+        feed, as_of = Feed(followed, audit), AsOf(looking, checkpoints, audit, clock)
+        parts = (
+            AuditApi(audit, PostgresDecisionInputs(reading)),
+            EventsApi(audit, feed),
+            StateApi(as_of),
+            PastNodesApi(as_of),
+            ReportApi(PostgresReportReader(reading), clock),
+        )
+        gc.collect()
+        gc.freeze()
+        await answering(parts, listening, feed.stop)
+    await reading.dispose()
 
 
 def read_wire_pod(body: bytes) -> Pod:

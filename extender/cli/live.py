@@ -13,7 +13,7 @@ import typer
 from extender import settings as settings_module
 from extender.cli.output import Output, complain, print_table, print_value
 from extender.core.errors import BadInput
-from extender.http.audit import GangLine
+from extender.http.gangs import GangLine
 
 T = TypeVar("T")
 Server = Annotated[str | None, typer.Option(help="URL of the service; else GANG_EXTENDER_SERVER.")]

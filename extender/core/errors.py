@@ -23,6 +23,10 @@ class Busy(ExtenderError):
     """Too much is asked at once; answer 503, the asker tries again."""
 
 
+class Unanswered(ExtenderError):
+    """Who answers questions is not there just now; answer 503, the asker tries again."""
+
+
 class BadQuantity(BadInput):
     """A resource quantity is not one Kubernetes would accept."""
 

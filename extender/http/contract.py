@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 from aiohttp import web
 
-from extender.http import audit, events, fleet, planning, reports, state
+from extender.http import audit, events, fleet, gangs, planning, reports, state
 from extender.http.openapi import Operation, document
 
 # Modules with routes under /v1; each has its own tuple OPERATIONS.
 OPERATIONS: tuple[Operation, ...] = (
+    *gangs.OPERATIONS,
     *audit.OPERATIONS,
     *events.OPERATIONS,
     *planning.OPERATIONS,

@@ -14,6 +14,7 @@ from extender.core.errors import (
     HistoryGone,
     NotFound,
     StoreUnavailable,
+    Unanswered,
 )
 
 
@@ -33,6 +34,14 @@ def problem(status: int, title: str, detail: str) -> web.Response:
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+KNOWN: tuple[tuple[type[ExtenderError], int, str], ...] = (  # the first that fits
+    (NotFound, 404, "Not found"),
+    (HistoryGone, 409, "Not in the log"),
+    (BadInput, 400, "Bad input"),
+    (StoreUnavailable, 503, "The event store does not answer"),
+    (Busy, 503, "Too much is asked at once"),
+    (Unanswered, 503, "Questions are not answered now"),
+)
 
 
 @web.middleware
@@ -40,17 +49,10 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     """Turn faults into answers; what is not ours becomes a 500 with a log line by aiohttp."""
     try:
         return await handler(request)
-    except NotFound as error:
-        return problem(404, "Not found", str(error))
-    except HistoryGone as error:
-        return problem(409, "Not in the log", str(error))
-    except BadInput as error:
-        return problem(400, "Bad input", str(error))
-    except StoreUnavailable as error:
-        return problem(503, "The event store does not answer", str(error))
-    except Busy as error:
-        return problem(503, "Too much is asked at once", str(error))
     except ExtenderError as error:
+        for kind, status, title in KNOWN:
+            if isinstance(error, kind):
+                return problem(status, title, str(error))
         return problem(500, type(error).__name__, str(error))
     except web.HTTPException as error:
         if error.status < 400 or request.path.startswith("/scheduler/"):  # noqa: PLR2004 -- redirects

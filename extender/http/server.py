@@ -6,6 +6,7 @@ closes first shows up as EOF, and that as a SchedulerError on a pod (EXTENDER 1.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -16,7 +17,6 @@ from extender.http.errors import problems
 from extender.http.health import Probes
 from extender.http.scheduler import SchedulerVerbs
 from extender.http.ui import Ui
-from extender.service.feed import Feed
 from extender.settings import Settings
 
 KEEPALIVE_S = 120.0
@@ -36,7 +36,7 @@ class Parts(msgspec.Struct, frozen=True):
     verbs: SchedulerVerbs
     probes: Probes
     questions: tuple[Routed, ...]  # everything under /v1
-    feed: Feed
+    end_streams: Callable[[], None]  # called when the end begins
 
 
 def application(parts: Parts, settings: Settings) -> web.Application:
@@ -48,7 +48,7 @@ def application(parts: Parts, settings: Settings) -> web.Application:
         app.add_routes(part.routes())
 
     async def end_streams(_: web.Application) -> None:
-        parts.feed.stop()
+        parts.end_streams()
 
     app.on_shutdown.append(end_streams)
     app.on_response_prepare.append(parts.probes.send_away)

@@ -1,10 +1,14 @@
 """`/v1/state` and `/v1/nodes/{name}`: the state as it is and as it was.
 
 A moment of the past has one answer for ever, so answers carry an ETag of the log's hash there, and
-`X-Log-Position` says as of which position they are.
+`X-Log-Position` says as of which position they are. What the log says of a node is one handler's,
+`PastNodesApi`; another, `NodesApi`, adds what the cluster shows of it now.
 """
 
 from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
 
 import msgspec
 from aiohttp import web
@@ -22,12 +26,30 @@ from extender.service.stateview import NodeAt, Scope, scope_of
 PARAMETERS = {"at", "diff", "node", "domain", "namespace"}
 
 
+KNOWN = "Gang-Extender-Known"  # on a question: the cluster has the node, whether the log heard of it or not
+
+
 class NodeAnswer(msgspec.Struct, kw_only=True):
     """A node as gangs had it, and beside it what the cluster shows now when now is asked for."""
 
     state: StateAt
     node: NodeAt | None  # None: nothing of a gang was there
     live: LiveNode | None  # None: the past was asked for, or the cluster has no such node
+
+
+class _Past(msgspec.Struct, kw_only=True):
+    """The same as the log alone tells it, to be added to."""
+
+    state: msgspec.Raw
+    node: NodeAt | None
+
+
+class _Answered(msgspec.Struct, kw_only=True):
+    """The same again, with what was added."""
+
+    state: msgspec.Raw
+    node: NodeAt | None
+    live: LiveNode
 
 
 AT = Parameter(
@@ -68,23 +90,14 @@ OPERATIONS = (
 
 
 class StateApi:
-    """Handlers.
+    """Handler of the whole state, and of parts of it."""
 
-    Args:
-        as_of: Answers from the log.
-        cluster: What is there now; None where nothing shows it.
-    """
-
-    def __init__(self, as_of: AsOf, cluster: Cluster | None = None) -> None:
+    def __init__(self, as_of: AsOf) -> None:
         self._as_of = as_of
-        self._cluster = cluster
 
     def routes(self) -> list[web.RouteDef]:
         """Name the resources."""
-        return [
-            web.get("/v1/state", self.state),
-            web.get("/v1/nodes/{name}", self.node),
-        ]
+        return [web.get("/v1/state", self.state)]
 
     async def state(self, request: web.Request) -> web.Response:
         """Give reservations, bound members and pending trees as they were at `at`; with `diff` what changed."""
@@ -95,17 +108,67 @@ class StateApi:
             return _answer(request, difference)
         return _answer(request, await self._as_of.state(query.get("at", ""), scope))
 
+
+class PastNodesApi:
+    """Handler of a node: what the log alone can answer."""
+
+    def __init__(self, as_of: AsOf) -> None:
+        self._as_of = as_of
+
+    def routes(self) -> list[web.RouteDef]:
+        """Name the resources."""
+        return [web.get("/v1/nodes/{name}", self.node)]
+
     async def node(self, request: web.Request) -> web.Response:
-        """Give what gangs have of a node, or had at `at`; now also what the cluster shows of it."""
+        """Give what gangs have of a node, or had at `at`."""
         query = _checked(known(request, {"at"}))
         name = NodeName(request.match_info["name"])
         checked_text(name, "node")
-        view = self._cluster.view() if "at" not in query and self._cluster is not None else None
-        there = view is not None and name in view.nodes
+        there = KNOWN in request.headers
         state = await self._as_of.state(query.get("at", ""), Scope(node=name), known=there)
         node = next((n for n in state.nodes if n.node == name), None)
-        live = live_node(view, name, node) if view is not None else None
-        return _answer(request, NodeAnswer(state=state, node=node, live=live))
+        return _answer(request, NodeAnswer(state=state, node=node, live=None))
+
+
+class NodesApi:
+    """Handler of a node as it is now.
+
+    Args:
+        cluster: What is there now.
+        past: Gives the answer of `PastNodesApi` to the same question, with these headers in place of its own.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        past: Callable[[web.Request, Mapping[str, str]], Awaitable[web.Response]],
+    ) -> None:
+        self._cluster = cluster
+        self._past = past
+
+    def routes(self) -> list[web.RouteDef]:
+        """Name the resources."""
+        return [web.get("/v1/nodes/{name}", self.node)]
+
+    async def node(self, request: web.Request) -> web.Response:
+        """Give what gangs have of a node, or had at `at`; now also what the cluster shows of it."""
+        name = NodeName(request.match_info["name"])
+        if "at" in request.query or name not in self._cluster.view().nodes:
+            tag = request.headers.get("If-None-Match")
+            return await self._past(request, {} if tag is None else {"If-None-Match": tag})
+        answer = await self._past(request, {KNOWN: "true"})
+        if answer.status != HTTPStatus.OK or not isinstance(answer.body, bytes):
+            return answer
+        past = msgspec.json.decode(answer.body, type=_Past)
+        live = live_node(self._cluster.view(), name, past.node)
+        if live is None:
+            return answer
+        told = _Answered(state=past.state, node=past.node, live=live)
+        return web.Response(
+            body=msgspec.json.encode(told),
+            content_type="application/json",
+            headers={"X-Log-Position": answer.headers["X-Log-Position"]},
+        )
 
 
 def _checked(query: MultiMapping[str]) -> MultiMapping[str]:
@@ -129,12 +192,9 @@ def _answer(request: web.Request, value: StateAt | StateDiff | NodeAnswer) -> we
     else:
         moment = (value.state if isinstance(value, NodeAnswer) else value).as_of
         end, tag = moment, f'"{moment.hash[:16]}"'
-    headers = {"X-Log-Position": str(end.position)}
-    settled = not (isinstance(value, NodeAnswer) and value.live is not None)
-    if settled:
-        headers["ETag"] = tag
-        if tag in request.headers.get("If-None-Match", ""):
-            return web.Response(status=304, headers=headers)
+    headers = {"X-Log-Position": str(end.position), "ETag": tag}
+    if tag in request.headers.get("If-None-Match", ""):
+        return web.Response(status=304, headers=headers)
     return web.Response(
         body=msgspec.json.encode(value), content_type="application/json", headers=headers
     )

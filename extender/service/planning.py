@@ -110,7 +110,7 @@ class Planner:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
             for worker in multiprocessing.active_children():
-                worker.kill()  # nothing else is started this way
+                worker.kill()  # what else was started this way has been stopped before
 
 
 def _count(group: PlanGroup) -> tuple[int, int]:

@@ -1,7 +1,8 @@
 """A gang of 1,000 pods: ours, kube-scheduler's own gang, and as many ordinary pods.
 
 On 1,000 nodes also ours without the gate, so that its price is seen, and the three writes that a member costs
-without anybody who schedules: what writes them cannot be faster on the same machine.
+without anybody who schedules: what writes them cannot be faster on the same machine. Where pods come at 20/s no
+ordinary ones run beside them: each of those is bound before the next one is created.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tests.bench.stand import a_stand
 
 QPS: tuple[tuple[int, int] | None, ...] = ((5000, 5000), (200, 400), None)
 TARGETS = {(5000, 5000): "2 x", (200, 400): "3 x", None: "10 x"}
+SLOWLY = 20  # pods created per second, beside full speed
 SIDES = (OURS, NATIVE, ORDINARY)
 MORE = (*SIDES, UNGATED, WRITES)
 
@@ -30,9 +32,9 @@ def cases(scale: Scale) -> list[tuple[Case, Sequence[Side]]]:
     return [
         (
             Case(shape=gang, nodes=nodes, qps=qps, per_s=per_s, kubernetes=minor),
-            MORE if nodes == 1000 and not per_s else SIDES,
+            SIDES[:2] if per_s else MORE if nodes == 1000 else SIDES,
         )
-        for per_s in (0, 20)
+        for per_s in (0, SLOWLY)
         for nodes in (1000, 5000)
         for qps in QPS
     ]

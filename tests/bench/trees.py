@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 
 from tests.bench.figures import Figure, Scale
-from tests.bench.gang import QPS, TARGETS
+from tests.bench.gang import QPS, SLOWLY, TARGETS
 from tests.bench.race import Case, figures_of, foretell, keep, race
 from tests.bench.sides import NATIVE_TREES, ORDINARY, OURS, Shape, Side
 from tests.bench.stand import a_stand
@@ -31,8 +31,10 @@ def cases(scale: Scale) -> list[tuple[Case, Sequence[Side]]]:
         for nodes in (500, 1000)
         for shape in UPSTREAM
     ]
+    trees = Shape(trees=250, groups=2, pods=2)
     many = [
-        (Case(shape=Shape(trees=250, groups=2, pods=2), nodes=nodes, qps=qps), all_three)
+        (Case(shape=trees, nodes=nodes, qps=qps, per_s=per_s), both if per_s else all_three)
+        for per_s in (0, SLOWLY)
         for nodes in (1000, 5000)
         for qps in QPS
     ]

@@ -33,14 +33,15 @@ from extender.core.events import (
     VictimUnit,
 )
 from extender.core.ids import NIL_ROOT
-from extender.http.audit import ReadApi
+from extender.http.audit import AuditApi
 from extender.http.contract import OPERATIONS, Contract
 from extender.http.errors import problems
 from extender.http.events import EventsApi
 from extender.http.fleet import FleetApi
+from extender.http.gangs import GangsApi
 from extender.http.planning import PlanApi
 from extender.http.reports import ReportApi
-from extender.http.state import StateApi
+from extender.http.state import NodesApi, StateApi
 from extender.service.asof import AsOf
 from extender.service.audit import FactLine
 from extender.service.clock import SystemClock
@@ -54,6 +55,7 @@ from extender.store.report_reader import PostgresReportReader
 from tests.builders import a_gang, a_node
 from tests.fakes import Stage
 from tests.fakes_store import Script
+from tests.nodes_here import past_node
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
@@ -130,9 +132,11 @@ async def served(url, *objects):
         as_of = AsOf(log, PostgresCheckpoints(engine), reader, SystemClock())
         app = web.Application(middlewares=[problems])
         for part in (
-            ReadApi(reader, inputs, stage.leader),
+            AuditApi(reader, inputs),
+            GangsApi(reader, inputs, stage.leader),
             EventsApi(reader, feed),
-            StateApi(as_of, stage.cluster),
+            StateApi(as_of),
+            NodesApi(stage.cluster, past_node(as_of)),
             ReportApi(PostgresReportReader(engine), SystemClock()),
             PlanApi(no_plan),
             FleetApi(Fleet(stage.cluster), stage.leader),

@@ -15,10 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from extender.core.errors import ClusterUnavailable
 from extender.http import wire
-from extender.http.audit import ReadApi
+from extender.http.audit import AuditApi
 from extender.http.events import EventsApi
 from extender.http.fleet import FleetApi
 from extender.http.forwarding import Forwarder
+from extender.http.gangs import GangsApi
 from extender.http.health import Probes
 from extender.http.scheduler import SchedulerVerbs
 from extender.http.server import Parts, application
@@ -104,11 +105,12 @@ class Served:
                 SchedulerVerbs(stage.scheduling, stage.leader, read_wire_pod, self.forwarder),
                 Probes(stage.scheduling, stage.leader),
                 (
-                    ReadApi(reader, FakeDecisionInputs(stage.database), stage.leader),
+                    AuditApi(reader, FakeDecisionInputs(stage.database)),
+                    GangsApi(reader, FakeDecisionInputs(stage.database), stage.leader),
                     EventsApi(reader, feed),
                     FleetApi(Fleet(stage.cluster), stage.leader),
                 ),
-                feed,
+                feed.stop,
             ),
             stage.settings,
         )

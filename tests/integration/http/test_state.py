@@ -7,12 +7,13 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from extender.http.errors import problems
-from extender.http.state import StateApi
+from extender.http.state import NodesApi, StateApi
 from extender.service.asof import AsOf
 from extender.store.codec import chain, to_row
 from tests.builders import GPU, a_node, a_pod
 from tests.fakes import FakeClock, FakeCluster
 from tests.fakes_store import FakeAuditReader, FakeCheckpoints, FakeDatabase, FakeEventLog
+from tests.nodes_here import past_node
 from tests.stories import at_us, story
 
 
@@ -32,7 +33,8 @@ async def client():
         a_node("n1", gpu=8), a_node("idle", gpu=4), a_pod("alone", requests={GPU: 3}, node="n1")
     )
     app = web.Application(middlewares=[problems])
-    app.add_routes(StateApi(as_of, cluster).routes())
+    for part in (NodesApi(cluster, past_node(as_of)), StateApi(as_of)):
+        app.add_routes(part.routes())
     async with TestClient(TestServer(app)) as made:
         yield made
 

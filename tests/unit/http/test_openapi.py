@@ -13,7 +13,7 @@ from extender.http.contract import OPERATIONS
 from extender.http.openapi import FACTS, document
 from extender.http.planning import PlanApi
 from extender.http.reports import ReportApi
-from extender.http.state import StateApi
+from extender.http.state import PastNodesApi, StateApi
 from extender.service.audit import FactLine
 from extender.service.decisions import Decision
 from extender.service.telling import HistoryLine
@@ -31,7 +31,7 @@ async def test_every_route_is_in_the_document_and_the_other_way_round():
             if route.resource.canonical.startswith("/v1/") and route.method != "HEAD"
         }
     # built by the wiring alone: they need a process of their own, or the database
-    others = (PlanApi(None), StateApi(None), ReportApi(None, None))
+    others = (PlanApi(None), StateApi(None), PastNodesApi(None), ReportApi(None, None))
     routes |= {(route.method.lower(), route.path) for api in others for route in api.routes()}
     described = {(method, path) for path, found in DOCUMENT["paths"].items() for method in found}
     assert routes - {("get", "/v1/openapi.json")} == described

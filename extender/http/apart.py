@@ -1,0 +1,268 @@
+"""Questions that the log alone can answer go to a process of their own, so that no call of kube-scheduler waits for them.
+
+`Apart` is the side of the service: it has the other process running, sends each question there and the answer back,
+piece by piece. `answering` is the other side: an application with handlers that know no state but the database.
+
+The surprise: the listening socket belongs to the service and outlives who accepts on it. A question that comes while
+the other process starts waits in the socket's queue; one whose process dies before it answered is asked once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from multiprocessing.context import SpawnProcess
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+from yarl import URL
+
+from extender.core.errors import Unanswered
+from extender.http.errors import problems
+from extender.http.server import KEEPALIVE_S, Routed
+
+log = logging.getLogger(__name__)
+
+PATHS = (
+    "/v1/events",
+    "/v1/state",
+    "/v1/reports",
+    "/v1/reports/{name}",
+    "/v1/gangs/{namespace}/{name}/history",
+    "/v1/decisions/{id}",
+    "/v1/preemptions",
+)
+CARRIED = ("Accept", "If-None-Match", "Last-Event-ID")  # of a question
+NOT_CARRIED = frozenset(
+    {"connection", "content-length", "date", "keep-alive", "server", "transfer-encoding"}
+)
+WAITING = 512  # connections that may wait to be accepted
+SILENT_S = 60.0  # a statement takes five seconds at most, and a stream says something every ten
+WHOLE_BYTES = 64 * 1024  # an answer up to this size is sent in one piece
+WARM_S = 10.0  # after its start the service has other things to do, unless somebody asks
+PAUSE_FIRST_S, PAUSE_MAX_S = 0.5, 30.0  # before the other process is started again
+STEADY_S = 60.0  # one that ran for so long had not failed at once
+END_S = 2.0
+
+# What runs in the other process: given the socket to accept on, and the service's process id.
+Answering = Callable[[socket.socket, int], None]
+
+
+class Apart:
+    """Handlers of `PATHS`.
+
+    Args:
+        answering: A function of a module, called in the other process.
+    """
+
+    def __init__(self, answering: Answering) -> None:
+        self._answering = answering
+        self._listening: socket.socket | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._process: SpawnProcess | None = None
+        self._wanted = asyncio.Event()
+        self._stopped = False
+
+    def routes(self) -> list[web.RouteDef]:
+        """Name the resources."""
+        return [web.get(path, self.forward) for path in PATHS]
+
+    @property
+    def pid(self) -> int | None:
+        """Give the id of the process that answers; None while there is none."""
+        return self._process.pid if self._process is not None else None
+
+    def open(self) -> None:
+        """Begin to take questions; they wait until `run` has a process for them."""
+        self._listening = socket.create_server(("127.0.0.1", 0), backlog=WAITING)
+
+    async def run(self) -> None:
+        """Have the other process running, for ever: from the first question on, or from soon after the start."""
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(WARM_S):
+                await self._wanted.wait()
+        pause_s = PAUSE_FIRST_S
+        while True:
+            began_s = loop.time()
+            process = self._start()
+            await _end_of(process)
+            if self._stopped:
+                return
+            if loop.time() - began_s > STEADY_S:
+                pause_s = PAUSE_FIRST_S
+            log.warning(
+                "the process that answers questions has ended, another is started",
+                extra={"exit": process.exitcode, "in_s": pause_s},
+            )
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, PAUSE_MAX_S)
+
+    def _start(self) -> SpawnProcess:
+        assert self._listening is not None, "not opened"
+        self._process = multiprocessing.get_context("spawn").Process(
+            target=self._answering,
+            args=(self._listening, os.getpid()),
+            name="questions",
+            daemon=True,
+        )
+        self._process.start()
+        return self._process
+
+    def stop(self) -> None:
+        """Have the other process end its streams, and itself; open questions are answered until then."""
+        self._stopped = True
+        if self._process is not None and self._process.is_alive():
+            self._process.terminate()
+
+    async def close(self) -> None:
+        """Wait for its end, make it if need be, and free what it used."""
+        self.stop()
+        if self._process is not None:
+            await asyncio.to_thread(self._process.join, END_S)
+            self._process.kill()
+        if self._session is not None:
+            await self._session.close()
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
+
+    async def forward(self, request: web.Request) -> web.StreamResponse:
+        """Give the other process's answer, piece by piece.
+
+        Raises:
+            Unanswered: There is none.
+        """
+        headers = {name: request.headers[name] for name in CARRIED if name in request.headers}
+        async with self._asked(request, request.method, headers) as reply:
+            size = reply.content_length
+            if size is not None and size <= WHOLE_BYTES and request.method != "HEAD":
+                return await _whole(reply)
+            response = web.StreamResponse(status=reply.status, headers=_kept(reply))
+            response.content_length = size
+            await response.prepare(request)
+            if request.method != "HEAD":
+                await _pass_on(reply, response, request)
+            return response
+
+    async def fetch(self, request: web.Request, headers: Mapping[str, str]) -> web.Response:
+        """Give the other process's answer in one piece.
+
+        Args:
+            request: The question.
+            headers: Sent in place of the asker's own.
+
+        Raises:
+            Unanswered: There is no answer.
+        """
+        async with self._asked(request, "GET", headers) as reply:
+            return await _whole(reply)
+
+    @contextlib.asynccontextmanager
+    async def _asked(
+        self, request: web.Request, method: str, headers: Mapping[str, str]
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Ask, and ask once more when the process that was asked is not there any more."""
+        if self._listening is None:
+            raise Unanswered("this replica is stopping; ask another one")
+        self._wanted.set()
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=aiohttp.ClientTimeout(total=None, sock_read=SILENT_S),
+                auto_decompress=False,
+            )
+        host, port = self._listening.getsockname()
+        url = URL(f"http://{host}:{port}{request.raw_path}", encoded=True)
+        try:
+            try:
+                reply = await self._session.request(method, url, headers=headers)
+            except aiohttp.ServerDisconnectedError:
+                reply = await self._session.request(method, url, headers=headers)
+        except (aiohttp.ClientError, OSError) as error:
+            raise _unanswered(error) from error
+        async with reply:
+            yield reply
+
+
+def _kept(reply: aiohttp.ClientResponse) -> CIMultiDict[str]:
+    return CIMultiDict((k, v) for k, v in reply.headers.items() if k.lower() not in NOT_CARRIED)
+
+
+async def _whole(reply: aiohttp.ClientResponse) -> web.Response:
+    try:
+        body = await reply.read()
+    except (aiohttp.ClientError, OSError) as error:
+        raise _unanswered(error) from error
+    return web.Response(status=reply.status, headers=_kept(reply), body=body)
+
+
+async def _pass_on(
+    reply: aiohttp.ClientResponse, response: web.StreamResponse, request: web.Request
+) -> None:
+    """Send an answer piece by piece; one that breaks off breaks off for the asker as well."""
+    pieces = reply.content.iter_any()
+    while True:
+        try:
+            piece = await anext(pieces)
+        except StopAsyncIteration:
+            await response.write_eof()
+            return
+        except (aiohttp.ClientError, OSError) as error:
+            log.warning("an answer broke off", extra={"path": request.path, "error": str(error)})
+            if request.transport is not None:
+                request.transport.abort()  # no end of the answer: who reads it sees that it is cut
+            return
+        try:
+            await response.write(piece)
+        except ConnectionError:
+            return  # the asker has gone
+
+
+def _unanswered(error: Exception) -> Unanswered:
+    told = str(error) or type(error).__name__
+    return Unanswered(f"the process that answers questions does not: {told}; ask again in a moment")
+
+
+async def _end_of(process: SpawnProcess) -> None:
+    """Wait until a process is not there any more."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(process.sentinel, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(process.sentinel)
+    process.join()
+
+
+async def answering(
+    parts: Iterable[Routed], listening: socket.socket, before_end: Callable[[], None]
+) -> None:
+    """Answer questions on a socket until SIGTERM.
+
+    Args:
+        parts: The handlers.
+        listening: From the service.
+        before_end: Called first when the end is asked for; ends streams.
+    """
+    stopping = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
+    app = web.Application(middlewares=[problems])
+    for part in parts:
+        app.add_routes(part.routes())
+    runner = web.AppRunner(
+        app, access_log=None, keepalive_timeout=2 * KEEPALIVE_S, shutdown_timeout=END_S / 2
+    )
+    await runner.setup()
+    await web.SockSite(runner, listening).start()
+    await stopping.wait()
+    before_end()
+    await runner.cleanup()
