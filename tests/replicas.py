@@ -134,7 +134,7 @@ class RoundRobin:
                 )
             # a pod that is being deleted is no endpoint any more, and the next one of its name none yet
             self.misses |= dict.fromkeys(self.terminating, THRESHOLD)
-            self.ready = [r for r in self.replicas if self.misses[r] < THRESHOLD]
+            self.ready = [r for r in self.replicas if self.misses.get(r, THRESHOLD) < THRESHOLD]
             await asyncio.sleep(0.2)
 
     def refuse(self, writer, why):
