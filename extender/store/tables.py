@@ -168,7 +168,22 @@ PLACEMENT = sa.Table(
     sa.Index(
         "placement_reserved_idx", _UNTIL, _SINCE, postgresql_where=sa.text("kind = 'reserved'")
     ),
-    sa.Index("placement_open_idx", "root_uid", postgresql_where=sa.text("to_position IS NULL")),
+    # both, since a gang has a thousand that go on: a fact about one member must not read the others
+    sa.Index(
+        "placement_open_pod_idx",
+        "root_uid",
+        "pod_uid",
+        postgresql_where=sa.text("to_position IS NULL"),
+    ),
+    sa.Index(  # in the order of gx.kept_longest
+        "placement_kept_idx",
+        "root_uid",
+        "leaf",
+        "from_at_us",
+        sa.text('pod COLLATE "C"'),
+        sa.text('pod_uid COLLATE "C"'),
+        postgresql_where=sa.text("to_position IS NULL AND kind = 'kept'"),
+    ),
     postgresql_with={"fillfactor": "80"},
 )
 

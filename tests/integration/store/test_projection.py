@@ -14,6 +14,7 @@ from extender.core.events import (
     AssignmentRecord,
     GangAdmitted,
     GangRefused,
+    GangSatisfied,
     MemberLost,
     PodBound,
     PreemptionPlanned,
@@ -25,12 +26,12 @@ from extender.core.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.ids import PlanId, PodUid, Position
+from extender.core.ids import PlanId, PodUid, Position, RootUid
 from extender.core.state import EMPTY, evolve
 from extender.service.ports import Head
 from extender.service.replay import load_state, save_checkpoint
 from extender.store.checkpoints import PostgresCheckpoints
-from extender.store.codec import VERSIONS
+from extender.store.codec import EMPTY_CHAIN, VERSIONS
 from extender.store.engine import create_engine, our_faults
 from extender.store.event_log import PostgresEventLog
 from tests.histories import NODES, ROOTS, event_after, histories
@@ -52,6 +53,19 @@ PENDING = """
 SELECT c.root_uid, c.preemption, c.position, c.outcome IS NOT NULL AS ended, c.begun, c.evicted,
        array_agg(v.pod_uid ORDER BY v.pod_uid) FILTER (WHERE v.fate = 'going') AS victims
 FROM gx.preemption c LEFT JOIN gx.victim v USING (position) WHERE c.pending GROUP BY c.position
+"""
+# What this session has read of the placements and not reported yet: entries of their indexes, rows that were alive.
+READ = """
+SELECT sum(pg_stat_get_xact_tuples_returned(r))::integer AS entries,
+       sum(pg_stat_get_xact_tuples_fetched(r))::integer AS alive
+FROM (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = 'gx.placement'::regclass
+      UNION ALL SELECT 'gx.placement'::regclass) AS one_of (r)
+"""
+OTHERS = """
+INSERT INTO gx.placement (pod_uid, pod, root_uid, root, leaf, node, kind, plan, from_position, from_at_us, to_position)
+SELECT 'other-' || n, 'ns/other-' || n, 'root-' || n / 4, 'ns/root-' || n / 4, 'leaf', 'n' || n % 500, 'bound', '', 1, 1,
+       CASE WHEN n % 10 > 0 THEN 2 END
+FROM generate_series(1, 20000) n
 """
 
 
@@ -287,3 +301,56 @@ async def test_a_fact_of_the_future_is_not_guessed_at(projected, database_url):
     ):
         await connection.fetchval("SELECT gx.project(1, 1)")
     assert await connection.fetchval("SELECT position FROM gx.projection") == 0
+
+
+def gang_of(pods):
+    """Give the facts of a gang in stages, all of whose members are lost and replaced before it ends."""
+    return {
+        "bound": [admitted(*pods), *map(bound, pods), GangSatisfied(plan=PlanId("plan"), bound=1)],
+        "lost": [
+            MemberLost(
+                pod=f"ns/{pod}", uid=PodUid(pod), node=NODES[0], cause="deleted", room_until_us=1
+            )
+            for pod in pods
+        ],
+        "replaced": [bound(f"{pod}-again") for pod in pods],
+        "completed": [RootCompleted(why="deleted")],
+    }
+
+
+@pytest.mark.parametrize("others", ["none", "many"])
+async def test_what_is_read_grows_as_the_gang_and_not_as_its_square(database_url, others):
+    """Beside nothing, by plans that were made when the tables were empty, and beside many whose numbers are known."""
+    connection = await writing_connection(database_url)
+    state, chain = EMPTY, EMPTY_CHAIN
+
+    async def read_for(root_uid, members):
+        nonlocal state, chain
+        read = {}
+        for stage, facts in gang_of([f"{root_uid}-{n}" for n in range(members)]).items():
+            events = []
+            for fact in facts:
+                events.append(event_after(state, root_uid, fact))
+                state = evolve(state, events[-1])
+            chain, _ = await copy_events(connection, events, chain)
+            async with connection.transaction():  # in which nothing is reported
+                before = await connection.fetchrow(READ)
+                await connection.execute("SELECT gx.project($1, 1000)", state.position)
+                after = await connection.fetchrow(READ)
+            read[stage] = [new - old for new, old in zip(after, before, strict=True)]
+        return read
+
+    try:
+        if others == "many":
+            await connection.execute(OTHERS)
+            await connection.execute("VACUUM (ANALYZE) gx.placement")
+        await read_for(RootUid("first"), 2)
+        few = await read_for(RootUid("few"), 100)
+        many = await read_for(RootUid("many"), 400)
+    finally:
+        await connection.close()
+    for stage, (entries, alive) in few.items():
+        assert alive >= 100, stage
+        assert many[stage][1] < 6 * alive, stage
+        if stage != "replaced":  # passes over the kept rooms that ended in its own transaction
+            assert many[stage][0] < 6 * entries, stage

@@ -1,0 +1,27 @@
+-- A member is bound: its reservation ends and what it was for is known of the bound member too.
+CREATE OR REPLACE FUNCTION gx.project_bound(e gx.event, d json) RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $function$
+DECLARE
+    held gx.placement;
+    -- a variable, so that no plan takes the index of all that ever was reserved, which looks small while it is empty
+    reserved constant text := 'reserved';
+BEGIN
+    UPDATE gx.placement p
+    SET to_position = e.position, to_at_us = e.at_us, end_type = e.type, end_why = 'bound'
+    WHERE p.pod_uid = d ->> 'uid' AND p.root_uid = e.root_uid AND p.to_position IS NULL AND p.kind = reserved
+    RETURNING p.* INTO held;
+    IF NOT FOUND THEN  -- back with its node, or bound past us
+        SELECT p.* INTO held FROM gx.placement p
+        WHERE p.pod_uid = d ->> 'uid' AND p.root_uid = e.root_uid
+        ORDER BY p.from_position DESC LIMIT 1;
+    END IF;
+    UPDATE gx.placement p
+    SET to_position = e.position, to_at_us = e.at_us, end_type = e.type, end_why = 'replaced'
+    WHERE p.pod_uid = d ->> 'uid' AND p.root_uid = e.root_uid AND p.to_position IS NULL AND p.kind = 'bound';
+    INSERT INTO gx.placement (pod_uid, pod, root_uid, root, leaf, node, kind, plan, priority, extra, resources,
+                              from_position, from_at_us)
+    VALUES (d ->> 'uid', d ->> 'pod', e.root_uid, e.root, coalesce(d ->> 'group', ''), d ->> 'node', 'bound',
+            d ->> 'plan', held.priority, held.extra, held.resources, e.position, e.at_us);
+END
+$function$

@@ -1,0 +1,23 @@
+-- Begin the reservations of an admission or extension; a pod that this root held room for already holds the new one.
+CREATE OR REPLACE FUNCTION gx.project_reserved(e gx.event, d json) RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $function$
+DECLARE
+    -- asked of the fact once: each question parses all of it, which per assignment is the square of its size
+    plan text := d ->> 'plan';
+    priority bigint := (d ->> 'priority')::bigint;
+    shapes jsonb := (d -> 'shapes')::jsonb;
+BEGIN
+    PERFORM gx.project_end(
+        e, 'reserved', ARRAY(SELECT a ->> 'uid' FROM json_array_elements(d -> 'assignments') a), 'replaced'
+    );
+    INSERT INTO gx.placement (pod_uid, pod, root_uid, root, leaf, node, kind, plan, priority, extra, resources,
+                              from_position, from_at_us)
+    SELECT DISTINCT ON (a ->> 'uid')
+           a ->> 'uid', a ->> 'pod', e.root_uid, e.root, a ->> 'group', a ->> 'node', 'reserved', plan,
+           priority, coalesce((a ->> 'extra')::boolean, false),
+           shapes -> coalesce((a ->> 'shape')::integer, 0), e.position, e.at_us
+    FROM json_array_elements(d -> 'assignments') WITH ORDINALITY AS u (a, n)
+    ORDER BY a ->> 'uid', n DESC;
+END
+$function$
