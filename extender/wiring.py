@@ -7,16 +7,13 @@ import contextlib
 import functools
 import gc
 import logging
-import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
-import uvloop
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.cluster import api
@@ -30,33 +27,27 @@ from extender.cluster.shapes import pod_of
 from extender.core.errors import BadInput, SchemaOutdated
 from extender.core.events import DriftFound, Event, HistoryTruncated
 from extender.core.pods import Pod
-from extender.http.apart import Apart, answering
-from extender.http.audit import AuditApi
-from extender.http.events import EventsApi
+from extender.http.apart import Apart
 from extender.http.fleet import FleetApi
 from extender.http.forwarding import Forwarder
 from extender.http.gangs import GangsApi
 from extender.http.health import Probes
 from extender.http.planning import PlanApi
-from extender.http.reports import ReportApi
 from extender.http.scheduler import SchedulerVerbs
 from extender.http.server import Parts, application, listen
-from extender.http.state import NodesApi, PastNodesApi, StateApi
+from extender.http.state import NodesApi
 from extender.service.admission import Admission
-from extender.service.aside import NICE, Aside
+from extender.service.aside import Aside
 from extender.service.asof import AsOf
 from extender.service.barriers import Barriers
 from extender.service.clock import SystemClock
 from extender.service.drift import DriftWatch
 from extender.service.features import FeatureWatch
-from extender.service.feed import Feed
 from extender.service.fitting import WhatIf
 from extender.service.fleet import Fleet
 from extender.service.leading import Leader
 from extender.service.lease import Identity
 from extender.service.noting import Noter
-from extender.service.pacing import Pace
-from extender.service.planning import begin_worker
 from extender.service.ports import Clock, Cluster, ControlPlane
 from extender.service.projecting import Projector
 from extender.service.protection import Protector
@@ -77,13 +68,16 @@ from extender.store.mentions import PostgresMentions
 from extender.store.projection import SETTINGS as PROJECTING
 from extender.store.projection import TIMEOUT_S, PostgresProjection
 from extender.store.report_reader import PostgresReportReader
-from extender.telemetry import METRICS, set_up_logging
+from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
 
 TAKEN_WITHIN_S = 0.6  # a lease that was given back is taken by then, if there is another replica
 DRAIN_S = 3.0  # for as long callers may still come here: a Service needs a moment to hear of an end
 LOOK_S = 0.05
+# With the same search path: from another folder `-m` might find another extender.
+_START = "import sys; sys.path[:] = {path!r}; from extender.questions import main; main()"
+ANSWERING = (sys.executable, "-P", "-c", _START.format(path=sys.path), "gang-extender questions")
 
 
 class Store(msgspec.Struct):
@@ -274,7 +268,7 @@ class Service:
         self.forwarder = Forwarder(writer, settings)
         verbs = SchedulerVerbs(self.scheduling, self.leader, read_wire_pod, self.forwarder)
         probes = Probes(self.scheduling, self.leader)
-        self.apart = Apart(functools.partial(answer_questions, settings, opened.url))
+        self.apart = Apart(ANSWERING, opened.url, settings.log_level)
         self.aside = Aside()
         plan_aside = functools.partial(self.aside.run, planned)
         questions = (
@@ -345,33 +339,6 @@ class Service:
                 return
             await asyncio.sleep(LOOK_S)
             waited_s = asyncio.get_running_loop().time() - began_s
-
-
-def answer_questions(settings: Settings, url: str, listening: socket.socket, service: int) -> None:
-    """Be the process that answers what the log alone can answer; ends with the service, or at SIGTERM."""
-    begin_worker(service)
-    os.nice(NICE)
-    Pace.alone()
-    set_up_logging(settings.log_level, sys.stdout)
-    uvloop.run(_answer_questions(url, listening))
-
-
-async def _answer_questions(url: str, listening: socket.socket) -> None:
-    reading, clock = create_reading_engine(url), SystemClock()
-    audit, checkpoints = PostgresAuditReader(reading), PostgresCheckpoints(reading)
-    async with PostgresEventLog(url) as looking, PostgresEventLog(url) as followed:
-        feed, as_of = Feed(followed, audit), AsOf(looking, checkpoints, audit, clock)
-        parts = (
-            AuditApi(audit, PostgresDecisionInputs(reading)),
-            EventsApi(audit, feed),
-            StateApi(as_of),
-            PastNodesApi(as_of),
-            ReportApi(PostgresReportReader(reading), clock),
-        )
-        gc.collect()
-        gc.freeze()
-        await answering(parts, listening, feed.stop)
-    await reading.dispose()
 
 
 def read_wire_pod(body: bytes) -> Pod:

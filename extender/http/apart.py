@@ -1,7 +1,8 @@
 """Questions that the log alone can answer go to a process of their own, so that no call of kube-scheduler waits for them.
 
 `Apart` is the side of the service: it has the other process running, sends each question there and the answer back,
-piece by piece. `answering` is the other side: an application with handlers that know no state but the database.
+piece by piece. `answering` is the other side (extender/questions.py): an application with handlers that know no state
+but the database.
 
 The surprise: the listening socket belongs to the service and outlives who accepts on it. A question that comes while
 the other process starts waits in the socket's queue; one whose process dies before it answered is asked once more.
@@ -12,14 +13,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import multiprocessing
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from multiprocessing.context import SpawnProcess
+from asyncio.subprocess import PIPE, Process, create_subprocess_exec
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
 import aiohttp
+import msgspec
 from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
@@ -51,22 +52,32 @@ PAUSE_FIRST_S, PAUSE_MAX_S = 0.5, 30.0  # before the other process is started ag
 STEADY_S = 60.0  # one that ran for so long had not failed at once
 END_S = 2.0
 
-# What runs in the other process: given the socket to accept on, and the service's process id.
-Answering = Callable[[socket.socket, int], None]
+
+class Given(msgspec.Struct, frozen=True):
+    """What the other process reads from its standard input; the URL may hold a password."""
+
+    database_url: str
+    log_level: str
+    service: int  # process id; the other process ends with it
+    listening: int  # file descriptor of the socket to accept on
 
 
 class Apart:
     """Handlers of `PATHS`.
 
     Args:
-        answering: A function of a module, called in the other process.
+        command: Runs the other process.
+        database_url: For the other process.
+        log_level: For the other process.
     """
 
-    def __init__(self, answering: Answering) -> None:
-        self._answering = answering
+    def __init__(self, command: Sequence[str], database_url: str, log_level: str) -> None:
+        self._command = command
+        self._database_url = database_url
+        self._log_level = log_level
         self._listening: socket.socket | None = None
         self._session: aiohttp.ClientSession | None = None
-        self._process: SpawnProcess | None = None
+        self._process: Process | None = None
         self._wanted = asyncio.Event()
         self._stopped = False
 
@@ -92,42 +103,46 @@ class Apart:
         pause_s = PAUSE_FIRST_S
         while True:
             began_s = loop.time()
-            process = self._start()
-            await _end_of(process)
+            code = await (await self._start()).wait()
             if self._stopped:
                 return
             if loop.time() - began_s > STEADY_S:
                 pause_s = PAUSE_FIRST_S
             log.warning(
                 "the process that answers questions has ended, another is started",
-                extra={"exit": process.exitcode, "in_s": pause_s},
+                extra={"exit": code, "in_s": pause_s},
             )
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_MAX_S)
 
-    def _start(self) -> SpawnProcess:
+    async def _start(self) -> Process:
         assert self._listening is not None, "not opened"
-        self._process = multiprocessing.get_context("spawn").Process(
-            target=self._answering,
-            args=(self._listening, os.getpid()),
-            name="questions",
-            daemon=True,
-        )
-        self._process.start()
-        return self._process
+        number = self._listening.fileno()
+        given = Given(self._database_url, self._log_level, os.getpid(), number)
+        process = await create_subprocess_exec(*self._command, stdin=PIPE, pass_fds=(number,))
+        self._process = process
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(given))
+        process.stdin.close()
+        return process
 
     def stop(self) -> None:
         """Have the other process end its streams, and itself; open questions are answered until then."""
         self._stopped = True
-        if self._process is not None and self._process.is_alive():
-            self._process.terminate()
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
 
     async def close(self) -> None:
         """Wait for its end, make it if need be, and free what it used."""
         self.stop()
         if self._process is not None:
-            await asyncio.to_thread(self._process.join, END_S)
-            self._process.kill()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(END_S):
+                    await self._process.wait()
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
         if self._session is not None:
             await self._session.close()
         if self._listening is not None:
@@ -229,18 +244,6 @@ async def _pass_on(
 def _unanswered(error: Exception) -> Unanswered:
     told = str(error) or type(error).__name__
     return Unanswered(f"the process that answers questions does not: {told}; ask again in a moment")
-
-
-async def _end_of(process: SpawnProcess) -> None:
-    """Wait until a process is not there any more."""
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    loop.add_reader(process.sentinel, ended.set)
-    try:
-        await ended.wait()
-    finally:
-        loop.remove_reader(process.sentinel)
-    process.join()
 
 
 async def answering(

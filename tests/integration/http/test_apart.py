@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import json
 import os
 import signal
@@ -25,13 +24,12 @@ from extender.http.state import NodesApi, PastNodesApi, StateApi
 from extender.service.asof import AsOf
 from extender.service.clock import SystemClock
 from extender.service.feed import Feed
-from extender.settings import Settings
 from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
 from extender.store.checkpoints import PostgresCheckpoints
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.event_log import PostgresEventLog
 from extender.store.report_reader import PostgresReportReader
-from extender.wiring import answer_questions
+from extender.wiring import ANSWERING
 from tests.bench.history import node_of, write_history
 from tests.builders import GPU, a_fleet, a_node, a_pod
 from tests.fakes import FakeCluster, until
@@ -96,9 +94,9 @@ async def serving(*parts):
 
 
 @contextlib.asynccontextmanager
-async def apart(url, answering=None):
+async def apart(url, command=ANSWERING):
     """Serve with the process of the service; gives the client and the handlers."""
-    handlers = Apart(answering or functools.partial(answer_questions, Settings(), url))
+    handlers = Apart(command, url, "INFO")
     handlers.open()
     running = asyncio.create_task(handlers.run())
     try:
@@ -206,14 +204,12 @@ async def test_a_stream_goes_on_where_it_was_after_a_kill(filled_url):
         assert reader.positions == list(range(1, EVENTS + 1))
 
 
-def nobody(listening, service):
-    """Be a process that ends before it answers."""
-    sys.exit(3)
+NOBODY = (sys.executable, "-c", "import sys; sys.exit(3)")
 
 
 async def test_without_a_process_the_asker_is_told(filled_url, monkeypatch):
     monkeypatch.setattr("extender.http.apart.SILENT_S", 2.0)
-    async with apart(filled_url, nobody) as (client, _):
+    async with apart(filled_url, NOBODY) as (client, _):
         status, headers, body = await asked(client, "/v1/events")
         assert status == 503
         assert headers["Content-Type"].startswith("application/problem+json")
@@ -236,8 +232,9 @@ def children(pid):
 
 def answers(pid):
     """Tell the process that answers from the others that the service has."""
-    named = b"spawn_main"
-    return [p for p in children(pid) if named in Path(f"/proc/{p}/cmdline").read_bytes()]
+    return [
+        p for p in children(pid) if b"extender.questions" in Path(f"/proc/{p}/cmdline").read_bytes()
+    ]
 
 
 @pytest.fixture
