@@ -1,7 +1,8 @@
 """Project a gang in time that grows with its members, not with their square.
 
 What goes on is found by root and pod together, and the kept room of a root by an index of its own; a bound member is
-not looked for among all that ever was reserved; an admission is parsed once, not for each of its assignments.
+not looked for among all that ever was reserved; an admission is parsed once, not for each of its assignments. Victims
+of a preemption that was completed are spared, as the fold has it, when its root is gone and their units were not begun.
 
 Revision ID: 0009
 Revises: 0008
@@ -38,5 +39,5 @@ def upgrade() -> None:
     )  # fmt: skip
     # last: readers go on while the indexes are built, and wait only from here to the end
     op.drop_index("placement_open_idx", "placement", schema="gx")
-    for name in ("project_end", "project_reserved", "project_bound"):
+    for name in ("project_end", "project_reserved", "project_bound", "project_preemption"):
         op.get_bind().exec_driver_sql((SQL / f"{name}.sql").read_text(encoding="utf-8"))

@@ -17,6 +17,7 @@ from extender.core.events import (
     GangSatisfied,
     MemberLost,
     PodBound,
+    PreemptionCompleted,
     PreemptionPlanned,
     ReleasedPod,
     ReservationReleased,
@@ -272,6 +273,19 @@ async def test_reservations_that_gave_way_name_the_preemptor(projected):
     )
     row = await connection.fetchrow("SELECT end_why, by_root, by_position FROM gx.placement")
     assert tuple(row) == ("superseded", "ns/root-1", 3)
+
+
+async def test_victims_left_of_a_completed_preemption_are_spared_when_its_root_goes(projected):
+    """As the fold has it; else the preemption would be pending for ever."""
+    facts = (
+        RootObserved(kind="PodGroup"),
+        taken("x"),
+        PreemptionCompleted(preemption=PlanId("p"), bound=1, evicted=0, took_ms=1),
+    )
+    connection = await projected(*facts, RootCompleted(why="deleted"))
+    row = await connection.fetchrow("SELECT outcome, pending, ended_position FROM gx.preemption")
+    assert tuple(row) == ("completed", False, 3)
+    assert await connection.fetchval("SELECT fate FROM gx.victim") == "spared"
 
 
 async def test_texts_that_postgres_cannot_hold(projected):
