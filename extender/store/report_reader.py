@@ -2,8 +2,8 @@
 
 Owns one query per report over `gx.v_*`. Must not parse payloads: that is the views' work. The surprise: a
 condition that nobody asked for is left out of the text instead of being written as always true, or the
-planner could not use the index for those that are there. And nothing is ordered by position alone: with a
-limit, the planner would walk the primary key from the beginning of the log.
+planner could not use the index for those that are there. And nothing is ordered by position alone, unless it
+begins at a position: with a limit, the planner would walk the primary key from the beginning of the log.
 """
 
 from __future__ import annotations
@@ -53,37 +53,61 @@ WHERE {overlaps} {where}
 GROUP BY namespace, state
 ORDER BY seconds DESC, namespace, state"""
     ),
-    # What gx.v_passed_over tells, admission by admission in their order: a page of them ends the work early, where
-    # the view would first make all pairs of a day.
+    # What gx.v_passed_over tells, in the order of the admissions and 512 positions at a time: a page of them ends the
+    # work early, where the view would first make all pairs of a day, and an admission is compared with those that stood
+    # refused about then. A span of time is a span of positions, because recorded time never falls along the log.
+    # Whatever was pending is found by time: asked for the refused alone, the planner reads all that ever were, by state.
+    # MATERIALIZED inside: the JSON of an admission is read once, in whichever order the planner joins.
     "passed-over": _Query(
         text="""
 WITH refused AS MATERIALIZED (
-    SELECT s.root, s.root_uid, s.priority, s.from_position, coalesce(s.to_position, 9223372036854775807) AS to_position,
-           (SELECT o.position FROM gx.event o WHERE o.root_uid = s.root_uid AND o.version = 1) AS first
-    FROM gx.root_state s
-    WHERE s.state = 'refused' AND to_timestamp(s.from_at_us / 1e6::double precision) < :until {where}
-      AND coalesce(to_timestamp(s.to_at_us / 1e6::double precision), 'infinity'::timestamptz) > :since
+    SELECT p.root, p.root_uid, p.priority, p.from_position, coalesce(p.to_position, 9223372036854775807) AS to_position,
+           (SELECT o.position FROM gx.event o WHERE o.root_uid = p.root_uid AND o.version = 1) AS first
+    FROM (
+        SELECT s.root, s.root_uid, s.priority, s.state, s.from_position, s.to_position
+        FROM gx.root_state s
+        WHERE s.state IN ('observed', 'waiting', 'refused', 'preempting', 'invalid')
+          AND to_timestamp(s.from_at_us / 1e6::double precision) < :until {where}
+          AND coalesce(to_timestamp(s.to_at_us / 1e6::double precision), 'infinity'::timestamptz) > :since
+        OFFSET 0
+    ) p
+    WHERE p.state = 'refused'
+), span AS MATERIALIZED (
+    SELECT greatest(b.position, (SELECT min(from_position) FROM refused)) AS since,
+           least(
+               coalesce(
+                   (SELECT e.position FROM gx.event e WHERE e.at_us >= :until_us ORDER BY e.at_us, e.position LIMIT 1),
+                   (SELECT max(e.position) + 1 FROM gx.event e)
+               ),
+               (SELECT max(to_position) FROM refused)
+           ) AS until
+    FROM (SELECT e.position FROM gx.event e WHERE e.at_us >= :since_us ORDER BY e.at_us, e.position LIMIT 1) b
+    WHERE EXISTS (SELECT FROM refused)
 )
-SELECT r.root, r.root_uid, r.priority, a.root, a.priority,
-       CASE WHEN a.priority < r.priority THEN 'lower priority' ELSE 'later' END, a.pods, a.at, a.position
+SELECT f.root, f.root_uid, f.priority, f.passed_by, f.passed_by_priority,
+       CASE WHEN f.passed_by_priority < f.priority THEN 'lower priority' ELSE 'later' END, f.pods, f.at, f.position
 FROM (
-    SELECT e.position, to_timestamp(e.at_us / 1e6::double precision) AS at, e.root, e.root_uid,
-           (e.payload ->> 'priority')::bigint AS priority, json_array_length(e.payload -> 'assignments') AS pods,
-           (SELECT o.position FROM gx.event o WHERE o.root_uid = e.root_uid AND o.version = 1) AS first
-    FROM gx.event e
-    WHERE e.type IN ('GangAdmitted', 'GangExtended')
-      AND to_timestamp(e.at_us / 1e6::double precision) >= :since
-      AND to_timestamp(e.at_us / 1e6::double precision) < :until
-    ORDER BY to_timestamp(e.at_us / 1e6::double precision), e.position
-    OFFSET 0
-) a
+    SELECT g.since, least(g.since + 512, span.until) AS until
+    FROM span CROSS JOIN LATERAL generate_series(span.since, span.until - 1, 512) AS g (since)
+    ORDER BY g.since
+) s
 CROSS JOIN LATERAL (
-    SELECT * FROM refused
-    WHERE from_position < a.position AND to_position > a.position AND root_uid <> a.root_uid
-      AND (priority > a.priority OR priority = a.priority AND first < a.first)
-    ORDER BY root, root_uid
-) r
-ORDER BY a.at, a.position, r.root, r.root_uid""",
+    WITH admitted AS MATERIALIZED (
+        SELECT e.position, to_timestamp(e.at_us / 1e6::double precision) AS at, e.root, e.root_uid, d.priority,
+               json_array_length(d.assignments) AS pods,
+               (SELECT o.position FROM gx.event o WHERE o.root_uid = e.root_uid AND o.version = 1) AS first
+        FROM gx.event e
+        CROSS JOIN LATERAL json_to_record(e.payload) AS d (priority bigint, assignments json)
+        WHERE e.type IN ('GangAdmitted', 'GangExtended') AND e.position >= s.since AND e.position < s.until
+    ), standing AS MATERIALIZED (
+        SELECT * FROM refused WHERE from_position < s.until AND to_position > s.since
+    )
+    SELECT r.root, r.root_uid, r.priority, a.root AS passed_by, a.priority AS passed_by_priority, a.pods, a.at, a.position
+    FROM admitted a
+    JOIN standing r ON r.from_position < a.position AND r.to_position > a.position AND r.root_uid <> a.root_uid
+     AND (r.priority > a.priority OR r.priority = a.priority AND r.first < a.first)
+) f
+ORDER BY s.since, f.position, f.root, f.root_uid""",
         namespace="split_part(s.root, '/', 1) = :namespace",
         gang="s.root = :gang",
     ),
@@ -112,7 +136,7 @@ SELECT gang, gang_uid, resource, level, domain, free, taken, pods, taken_at, pos
 FROM gx.v_room_taken
 WHERE at >= coalesce((SELECT r.at FROM gx.v_room r WHERE r.at < :since ORDER BY r.at DESC LIMIT 1), :since)
   AND at < :until AND taken_at >= :since AND taken_at < :until {where}
-ORDER BY taken_at, position, resource, level"""
+ORDER BY at, taken_at, position, resource, level"""  # by measurement first: it is the same order, and a page ends early
     ),
     "reserved": _Query(
         text="""
@@ -153,6 +177,8 @@ def query_of(asked: Asked) -> tuple[sa.TextClause, dict[str, object]]:
     values: dict[str, object] = {
         "since": _moment(asked.since_us),
         "until": _moment(asked.until_us),
+        "since_us": asked.since_us,
+        "until_us": asked.until_us,
         "limit": max(0, min(asked.limit, LIMIT_MAX)) + 1,
     }
     where = ""

@@ -129,7 +129,8 @@ async def test_live_functions_and_views_are_those_of_the_files(database_url):
         assert re.search(r"\$function\$(.*)\$function\$", files[name], re.DOTALL)[1] == body
     created = re.compile(r"^CREATE (OR REPLACE )?FUNCTION", re.MULTILINE)
     assert {name for name, text in files.items() if created.search(text)} == set(functions)
-    assert {name for name, text in files.items() if "CREATE VIEW" in text} == {
+    viewed = re.compile(r"^CREATE (OR REPLACE )?VIEW", re.MULTILINE)
+    assert {name for name, text in files.items() if viewed.search(text)} == {
         row["viewname"] for row in views
     }
     assert unsafe == []

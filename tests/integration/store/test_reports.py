@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import re
 from datetime import timedelta
+from itertools import islice, product
 
 import msgspec
 import pytest
@@ -19,18 +21,18 @@ from extender.core.events import (
     RoomMeasured,
     RoomRecord,
 )
-from extender.core.ids import NIL_ROOT, Position
+from extender.core.ids import NIL_ROOT, NodeName, PodUid, Position, RootUid
 from extender.core.state import EMPTY, evolve
 from extender.service.reports import EPOCH, REPORTS, Asked
 from extender.store.audit_reader import create_reading_engine
 from extender.store.engine import transaction
 from extender.store.report_reader import PostgresReportReader, query_of
-from tests.bench.history import write_history
+from tests.bench.history import admission, history, write_history
 from tests.histories import ROOTS, event_after, histories
 from tests.integration.store.test_questions import DOCUMENT, QUERY
 from tests.logs import copy_events, forget_log, writing_connection
 from tests.postgres import fresh_database, run
-from tests.reports import plainly
+from tests.reports import PLAIN, Told, plainly
 
 pytestmark = pytest.mark.postgres
 START_US = 1_790_000_000_000_000
@@ -188,6 +190,61 @@ def test_every_report_is_the_plain_computation(log_url, data):
         assert found[one.name].head == found[one.name].projected == len(events)
 
 
+@pytest.mark.timeout(300)
+async def test_reports_of_admissions_come_in_their_order_and_a_page_is_the_beginning(database_url):
+    """Wherever the span begins, and over more facts than are looked at at a time."""
+    events = list(islice(history(pace_us=2_600_000, measured_every=100), 4000))
+    await told(database_url, events, [])
+    orders = {
+        "passed-over": lambda row: (row[8], row[0], row[1]),
+        "room-taken": lambda row: (row[9], row[2], row[3]),
+    }
+    plain, engine = Told(events), create_reading_engine(database_url)
+    reader = PostgresReportReader(engine)
+    for (name, order), (begin, end) in product(
+        orders.items(), [(0, 3999), (2999, 3600), (3511, 3512)]
+    ):
+        asked = Asked(
+            name=name, since_us=events[begin].at_us, until_us=events[end].at_us, limit=9999
+        )
+        every = sorted(PLAIN[name](plain, asked), key=order)
+        for limit in (9999, 20):
+            found = await reader.rows(msgspec.structs.replace(asked, limit=limit))
+            assert [tuple(row) for row in found.rows] == every[: limit + 1]
+        assert len(every) > 21 or end - begin == 1
+    await engine.dispose()
+
+
+async def test_room_is_taken_in_domains_of_any_name(database_url):
+    """Of names that are part of others, of none, and of such that JSON writes in another form."""
+    racks = ["r1", "r10", "", 'a"b\\c', "größe", "r1.a"]
+    nodes = {f"n{i}": {"rack": rack} for i, rack in enumerate(racks)}
+    state, events = EMPTY, []
+    for i, rack in enumerate(racks):
+        places = {"rack": rack, "": f"n{i}"}
+        rooms = tuple(
+            RoomRecord(resource=GPU, key=key, domain=domain, free=9, nodes=1, total=9)
+            for key, domain in places.items()
+        )
+        measured = RoomMeasured(known=Position(state.position), rooms=rooms)
+        events.append(event_after(state, NIL_ROOT, measured))
+        state = evolve(state, events[-1])
+        for j in range(len(racks)):
+            fact = admission(random.Random(j), f"m{i}-{j}", pods=1, uid=f"{i}-{j}")
+            record = msgspec.structs.replace(
+                fact.assignments[0], node=NodeName(f"n{j}"), uid=PodUid(f"p{i}-{j}")
+            )
+            fact = msgspec.structs.replace(
+                fact, assignments=(record,), topology={f"n{j}": nodes[f"n{j}"]}
+            )
+            events.append(event_after(state, RootUid(f"u{i}-{j}"), fact))
+            state = evolve(state, events[-1])
+    asked = Asked(name="room-taken", since_us=0, until_us=START_US, limit=9999)
+    found = (await told(database_url, events, [asked]))["room-taken"].rows
+    same([tuple(row) for row in found], plainly(events, asked))
+    assert len(found) == 2 * len(racks)
+
+
 async def test_a_reason_that_postgres_cannot_hold_stops_no_report(database_url):
     """A NUL in a recorded sentence is told as a replacement character."""
     fact = GangRefused(outcome="unknown", reasons=("a\0b",))
@@ -234,6 +291,7 @@ async def test_no_question_reads_the_whole_log(database_url):
                 lines = (await connected.execute(sa.text(f"EXPLAIN {text.text}"), values)).scalars()
                 plan = "\n".join(lines)
             assert not WHOLE.search(plan), f"{name}\n{plan}"
+            assert "root_state_state_idx" not in plan, "from the first on that was ever refused"
     await engine.dispose()
     since, until = (
         (EPOCH + timedelta(microseconds=at_us)).isoformat()
