@@ -290,9 +290,10 @@ class FakeCheckpoints:
         self._rung_events = rung_events
         self._rungs = rungs
 
-    async def save(self, checkpoint: Checkpoint) -> None:
+    async def save(self, checkpoint: Checkpoint, *others: Checkpoint) -> None:
         saved = self.database.checkpoints
-        saved[checkpoint.position, checkpoint.codec] = checkpoint
+        for each in (checkpoint, *others):
+            saved[each.position, each.codec] = each
         stretch = self._rung_events
         while checkpoint.position > stretch * self._rungs:
             stretch *= 2
@@ -300,8 +301,9 @@ class FakeCheckpoints:
         for position, codec in sorted(saved):
             if codec == checkpoint.codec:
                 rungs.setdefault(position // stretch, position)
-        for key in sorted(saved, reverse=True)[KEPT:]:
-            if key[1] != checkpoint.codec or key[0] not in rungs.values():
+        for key in list(saved):
+            newer = sum(codec == key[1] and position > key[0] for position, codec in saved)
+            if newer >= KEPT and (key[1] != checkpoint.codec or key[0] not in rungs.values()):
                 del saved[key]
 
     async def newest(self, *, codec: str, until: Position | None = None) -> Checkpoint | None:

@@ -52,13 +52,14 @@ from extender.core.preemptions import Preemption
 if TYPE_CHECKING:
     from immutables import MapMutation
 
-    _Open: TypeAlias = Callable[[Map[Any, Any]], MutableMapping[Any, Any]]
+    _Open: TypeAlias = Callable[[Mapping[Any, Any]], MutableMapping[Any, Any]]
+    _Close: TypeAlias = Callable[[MutableMapping[Any, Any]], Mapping[Any, Any]]
 
 Phase = Literal["observed", "waiting", "refused", "invalid", "admitted", "satisfied"]
 Standing = Phase | Literal["preempting"]
 
 
-class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Reservation(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Room held on a node for one pod."""
 
     plan: PlanId
@@ -73,7 +74,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     at_us: int
 
 
-class BoundMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class BoundMember(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """A member that the cluster holds on a node."""
 
     plan: PlanId
@@ -84,7 +85,7 @@ class BoundMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     requests: dict[str, int] = {}  # of the reservation that came first; empty where none did
 
 
-class Vacancy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Vacancy(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Room of a lost bound member, held for its replacement against others of equal or lower priority."""
 
     plan: PlanId
@@ -108,8 +109,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     at_us: int
 
 
-class RootState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the log says of one root."""
+class RootState(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """What the log says of one root. Its maps are persistent ones, or in a state to be looked at only plain ones."""
 
     uid: RootUid
     root: str  # namespace/name
@@ -118,12 +119,16 @@ class RootState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     phase: Phase = "observed"
     plan: PlanId | None = None  # of the newest admission or extension
     groups: tuple[GroupRecord, ...] = ()
-    held: Map[PodUid, Reservation] = Map()
-    bound: Map[PodUid, BoundMember] = Map()
-    away: Map[PodUid, BoundMember] = Map()  # lost with their node, which may come back with them
-    vacant: Map[PodUid, Vacancy] = Map()  # room of lost members, by the UID of who was lost
-    tried: Map[PodUid, NodeName] = Map()  # members whose reservations were given back in vain
-    topology: Map[NodeName, dict[str, str]] = Map()  # labels of used nodes; "" where it has none
+    held: Mapping[PodUid, Reservation] = Map()
+    bound: Mapping[PodUid, BoundMember] = Map()
+    away: Mapping[PodUid, BoundMember] = (
+        Map()
+    )  # lost with their node, which may come back with them
+    vacant: Mapping[PodUid, Vacancy] = Map()  # room of lost members, by the UID of who was lost
+    tried: Mapping[PodUid, NodeName] = Map()  # members whose reservations were given back in vain
+    topology: Mapping[NodeName, dict[str, str]] = (
+        Map()
+    )  # labels of used nodes; "" where it has none
     answer: Answer | None = None
     observed_us: int = 0
     admitted_us: int = 0
@@ -215,13 +220,13 @@ class _Root(msgspec.Struct, eq=False):
     taken: int
     taken_us: int
 
-    def close(self) -> RootState:
+    def close(self, closed: _Close) -> RootState:
         """Give the state of the root as it is now."""
         return RootState(
             uid=self.uid, root=self.root, kind=self.kind, priority=self.priority, phase=self.phase,
-            plan=self.plan, groups=self.groups, held=_closed(self.held), bound=_closed(self.bound),
-            away=_closed(self.away), vacant=self.vacant, tried=self.tried,
-            topology=_closed(self.topology), answer=self.answer,
+            plan=self.plan, groups=self.groups, held=closed(self.held), bound=closed(self.bound),
+            away=closed(self.away), vacant=self.vacant, tried=self.tried,
+            topology=closed(self.topology), answer=self.answer,
             observed_us=self.observed_us, admitted_us=self.admitted_us,
             in_vain=self.in_vain, in_vain_us=self.in_vain_us, taken=self.taken, taken_us=self.taken_us,
         )  # fmt: skip
@@ -243,6 +248,27 @@ def _closed(opened: MutableMapping[Any, Any]) -> Map[Any, Any]:
     )
 
 
+def _plain(opened: MutableMapping[Any, Any]) -> Mapping[Any, Any]:
+    return opened
+
+
+def _persistent(known: Mapping[Any, Any]) -> Map[Any, Any]:
+    return known if isinstance(known, Map) else Map(known)
+
+
+class _Nowhere(dict[Any, Any]):
+    """Stands for an index that nobody will ask: takes everything and keeps nothing."""
+
+    def __setitem__(self, key: object, value: object) -> None:
+        pass
+
+    def __delitem__(self, key: object) -> None:
+        pass
+
+
+_NOWHERE: Final = _Nowhere()
+
+
 class Folding:
     """A state while events are applied to it: the same meaning, changed in place and so several times faster.
 
@@ -252,28 +278,33 @@ class Folding:
         state: Where to begin.
         bulk: Most of the log follows: everything is unpacked at once, which pays from some ten thousand
             events on. Otherwise only what events touch is.
+        past: The state is to be looked at only. It lacks the versions of streams that ended, so the first event of
+            a stream that it does not know may have any; the indexes `held_on` and `root_of` are not kept, and roots
+            have plain maps.
     """
 
     __slots__ = (
         "_at_us", "_claimed_on", "_claims_changed", "_epoch", "_features", "_held_before", "_held_on", "_known",
-        "_opened", "_preemptions", "_root_of", "_roots", "_took", "_truncated_epoch", "_vacant_on", "_versions",
+        "_opened", "_past", "_preemptions", "_root_of", "_roots", "_took", "_truncated_epoch", "_vacant_on", "_versions",
         "_vetoed", "_vetoes", "_vetoes_before", "position",
     )  # fmt: skip
 
-    def __init__(self, state: ReservationState, *, bulk: bool = False) -> None:
+    def __init__(self, state: ReservationState, *, bulk: bool = False, past: bool = False) -> None:
         self.position = state.position
+        self._past = past
         self._epoch = state.epoch
         self._at_us = state.at_us
         self._truncated_epoch = state.truncated_epoch
         self._features = state.features
-        self._opened: _Open = dict if bulk else cast("_Open", Map.mutate)
-        self._known = self._opened(state.roots)  # without those in `_roots`, or as they were
+        opened: _Open = dict if bulk else cast("_Open", Map.mutate)
+        self._opened: _Open = dict if past else opened  # what is of one root, or of one node
+        self._known = opened(state.roots)  # without those in `_roots`, or as they were
         self._roots: dict[RootUid, _Root] = {}  # touched
-        self._versions = self._opened(state.versions)
+        self._versions = opened(state.versions)
         self._held_before = state.held_on
         self._held_on: dict[NodeName, MutableMapping[PodUid, Reservation]] = {}  # touched
-        self._root_of = self._opened(state.root_of)
-        self._vetoes = self._opened(state.vetoes)
+        self._root_of = _NOWHERE if past else opened(state.root_of)
+        self._vetoes = opened(state.vetoes)
         self._preemptions = state.preemptions  # few: changed one by one
         self._vacant_on = state.vacant_on  # few, too
         self._claimed_on = state.claimed_on
@@ -285,8 +316,9 @@ class Folding:
     def close(self) -> ReservationState:
         """Give the state as it is now."""
         known = self._known
+        closed = _plain if self._past else _closed
         for uid, root in self._roots.items():
-            known[uid] = root.close()
+            known[uid] = root.close(closed)
         held_on = self._held_before
         if self._held_on:
             nodes = held_on.mutate()
@@ -321,10 +353,10 @@ class Folding:
         Raises:
             CorruptLog: An event does not continue the log or its stream.
         """
-        versions, apply = self._versions, self._apply
+        versions, apply, past = self._versions, self._apply, self._past
         for event in events:
             uid = event.root_uid
-            version = versions.get(uid, 0) + 1
+            version = versions.get(uid, event.version - 1 if past else 0) + 1
             if event.position != self.position + 1 or event.version != version:
                 msg = (
                     f"event at position {event.position}, version {event.version} of root {uid} does not "
@@ -401,13 +433,15 @@ class Folding:
             root = self._roots[uid] = _Root(
                 known.uid, known.root, known.kind, known.priority, known.phase, known.plan,
                 known.groups, opened(known.held), opened(known.bound), opened(known.away),
-                known.vacant, known.tried, opened(known.topology), known.answer, known.observed_us,
-                known.admitted_us, known.in_vain, known.in_vain_us, known.taken, known.taken_us,
+                _persistent(known.vacant), _persistent(known.tried), opened(known.topology), known.answer,
+                known.observed_us, known.admitted_us, known.in_vain, known.in_vain_us, known.taken, known.taken_us,
             )  # fmt: skip
         return root
 
     def _here(self, node: NodeName) -> MutableMapping[PodUid, Reservation]:
         """Give the reservations on a node to change them."""
+        if self._past:
+            return _NOWHERE
         here = self._held_on.get(node)
         if here is None:
             here = self._held_on[node] = self._opened(self._held_before.get(node, Map()))

@@ -19,7 +19,7 @@ from extender.core.state import ReservationState
 from extender.service.audit import parse_time, rfc3339
 from extender.service.picturing import compare, picture
 from extender.service.ports import START, AuditReader, Checkpoints, Clock, EventLog, Head
-from extender.service.replay import fold_from, nearest_checkpoint, restored
+from extender.service.replay import fold_from, load_past, no_collections
 from extender.service.stateview import Compared, Pictured, Scope
 
 KEPT = 2  # states; a difference needs two. They may be large
@@ -98,8 +98,9 @@ class AsOf:
         """
         end = await self._end()
         moment = await self._moment(at, "at", end)
-        state = await self.folded(moment)
-        pictured = await asyncio.to_thread(picture, state, scope)
+        with no_collections():
+            state = await self.folded(moment)
+            pictured = await asyncio.to_thread(picture, state, scope)
         if not (known or pictured.gangs or pictured.preemptions):
             await self._heard_of(scope)
         fields = msgspec.structs.asdict(pictured)
@@ -110,8 +111,9 @@ class AsOf:
         end = await self._end()
         moments = [await self._moment(at, "at", end), await self._moment(other, "diff", end)]
         begin, last = sorted(moments, key=lambda moment: moment.position)
-        before, after = await self.folded(begin), await self.folded(last)
-        compared = await asyncio.to_thread(compare, before, after, scope)
+        with no_collections():
+            before, after = await self.folded(begin), await self.folded(last)
+            compared = await asyncio.to_thread(compare, before, after, scope)
         if not compared.gangs:
             await self._heard_of(scope)
         fields = msgspec.structs.asdict(compared)
@@ -141,10 +143,9 @@ class AsOf:
             chain, state = self._kept[near]
             there = await self._log.at(near)
             if there is not None and there.chain == chain:
-                return await fold_from(state, self._log, until=position)
+                return await fold_from(state, self._log, until=position, past=True)
             del self._kept[near]  # the log is another one since: an older copy was put in its place
-        found = await nearest_checkpoint(self._checkpoints, position)
-        return await fold_from(await restored(found), self._log, until=position)
+        return await load_past(self._log, self._checkpoints, until=position)
 
     def _keep(self, position: Position, chain: bytes, state: ReservationState) -> None:
         self._kept[position] = (chain, state)
@@ -152,7 +153,14 @@ class AsOf:
             self._kept.popitem(last=False)
         if self._forgetting is not None:
             self._forgetting.cancel()
-        self._forgetting = asyncio.get_running_loop().call_later(KEPT_FOR_S, self._kept.clear)
+        self._forgetting = asyncio.get_running_loop().call_later(KEPT_FOR_S, self.forget)
+
+    def forget(self) -> None:
+        """Let go of the states that were kept."""
+        self._kept.clear()
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+            self._forgetting = None
 
     async def _end(self) -> Head:
         end = await self._log.head()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from extender.core.ids import Position
 from extender.core.state import EMPTY
 from extender.service.ports import START, Checkpoints, EventLog
-from extender.service.replay import fold_from, nearest_checkpoint, restored, save_checkpoint
+from extender.service.replay import fold_from, nearest_checkpoint, restored, save_past
 
 
 async def fill_ladder(
@@ -38,9 +38,9 @@ async def fill_ladder(
         start = near.position if near is not None else START
         if state.position < start:
             state = await restored(near)
-        state = await fold_from(state, event_log, until=Position(rung))
+        state = await fold_from(state, event_log, until=Position(rung), past=True)
         head = await event_log.at(state.position)
         assert head is not None
-        await save_checkpoint(checkpoints, state, head)
+        await save_past(checkpoints, state, head)
         made += 1
     return made

@@ -22,7 +22,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     holder: str  # stable over restarts of the same replica, so that a restart after kill -9 does not wait
     address: str  # where we answer HTTP
     ttl_ms: int
-    checkpoint_events: int = 5_000  # a look back folds about so many at most
+    checkpoint_events: int = 2_000  # a look back folds about so many at most
     checkpoint_ms: int = 60_000
 
 

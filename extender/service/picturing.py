@@ -6,10 +6,12 @@ Pure: a `ReservationState` in, the shapes of `stateview` out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
+from operator import attrgetter
 
-from extender.core.events import FeaturesFound
+from extender.core.events import FeaturesFound, GroupRecord
 from extender.core.features import losses
-from extender.core.ids import NodeName, RootUid
+from extender.core.ids import NodeName, PodUid, RootUid
 from extender.core.preemptions import Preemption
 from extender.core.state import (
     BoundMember,
@@ -39,6 +41,9 @@ from extender.service.stateview import (
     VictimAt,
 )
 
+_NOTHING: dict[str, int] = {}
+_BY_GANG = attrgetter("gang", "uid")
+_BY_POD = attrgetter("pod", "uid")
 ORDINARY = "Ordinary pods are not in the log: what they took of a node at that time, and what was free, is not known."
 
 
@@ -48,11 +53,11 @@ def picture(state: ReservationState, scope: Scope) -> Pictured:
     With a node or a domain these are the gangs that have something there, each whole, and only the nodes
     asked for. With a namespace, gangs of it and what they have of nodes.
     """
-    labels = topology_of(state)
+    labels = topology_of(state, scope.node)
     wanted = _wanted_nodes(scope, labels)
     roots = _roots(state, scope, wanted)
     preemptions = _preemptions(state, scope, wanted)
-    gangs = sorted((gang_at(root) for root in roots), key=lambda g: (g.gang, g.uid))
+    gangs = sorted((gang_at(root) for root in roots), key=_BY_GANG)
     nodes = _nodes(gangs, preemptions, _kept(roots), labels, wanted)
     holding = [g for g in gangs if g.state in ("admitted", "satisfied")]
     totals = Totals(
@@ -89,7 +94,7 @@ def compare(before: ReservationState, after: ReservationState, scope: Scope) -> 
     """Say what is otherwise in the second state, of gangs that are in the part asked for in either of them."""
     found: dict[RootUid, None] = {}
     for state in (before, after):
-        wanted = _wanted_nodes(scope, topology_of(state))
+        wanted = _wanted_nodes(scope, topology_of(state) if scope.domain else {})
         found |= dict.fromkeys(root.uid for root in _roots(state, scope, wanted))
     gangs: list[GangChange] = []
     members: list[MemberChange] = []
@@ -102,21 +107,28 @@ def compare(before: ReservationState, after: ReservationState, scope: Scope) -> 
             change = "new" if was is None else "gone" if now is None else "changed"
             gangs.append(GangChange(gang=known.root, uid=uid, change=change, before=was, after=now))
         members += _moves(known, old, new)
-    gangs.sort(key=lambda g: (g.gang, g.uid))
-    members.sort(key=lambda m: (m.pod, m.uid))
+    gangs.sort(key=_BY_GANG)
+    members.sort(key=_BY_POD)
     roots = [root for uid in found if (root := after.roots.get(uid)) is not None]
     return Compared(gangs=gangs, members=members, not_known=_not_known(roots, scope))
 
 
-def topology_of(state: ReservationState) -> Mapping[NodeName, dict[str, str]]:
+def topology_of(
+    state: ReservationState, node: NodeName | None = None
+) -> Mapping[NodeName, dict[str, str]]:
     """Give the recorded labels of nodes; where trees recorded different ones, the younger admission's.
 
     A label that a node lost is there with an empty value.
+
+    Args:
+        state: Where they are recorded.
+        node: Only the labels of this one are needed; none: of all.
     """
     found: dict[NodeName, dict[str, str]] = {}
-    for root in sorted(state.roots.values(), key=lambda r: (r.admitted_us, r.uid)):
-        for node, labels in root.topology.items():
-            found.setdefault(node, {}).update(labels)
+    roots = [root for root in state.roots.values() if not node or node in root.topology]
+    for root in sorted(roots, key=lambda r: (r.admitted_us, r.uid)):
+        for name, labels in root.topology.items():
+            found[name] = found[name] | labels if name in found else labels
     return found
 
 
@@ -139,44 +151,34 @@ def gang_at(root: RootState) -> GangAt:
         admitted=rfc3339(root.admitted_us) if root.admitted_us else "",
         plan=root.plan or "",
         groups=_groups(root),
-        members=sorted(
-            (
-                *(member_at(r, "reserved") for r in root.held.values()),
-                *(member_at(m, "bound") for m in root.bound.values()),
-            ),
-            key=lambda m: (m.pod, m.uid),
-        ),
+        members=_members(root),
     )
 
 
-def member_at(member: Reservation | BoundMember | Vacancy, state: str) -> MemberAt:
-    """Give the outside form of a member."""
-    return MemberAt(
-        pod=member.pod,
-        uid=member.uid,
-        group=member.group,
-        node=member.node,
-        state=state,
-        extra=member.extra if isinstance(member, Reservation) else False,
-        requests=member.requests,
-    )
+def _members(root: RootState) -> list[MemberAt]:
+    """Give the outside form of all members, by name: written out, because there are thousands of them."""
+    members = [
+        MemberAt(
+            pod=r.pod, uid=r.uid, group=r.group, node=r.node, state="reserved", extra=r.extra, requests=r.requests
+        )
+        for r in root.held.values()
+    ] if root.held else []  # fmt: skip
+    if root.bound:
+        members += [
+            MemberAt(
+                pod=m.pod, uid=m.uid, group=m.group, node=m.node, state="bound", extra=False, requests=m.requests
+            )
+            for m in root.bound.values()
+        ]  # fmt: skip
+    members.sort(key=_BY_POD)
+    return members
 
 
 def _groups(root: RootState) -> list[GroupAt]:
     if not root.groups:
         return []
-    parents = {g.name: g.parent for g in root.groups}
-    counts: dict[str, list[int]] = {}
-    leaves = (
-        [r.group for r in root.held.values()],
-        [m.group for m in root.bound.values()],
-    )
-    for column, names in enumerate(leaves):
-        for leaf in names:
-            name = leaf
-            while name:
-                counts.setdefault(name, [0, 0])[column] += 1
-                name = parents.get(name, "")
+    reserved = _counted(root.groups, root.held.values()) if root.held else _NOTHING
+    bound = _counted(root.groups, root.bound.values()) if root.bound else _NOTHING
     return [
         GroupAt(
             name=g.name,
@@ -186,11 +188,28 @@ def _groups(root: RootState) -> list[GroupAt]:
             minimum=g.minimum,
             members=g.members,
             domain=g.domain,
-            reserved=counts.get(g.name, (0, 0))[0],
-            bound=counts.get(g.name, (0, 0))[1],
+            reserved=reserved.get(g.name, 0),
+            bound=bound.get(g.name, 0),
         )
         for g in root.groups
     ]
+
+
+def _counted(
+    groups: Iterable[GroupRecord], members: Iterable[Reservation | BoundMember]
+) -> dict[str, int]:
+    """Count the members of each group and of all below it."""
+    leaves: dict[str, int] = {}
+    for member in members:
+        leaves[member.group] = leaves.get(member.group, 0) + 1
+    counts = dict(leaves)
+    parents = {g.name: g.parent for g in groups}
+    for leaf, count in leaves.items():
+        name = parents.get(leaf)
+        while name:
+            counts[name] = counts.get(name, 0) + count
+            name = parents.get(name)
+    return counts
 
 
 def _wanted_nodes(
@@ -219,8 +238,9 @@ def _roots(
 
 
 def _has_some_of(root: RootState, wanted: frozenset[NodeName]) -> bool:
-    members = (*root.held.values(), *root.bound.values(), *root.vacant.values())
-    return any(member.node in wanted for member in members)
+    seats: tuple[Mapping[PodUid, Reservation | BoundMember | Vacancy], ...]
+    seats = (root.held, root.bound, root.vacant)
+    return any(member.node in wanted for here in seats for member in here.values())
 
 
 def _in_namespace(root: str, scope: Scope) -> bool:
@@ -246,44 +266,52 @@ def _preemptions(
 def _nodes(
     gangs: Iterable[GangAt],
     preemptions: Iterable[Preemption],
-    kept: Iterable[tuple[str, MemberAt]],
+    kept: Iterable[tuple[str, list[MemberAt]]],
     labels: Mapping[NodeName, dict[str, str]],
     wanted: frozenset[NodeName] | None,
 ) -> list[NodeAt]:
     pods: dict[str, list[PodAt]] = {}
-
-    def add(gang: str, members: Iterable[MemberAt]) -> None:
+    of_gangs = ((gang.gang, gang.members) for gang in gangs)
+    of_preemptions = ((p.root, _promised(p)) for p in preemptions)
+    for gang, members in chain(of_gangs, of_preemptions, kept):
         for member in members:
-            if wanted is None or member.node in wanted:
-                pods.setdefault(member.node, []).append(
-                    PodAt(
-                        pod=member.pod, uid=member.uid, gang=gang, group=member.group,
-                        state=member.state, requests=member.requests,
-                    )
+            node = member.node
+            if wanted is None or node in wanted:
+                pod = PodAt(
+                    pod=member.pod, uid=member.uid, gang=gang, group=member.group, state=member.state,
+                    requests=member.requests,
                 )  # fmt: skip
-
-    for gang in gangs:
-        add(gang.gang, gang.members)
-    for preemption in preemptions:
-        add(preemption.root, _promised(preemption))
-    for gang_name, member in kept:
-        add(gang_name, (member,))
-    return [node_at(NodeName(node), pods[node], labels) for node in sorted(pods)]
+                if node in pods:
+                    pods[node].append(pod)
+                else:
+                    pods[node] = [pod]
+    return [_node_at(node, pods[node], labels.get(NodeName(node), {})) for node in sorted(pods)]
 
 
-def node_at(node: NodeName, pods: list[PodAt], labels: Mapping[NodeName, dict[str, str]]) -> NodeAt:
+def _node_at(node: str, pods: list[PodAt], labels: dict[str, str]) -> NodeAt:
     """Sum up what is on a node."""
-    sums: dict[str, dict[str, int]] = {"reserved": {}, "bound": {}, "promised": {}, "kept": {}}
+    sums: dict[str, dict[str, int]] = {}
     for pod in pods:
-        total = sums[pod.state]
-        for name, amount in pod.requests.items():
-            total[name] = total.get(name, 0) + amount
+        total = sums.get(pod.state)
+        sums[pod.state] = pod.requests if total is None else _sum(total, pod.requests)
+    if len(pods) > 1:
+        pods.sort(key=_BY_POD)
     return NodeAt(
         node=node,
-        topology={k: v for k, v in sorted(labels.get(node, {}).items()) if v},
-        pods=sorted(pods, key=lambda p: (p.pod, p.uid)),
-        **sums,
+        topology=labels if all(labels.values()) else {k: v for k, v in labels.items() if v},
+        pods=pods,
+        reserved=sums.get("reserved", _NOTHING),
+        bound=sums.get("bound", _NOTHING),
+        promised=sums.get("promised", _NOTHING),
+        kept=sums.get("kept", _NOTHING),
     )
+
+
+def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    total = dict(one)
+    for name, amount in other.items():
+        total[name] = total.get(name, 0) + amount
+    return total
 
 
 def _promised(preemption: Preemption) -> list[MemberAt]:
@@ -296,9 +324,20 @@ def _promised(preemption: Preemption) -> list[MemberAt]:
     ]  # fmt: skip
 
 
-def _kept(roots: Iterable[RootState]) -> list[tuple[str, MemberAt]]:
-    """Give the room of lost members, each with its gang."""
-    return [(root.root, member_at(v, "kept")) for root in roots for v in root.vacant.values()]
+def _kept(roots: Iterable[RootState]) -> list[tuple[str, list[MemberAt]]]:
+    """Give the room of lost members, by gang."""
+    return [
+        (
+            root.root,
+            [
+                MemberAt(
+                    pod=v.pod, uid=v.uid, group=v.group, node=v.node, state="kept", extra=False, requests=v.requests
+                )
+                for v in root.vacant.values()
+            ],
+        )
+        for root in roots if root.vacant
+    ]  # fmt: skip
 
 
 def _preemption_at(preemption: Preemption) -> PreemptionAt:
@@ -314,9 +353,9 @@ def _preemption_at(preemption: Preemption) -> PreemptionAt:
         evicted=preemption.evicted,
         victims=[
             VictimAt(pod=v.pod, uid=v.uid, unit=v.unit, node=v.node)
-            for v in sorted(preemption.victims.values(), key=lambda v: (v.pod, v.uid))
+            for v in sorted(preemption.victims.values(), key=_BY_POD)
         ],
-        promised=sorted(_promised(preemption), key=lambda m: (m.pod, m.uid)),
+        promised=sorted(_promised(preemption), key=_BY_POD),
     )
 
 
@@ -350,13 +389,13 @@ def _brief(root: RootState | None) -> Brief | None:
 
 
 def _moves(known: RootState, old: RootState | None, new: RootState | None) -> list[MemberChange]:
+    if old is not None and new is not None and old.held == new.held and old.bound == new.bound:
+        return []
     was, now = _places(old), _places(new)
     names = _names(old) | _names(new)
     return [
-        MemberChange(
-            pod=names[uid], uid=uid, gang=known.root, before=was.get(uid), after=now.get(uid)
-        )
-        for uid in sorted({*was, *now})
+        MemberChange(pod=name, uid=uid, gang=known.root, before=was.get(uid), after=now.get(uid))
+        for uid, name in names.items()
         if was.get(uid) != now.get(uid)
     ]
 

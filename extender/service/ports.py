@@ -170,10 +170,11 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 class Checkpoints(Protocol):
     """Saved folds: the newest few to start from, and older ones at even distances to look back from."""
 
-    async def save(self, checkpoint: Checkpoint) -> None:
-        """Store a checkpoint; drop all but the newest three and, of its codec, one for each stretch of the log.
+    async def save(self, checkpoint: Checkpoint, *others: Checkpoint) -> None:
+        """Store a checkpoint, and others of the same position; drop all but the newest three of each codec.
 
-        Stretches are as long as it takes for the whole log to have no more than a fixed number of them.
+        Of the codec of the first one for each stretch of the log stays, too. Stretches are as long as it takes for
+        the whole log to have no more than a fixed number of them.
         """
         ...
 

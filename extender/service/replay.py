@@ -10,21 +10,29 @@ import asyncio
 import gc
 import logging
 import zlib
-from collections.abc import Iterable
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 from immutables import Map
+from msgspec.msgpack import Decoder, Encoder
 
 from extender.core.errors import CorruptLog
-from extender.core.events import FeaturesFound, GroupRecord
-from extender.core.ids import Epoch, NodeName, PlanId, PodUid, Position, RootUid
+from extender.core.events import Event, FeaturesFound
+from extender.core.ids import NIL_ROOT, Epoch, NodeName, PlanId, PodUid, Position, RootUid
 from extender.core.preemptions import Claim, Preemption, Victim, claimed_on
 from extender.core.state import (
     EMPTY,
-    Answer,
-    BoundMember,
     Folding,
-    Phase,
     Reservation,
     ReservationState,
     RootState,
@@ -32,39 +40,20 @@ from extender.core.state import (
     VetoKey,
     VetoState,
 )
-from extender.service.ports import Checkpoint, Checkpoints, EventLog, Head
+from extender.service.ports import START, Checkpoint, Checkpoints, EventLog, Head
 
 log = logging.getLogger(__name__)
 
-CODEC = "state-9"  # changes with the meaning or shape of the state; older checkpoints are then passed over
+Page = Sequence[Event]
+
+# Both change with the meaning or shape of the state; older checkpoints are then passed over.
+CODEC = "state-10"  # to start from: whole
+PAST = "past-10"  # to look back from: a state as `lean` leaves it
 
 BULK_EVENTS = 20_000  # from here on it pays to unpack the whole state before a fold
 
 
-class _SavedRoot(msgspec.Struct, frozen=True):
-    uid: RootUid
-    root: str
-    kind: str
-    priority: int
-    phase: Phase
-    plan: PlanId | None
-    groups: tuple[GroupRecord, ...]
-    answer: Answer | None
-    observed_us: int
-    admitted_us: int
-    held: tuple[Reservation, ...]
-    bound: tuple[BoundMember, ...]
-    away: tuple[BoundMember, ...]
-    vacant: tuple[Vacancy, ...]
-    tried: dict[PodUid, NodeName]
-    topology: dict[NodeName, dict[str, str]]
-    in_vain: int
-    in_vain_us: int
-    taken: int
-    taken_us: int
-
-
-class _SavedPreemption(msgspec.Struct, frozen=True):
+class _SavedPreemption(msgspec.Struct, frozen=True, array_like=True, gc=False):
     id: PlanId
     root_uid: RootUid
     root: str
@@ -85,46 +74,100 @@ class _SavedPreemption(msgspec.Struct, frozen=True):
     claims: dict[NodeName, tuple[Claim, ...]]
 
 
-class _Saved(msgspec.Struct, frozen=True):
+class _Saved(msgspec.Struct, frozen=True, array_like=True):
     position: int
     epoch: int
     at_us: int
-    roots: tuple[_SavedRoot, ...]
-    versions: dict[str, int]
+    roots: tuple[RootState, ...]
+    of_roots: tuple[int, ...]  # versions of their streams, in the same order; 0: not known
+    versions: dict[RootUid, int]  # of streams that live and are of no root
     vetoes: tuple[tuple[VetoKey, VetoState], ...]
     truncated_epoch: int
     preemptions: tuple[_SavedPreemption, ...]
     features: FeaturesFound | None
-    took: dict[str, dict[str, int]]
+    took: dict[RootUid, dict[str, int]]
+
+
+class _Whole(msgspec.Struct, frozen=True, array_like=True):
+    past: bytes  # as `encode_past` writes it
+    ended: bytes  # versions of the other streams, packed; empty: there are none
+
+
+_WHOLE, _PAST = Decoder(_Whole), Decoder(_Saved)
+_ENDED = Decoder(dict[RootUid, int])
+_NONE: Map[Any, Any] = Map()
+_BROKEN = (zlib.error, msgspec.MsgspecError, KeyError, TypeError, ValueError)
 
 
 def encode_state(state: ReservationState) -> bytes:
     """Write a state down; indexes that follow from the roots are left out."""
-    roots = []
-    for root in state.roots.values():
-        fields = {name: getattr(root, name) for name in _SavedRoot.__struct_fields__}
-        fields |= {
-            "held": tuple(root.held.values()),
-            "bound": tuple(root.bound.values()),
-            "away": tuple(root.away.values()),
-            "vacant": tuple(root.vacant.values()),
-            "tried": dict(root.tried),
-            "topology": dict(root.topology),
-        }
-        roots.append(_SavedRoot(**fields))
+    return _whole(state, encode_past(state))
+
+
+def encode_past(state: ReservationState) -> bytes:
+    """Write a state down, without the versions of streams that have ended; see `lean`."""
+    versions = state.versions
     saved = _Saved(
         state.position,
         state.epoch,
         state.at_us,
-        tuple(roots),
-        {str(k): v for k, v in state.versions.items()},
+        tuple(state.roots.values()),
+        tuple([versions.get(uid, 0) for uid in state.roots]),
+        {uid: versions[uid] for uid in _others(state) if uid in versions},
         tuple(state.vetoes.items()),
         state.truncated_epoch,
-        tuple(_saved(p) for p in state.preemptions.values()),
+        tuple([_saved(p) for p in state.preemptions.values()]),
         state.features,
-        {str(uid): dict(units) for uid, units in state.took.items()},
+        {uid: dict(units) for uid, units in state.took.items()},
     )
-    return zlib.compress(msgspec.msgpack.encode(saved), 1)
+    return _packed(saved)
+
+
+def _whole(state: ReservationState, past: bytes) -> bytes:
+    living, others = state.roots, _others(state)
+    ended = {
+        uid: version
+        for uid, version in state.versions.items()
+        if uid not in living and uid not in others
+    }
+    return msgspec.msgpack.encode(_Whole(past, _packed(ended) if ended else b""))
+
+
+def _packed(value: object) -> bytes:
+    return zlib.compress(_ENCODER.encode(value), 1)
+
+
+def _plain(value: object) -> dict[object, object]:
+    if isinstance(value, Map):
+        return dict(value)
+    raise NotImplementedError
+
+
+_ENCODER = Encoder(enc_hook=_plain)
+
+
+def _unzipped(body: bytes) -> bytes:
+    size = 6 * len(body)  # about what comes out: growing to it copies megabytes
+    return zlib.decompress(body, bufsize=size)
+
+
+def lean(state: ReservationState) -> ReservationState:
+    """Leave out what nobody needs who looks back.
+
+    That is the versions of streams that have ended, of which there are ever more, the indexes of members, and that
+    the maps of a root can be gone on from.
+    """
+    streams = (*state.roots, *_others(state))
+    versions = {uid: state.versions[uid] for uid in streams if uid in state.versions}
+    roots = {uid: _with_maps(dict, root) for uid, root in state.roots.items()}
+    return msgspec.structs.replace(
+        state, roots=Map(roots), versions=Map(versions), held_on=Map(), root_of=Map()
+    )
+
+
+def _others(state: ReservationState) -> set[RootUid]:
+    """Give the streams that live and may be of no root: of the cluster, and of pods that preempt."""
+    return {NIL_ROOT, *state.preemptions, *state.took}.difference(state.roots)
 
 
 def _saved(preemption: Preemption) -> _SavedPreemption:
@@ -143,16 +186,30 @@ def _preemption(entry: _SavedPreemption) -> Preemption:
 
 
 def decode_state(body: bytes) -> ReservationState:
-    """Read a state back.
+    """Read back what `encode_state` wrote.
 
     Raises:
         CorruptLog: The bytes are not a state of this codec.
     """
     try:
-        saved = msgspec.msgpack.decode(zlib.decompress(body), type=_Saved)
-        return _rebuilt(saved)
-    except (zlib.error, msgspec.MsgspecError, KeyError, TypeError) as error:
+        whole = _WHOLE.decode(body)
+        ended = _ENDED.decode(zlib.decompress(whole.ended)) if whole.ended else {}
+        return _rebuilt(_PAST.decode(_unzipped(whole.past)), ended)
+    except _BROKEN as error:
         msg = f"checkpoint of codec {CODEC} does not decode: {error}"
+        raise CorruptLog(msg) from error
+
+
+def decode_past(body: bytes) -> ReservationState:
+    """Read back what `encode_past` wrote.
+
+    Raises:
+        CorruptLog: The bytes are not a state of this codec.
+    """
+    try:
+        return _rebuilt(_PAST.decode(_unzipped(body)), None)
+    except _BROKEN as error:
+        msg = f"checkpoint of codec {PAST} does not decode: {error}"
         raise CorruptLog(msg) from error
 
 
@@ -160,74 +217,82 @@ def joined(parts: Iterable[ReservationState]) -> ReservationState:
     """Join a state that has no roots, the first, and the roots of others."""
     first, *others = parts
     roots = [root for other in others for root in other.roots.values()]
-    held_on, root_of, vacant_on = _indexes(roots)
+    held_on, root_of = _indexes(roots)
     return msgspec.structs.replace(
         first,
         roots=Map({root.uid: root for root in roots}),
         held_on=held_on,
         root_of=root_of,
-        vacant_on=vacant_on,
+        vacant_on=_vacant_on(roots),
     )
 
 
 def _indexes(
     roots: Iterable[RootState],
-) -> tuple[
-    Map[NodeName, Map[PodUid, Reservation]],
-    Map[PodUid, RootUid],
-    Map[NodeName, Map[PodUid, Vacancy]],
-]:
-    """Find what follows from the roots: reservations by node, whose each pod is, and vacancies by node."""
+) -> tuple[Map[NodeName, Map[PodUid, Reservation]], Map[PodUid, RootUid]]:
+    """Find what follows from the roots: reservations by node, and whose each pod is."""
     held_on: dict[NodeName, dict[PodUid, Reservation]] = {}
     root_of: dict[PodUid, RootUid] = {}
-    vacant_on: dict[NodeName, dict[PodUid, Vacancy]] = {}
     for root in roots:
         for reservation in root.held.values():
             held_on.setdefault(reservation.node, {})[reservation.uid] = reservation
             root_of[reservation.uid] = root.uid
         for uid in root.bound:
             root_of[uid] = root.uid
+    return Map({node: Map(held) for node, held in held_on.items()}), Map(root_of)
+
+
+def _vacant_on(roots: Iterable[RootState]) -> Map[NodeName, Map[PodUid, Vacancy]]:
+    """Find what also follows from the roots: vacancies by node."""
+    found: dict[NodeName, dict[PodUid, Vacancy]] = {}
+    for root in roots:
         for vacancy in root.vacant.values():
-            vacant_on.setdefault(vacancy.node, {})[vacancy.uid] = vacancy
-    return (
-        Map({node: Map(held) for node, held in held_on.items()}),
-        Map(root_of),
-        Map({node: Map(vacant) for node, vacant in vacant_on.items()}),
-    )
+            found.setdefault(vacancy.node, {})[vacancy.uid] = vacancy
+    return Map({node: Map(vacant) for node, vacant in found.items()})
 
 
-def _rebuilt(saved: _Saved) -> ReservationState:
-    roots: dict[RootUid, RootState] = {}
-    for entry in saved.roots:
-        fields = {name: getattr(entry, name) for name in _SavedRoot.__struct_fields__}
-        fields |= {
-            "held": Map({r.uid: r for r in entry.held}),
-            "bound": Map({m.uid: m for m in entry.bound}),
-            "away": Map({m.uid: m for m in entry.away}),
-            "vacant": Map({v.uid: v for v in entry.vacant}),
-            "tried": Map(entry.tried),
-            "topology": Map(entry.topology),
-        }
-        root = RootState(**fields)
-        roots[root.uid] = root
-    held_on, root_of, vacant_on = _indexes(roots.values())
+def _rebuilt(saved: _Saved, ended: dict[RootUid, int] | None) -> ReservationState:
+    """Make a state of what was read.
+
+    Args:
+        saved: What was read.
+        ended: Versions of streams that have ended; None: the state is to be `lean`.
+    """
+    roots = {root.uid: root for root in saved.roots}
+    versions = (ended or {}) | saved.versions
+    versions |= {
+        uid: version for uid, version in zip(roots, saved.of_roots, strict=True) if version
+    }
+    if ended is not None:
+        roots = {uid: _with_maps(Map, root) for uid, root in roots.items()}
+    held_on, root_of = _indexes(roots.values()) if ended is not None else (_NONE, _NONE)
     preemptions = Map({p.root_uid: _preemption(p) for p in saved.preemptions})
     return ReservationState(
         position=Position(saved.position),
         epoch=Epoch(saved.epoch),
         at_us=saved.at_us,
         roots=Map(roots),
-        versions=Map({RootUid(k): v for k, v in saved.versions.items()}),
+        versions=Map(versions),
         held_on=held_on,
         root_of=root_of,
         vetoes=Map(dict(saved.vetoes)),
         preemptions=preemptions,
         claimed_on=claimed_on(preemptions.values()),
-        took=Map({RootUid(uid): Map(units) for uid, units in saved.took.items()}),
-        vacant_on=vacant_on,
+        took=Map({uid: Map(units) for uid, units in saved.took.items()}),
+        vacant_on=_vacant_on(roots.values()),
         truncated_epoch=Epoch(saved.truncated_epoch),
         features=saved.features,
     )
+
+
+def _with_maps(
+    kind: Callable[[Mapping[Any, Any]], Mapping[Any, Any]], root: RootState
+) -> RootState:
+    """Give a root with maps of a kind: `Map` for a state to go on from, `dict` for one to be looked at only."""
+    return msgspec.structs.replace(
+        root, held=kind(root.held), bound=kind(root.bound), away=kind(root.away), vacant=kind(root.vacant),
+        tried=kind(root.tried), topology=kind(root.topology),
+    )  # fmt: skip
 
 
 async def load_state(
@@ -239,53 +304,122 @@ async def load_state(
         CorruptLog: The log breaks its own rules; never skipped over.
         StoreUnavailable: Try again.
     """
-    found = await nearest_checkpoint(checkpoints, until)
-    return await fold_from(await restored(found), event_log, until=until)
+    found = await checkpoints.newest(codec=CODEC, until=until)
+    state = await _restored(found, decode_state)
+    return await fold_from(state, event_log, until=until)
 
 
-async def fold_from(
-    state: ReservationState, event_log: EventLog, *, until: Position
+async def load_past(
+    event_log: EventLog, checkpoints: Checkpoints, *, until: Position
 ) -> ReservationState:
-    """Fold what stands behind a state, up to a position.
+    """Fold the log up to a position, to be looked at only: what it gives is `lean`, or has more versions.
 
     Raises: as `load_state`.
     """
-    gc_was_on = gc.isenabled()
-    gc.disable()  # a fold makes many small objects and no garbage cycles
+    found = await nearest_checkpoint(checkpoints, until)
+    after = found.position if found is not None else START
+    pages = event_log.read(after=after, until=until)
+    first = asyncio.ensure_future(anext(pages, None))  # comes in while the checkpoint is unpacked
     try:
-        folding = Folding(state, bulk=until - state.position >= BULK_EVENTS)
-        async for page in event_log.read(after=state.position, until=until):
+        state = await restored(found)
+        if state.position == after:
+            return await _folded(state, _again(first, pages), until=until, past=True)
+    finally:
+        first.cancel()
+    return await fold_from(state, event_log, until=until, past=True)
+
+
+async def _again(first: Awaitable[Page | None], pages: AsyncIterator[Page]) -> AsyncIterator[Page]:
+    """Give all pages of an iterator that the first one has been asked of."""
+    page = await first
+    while page is not None:
+        yield page
+        page = await anext(pages, None)
+
+
+async def fold_from(
+    state: ReservationState, event_log: EventLog, *, until: Position, past: bool = False
+) -> ReservationState:
+    """Fold what stands behind a state, up to a position.
+
+    Args:
+        state: Where to begin.
+        event_log: To read.
+        until: Position of the last event.
+        past: The state is to be looked at only; see `lean`.
+
+    Raises: as `load_state`.
+    """
+    pages = event_log.read(after=state.position, until=until)
+    return await _folded(state, pages, until=until, past=past)
+
+
+async def _folded(
+    state: ReservationState, pages: AsyncIterator[Page], *, until: Position, past: bool
+) -> ReservationState:
+    with no_collections():
+        bulk = until - state.position >= BULK_EVENTS
+        folding = Folding(state, bulk=bulk, past=past)
+        async for page in pages:
             folding.apply(page)
             await asyncio.sleep(0)  # others get their turn, and the next page comes in
         state = folding.close()
-    finally:
-        if gc_was_on:
-            gc.enable()
     if state.position != until:
         msg = f"the log ends at position {state.position}, expected {until}"
         raise CorruptLog(msg)
     return state
 
 
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Keep the garbage collector off meanwhile: states are many small objects, and nothing of them is garbage."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 async def nearest_checkpoint(checkpoints: Checkpoints, until: Position) -> Checkpoint | None:
-    """Find the newest checkpoint that this version can read, not behind a position."""
-    return await checkpoints.newest(codec=CODEC, until=until)
+    """Find the newest checkpoint to look back from that this version can read, not behind a position."""
+    return await checkpoints.newest(codec=PAST, until=until)
 
 
 async def restored(found: Checkpoint | None) -> ReservationState:
-    """Read a state back; the empty one where there is no checkpoint, or it does not decode."""
+    """Read back what `nearest_checkpoint` found; the empty state for nothing, or what does not decode."""
+    return await _restored(found, decode_past)
+
+
+async def _restored(
+    found: Checkpoint | None, decode: Callable[[bytes], ReservationState]
+) -> ReservationState:
     if found is None:
         return EMPTY
     try:
-        return await asyncio.to_thread(decode_state, found.body)  # megabytes; others get their turn
+        with no_collections():  # megabytes; others get their turn
+            return await asyncio.to_thread(decode, found.body)
     except CorruptLog as error:
         log.warning("checkpoint not used", extra={"position": found.position, "error": str(error)})
         return EMPTY
 
 
 async def save_checkpoint(checkpoints: Checkpoints, state: ReservationState, head: Head) -> None:
-    """Save a state that stands at the head of the log; encoding runs beside the event loop."""
-    body = await asyncio.to_thread(encode_state, state)
-    await checkpoints.save(
-        Checkpoint(position=state.position, chain=head.chain, codec=CODEC, body=body)
-    )
+    """Save a state that stands at the head of the log, to start from and to look back from.
+
+    Encoding runs beside the event loop.
+    """
+    past = await asyncio.to_thread(encode_past, state)
+    whole = await asyncio.to_thread(_whole, state, past)
+    await checkpoints.save(_at(head, PAST, past), _at(head, CODEC, whole))
+
+
+async def save_past(checkpoints: Checkpoints, state: ReservationState, head: Head) -> None:
+    """Save a state that stands somewhere in the log, to look back from only."""
+    past = await asyncio.to_thread(encode_past, state)
+    await checkpoints.save(_at(head, PAST, past))
+
+
+def _at(head: Head, codec: str, body: bytes) -> Checkpoint:
+    return Checkpoint(position=head.position, chain=head.chain, codec=codec, body=body)

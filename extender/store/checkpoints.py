@@ -19,9 +19,25 @@ from extender.service.ports import Checkpoint, Checkpoints
 from extender.store.engine import transaction
 from extender.store.tables import CHECKPOINT, EVENT
 
-KEPT = 3  # newest ones, to start from
-RUNG_EVENTS = 5_000  # a look back folds about so many events, while the log is short
-RUNGS = 256  # older checkpoints at most; when the log outgrows them every second one goes
+KEPT = 3  # newest ones of a codec, to start from
+RUNG_EVENTS = 2_000  # a look back folds about so many events at most, while the log is short
+RUNGS = 512  # older checkpoints at most; when the log outgrows them every second one goes
+POSITION_MAX = 2**63 - 1
+
+_NEWEST = (
+    sa.select(CHECKPOINT)
+    .join(
+        EVENT,
+        sa.and_(EVENT.c.position == CHECKPOINT.c.position, EVENT.c.hash == CHECKPOINT.c.chain),
+    )
+    .where(
+        CHECKPOINT.c.codec == sa.bindparam("codec"),
+        CHECKPOINT.c.position <= sa.bindparam("until"),
+    )
+    .order_by(CHECKPOINT.c.position.desc())
+    .offset(sa.bindparam("skip"))
+    .limit(1)
+)
 
 
 class PostgresCheckpoints:
@@ -47,28 +63,32 @@ class PostgresCheckpoints:
             events *= 2
         return events
 
-    async def save(self, checkpoint: Checkpoint) -> None:
+    async def save(self, checkpoint: Checkpoint, *others: Checkpoint) -> None:
         """See `Checkpoints.save`. A second one of the same position and codec replaces the first.
 
         Raises:
             StoreUnavailable: Not saved, or unknown; the next one will do.
         """
-        digest = await asyncio.to_thread(_digest, checkpoint.body)
-        row = {
-            "position": checkpoint.position,
-            "codec": checkpoint.codec,
-            "chain": checkpoint.chain,
-            "sha256": digest,
-            "body": checkpoint.body,
-        }
+        rows = [
+            {
+                "position": each.position,
+                "codec": each.codec,
+                "chain": each.chain,
+                "sha256": await asyncio.to_thread(_digest, each.body),
+                "body": each.body,
+            }
+            for each in (checkpoint, *others)
+        ]
         same = sa.and_(
-            CHECKPOINT.c.position == checkpoint.position, CHECKPOINT.c.codec == checkpoint.codec
+            CHECKPOINT.c.position == checkpoint.position,
+            CHECKPOINT.c.codec.in_([each.codec for each in (checkpoint, *others)]),
         )
-        newest = (
-            sa.select(CHECKPOINT.c.position, CHECKPOINT.c.codec)
-            .order_by(CHECKPOINT.c.position.desc(), CHECKPOINT.c.saved_at.desc())
-            .limit(KEPT)
+        place = (CHECKPOINT.c.position, CHECKPOINT.c.codec)
+        age = sa.func.row_number().over(
+            partition_by=CHECKPOINT.c.codec, order_by=CHECKPOINT.c.position.desc()
         )
+        aged = sa.select(*place, age.label("age")).subquery()
+        newest = sa.select(aged.c.position, aged.c.codec).where(aged.c.age <= KEPT)
         rungs = (
             sa.select(sa.func.min(CHECKPOINT.c.position))
             .where(CHECKPOINT.c.codec == checkpoint.codec)
@@ -77,10 +97,10 @@ class PostgresCheckpoints:
         async with transaction(self._engine, "saving a checkpoint") as connection:
             # The writer may insert and delete here, but not update: what is there is never altered.
             await connection.execute(sa.delete(CHECKPOINT).where(same))
-            await connection.execute(insert(CHECKPOINT).values(row).on_conflict_do_nothing())
+            await connection.execute(insert(CHECKPOINT).on_conflict_do_nothing(), rows)
             await connection.execute(
                 sa.delete(CHECKPOINT).where(
-                    sa.tuple_(CHECKPOINT.c.position, CHECKPOINT.c.codec).not_in(newest),
+                    sa.tuple_(*place).not_in(newest),
                     sa.not_(
                         sa.and_(
                             CHECKPOINT.c.codec == checkpoint.codec,
@@ -96,24 +116,13 @@ class PostgresCheckpoints:
         Raises:
             StoreUnavailable: No answer.
         """
-        wanted = (
-            sa.select(CHECKPOINT)
-            .join(
-                EVENT,
-                sa.and_(
-                    EVENT.c.position == CHECKPOINT.c.position, EVENT.c.hash == CHECKPOINT.c.chain
-                ),
-            )
-            .where(CHECKPOINT.c.codec == codec)
-            .order_by(CHECKPOINT.c.position.desc())
-        )
-        if until is not None:
-            wanted = wanted.where(CHECKPOINT.c.position <= until)
+        wanted = {"codec": codec, "until": until if until is not None else POSITION_MAX}
         for skip in range(
             KEPT
         ):  # one body at a time: they are megabytes and the first is nearly always good
             async with transaction(self._engine, "loading a checkpoint") as connection:
-                row = (await connection.execute(wanted.offset(skip).limit(1))).one_or_none()
+                found = await connection.execute(_NEWEST, wanted | {"skip": skip})
+                row = found.one_or_none()
             if row is None:
                 return None
             if await asyncio.to_thread(_digest, row.body) == row.sha256:

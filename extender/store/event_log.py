@@ -26,9 +26,12 @@ from extender.store.engine import connect, our_faults
 from extender.store.pages import (
     HEAD,
     PAGE_EVENTS,
+    SETTINGS,
     chain_at,
     next_page,
+    read_apart,
     read_pages,
+    read_payloads,
     reading_connection,
 )
 from extender.store.tables import CHANNEL
@@ -36,6 +39,9 @@ from extender.store.tables import CHANNEL
 logger = logging.getLogger(__name__)
 
 START = Position(0)
+SHORT_EVENTS = (
+    10_000  # a tenth of a second of reading; opening a connection takes several milliseconds
+)
 POLL_S = 0.5  # notifications may get lost with a connection; this is the longest a follower is behind then
 RECONNECT_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 TAKE_TRIES = 3
@@ -195,8 +201,16 @@ class PostgresEventLog:
     def read(
         self, *, after: Position = START, until: Position | None = None
     ) -> AsyncIterator[Sequence[Event]]:
-        """See `EventLog.read`."""
-        return read_pages(self._url, after=after, until=until, page_events=self._page_events)
+        """See `EventLog.read`. A short stretch does not wait for a connection to be opened for it."""
+        size = self._page_events
+        if until is not None and until - after <= SHORT_EVENTS:
+            return read_pages(self._fetch, after=after, until=until, page_events=size)
+        return read_apart(self._url, after=after, until=until, page_events=size)
+
+    async def _fetch(self, query: str, *values: object) -> list[asyncpg.Record]:
+        async with self._ask("reading the log") as connection:
+            found: list[asyncpg.Record] = await connection.fetch(query, *values)
+            return found
 
     async def follow(self, *, after: Position) -> AsyncIterator[Sequence[Event]]:
         """Read pages for ever; reconnects by itself when the database goes away.
@@ -211,7 +225,7 @@ class PostgresEventLog:
             try:
                 async with self._listen() as (connection, wait):
                     with our_faults("following the log"):
-                        seen = await chain_at(connection, position)
+                        seen = await chain_at(connection.fetch, position)
                     if chain is not None and seen != chain:
                         raise CorruptLog(
                             f"position {position} is not the event it was; the log's history has changed"
@@ -270,9 +284,11 @@ class PostgresEventLog:
                         self._asking = await connect(
                             self._url,
                             name="ask",
+                            settings=SETTINGS,
                             connect_timeout_s=self._limits.connect_timeout_s,
                             command_timeout_s=self._limits.command_timeout_s,
                         )
+                        await read_payloads(self._asking)
                     yield self._asking
             except BaseException:
                 asking, self._asking = self._asking, None

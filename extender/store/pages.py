@@ -7,8 +7,9 @@ fetched while the caller works on the last one, which halves a replay.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Protocol
 
 import asyncpg
 
@@ -22,6 +23,8 @@ PAGE_EVENTS = (
     1000  # 5 ms of decoding; larger ones fall out of the processor's caches and are slower
 )
 
+SETTINGS = {"jit": "off"}  # of a session that reads pages: compiling takes longer than the query
+
 HEAD = "SELECT position, hash, at_us FROM gx.event ORDER BY position DESC LIMIT 1"
 CHAIN_AT = "SELECT hash FROM gx.event WHERE position = $1"
 PAGE = """
@@ -29,6 +32,12 @@ SELECT position, event_id, epoch, at_us, type, ver, root_uid, version, root, act
        payload, hash
 FROM gx.event WHERE position > $1 AND position <= $2 ORDER BY position LIMIT $3
 """
+
+
+class Fetch(Protocol):
+    """Runs a query and gives its rows; a connection's `fetch`, or what borrows one for each query."""
+
+    def __call__(self, query: str, *values: object) -> Awaitable[list[asyncpg.Record]]: ...  # noqa: D102
 
 
 @asynccontextmanager
@@ -40,19 +49,23 @@ async def reading_connection(url: str, *, name: str) -> AsyncIterator[asyncpg.Co
         name: What the walk is for.
     """
     with our_faults(f"{name}: connecting"):
-        connection = await connect(url, name=name, settings={"jit": "off"}, command_timeout_s=30.0)
+        connection = await connect(url, name=name, settings=SETTINGS, command_timeout_s=30.0)
     try:
         with our_faults(name):
-            # json travels as its bytes: what was hashed is what is decoded.
-            await connection.set_type_codec(
-                "json", schema="pg_catalog", encoder=bytes, decoder=bytes, format="binary"
-            )
+            await read_payloads(connection)
         yield connection
     finally:
         await close_quietly(connection)
 
 
-async def chain_at(connection: asyncpg.Connection, position: int) -> bytes:
+async def read_payloads(connection: asyncpg.Connection) -> None:
+    """Make a connection give json as its bytes: what was hashed is what is decoded."""
+    await connection.set_type_codec(
+        "json", schema="pg_catalog", encoder=bytes, decoder=bytes, format="binary"
+    )
+
+
+async def chain_at(fetch: Fetch, position: int) -> bytes:
     """Give the hash of the event at a position, which must exist; zeros for position 0.
 
     Raises:
@@ -60,41 +73,52 @@ async def chain_at(connection: asyncpg.Connection, position: int) -> bytes:
     """
     if position == 0:
         return EMPTY_CHAIN
-    found: bytes | None = await connection.fetchval(CHAIN_AT, position)
-    if found is None:
+    found = await fetch(CHAIN_AT, position)
+    if not found:
         raise CorruptLog(f"position {position} is not in the log; part of its history is lost")
-    return found
+    chain: bytes = found[0]["hash"]
+    return chain
+
+
+async def read_apart(
+    url: str, *, after: int, until: int | None, page_events: int
+) -> AsyncIterator[Sequence[Event]]:
+    """Read pages as `read_pages` does, on a connection of its own."""
+    async with reading_connection(url, name="read") as connection:
+        pages = read_pages(connection.fetch, after=after, until=until, page_events=page_events)
+        async with aclosing(pages):
+            async for page in pages:
+                yield page
 
 
 async def read_pages(
-    url: str, *, after: int, until: int | None, page_events: int
-) -> AsyncIterator[Sequence[Event]]:
+    fetch: Fetch, *, after: int, until: int | None, page_events: int
+) -> AsyncGenerator[Sequence[Event]]:
     """Read pages up to the head as it is at the start; see `EventLog.read`."""
-    async with reading_connection(url, name="read") as connection:
-        with our_faults("reading the log"):
-            previous = await chain_at(connection, after)
-            head = await connection.fetchrow(HEAD)
-        end = head["position"] if head else 0
-        if until is not None:
-            end = min(end, until)
-        fetching = asyncio.ensure_future(connection.fetch(PAGE, after, end, page_events))
-        try:
-            while after < end:
-                with our_faults("reading the log"):
-                    rows = await fetching
-                last = min(after + page_events, end)
-                if last < end:
-                    fetching = asyncio.ensure_future(connection.fetch(PAGE, last, end, page_events))
-                page, previous = verify(rows, after=after, previous=previous)
-                if after + len(page) != last:
-                    raise CorruptLog(f"position {after + len(page) + 1} is missing")
-                after = last
-                yield page
-        finally:
-            fetching.cancel()
-            await asyncio.wait([fetching])
-            if not fetching.cancelled():
-                fetching.exception()  # looked at, so that nobody warns about it
+    with our_faults("reading the log"):
+        previous = await chain_at(fetch, after)
+        heads = await fetch(HEAD)
+    end = heads[0]["position"] if heads else 0
+    if until is not None:
+        end = min(end, until)
+    fetching = asyncio.ensure_future(fetch(PAGE, after, end, page_events))
+    try:
+        while after < end:
+            with our_faults("reading the log"):
+                rows = await fetching
+            last = min(after + page_events, end)
+            if last < end:
+                fetching = asyncio.ensure_future(fetch(PAGE, last, end, page_events))
+            page, previous = verify(rows, after=after, previous=previous)
+            if after + len(page) != last:
+                raise CorruptLog(f"position {after + len(page) + 1} is missing")
+            after = last
+            yield page
+    finally:
+        fetching.cancel()
+        await asyncio.wait([fetching])
+        if not fetching.cancelled():
+            fetching.exception()  # looked at, so that nobody warns about it
 
 
 async def next_page(

@@ -6,11 +6,16 @@ whole log ends the benchmark.
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
 
 import asyncpg
+import msgspec
 import uvloop
 
 from extender.core.ids import NodeName, Position
@@ -30,6 +35,7 @@ from tests.bench.history import node_of, write_history
 from tests.bench.store import server
 from tests.postgres import fresh_database
 
+T = TypeVar("T")
 LONG = "10,000,000"
 ASKED = 20  # moments in a round
 AT = "gx.placement WHERE from_position <= $2 AND coalesce(to_position, 9223372036854775807) > $2"
@@ -68,12 +74,12 @@ async def looking_back(url: str, events: int, rounds: int) -> list[Figure]:
             every = checkpoints.stretch(end)
             await timed(seen, "ladder", fill_ladder(log, checkpoints, until=end, every=every))
             await analyze(url)
-            as_of = lambda: AsOf(
-                log, PostgresCheckpoints(reading), PostgresAuditReader(reading), SystemClock()
-            )
+            past = PostgresCheckpoints(reading)
+            as_of = AsOf(log, past, PostgresAuditReader(reading), SystemClock())
             chance = random.Random(1)
-            for _ in range(rounds):
-                await ask(seen, as_of, chance, end)
+            with frozen():
+                for _ in range(rounds):
+                    await ask(seen, as_of, chance, end)
             await nodes(url, seen, chance, end, rounds)
         await plans(url, end)
         sizes = await sizes_of(url)
@@ -84,28 +90,50 @@ async def looking_back(url: str, events: int, rounds: int) -> list[Figure]:
     return figures(seen, f"{events:,} events", events, sizes)
 
 
-async def timed(seen: dict[str, list[float]], what: str, work: Awaitable[object]) -> None:
+async def timed(seen: dict[str, list[float]], what: str, work: Awaitable[T]) -> T:
     start = time.perf_counter()
-    await work
+    answer = await work
     seen.setdefault(what, []).append(time.perf_counter() - start)
+    return answer  # it goes when the clock stands
 
 
-async def ask(
-    seen: dict[str, list[float]], as_of: Callable[[], AsOf], chance: random.Random, end: int
-) -> None:
+@contextmanager
+def frozen() -> Iterator[None]:
+    """Keep what the benchmark made before from the garbage collector, as the service does with what it starts with."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+async def ask(seen: dict[str, list[float]], as_of: AsOf, chance: random.Random, end: int) -> None:
     """Ask for moments all over the log, each time with nothing kept; then as a slider does, one after another."""
     for _ in range(ASKED):
         at = str(chance.randrange(1, end))
-        await timed(seen, "state", as_of().state(at, Scope()))
+        await nothing_kept(as_of)
+        state = await timed(seen, "state", as_of.state(at, Scope()))
+        start = time.perf_counter()
+        msgspec.json.encode(state)
+        seen.setdefault("as JSON", []).append(seen["state"][-1] + time.perf_counter() - start)
+        del state
         node = NodeName(node_of(chance.randrange(5000))[0])
-        await timed(seen, "state of a node", as_of().state(at, Scope(node=node), known=True))
-        await timed(
-            seen, "difference", as_of().difference(at, str(chance.randrange(1, end)), Scope())
-        )
-    sliding = as_of()
-    start = chance.randrange(1, end - 100 * ASKED)
+        await nothing_kept(as_of)
+        await timed(seen, "state of a node", as_of.state(at, Scope(node=node), known=True))
+        other = str(chance.randrange(1, end))
+        await nothing_kept(as_of)
+        await timed(seen, "difference", as_of.difference(at, other, Scope()))
+    await nothing_kept(as_of)
+    start_at = chance.randrange(1, end - 100 * ASKED)
     for step in range(ASKED):
-        await timed(seen, "slider", sliding.state(str(start + 100 * step), Scope()))
+        await timed(seen, "slider", as_of.state(str(start_at + 100 * step), Scope()))
+
+
+async def nothing_kept(as_of: AsOf) -> None:
+    """Let go of states of questions before, and of the last answer, which the event loop holds for a turn."""
+    as_of.forget()
+    await asyncio.sleep(0)
 
 
 async def nodes(
@@ -163,6 +191,7 @@ def figures(seen: dict[str, list[float]], note: str, events: int, sizes: str) ->
 
     return [
         ms("the whole state at any moment", "state"),
+        ms("the whole state at any moment, as JSON", "as JSON"),
         ms("a node at any moment, folded", "state of a node"),
         ms("the difference between any two moments", "difference", ""),
         ms("the whole state 100 facts on, as a slider asks", "slider"),

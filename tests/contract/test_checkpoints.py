@@ -97,14 +97,25 @@ async def test_one_is_kept_for_each_stretch_of_the_log(store, made):
 
 
 async def test_rungs_of_another_codec_are_not_kept(store, made):
-    """They are of use to the version that wrote them only, and it makes them again."""
+    """They are of use to the version that wrote them only, and it makes them again; it can still start."""
     _, checkpoints = store
-    for position in (1, 3, 5):
+    for position in (1, 2, 3, 4, 5):
         await checkpoints.save(msgspec.structs.replace(made[position], codec="state.v0"))
     for position in (6, 7, 8):
         await checkpoints.save(made[position])
-    assert await found(checkpoints, "state.v0") == []
+    assert await found(checkpoints, "state.v0") == [3, 4, 5]
     assert await found(checkpoints) == [6, 7, 8]
+
+
+async def test_of_others_beside_it_only_the_newest_three_are_kept(store, made):
+    """They need not be saved as often, and stay meanwhile; the ladder is made of the first."""
+    _, checkpoints = store
+    for position in range(1, 9):
+        beside = msgspec.structs.replace(made[position], codec="whole.v1", body=b"w" * 5000)
+        await checkpoints.save(made[position], *[beside][position % 2 :])
+    assert await found(checkpoints) == [1, 2, 4, 6, 7, 8]
+    assert await found(checkpoints, "whole.v1") == [4, 6, 8]
+    assert (await checkpoints.newest(codec="whole.v1")).body == b"w" * 5000
 
 
 async def test_saving_again_replaces(store, made):

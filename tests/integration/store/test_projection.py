@@ -30,7 +30,7 @@ from extender.core.events import (
 from extender.core.ids import PlanId, PodUid, Position, RootUid
 from extender.core.state import EMPTY, evolve
 from extender.service.ports import Head
-from extender.service.replay import load_state, save_checkpoint
+from extender.service.replay import lean, load_past, load_state, save_checkpoint
 from extender.store.checkpoints import PostgresCheckpoints
 from extender.store.codec import EMPTY_CHAIN, VERSIONS
 from extender.store.engine import create_engine, our_faults
@@ -178,8 +178,10 @@ def test_fold_checkpoint_and_sql_tell_the_same(log_url, events, step, saved, ask
             for position, state in enumerate(states):
                 assert await told_by_sql(connection, position) == told_by_fold(state)
             async with PostgresEventLog(log_url, page_events=3) as log:
-                loaded = await load_state(log, PostgresCheckpoints(engine), until=Position(asked))
+                found = {"checkpoints": PostgresCheckpoints(engine), "until": Position(asked)}
+                loaded, past = await load_state(log, **found), await load_past(log, **found)
             assert loaded == states[asked]
+            assert lean(past) == lean(states[asked])
         finally:
             await engine.dispose()
             await connection.close()

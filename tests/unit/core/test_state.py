@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from immutables import Map
 
 from extender.core.errors import CorruptLog
 from extender.core.events import (
@@ -26,9 +27,11 @@ from extender.core.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.ids import PlanId, PodUid
+from extender.core.ids import PlanId, PodUid, RootUid
 from extender.core.state import EMPTY, Folding, barrier_unit, evolve, fold, room_of, satisfied
-from extender.service.replay import decode_state, encode_state
+from extender.service.picturing import compare, picture
+from extender.service.replay import decode_past, decode_state, encode_past, encode_state, lean
+from extender.service.stateview import Scope
 from tests.fakes import check_state
 from tests.histories import NODES, ROOTS, a_leaf, event_after, histories
 
@@ -76,6 +79,40 @@ def test_a_checkpoint_is_the_state(events):
     again = decode_state(encode_state(state))
     assert again == state
     check_state(again)
+
+
+@given(histories(), st.integers(0, 25), st.booleans())
+def test_what_is_kept_to_look_back_from_is_the_state_too(events, cut, bulk):
+    """Cut anywhere and gone on from there: but for what nobody asks of the past it is the fold of everything."""
+    before = fold(EMPTY, events[:cut])
+    kept = decode_past(encode_past(before))
+    assert kept == lean(before)
+    folding = Folding(kept, bulk=bulk, past=True)
+    folding.apply(events[cut:])
+    after, whole = folding.close(), fold(EMPTY, events)
+    assert lean(after) == lean(whole)
+    assert after.held_on == after.root_of == Map()
+    assert kept == lean(before)
+    assert picture(after, Scope()) == picture(whole, Scope())
+    assert compare(kept, after, Scope()) == compare(before, whole, Scope())
+
+
+@given(histories().filter(bool))
+def test_no_gap_is_skipped_over_when_looking_back(events):
+    """Of a stream that lives the version has to be right; of one that is not known it may have ended before."""
+    state = fold(EMPTY, events)
+    for root in state.roots.values():
+        after = event_after(state, root.uid, RootInvalid(problems=("x",)))
+        Folding(lean(state), past=True).apply([after])
+        for wrong in (
+            msgspec.structs.replace(after, version=after.version + 1),
+            msgspec.structs.replace(after, position=after.position + 1),
+        ):
+            with pytest.raises(CorruptLog):
+                Folding(lean(state), past=True).apply([wrong])
+    folding = Folding(lean(state), past=True)
+    folding.apply([event_after(state, RootUid("ended before"), RootInvalid(problems=("x",)))])
+    assert folding.close().roots[RootUid("ended before")].phase == "invalid"
 
 
 def a_plan(victims=(), awaits=0, superseded=0):
@@ -127,11 +164,13 @@ def test_a_gap_is_never_skipped_over(events, data):
             fold(EMPTY, [*events[:at], *events[at + 1 :]])
 
 
-@pytest.mark.parametrize("body", [b"", b"nonsense", encode_state(EMPTY)[:-3]])
-def test_a_broken_checkpoint_says_so(body):
+@pytest.mark.parametrize("encode", [encode_state, encode_past])
+@pytest.mark.parametrize("broken", [b"", b"nonsense", None])
+def test_a_broken_checkpoint_says_so(encode, broken):
     """Bytes that are not a state raise CorruptLog, so that the caller folds the log instead."""
+    body = encode(EMPTY)[:-3] if broken is None else broken
     with pytest.raises(CorruptLog):
-        decode_state(body)
+        (decode_state if encode is encode_state else decode_past)(body)
 
 
 def _history(*facts, uid=ROOTS[0]):

@@ -13,7 +13,7 @@ from extender.core.state import EMPTY, fold
 from extender.service import projecting
 from extender.service.ladder import fill_ladder
 from extender.service.projecting import Projector, project_all
-from extender.service.replay import CODEC, decode_state, load_state
+from extender.service.replay import PAST, decode_past, lean, load_past, load_state
 from tests.fakes import Stage, until
 from tests.fakes_store import FakeCheckpoints, FakeProjection
 
@@ -113,11 +113,13 @@ async def test_a_ladder_is_made_where_there_is_none(stage):
     asked = {"until": Position(len(events)), "every": 4}
     assert await fill_ladder(stage.log, checkpoints, **asked) == 5
     for position in (4, 8, 12, 16, 20):
-        found = await checkpoints.newest(codec=CODEC, until=Position(position))
+        found = await checkpoints.newest(codec=PAST, until=Position(position))
         assert found.position == position
-        assert decode_state(found.body) == fold(EMPTY, events[:position])
+        assert decode_past(found.body) == lean(fold(EMPTY, events[:position]))
     assert await fill_ladder(stage.log, checkpoints, **asked) == 0
-    del stage.database.checkpoints[8, CODEC]
+    del stage.database.checkpoints[8, PAST]
     assert await fill_ladder(stage.log, checkpoints, **asked) == 1
+    past = await load_past(stage.log, checkpoints, until=Position(21))
+    assert lean(past) == lean(stage.leader.acknowledged)
     whole = await load_state(stage.log, checkpoints, until=Position(21))
     assert whole == stage.leader.acknowledged
