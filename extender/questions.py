@@ -31,6 +31,10 @@ from extender.store.event_log import PostgresEventLog
 from extender.store.report_reader import PostgresReportReader
 from extender.telemetry import set_up_logging
 
+# Questions that ask the database at the same time. Where it runs on this machine each of them may take a processor, and
+# a call of kube-scheduler that finds none idle waits some 4 ms for the kernel, however nice the others are.
+AT_ONCE = max(1, min(4, (os.cpu_count() or 1) // 2))
+
 
 def main() -> None:
     """Answer until the service ends, or SIGTERM."""
@@ -43,7 +47,7 @@ def main() -> None:
 
 
 async def _answer(url: str, listening: socket.socket) -> None:
-    reading, clock = create_reading_engine(url), SystemClock()
+    reading, clock = create_reading_engine(url, pool_size=AT_ONCE), SystemClock()
     audit, checkpoints = PostgresAuditReader(reading), PostgresCheckpoints(reading)
     async with PostgresEventLog(url) as looking, PostgresEventLog(url) as followed:
         feed, as_of = Feed(followed, audit), AsOf(looking, checkpoints, audit, clock)

@@ -120,7 +120,7 @@ class AsOf:
         return StateDiff(begin=begin, end=last, log=_log_end(end), scope=scope, **fields)
 
     async def folded(self, moment: Moment) -> ReservationState:
-        """Give the state at a position of the log.
+        """Give the state at a position of the log, to be looked at only; see `load_past`.
 
         Raises:
             CorruptLog: The log breaks its own rules.

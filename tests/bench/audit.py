@@ -2,7 +2,8 @@
 
 The real service, on a durable PostgreSQL with a long log and on manifests of a large fleet; kube-scheduler's
 calls over one kept connection, as in `verbs`. The questions come from a process of its own, four at a time,
-each asked again as soon as it is answered; it is niced, for its processor time is not the service's.
+each asked again as soon as it is answered; it is niced, and so is its session (Linux weighs those against each other),
+for its processor time is not the service's.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tests.bench.figures import Figure, Scale, quantile
 from tests.bench.history import write_history
 from tests.bench.store import server
 from tests.bench.verbs import filter_body
+from tests.bench.weight import weigh
 from tests.builders import a_fleet, a_gang, a_pod
 from tests.postgres import fresh_database
 
@@ -161,6 +163,7 @@ def questions(address: str) -> Iterator[list[int]]:
     process = subprocess.Popen(
         ["nice", "-n", "10", *command], cwd=ROOT, stdout=subprocess.PIPE, start_new_session=True
     )
+    weigh([process.pid], 19)
     assert process.stdout is not None
     process.stdout.readline()  # the first answers are there
     try:
