@@ -228,8 +228,7 @@ async def _pass_on(
         try:
             piece = await anext(pieces)
         except StopAsyncIteration:
-            await response.write_eof()
-            return
+            break
         except (aiohttp.ClientError, OSError) as error:
             log.warning("an answer broke off", extra={"path": request.path, "error": str(error)})
             if request.transport is not None:
@@ -239,6 +238,8 @@ async def _pass_on(
             await response.write(piece)
         except ConnectionError:
             return  # the asker has gone
+    with contextlib.suppress(ConnectionError):  # likewise
+        await response.write_eof()
 
 
 def _unanswered(error: Exception) -> Unanswered:

@@ -280,3 +280,12 @@ async def test_calls_of_kube_scheduler_do_not_wait_for_questions(replica):
     for pid in answers(replica.process.pid):
         os.kill(pid, signal.SIGCONT)
     assert (await asking)[0] == 200
+
+
+async def test_an_asker_that_has_gone_when_its_stream_ends_is_no_fault(replica):
+    async with aiohttp.ClientSession() as session:
+        reply = await session.get(f"{replica.url}/v1/events?follow&after=0")
+        await reply.content.readuntil(b"data")
+        reply.close()  # the service writes nothing to it before the end
+    await replica.stopped()
+    assert '"level":"ERROR"' not in replica.log.read_text()
