@@ -1,6 +1,6 @@
 """The process that answers what the log alone can answer: its composition root, started by `http/apart`.
 
-It loads neither Kubernetes nor the planner, knows no state but the database's, and ends with the service.
+It loads neither Kubernetes nor the command line, knows no state but the database's, and ends with the service.
 """
 
 from __future__ import annotations

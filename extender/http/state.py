@@ -37,19 +37,12 @@ class NodeAnswer(msgspec.Struct, kw_only=True):
     live: LiveNode | None  # None: the past was asked for, or the cluster has no such node
 
 
-class _Past(msgspec.Struct, kw_only=True):
-    """The same as the log alone tells it, to be added to."""
+class _Told(msgspec.Struct, kw_only=True):
+    """The same as the log alone tells it, to be added to; what is not looked at stays as it came."""
 
     state: msgspec.Raw
     node: NodeAt | None
-
-
-class _Answered(msgspec.Struct, kw_only=True):
-    """The same again, with what was added."""
-
-    state: msgspec.Raw
-    node: NodeAt | None
-    live: LiveNode
+    live: LiveNode | None
 
 
 AT = Parameter(
@@ -159,11 +152,10 @@ class NodesApi:
         answer = await self._past(request, {KNOWN: "true"})
         if answer.status != HTTPStatus.OK or not isinstance(answer.body, bytes):
             return answer
-        past = msgspec.json.decode(answer.body, type=_Past)
-        live = live_node(self._cluster.view(), name, past.node)
-        if live is None:
+        told = msgspec.json.decode(answer.body, type=_Told)
+        told.live = live_node(self._cluster.view(), name, told.node)
+        if told.live is None:
             return answer
-        told = _Answered(state=past.state, node=past.node, live=live)
         return web.Response(
             body=msgspec.json.encode(told),
             content_type="application/json",

@@ -20,7 +20,7 @@ from extender.http.audit import AuditApi
 from extender.http.errors import problems
 from extender.http.events import EventsApi
 from extender.http.reports import ReportApi
-from extender.http.state import NodesApi, PastNodesApi, StateApi
+from extender.http.state import NodesApi, StateApi
 from extender.service.asof import AsOf
 from extender.service.clock import SystemClock
 from extender.service.feed import Feed
@@ -33,6 +33,7 @@ from extender.wiring import ANSWERING
 from tests.bench.history import node_of, write_history
 from tests.builders import GPU, a_fleet, a_node, a_pod
 from tests.fakes import FakeCluster, until
+from tests.nodes_here import past_node
 from tests.postgres import fresh_database, run
 from tests.replicas import Replica
 from tests.streams import Reader
@@ -115,14 +116,9 @@ async def here(url):
     async with PostgresEventLog(url) as log:
         reader = PostgresAuditReader(engine)
         as_of = AsOf(log, PostgresCheckpoints(engine), reader, SystemClock())
-        past = PastNodesApi(as_of)
-
-        async def ask(request, headers):
-            return await past.node(request.clone(headers=headers))
-
         async with serving(
             AuditApi(reader, PostgresDecisionInputs(engine)), EventsApi(reader, Feed(log, reader)),
-            StateApi(as_of), ReportApi(PostgresReportReader(engine), SystemClock()), NodesApi(a_cluster(), ask),
+            StateApi(as_of), ReportApi(PostgresReportReader(engine), SystemClock()), NodesApi(a_cluster(), past_node(as_of)),
         ) as client:  # fmt: skip
             yield client
     await engine.dispose()
