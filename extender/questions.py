@@ -13,7 +13,7 @@ import sys
 import msgspec
 import uvloop
 
-from extender.http.apart import Given, answering
+from extender.http.apart import Given, Turns, answering
 from extender.http.audit import AuditApi
 from extender.http.events import EventsApi
 from extender.http.reports import ReportApi
@@ -31,9 +31,12 @@ from extender.store.event_log import PostgresEventLog
 from extender.store.report_reader import PostgresReportReader
 from extender.telemetry import set_up_logging
 
-# Questions that ask the database at the same time. Where it runs on this machine each of them may take a processor, and
-# a call of kube-scheduler that finds none idle waits some 4 ms for the kernel, however nice the others are.
-AT_ONCE = max(1, min(4, (os.cpu_count() or 1) // 2))
+# Questions that are worked on at the same time. Each of them takes a processor, the database's or ours, which may be of
+# one machine, and a call of kube-scheduler that finds none idle may wait some 4 ms for the kernel.
+PROCESSORS = len(os.sched_getaffinity(0))
+AT_ONCE = max(1, min(4, PROCESSORS // 2))
+FEW = PROCESSORS <= 2  # noqa: PLR2004 -- one for questions leaves no idle one beside kube-scheduler's call and us
+REST = 1.0 if FEW else 0.0  # see `Turns`
 
 
 def main() -> None:
@@ -41,7 +44,8 @@ def main() -> None:
     given = msgspec.json.decode(sys.stdin.buffer.read(), type=Given)
     begin_worker(given.service)
     os.nice(NICE)
-    Pace.alone()
+    if not FEW:
+        Pace.alone()
     set_up_logging(given.log_level, sys.stdout)
     uvloop.run(_answer(given.database_url, socket.socket(fileno=given.listening)))
 
@@ -60,5 +64,5 @@ async def _answer(url: str, listening: socket.socket) -> None:
         )
         gc.collect()
         gc.freeze()
-        await answering(parts, listening, feed.stop)
+        await answering(parts, listening, Turns(AT_ONCE, REST), feed.stop)
     await reading.dispose()

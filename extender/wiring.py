@@ -55,6 +55,7 @@ from extender.service.publishing import Publisher
 from extender.service.reporting import Reporter
 from extender.service.room import RoomWatch
 from extender.service.scheduling import Scheduling
+from extender.service.timeslice import ask_for_short_slices
 from extender.settings import Settings
 from extender.store import migrate, roles
 from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
@@ -386,4 +387,5 @@ async def serve(settings: Settings, on_listening: Callable[[], None]) -> None:
         seen = await cluster(settings, clock, writer.may_act)
         gc.collect()
         gc.freeze()  # what is there from the start is not looked through again: that would hold calls up
+        ask_for_short_slices()  # after the embedded database, which is a child, was started
         await Service(settings, opened, seen, writer, clock).run(stopping, on_listening)

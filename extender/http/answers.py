@@ -5,6 +5,7 @@ The ETag is the hash of the body. It saves the way over the network, not the que
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterable
 from typing import Any
@@ -17,6 +18,7 @@ from extender.core.ids import Position
 from extender.service.pacing import Pace
 
 AT_ONCE_BYTES = 64 * 1024  # a body up to this size is sent in one piece
+TURN = web.RequestKey("turn", contextlib.AsyncExitStack)  # where questions are worked on in turns
 
 
 async def listed(items: Iterable[Any]) -> list[bytes]:
@@ -52,6 +54,8 @@ async def answer(
     for piece in pieces:
         digest.update(piece)
         await pace.breath()
+    if (turn := request.get(TURN)) is not None:
+        await turn.aclose()  # nobody waits for an asker that reads slowly
     tag = f'"{digest.hexdigest()[:32]}"'
     headers = {"X-Log-Position": str(position), "ETag": tag}
     if link:

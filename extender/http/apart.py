@@ -22,11 +22,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 import aiohttp
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 from multidict import CIMultiDict
 from yarl import URL
 
 from extender.core.errors import Unanswered
-from extender.http.errors import problems
+from extender.http.answers import TURN
+from extender.http.errors import Handler, problems
 from extender.http.server import KEEPALIVE_S, Routed
 
 log = logging.getLogger(__name__)
@@ -51,6 +53,7 @@ WARM_S = 10.0  # after its start the service has other things to do, unless some
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.5, 30.0  # before the other process is started again
 STEADY_S = 60.0  # one that ran for so long had not failed at once
 END_S = 2.0
+REST_S_MAX = 0.5
 
 
 class Given(msgspec.Struct, frozen=True):
@@ -119,7 +122,10 @@ class Apart:
         assert self._listening is not None, "not opened"
         number = self._listening.fileno()
         given = Given(self._database_url, self._log_level, os.getpid(), number)
-        process = await create_subprocess_exec(*self._command, stdin=PIPE, pass_fds=(number,))
+        process = await create_subprocess_exec(
+            *self._command, stdin=PIPE, pass_fds=(number,),
+            start_new_session=True,  # Linux shares processors out among sessions: it shall not use our share up
+        )  # fmt: skip
         self._process = process
         assert process.stdin is not None
         process.stdin.write(msgspec.json.encode(given))
@@ -247,19 +253,64 @@ def _unanswered(error: Exception) -> Unanswered:
     return Unanswered(f"the process that answers questions does not: {told}; ask again in a moment")
 
 
+class Turns:
+    """Questions worked on at the same time, and the rest after each.
+
+    What a question costs is the database's time, then ours: one at a time keeps one processor busy, not two.
+
+    Args:
+        at_once: So many.
+        rest: So many times as long as a question was worked on, the next one waits.
+    """
+
+    def __init__(self, at_once: int, rest: float) -> None:
+        self._free = asyncio.Semaphore(at_once)
+        self._rest = rest
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for a turn, and give it back."""
+        loop = asyncio.get_running_loop()
+        await self._free.acquire()
+        began_s = loop.time()
+        try:
+            yield
+        finally:
+            rest_s = min(REST_S_MAX, self._rest * (loop.time() - began_s))
+            loop.call_later(rest_s, self._free.release)
+
+    def middleware(self) -> Middleware:
+        """Give each question a turn; a stream, which has no end, needs none."""
+
+        @web.middleware
+        async def in_turn(request: web.Request, handler: Handler) -> web.StreamResponse:
+            if "follow" in request.query:
+                return await handler(request)
+            async with contextlib.AsyncExitStack() as turn:
+                await turn.enter_async_context(self.turn())
+                request[TURN] = turn
+                return await handler(request)
+
+        return in_turn
+
+
 async def answering(
-    parts: Iterable[Routed], listening: socket.socket, before_end: Callable[[], None]
+    parts: Iterable[Routed],
+    listening: socket.socket,
+    turns: Turns,
+    before_end: Callable[[], None],
 ) -> None:
     """Answer questions on a socket until SIGTERM.
 
     Args:
         parts: The handlers.
         listening: From the service.
+        turns: When each question is worked on.
         before_end: Called first when the end is asked for; ends streams.
     """
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
-    app = web.Application(middlewares=[problems])
+    app = web.Application(middlewares=[problems, turns.middleware()])
     for part in parts:
         app.add_routes(part.routes())
     runner = web.AppRunner(

@@ -23,6 +23,7 @@ from extender.core.planner.placement import PlanGroup, PlanRequest, Verdict
 from extender.core.planner.preempt import Answer, preempt
 from extender.core.planner.search import Fleet, Later, plan, plan_at_once
 from extender.service.ports import DecisionInput
+from extender.service.timeslice import ask_for_usual_slices
 
 log = logging.getLogger(__name__)
 
@@ -139,6 +140,7 @@ def begin_worker(service: int) -> None:
     if os.getppid() != service:  # killed before we asked for the signal
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service decides when to stop
+    ask_for_usual_slices()  # it computes for long, and answers nobody's call
 
 
 def _load_solver() -> None:

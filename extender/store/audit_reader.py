@@ -9,12 +9,11 @@ appends, so the end of the log, which is not indexed yet, is looked at fact by f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncResult
 
 from extender.core.events import Event
 from extender.core.ids import NIL_ROOT, NodeName, Position, RootUid
@@ -27,7 +26,13 @@ from extender.store.tables import EVENT, MENTION, NOTED, PLACEMENT
 LIMIT_MAX = 10_000  # events per answer; whoever wants more asks again with `after`
 PAGE_BYTES_MAX = 8 << 20  # of facts in a page
 FETCHED = 32  # rows per round trip
-SETTINGS = {"statement_timeout": "5s", "default_transaction_read_only": "on", "jit": "off"}
+SETTINGS = {
+    "statement_timeout": "5s",
+    "default_transaction_read_only": "on",
+    "jit": "off",
+    "plan_cache_mode": "force_custom_plan",  # the plan for any values reads the log from its beginning for rare types
+    "max_parallel_workers_per_gather": "0",  # a question takes one processor of the database's, not three
+}
 
 _COLUMNS = [EVENT.c[name] for name in Row._fields if name != "payload"]
 _EVENTS = sa.select(*_COLUMNS, sa.cast(EVENT.c.payload, sa.Text).label("payload"))
@@ -90,12 +95,12 @@ class PostgresAuditReader:
                     break
                 # one more than asked for: it tells whether there is more
                 result = await connection.stream(query.limit(limit + 1 - len(events)))
-                async for row in result:
+                async for row in _each(result):
                     if len(events) == limit or (bytes_max is not None and size >= bytes_max):
                         more = True
                         break
                     await pace.breath()
-                    events.append(to_event(_row(row)))
+                    events.append(to_event((*row[:-1], row.payload.encode())))
                     size += len(row.payload)
                 await result.close()
         return Page(events=tuple(events), head=Position(ends.head), more=more)
@@ -269,11 +274,11 @@ async def _first_position(
     return (await connection.execute(query)).scalar_one_or_none()
 
 
-def _row(record: sa.Row[tuple[object, ...]]) -> Row:
-    fields = record._asdict()
-    fields["event_id"] = UUID(fields["event_id"])
-    fields["payload"] = fields["payload"].encode()
-    return Row(**fields)
+async def _each(result: AsyncResult[Any]) -> AsyncIterator[sa.Row[Any]]:
+    """Give row by row what is fetched in pieces; SQLAlchemy's own way takes a third of the time of a page."""
+    async for piece in result.partitions():
+        for row in piece:
+            yield row
 
 
 if TYPE_CHECKING:

@@ -25,9 +25,14 @@ import aiohttp
 import msgspec
 
 from deploy.demo.play import free_port
+from extender.service.ladder import fill_ladder
+from extender.service.projecting import project_all
 from extender.store import migrate
+from extender.store.checkpoints import PostgresCheckpoints
 from extender.store.engine import create_engine
+from extender.store.event_log import PostgresEventLog
 from extender.store.mentions import PostgresMentions
+from extender.store.projection import SETTINGS, PostgresProjection
 from tests.bench.figures import Figure, Scale, quantile
 from tests.bench.history import write_history
 from tests.bench.store import server
@@ -65,12 +70,21 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
 
 
 async def fill(url: str, events: int) -> None:
+    """Write a log, and do what the service would do about it in its own time for the next minutes."""
     await migrate.upgrade(url)
     await write_history(url, events)
     engine = create_engine(url, name="bench")
     while await PostgresMentions(engine).note(1000):
         pass
     await engine.dispose()
+    projecting = create_engine(url, name="bench", settings=SETTINGS, pool_size=1)
+    async with PostgresEventLog(url) as log:
+        end = (await log.head()).position
+        await project_all(PostgresProjection(projecting), end)
+        checkpoints = PostgresCheckpoints(projecting)
+        every = checkpoints.stretch(end)
+        await fill_ladder(log, checkpoints, until=end, every=every)
+    await projecting.dispose()
 
 
 @contextmanager
@@ -90,6 +104,7 @@ def serving(database: str, nodes: int) -> Iterator[str]:
             process = subprocess.Popen(
                 [*command, "--cluster", str(manifests), "--listen", address],
                 cwd=ROOT, env=environ, stdout=log, stderr=log,
+                start_new_session=True,  # as a pod: its own share of the processors
             )  # fmt: skip
         try:
             wait_until(lambda: ask(address, "/readyz")[0] == 200, process)

@@ -24,6 +24,7 @@ from extender.http.state import NodesApi, StateApi
 from extender.service.asof import AsOf
 from extender.service.clock import SystemClock
 from extender.service.feed import Feed
+from extender.service.timeslice import SHORT_NS
 from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
 from extender.store.checkpoints import PostgresCheckpoints
 from extender.store.decision_inputs import PostgresDecisionInputs
@@ -37,6 +38,7 @@ from tests.nodes_here import past_node
 from tests.postgres import fresh_database, run
 from tests.replicas import Replica
 from tests.streams import Reader
+from tests.timeslices import GRANTED_FROM, KERNEL, slice_ns
 
 SAID = (
     "Content-Type",
@@ -226,11 +228,13 @@ def children(pid):
     return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def command(pid):
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
 def answers(pid):
     """Tell the process that answers from the others that the service has."""
-    return [
-        p for p in children(pid) if b"extender.questions" in Path(f"/proc/{p}/cmdline").read_bytes()
-    ]
+    return [p for p in children(pid) if b"extender.questions" in command(p)]
 
 
 @pytest.fixture
@@ -276,6 +280,16 @@ async def test_calls_of_kube_scheduler_do_not_wait_for_questions(replica):
     for pid in answers(replica.process.pid):
         os.kill(pid, signal.SIGCONT)
     assert (await asking)[0] == 200
+
+
+@pytest.mark.skipif(KERNEL < GRANTED_FROM, reason="older kernels give no other slices")
+async def test_who_answers_kube_scheduler_asks_for_short_time_slices(replica):
+    """Not so who answers questions, nor who plans."""
+    pid = replica.process.pid
+    assert slice_ns(pid) == SHORT_NS
+    others = answers(pid) + [p for p in children(pid) if b"spawn_main" in command(p)]
+    assert len(others) > 1
+    assert all(slice_ns(p) > SHORT_NS for p in others)
 
 
 async def test_an_asker_that_has_gone_when_its_stream_ends_is_no_fault(replica):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncpg
 import msgspec
 import pytest
+import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event
@@ -156,3 +157,31 @@ async def test_no_question_reads_the_whole_log(database_url):
         assert "Seq Scan on event" not in plan, (statement, plan)
         assert "Seq Scan on mention" not in plan, (statement, plan)
     await connection.close()
+
+
+async def test_a_question_that_is_asked_often_is_planned_for_what_it_asks(database_url):
+    """PostgreSQL's plan for any values reads the log from its beginning for types that it has hardly any of."""
+    await write_history(database_url, 30_000)
+    await execute(database_url, "ANALYZE gx.event")
+    reading = create_reading_engine(database_url, pool_size=1)
+    reader, wanted = (
+        PostgresAuditReader(reading),
+        EventFilter(types=("PreemptionPlanned", "PreemptionCompleted")),
+    )
+    before = await events_read(database_url)
+    for _ in range(10):
+        assert not (await reader.page(wanted)).events
+    async with reading.connect() as connection:
+        await connection.execute(sa.text("SELECT pg_stat_force_next_flush()"))
+    await reading.dispose()
+    assert await events_read(database_url) - before < 1_000
+
+
+async def events_read(url):
+    connection = await asyncpg.connect(url)
+    try:
+        return await connection.fetchval(
+            "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relid = 'gx.event'::regclass"
+        )
+    finally:
+        await connection.close()

@@ -1,0 +1,110 @@
+"""Questions are worked on in turns; streams and askers that read slowly take none."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from extender.core.ids import Position
+from extender.http.answers import answer
+from extender.http.apart import Turns
+
+LARGE = [b"x" * 65_536] * 1_000  # more than sockets keep
+
+
+class Questions:
+    """Handlers that wait until they are let go."""
+
+    def __init__(self):
+        self.begun = 0
+        self.go = asyncio.Event()
+
+    async def work(self, request):
+        self.begun += 1
+        await self.go.wait()
+        return web.Response()
+
+    async def large(self, request):
+        return await answer(request, LARGE, Position(1))
+
+    async def fails(self, request):
+        raise web.HTTPNotFound
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    monkeypatch.setattr("extender.http.apart.REST_S_MAX", 3600.0)
+    return Questions()
+
+
+async def serving(asked, turns):
+    app = web.Application(middlewares=[turns.middleware()])
+    app.add_routes(
+        [
+            web.get("/work", asked.work),
+            web.get("/large", asked.large),
+            web.get("/none", asked.fails),
+        ]
+    )
+    return TestClient(TestServer(app))
+
+
+async def settled():
+    await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+async def test_so_many_are_worked_on_at_once(asked, at_once):
+    async with await serving(asked, Turns(at_once, 0)) as client:
+        asking = [asyncio.create_task(client.get("/work")) for _ in range(4)]
+        await settled()
+        assert asked.begun == at_once
+        asked.go.set()
+        assert [reply.status for reply in await asyncio.gather(*asking)] == [200] * 4
+
+
+async def test_after_a_question_comes_a_rest(asked):
+    """Its answer does not wait for it, the next question does."""
+    async with await serving(asked, Turns(1, 1e9)) as client:
+        asked.go.set()
+        assert (await client.get("/work")).status == 200
+        following = asyncio.create_task(client.get("/work"))
+        await settled()
+        assert asked.begun == 1
+        following.cancel()
+
+
+async def test_a_rest_has_an_end(asked, monkeypatch):
+    monkeypatch.setattr("extender.http.apart.REST_S_MAX", 0.0)
+    async with await serving(asked, Turns(1, 1e9)) as client:
+        asked.go.set()
+        assert [(await client.get("/work")).status for _ in range(3)] == [200] * 3
+
+
+async def test_a_fault_gives_the_turn_back(asked):
+    async with await serving(asked, Turns(1, 0)) as client:
+        assert [(await client.get("/none")).status for _ in range(3)] == [404] * 3
+
+
+async def test_streams_take_no_turn(asked):
+    async with await serving(asked, Turns(1, 0)) as client:
+        streams = [asyncio.create_task(client.get("/work?follow")) for _ in range(3)]
+        await settled()
+        assert asked.begun == 3
+        question = asyncio.create_task(client.get("/work"))
+        await settled()
+        assert asked.begun == 4
+        asked.go.set()
+        await asyncio.gather(*streams, question)
+
+
+async def test_nobody_waits_for_an_asker_that_does_not_read(asked):
+    async with await serving(asked, Turns(1, 0)) as client:
+        slow = await client.get("/large")  # its headers are read, and then nothing
+        asked.go.set()
+        async with asyncio.timeout(30):
+            assert (await client.get("/work")).status == 200
+        slow.close()
