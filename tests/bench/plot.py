@@ -13,6 +13,7 @@ COLOURS = {
     "ungated": "tab:cyan",
     "native": "tab:red",
     "ordinary": "tab:gray",
+    "writes": "tab:olive",
 }
 COLUMNS = 3
 

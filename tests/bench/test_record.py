@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.bench.figures import Figure, Scale, quantile
+from tests.bench.gang import MORE
+from tests.bench.plot import plot
+from tests.bench.race import Case, Run, keep
 from tests.bench.record import Recorded, machine, page, worse
+from tests.bench.sides import Shape
 
 
 def figure(*values: float, **more: Any) -> Figure:
@@ -84,3 +89,15 @@ def test_quantiles_are_values_that_were_measured() -> None:
     """Nearest rank, whatever the order."""
     assert quantile([3, 1, 2], 0.5) == 2
     assert quantile(range(100), 0.99) == 99
+
+
+def test_every_side_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A side without a colour would lose all that was measured, at the very end."""
+    monkeypatch.setattr("tests.bench.race.RUNS", tmp_path)
+    monkeypatch.setattr("tests.bench.plot.RUNS", tmp_path)
+    case = Case(shape=Shape(pods=2), nodes=1)
+    names = [side.name for side in MORE]
+    one = {"pods": 2, "created_s": 0.1, "bound_s": (0.2, 0.3), "cpu_s": {}, "marks_s": {}}
+    keep("gang", case, {name: [Run(side=name, **one)] for name in names})
+    assert plot("gang", {str(case)}, tmp_path / "gang.png")
+    assert (tmp_path / "gang.png").read_bytes().startswith(b"\x89PNG")
