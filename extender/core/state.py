@@ -278,19 +278,28 @@ class Folding:
         state: Where to begin.
         bulk: Most of the log follows: everything is unpacked at once, which pays from some ten thousand
             events on. Otherwise only what events touch is.
-        past: The state is to be looked at only. It lacks the versions of streams that ended, so the first event of
-            a stream that it does not know may have any; the indexes `held_on` and `root_of` are not kept, and roots
-            have plain maps.
+        living: The state lacks the versions of streams that ended, so the first event of a stream that it does not
+            know may have any.
+        past: The state is to be looked at only: `living`, the indexes `held_on` and `root_of` are not kept, and
+            roots have plain maps.
     """
 
     __slots__ = (
         "_at_us", "_claimed_on", "_claims_changed", "_epoch", "_features", "_held_before", "_held_on", "_known",
-        "_opened", "_past", "_preemptions", "_root_of", "_roots", "_took", "_truncated_epoch", "_vacant_on", "_versions",
+        "_living", "_opened", "_past", "_preemptions", "_root_of", "_roots", "_took", "_truncated_epoch", "_vacant_on", "_versions",
         "_vetoed", "_vetoes", "_vetoes_before", "position",
     )  # fmt: skip
 
-    def __init__(self, state: ReservationState, *, bulk: bool = False, past: bool = False) -> None:
+    def __init__(
+        self,
+        state: ReservationState,
+        *,
+        bulk: bool = False,
+        living: bool = False,
+        past: bool = False,
+    ) -> None:
         self.position = state.position
+        self._living = living or past
         self._past = past
         self._epoch = state.epoch
         self._at_us = state.at_us
@@ -353,10 +362,10 @@ class Folding:
         Raises:
             CorruptLog: An event does not continue the log or its stream.
         """
-        versions, apply, past = self._versions, self._apply, self._past
+        versions, apply, living = self._versions, self._apply, self._living
         for event in events:
             uid = event.root_uid
-            version = versions.get(uid, event.version - 1 if past else 0) + 1
+            version = versions.get(uid, event.version - 1 if living else 0) + 1
             if event.position != self.position + 1 or event.version != version:
                 msg = (
                     f"event at position {event.position}, version {event.version} of root {uid} does not "

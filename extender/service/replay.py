@@ -157,12 +157,15 @@ def lean(state: ReservationState) -> ReservationState:
     That is the versions of streams that have ended, of which there are ever more, the indexes of members, and that
     the maps of a root can be gone on from.
     """
+    roots = {uid: _with_maps(dict, root) for uid, root in state.roots.items()}
+    return msgspec.structs.replace(living(state), roots=Map(roots), held_on=Map(), root_of=Map())
+
+
+def living(state: ReservationState) -> ReservationState:
+    """Leave out the versions of streams that have ended."""
     streams = (*state.roots, *_others(state))
     versions = {uid: state.versions[uid] for uid in streams if uid in state.versions}
-    roots = {uid: _with_maps(dict, root) for uid, root in state.roots.items()}
-    return msgspec.structs.replace(
-        state, roots=Map(roots), versions=Map(versions), held_on=Map(), root_of=Map()
-    )
+    return msgspec.structs.replace(state, versions=Map(versions))
 
 
 def _others(state: ReservationState) -> set[RootUid]:
@@ -201,13 +204,26 @@ def decode_state(body: bytes) -> ReservationState:
 
 
 def decode_past(body: bytes) -> ReservationState:
-    """Read back what `encode_past` wrote.
+    """Read back what `encode_past` wrote, to be looked at only.
 
     Raises:
         CorruptLog: The bytes are not a state of this codec.
     """
+    return _past(body, None)
+
+
+def decode_living(body: bytes) -> ReservationState:
+    """Read back what `encode_past` wrote, with its indexes and with maps to go on from.
+
+    Raises:
+        CorruptLog: The bytes are not a state of this codec.
+    """
+    return _past(body, {})
+
+
+def _past(body: bytes, ended: dict[RootUid, int] | None) -> ReservationState:
     try:
-        return _rebuilt(_PAST.decode(_unzipped(body)), None)
+        return _rebuilt(_PAST.decode(_unzipped(body)), ended)
     except _BROKEN as error:
         msg = f"checkpoint of codec {PAST} does not decode: {error}"
         raise CorruptLog(msg) from error
@@ -309,6 +325,19 @@ async def load_state(
     return await fold_from(state, event_log, until=until)
 
 
+async def load_living(
+    event_log: EventLog, checkpoints: Checkpoints, *, until: Position
+) -> ReservationState:
+    """Fold the log up to a position; of the streams that have ended only the versions of the last facts are there.
+
+    Raises: as `load_state`.
+    """
+    found = await nearest_checkpoint(checkpoints, until)
+    state = await _restored(found, decode_living)
+    pages = event_log.read(after=state.position, until=until)
+    return await _folded(state, pages, until=until, living=True)
+
+
 async def load_past(
     event_log: EventLog, checkpoints: Checkpoints, *, until: Position
 ) -> ReservationState:
@@ -355,11 +384,16 @@ async def fold_from(
 
 
 async def _folded(
-    state: ReservationState, pages: AsyncIterator[Page], *, until: Position, past: bool
+    state: ReservationState,
+    pages: AsyncIterator[Page],
+    *,
+    until: Position,
+    living: bool = False,
+    past: bool = False,
 ) -> ReservationState:
     with no_collections():
         bulk = until - state.position >= BULK_EVENTS
-        folding = Folding(state, bulk=bulk, past=past)
+        folding = Folding(state, bulk=bulk, living=living, past=past)
         async for page in pages:
             folding.apply(page)
             await asyncio.sleep(0)  # others get their turn, and the next page comes in

@@ -34,7 +34,7 @@ async def test_memory_that_agrees_says_nothing(stage):
     assert stage.leader.acknowledged.position == position
 
 
-@pytest.mark.parametrize("plant", ["reservation", "index", "time"])
+@pytest.mark.parametrize("plant", ["reservation", "index", "time", "version"])
 async def test_memory_that_has_left_the_log_is_found_and_put_right(stage, plant):
     """A root that was dropped, an index that lost a node: DriftFound in the log, memory is its fold."""
     leader = stage.leader
@@ -46,6 +46,7 @@ async def test_memory_that_has_left_the_log_is_found_and_put_right(stage, plant)
         "reservation": msgspec.structs.replace(good, roots=good.roots.set(root.uid, emptied)),
         "index": msgspec.structs.replace(good, held_on=Map()),
         "time": msgspec.structs.replace(good, roots=Map()),
+        "version": msgspec.structs.replace(good, versions=good.versions.set(root.uid, 77)),
     }[plant]
     assert await watch(stage).look()
     facts = [e.fact for e in stage.events() if isinstance(e.fact, DriftFound)]
