@@ -99,11 +99,15 @@ class FileCluster:
             poll_s: Seconds between looks at the files.
 
         Raises:
-            BadInput: A path is `-`.
+            BadInput: A path is `-`, or does not exist. What is in it may come and go later.
         """
         if STDIN in paths:
             msg = "--cluster -: standard input cannot be re-read; give files or directories"
             raise BadInput(msg)
+        for path in paths:
+            if not Path(path).exists():
+                msg = f"--cluster {path}: no such file or directory; make it first, it may be empty"
+                raise BadInput(msg)
         self._reading = Reading(paths)
         self._clock = clock
         self._poll_s = poll_s

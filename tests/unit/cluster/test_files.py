@@ -252,6 +252,13 @@ async def test_standard_input_is_refused(tmp_path) -> None:
         FileCluster(["-"], tmp_path, clock=StoppedClock())
 
 
+async def test_a_path_that_is_not_there_is_refused(tmp_path) -> None:
+    """A directory may still be empty: whoever mounts it fills it later."""
+    with pytest.raises(BadInput, match=f"--cluster {tmp_path}/typo: no such file"):
+        FileCluster([str(tmp_path), f"{tmp_path}/typo"], tmp_path, clock=StoppedClock())
+    FileCluster([str(tmp_path)], tmp_path / "data", clock=StoppedClock())
+
+
 async def test_a_file_that_cannot_be_opened_stops_the_start(write, tmp_path) -> None:
     write(a_node("n"))
     (tmp_path / "data").write_text("a file, not a directory")
