@@ -36,7 +36,7 @@ from extender.telemetry import set_up_logging
 PROCESSORS = len(os.sched_getaffinity(0))
 AT_ONCE = max(1, min(4, PROCESSORS // 2))
 FEW = PROCESSORS <= 2  # noqa: PLR2004 -- one for questions leaves no idle one beside kube-scheduler's call and us
-REST = 1.0 if FEW else 0.0  # see `Turns`
+REST = 2.0 if FEW else 0.0  # see `Turns`
 
 
 def main() -> None:
