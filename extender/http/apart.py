@@ -53,7 +53,7 @@ WARM_S = 10.0  # after its start the service has other things to do, unless some
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.5, 30.0  # before the other process is started again
 STEADY_S = 60.0  # one that ran for so long had not failed at once
 END_S = 2.0
-REST_S_MAX = 0.5
+REST_S_MAX = 0.5  # after a question that took long; the next asker waits for it
 
 
 class Given(msgspec.Struct, frozen=True):

@@ -56,9 +56,9 @@ class DriftWatch:
             NotLeading: The lease went meanwhile; nothing was changed.
             StoreUnavailable: No answer; nothing was changed.
         """
-        memory = self._leader.acknowledged
+        memory = living(self._leader.acknowledged)
         folded = living(await load_living(self._log, self._checkpoints, until=memory.position))
-        if await same(folded, living(memory)):
+        if await same(folded, memory):
             return False
         text = difference(memory, folded)
         fact = DriftFound(kind="memory", object=f"position {memory.position}", text=text)
