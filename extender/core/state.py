@@ -278,15 +278,15 @@ class Folding:
         state: Where to begin.
         bulk: Most of the log follows: everything is unpacked at once, which pays from some ten thousand
             events on. Otherwise only what events touch is.
-        living: The state lacks the versions of streams that ended, so the first event of a stream that it does not
-            know may have any.
-        past: The state is to be looked at only: `living`, the indexes `held_on` and `root_of` are not kept, and
-            roots have plain maps.
+        knows_ended: The state has the versions of streams that ended. Otherwise the first event of a stream that it
+            does not know may have any.
+        past: The state is to be looked at only: it does not know those, the indexes `held_on` and `root_of` are not
+            kept, and roots have plain maps.
     """
 
     __slots__ = (
         "_at_us", "_claimed_on", "_claims_changed", "_epoch", "_features", "_held_before", "_held_on", "_known",
-        "_living", "_opened", "_past", "_preemptions", "_root_of", "_roots", "_took", "_truncated_epoch", "_vacant_on", "_versions",
+        "_knows_ended", "_opened", "_past", "_preemptions", "_root_of", "_roots", "_took", "_truncated_epoch", "_vacant_on", "_versions",
         "_vetoed", "_vetoes", "_vetoes_before", "position",
     )  # fmt: skip
 
@@ -295,11 +295,11 @@ class Folding:
         state: ReservationState,
         *,
         bulk: bool = False,
-        living: bool = False,
+        knows_ended: bool = True,
         past: bool = False,
     ) -> None:
         self.position = state.position
-        self._living = living or past
+        self._knows_ended = knows_ended and not past
         self._past = past
         self._epoch = state.epoch
         self._at_us = state.at_us
@@ -362,10 +362,10 @@ class Folding:
         Raises:
             CorruptLog: An event does not continue the log or its stream.
         """
-        versions, apply, living = self._versions, self._apply, self._living
+        versions, apply, knows_ended = self._versions, self._apply, self._knows_ended
         for event in events:
             uid = event.root_uid
-            version = versions.get(uid, event.version - 1 if living else 0) + 1
+            version = versions.get(uid, 0 if knows_ended else event.version - 1) + 1
             if event.position != self.position + 1 or event.version != version:
                 msg = (
                     f"event at position {event.position}, version {event.version} of root {uid} does not "

@@ -57,7 +57,7 @@ class DriftWatch:
             StoreUnavailable: No answer; nothing was changed.
         """
         memory = living(self._leader.acknowledged)
-        folded = living(await load_living(self._log, self._checkpoints, until=memory.position))
+        folded = await load_living(self._log, self._checkpoints, until=memory.position)
         if await same(folded, memory):
             return False
         text = difference(memory, folded)

@@ -328,14 +328,13 @@ async def load_state(
 async def load_living(
     event_log: EventLog, checkpoints: Checkpoints, *, until: Position
 ) -> ReservationState:
-    """Fold the log up to a position; of the streams that have ended only the versions of the last facts are there.
+    """Fold the log up to a position; what it gives is `living`.
 
     Raises: as `load_state`.
     """
     found = await nearest_checkpoint(checkpoints, until)
     state = await _restored(found, decode_living)
-    pages = event_log.read(after=state.position, until=until)
-    return await _folded(state, pages, until=until, living=True)
+    return living(await fold_from(state, event_log, until=until, knows_ended=False))
 
 
 async def load_past(
@@ -367,7 +366,12 @@ async def _again(first: Awaitable[Page | None], pages: AsyncIterator[Page]) -> A
 
 
 async def fold_from(
-    state: ReservationState, event_log: EventLog, *, until: Position, past: bool = False
+    state: ReservationState,
+    event_log: EventLog,
+    *,
+    until: Position,
+    knows_ended: bool = True,
+    past: bool = False,
 ) -> ReservationState:
     """Fold what stands behind a state, up to a position.
 
@@ -375,12 +379,13 @@ async def fold_from(
         state: Where to begin.
         event_log: To read.
         until: Position of the last event.
+        knows_ended: The state has the versions of streams that have ended; see `living`.
         past: The state is to be looked at only; see `lean`.
 
     Raises: as `load_state`.
     """
     pages = event_log.read(after=state.position, until=until)
-    return await _folded(state, pages, until=until, past=past)
+    return await _folded(state, pages, until=until, knows_ended=knows_ended, past=past)
 
 
 async def _folded(
@@ -388,12 +393,12 @@ async def _folded(
     pages: AsyncIterator[Page],
     *,
     until: Position,
-    living: bool = False,
+    knows_ended: bool = True,
     past: bool = False,
 ) -> ReservationState:
     with no_collections():
         bulk = until - state.position >= BULK_EVENTS
-        folding = Folding(state, bulk=bulk, living=living, past=past)
+        folding = Folding(state, bulk=bulk, knows_ended=knows_ended, past=past)
         async for page in pages:
             folding.apply(page)
             await asyncio.sleep(0)  # others get their turn, and the next page comes in

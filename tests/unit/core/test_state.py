@@ -89,15 +89,19 @@ def test_a_checkpoint_is_the_state(events):
     check_state(again)
 
 
+def gone_on_from(kept, events, **how):
+    folding = Folding(kept, **how)
+    folding.apply(events)
+    return folding.close()
+
+
 @given(histories(), st.integers(0, 25), st.booleans())
 def test_without_the_versions_of_ended_streams_it_is_the_state_to_go_on_from(events, cut, bulk):
     """Cut anywhere: whoever compares memory with the log needs no more, and misses nothing that lives."""
     before = fold(EMPTY, events[:cut])
     kept = decode_living(encode_past(before))
     assert kept == living(before)
-    folding = Folding(kept, bulk=bulk, living=True)
-    folding.apply(events[cut:])
-    after = folding.close()
+    after = gone_on_from(kept, events[cut:], bulk=bulk, knows_ended=False)
     check_state(after)
     assert living(after) == living(fold(EMPTY, events))
 
@@ -108,9 +112,7 @@ def test_what_is_kept_to_look_back_from_is_the_state_too(events, cut, bulk):
     before = fold(EMPTY, events[:cut])
     kept = decode_past(encode_past(before))
     assert kept == lean(before)
-    folding = Folding(kept, bulk=bulk, past=True)
-    folding.apply(events[cut:])
-    after, whole = folding.close(), fold(EMPTY, events)
+    after, whole = gone_on_from(kept, events[cut:], bulk=bulk, past=True), fold(EMPTY, events)
     assert lean(after) == lean(whole)
     assert after.held_on == after.root_of == Map()
     assert kept == lean(before)
