@@ -84,19 +84,22 @@ async def test_a_slow_reader_costs_no_memory(writer, monkeypatch):
     monkeypatch.setattr(feed_module, "KEPT_FACTS", 10)
     batches = writer.feed.follow(EventFilter())
     slow, fast = [], []
-    task = asyncio.create_task(reading(writer, fast, limit=1000))
+    task = asyncio.create_task(reading(writer, fast))  # without an end: it keeps the feed following
     await until(lambda: writer.feed._recent is not None, "following")
+    kept = writer.feed._recent
     for _ in range(100):
         await writer.write(10)
         await asyncio.sleep(0)
-        assert len(writer.feed._recent._facts) <= 10
-    await asyncio.wait_for(task, 10)
+        assert len(kept._facts) <= 10
+    await until(lambda: len(fast) == 1000 and kept.head == 1000, "the fast reader")
+    assert kept.start == 990
     async with aclosing(batches):
         async for batch in batches:
             assert len(batch.facts) <= feed_module.CATCH_UP_FACTS
             slow += [event.position for event, _ in batch.facts]
             if len(slow) == 1000:
                 break
+    task.cancel()
     assert slow == fast == list(range(1, 1001))
 
 
@@ -132,7 +135,7 @@ async def test_an_outage_is_waited_for(writer):
     seen = []
     task = asyncio.create_task(reading(writer, seen, limit=6))
     await writer.write(3)
-    await until(lambda: len(seen) == 3, "the first")
+    await until(lambda: len(seen) == 3 and writer.feed._recent is not None, "the first, followed")
     reader = writer.feed._reader
     page = reader.page
 
