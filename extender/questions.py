@@ -22,7 +22,6 @@ from extender.service.aside import NICE
 from extender.service.asof import AsOf
 from extender.service.clock import SystemClock
 from extender.service.feed import Feed
-from extender.service.pacing import Pace
 from extender.service.planning import begin_worker
 from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
 from extender.store.checkpoints import PostgresCheckpoints
@@ -35,8 +34,8 @@ from extender.telemetry import set_up_logging
 # one machine, and a call of kube-scheduler that finds none idle may wait some 4 ms for the kernel.
 PROCESSORS = len(os.sched_getaffinity(0))
 AT_ONCE = max(1, min(4, PROCESSORS // 2))
-FEW = PROCESSORS <= 2  # noqa: PLR2004 -- one for questions leaves no idle one beside kube-scheduler's call and us
-REST = 2.0 if FEW else 0.0  # see `Turns`
+# On two, one for questions leaves no idle one beside kube-scheduler's call and us; see `Turns`.
+REST = 2.0 if PROCESSORS <= 2 else 0.0  # noqa: PLR2004
 
 
 def main() -> None:
@@ -44,8 +43,6 @@ def main() -> None:
     given = msgspec.json.decode(sys.stdin.buffer.read(), type=Given)
     begin_worker(given.service)
     os.nice(NICE)
-    if not FEW:
-        Pace.alone()
     set_up_logging(given.log_level, sys.stdout)
     uvloop.run(_answer(given.database_url, socket.socket(fileno=given.listening)))
 

@@ -30,6 +30,7 @@ from extender.core.errors import Unanswered
 from extender.http.answers import TURN
 from extender.http.errors import Handler, problems
 from extender.http.server import KEEPALIVE_S, Routed
+from extender.service.pacing import CALM_S, Pace
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ PATHS = (
     "/v1/decisions/{id}",
     "/v1/preemptions",
 )
+CALLED = "Gang-Extender-Called"  # on a question: milliseconds since kube-scheduler's last call, if it calls now
 CARRIED = ("Accept", "If-None-Match", "Last-Event-ID")  # of a question
 NOT_CARRIED = frozenset(
     {"connection", "content-length", "date", "keep-alive", "server", "transfer-encoding"}
@@ -200,6 +202,8 @@ class Apart:
                 timeout=aiohttp.ClientTimeout(total=None, sock_read=SILENT_S),
                 auto_decompress=False,
             )
+        if (calm_s := Pace.calm_s()) < CALM_S:
+            headers = {**headers, CALLED: str(int(calm_s * 1000))}
         host, port = self._listening.getsockname()
         url = URL(f"http://{host}:{port}{request.raw_path}", encoded=True)
         try:
@@ -254,13 +258,14 @@ def _unanswered(error: Exception) -> Unanswered:
 
 
 class Turns:
-    """Questions worked on at the same time, and the rest after each.
+    """Questions worked on at the same time, and the rest after each while kube-scheduler calls.
 
     What a question costs is the database's time, then ours: one at a time keeps one processor busy, not two.
 
     Args:
         at_once: So many.
-        rest: So many times as long as a question was worked on, the next one waits.
+        rest: So many times as long as a question was worked on, the next one waits; 0: calls and questions have
+            processors of their own, and answers need no pace either.
     """
 
     def __init__(self, at_once: int, rest: float) -> None:
@@ -276,7 +281,8 @@ class Turns:
         try:
             yield
         finally:
-            rest_s = min(REST_S_MAX, self._rest * (loop.time() - began_s))
+            rest = self._rest if Pace.calm_s() < CALM_S else 0.0
+            rest_s = min(REST_S_MAX, rest * (loop.time() - began_s))
             loop.call_later(rest_s, self._free.release)
 
     def middleware(self) -> Middleware:
@@ -284,6 +290,9 @@ class Turns:
 
         @web.middleware
         async def in_turn(request: web.Request, handler: Handler) -> web.StreamResponse:
+            ago_ms = request.headers.get(CALLED, "")
+            if self._rest and ago_ms.isdecimal():
+                Pace.called(int(ago_ms) / 1000)
             if "follow" in request.query:
                 return await handler(request)
             async with contextlib.AsyncExitStack() as turn:

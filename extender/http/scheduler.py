@@ -21,6 +21,7 @@ from extender.core.pods import Pod
 from extender.http import wire
 from extender.http.forwarding import FORWARDED, Forwarder, Verb, cannot_answer, gone, waited_ms
 from extender.service.leading import Leader
+from extender.service.pacing import Pace
 from extender.service.ports import PodRef
 from extender.service.scheduling import Scheduling
 from extender.telemetry import METRICS
@@ -57,6 +58,7 @@ class SchedulerVerbs:
 
     async def _elsewhere(self, verb: Verb, request: web.Request) -> web.Response | None:
         """Have the leader answer; None when that is this replica."""
+        Pace.called()
         while not self._leader.leads():
             answer = await self._forwarder.forward(verb, request, await request.read())
             if answer is not None:

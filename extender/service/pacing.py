@@ -1,11 +1,13 @@
 """Work of questions in small slices, so that calls of kube-scheduler never wait for a whole answer.
 
-All answers of a process share the slices: many questions at once get no more of the event loop than one.
+All answers of a process share the slices: many questions at once get no more of the event loop than one. Nobody rests
+while kube-scheduler does not call: it calls for seconds on end, or not at all.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import ClassVar
 
@@ -13,18 +15,24 @@ SLICE_S = 0.0004  # longest time an answer keeps the event loop at a stretch, ab
 REST_S = (
     0.002  # between two slices, of whatever answers; together they get a fifth of the loop at most
 )
+CALM_S = 1.0  # who has not called for so long does not call now
 
 
 class Pace:
     """The pace of one answer. Ask for `breath` after each small piece of work."""
 
     _next_s: ClassVar[float] = 0.0  # when the next slice may begin
-    _rest_s: ClassVar[float] = REST_S
+    _called_s: ClassVar[float] = -math.inf  # when kube-scheduler called last, as far as known here
 
     @classmethod
-    def alone(cls) -> None:
-        """Rest no longer than answers need to take turns: no call of kube-scheduler waits in this process."""
-        cls._rest_s = 0.0
+    def called(cls, ago_s: float = 0.0) -> None:
+        """Hear that kube-scheduler called, here or at the service whose questions are answered here."""
+        cls._called_s = max(cls._called_s, time.perf_counter() - ago_s)
+
+    @classmethod
+    def calm_s(cls) -> float:
+        """Give how long kube-scheduler has not called; infinite where it never did."""
+        return time.perf_counter() - cls._called_s
 
     def __init__(self) -> None:
         self._began_s = time.perf_counter()
@@ -33,6 +41,7 @@ class Pace:
         """Give the loop away when the slice is used up, and wait for the next one."""
         now_s = time.perf_counter()
         if now_s - self._began_s >= SLICE_S:
-            Pace._next_s = max(now_s, Pace._next_s) + Pace._rest_s
+            rest_s = REST_S if now_s - Pace._called_s < CALM_S else 0.0
+            Pace._next_s = max(now_s, Pace._next_s) + rest_s
             await asyncio.sleep(Pace._next_s - now_s)
             self._began_s = time.perf_counter()

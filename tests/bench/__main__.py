@@ -118,7 +118,7 @@ def keep(figures: list[Figure], how: str) -> None:
     new = [f for f in figures if f not in before]  # resumed: those were recorded with their date
     ranked = sorted(new, key=lambda f: list(BENCHES).index(f.bench))
     known = [*ranked, *before]  # cases recorded before stay in the plots
-    for bench in PLOTTED:
+    for bench in {f.bench for f in ranked}.intersection(PLOTTED):
         cases = {f.what.partition(": ")[0] for f in known if f.bench == bench}
         plot(bench, cases, PLOTS / f"{bench}.png")
     names = " ".join(dict.fromkeys(f.bench for f in ranked))

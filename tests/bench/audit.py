@@ -31,10 +31,9 @@ from extender.store import migrate
 from extender.store.checkpoints import PostgresCheckpoints
 from extender.store.engine import create_engine
 from extender.store.event_log import PostgresEventLog
-from extender.store.mentions import PostgresMentions
 from extender.store.projection import SETTINGS, PostgresProjection
 from tests.bench.figures import Figure, Scale, quantile
-from tests.bench.history import write_history
+from tests.bench.history import note_names, write_history
 from tests.bench.store import server
 from tests.bench.verbs import filter_body
 from tests.bench.weight import weigh
@@ -73,10 +72,7 @@ async def fill(url: str, events: int) -> None:
     """Write a log, and do what the service would do about it in its own time for the next minutes."""
     await migrate.upgrade(url)
     await write_history(url, events)
-    engine = create_engine(url, name="bench")
-    while await PostgresMentions(engine).note(1000):
-        pass
-    await engine.dispose()
+    await note_names(url)
     projecting = create_engine(url, name="bench", settings=SETTINGS, pool_size=1)
     async with PostgresEventLog(url) as log:
         end = (await log.head()).position

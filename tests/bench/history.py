@@ -29,6 +29,8 @@ from extender.core.events import (
 )
 from extender.core.ids import NIL_ROOT, Epoch, NodeName, PlanId, PodUid, Position, RootUid
 from extender.store.codec import EMPTY_CHAIN
+from extender.store.engine import create_engine
+from extender.store.mentions import PostgresMentions
 from tests.logs import copy_events, writing_connection
 
 CHUNK = 10_000
@@ -216,3 +218,11 @@ async def write_history(url: str, count: int, **paced: int) -> int:
     finally:
         await connection.close()
     return size
+
+
+async def note_names(url: str) -> None:
+    """Index what the facts of a log name, as the service does behind its appends."""
+    engine = create_engine(url, name="bench")
+    while await PostgresMentions(engine).note(1000):
+        pass
+    await engine.dispose()

@@ -37,7 +37,7 @@ from extender.store.engine import create_engine
 from extender.store.event_log import PostgresEventLog
 from extender.store.pages import PAGE, PAGE_EVENTS, reading_connection
 from tests.bench.figures import Figure, Scale
-from tests.bench.history import admission, write_history
+from tests.bench.history import admission, note_names, write_history
 from tests.logs import COLUMNS
 from tests.postgres import fresh_database, running_postgres
 
@@ -320,6 +320,7 @@ async def reading(url: str, scale: Scale) -> list[Figure]:
         for _ in range(rounds):
             seen.setdefault("look", []).append(await timed(watch.look()))
     await engine.dispose()
+    await note_names(url)
     asked = await questions(url, events, rounds)
     bare = tuple(events / took for took, _ in seen["bare"])
 

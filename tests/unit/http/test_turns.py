@@ -1,8 +1,9 @@
-"""Questions are worked on in turns; streams and askers that read slowly take none."""
+"""Questions are worked on in turns, with rests while kube-scheduler calls; streams and askers that read slowly take none."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 from aiohttp import web
@@ -10,7 +11,8 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from extender.core.ids import Position
 from extender.http.answers import answer
-from extender.http.apart import Turns
+from extender.http.apart import CALLED, Apart, Turns
+from extender.service.pacing import Pace
 
 LARGE = [b"x" * 65_536] * 1_000  # more than sockets keep
 
@@ -36,6 +38,7 @@ class Questions:
 
 @pytest.fixture
 def asked(monkeypatch):
+    monkeypatch.setattr(Pace, "_called_s", -math.inf)
     monkeypatch.setattr("extender.http.apart.REST_S_MAX", 3600.0)
     return Questions()
 
@@ -70,18 +73,33 @@ async def test_after_a_question_comes_a_rest(asked):
     """Its answer does not wait for it, the next question does."""
     async with await serving(asked, Turns(1, 1e9)) as client:
         asked.go.set()
-        assert (await client.get("/work")).status == 200
+        assert (await client.get("/work", headers={CALLED: "3"})).status == 200
         following = asyncio.create_task(client.get("/work"))
         await settled()
         assert asked.begun == 1
         following.cancel()
 
 
+@pytest.mark.parametrize("headers", [{}, {CALLED: "5000"}, {CALLED: "soon"}])
+async def test_there_is_no_rest_while_kube_scheduler_does_not_call(asked, headers):
+    async with await serving(asked, Turns(1, 1e9)) as client:
+        asked.go.set()
+        assert [(await client.get("/work", headers=headers)).status for _ in range(3)] == [200] * 3
+
+
+async def test_there_is_no_rest_where_there_are_processors_enough(asked):
+    async with await serving(asked, Turns(1, 0)) as client:
+        asked.go.set()
+        assert (await client.get("/work", headers={CALLED: "3"})).status == 200
+        assert Pace.calm_s() == math.inf
+
+
 async def test_a_rest_has_an_end(asked, monkeypatch):
     monkeypatch.setattr("extender.http.apart.REST_S_MAX", 0.0)
     async with await serving(asked, Turns(1, 1e9)) as client:
         asked.go.set()
-        assert [(await client.get("/work")).status for _ in range(3)] == [200] * 3
+        calling = {CALLED: "3"}
+        assert [(await client.get("/work", headers=calling)).status for _ in range(3)] == [200] * 3
 
 
 async def test_a_fault_gives_the_turn_back(asked):
@@ -108,3 +126,31 @@ async def test_nobody_waits_for_an_asker_that_does_not_read(asked):
         async with asyncio.timeout(30):
             assert (await client.get("/work")).status == 200
         slow.close()
+
+
+async def test_the_service_tells_whether_kube_scheduler_calls(asked):
+    """Who asks cannot."""
+    told = []
+
+    async def hears(request):
+        told.append(request.headers.get(CALLED))
+        return web.Response()
+
+    there, service = Apart((), "", "INFO"), web.Application()
+    there.open()
+    service.add_routes(there.routes())
+    other = web.Application()
+    other.add_routes([web.get("/v1/reports", hears)])
+    runner = web.AppRunner(other)
+    await runner.setup()
+    await web.SockSite(runner, there._listening).start()
+    async with TestClient(TestServer(service)) as client:
+        await client.get("/v1/reports", headers={CALLED: "1"})
+        Pace.called(0.5)
+        await client.get("/v1/reports")
+        Pace._called_s -= 1
+        await client.get("/v1/reports")
+    await runner.cleanup()
+    await there.close()
+    assert (told[0], told[2]) == (None, None)
+    assert 500 <= int(told[1]) < 1000

@@ -1,0 +1,63 @@
+"""Answers rest between their slices while kube-scheduler calls, and only then."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+
+from extender.service import pacing
+from extender.service.pacing import Pace
+
+
+@pytest.fixture
+def rests(monkeypatch):
+    """Collects for how long answers rest; every piece of work uses a slice up."""
+    seen = []
+    sleep = asyncio.sleep
+
+    async def slept(delay_s):
+        seen.append(delay_s)
+        await sleep(0)
+
+    monkeypatch.setattr(pacing, "SLICE_S", 0.0)
+    monkeypatch.setattr(pacing.asyncio, "sleep", slept)
+    monkeypatch.setattr(Pace, "_called_s", -math.inf)
+    monkeypatch.setattr(Pace, "_next_s", 0.0)
+    return seen
+
+
+async def work(pieces):
+    pace = Pace()
+    for _ in range(pieces):
+        await pace.breath()
+
+
+async def test_nobody_calls(rests):
+    await work(5)
+    assert rests == [0.0] * 5
+    assert Pace.calm_s() == math.inf
+
+
+async def test_kube_scheduler_calls(rests):
+    """Two answers share the slices: the second waits for the first one's rest, too."""
+    Pace.called()
+    await work(1)
+    await work(1)
+    assert rests[0] == pytest.approx(pacing.REST_S)
+    assert rests[1] > pacing.REST_S
+
+
+async def test_it_has_called(rests):
+    Pace.called(pacing.CALM_S + 0.1)
+    await work(2)
+    assert rests == [0.0] * 2
+
+
+async def test_the_last_call_counts(rests):
+    """News of an older one, that came later, changes nothing."""
+    Pace.called(0.1)
+    Pace.called(pacing.CALM_S + 0.1)
+    await work(1)
+    assert rests == [pytest.approx(pacing.REST_S)]
