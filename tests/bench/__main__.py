@@ -70,7 +70,8 @@ def main() -> int:
         print(f"{name}: {(time.monotonic() - began_s) / 60:.1f} min", flush=True)
     if given.record:
         only = f" ONLY='{given.only}'" if given.only else ""
-        keep([kept[key] for key in measured if key[0] in names], f"ROUNDS={given.rounds}{only}")
+        found = [kept[key] for key in measured if key[0] in names]
+        keep(found, f"ROUNDS={given.rounds}{only}", resumed=given.resume)
     return 0
 
 
@@ -112,10 +113,16 @@ def read(file: Path) -> list[Figure]:
     return msgspec.json.decode(file.read_bytes(), type=list[Figure]) if file.exists() else []
 
 
-def keep(figures: list[Figure], how: str) -> None:
-    """Record figures that are new with the plots that belong to them."""
+def keep(figures: list[Figure], how: str, *, resumed: bool = False) -> None:
+    """Record figures that are new with the plots that belong to them.
+
+    Args:
+        figures: What was measured.
+        how: The command, as it is recorded.
+        resumed: Some of them may be of earlier runs, which were recorded with their date.
+    """
     before = [r.figure for r in load()]
-    new = [f for f in figures if f not in before]  # resumed: those were recorded with their date
+    new = [f for f in figures if not resumed or f not in before]
     ranked = sorted(new, key=lambda f: list(BENCHES).index(f.bench))
     known = [*ranked, *before]  # cases recorded before stay in the plots
     for bench in {f.bench for f in ranked}.intersection(PLOTTED):

@@ -190,6 +190,8 @@ async def run_once(stand: Stand, side: Side, case: Case) -> Run:
                 await write_all(api, warm, case.nodes)
             if not await watch.until((p["metadata"]["name"] for p in warm), case.deadline_s):
                 raise RuntimeError(f"{side.name} did not bind {WARM} to warm up")
+            if stand.service is not None:
+                await stand.service.facts()  # what answers would else start in the midst of it
             for group in side.groups(case.shape, stand.minor):
                 await api.create(group)
             pods = list(side.pods(case.shape))
