@@ -70,8 +70,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def per_s(self) -> float:
-        """Pods per second, from the last create to the last bind."""
-        return self.pods / (self.bound_s[-1] - self.created_s)
+        """Pods per second, from the last create to the last bind.
+
+        A few pods may be bound before the last create is answered: a millisecond is counted at least.
+        """
+        return self.pods / max(self.bound_s[-1] - self.created_s, 0.001)
 
     @property
     def per_s_from_first(self) -> float:

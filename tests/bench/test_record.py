@@ -101,3 +101,9 @@ def test_every_side_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     keep("gang", case, {name: [Run(side=name, **one)] for name in names})
     assert plot("gang", {str(case)}, tmp_path / "gang.png")
     assert (tmp_path / "gang.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("last_s", "rate"), [(3.0, 2.0), (2.0, 2000.0), (1.9, 2000.0)])
+def test_pods_may_be_bound_before_the_last_create_is_answered(last_s, rate):
+    run = Run(side="native", pods=2, created_s=2.0, bound_s=(1.0, last_s), cpu_s={}, marks_s={})
+    assert run.per_s == pytest.approx(rate)
