@@ -29,8 +29,9 @@ from yarl import URL
 from extender.core.errors import Unanswered
 from extender.http.answers import TURN
 from extender.http.errors import Handler, problems
+from extender.http.forwarding import milliseconds
 from extender.http.server import KEEPALIVE_S, Routed
-from extender.service.pacing import CALM_S, Pace
+from extender.service.pacing import Pace
 
 log = logging.getLogger(__name__)
 
@@ -202,8 +203,8 @@ class Apart:
                 timeout=aiohttp.ClientTimeout(total=None, sock_read=SILENT_S),
                 auto_decompress=False,
             )
-        if (calm_s := Pace.calm_s()) < CALM_S:
-            headers = {**headers, CALLED: str(int(calm_s * 1000))}
+        if Pace.calls():
+            headers = {**headers, CALLED: str(int(Pace.calm_s() * 1000))}
         host, port = self._listening.getsockname()
         url = URL(f"http://{host}:{port}{request.raw_path}", encoded=True)
         try:
@@ -281,7 +282,7 @@ class Turns:
         try:
             yield
         finally:
-            rest = self._rest if Pace.calm_s() < CALM_S else 0.0
+            rest = self._rest if Pace.calls() else 0.0
             rest_s = min(REST_S_MAX, rest * (loop.time() - began_s))
             loop.call_later(rest_s, self._free.release)
 
@@ -290,9 +291,9 @@ class Turns:
 
         @web.middleware
         async def in_turn(request: web.Request, handler: Handler) -> web.StreamResponse:
-            ago_ms = request.headers.get(CALLED, "")
-            if self._rest and ago_ms.isdecimal():
-                Pace.called(int(ago_ms) / 1000)
+            ago_ms = milliseconds(request, CALLED)
+            if self._rest and ago_ms is not None:
+                Pace.called(ago_ms / 1000)
             if "follow" in request.query:
                 return await handler(request)
             async with contextlib.AsyncExitStack() as turn:

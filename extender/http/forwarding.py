@@ -218,8 +218,13 @@ def cannot_answer(verb: Verb, text: str, headers: dict[str, str] | None = None) 
 
 def waited_ms(request: web.Request) -> int:
     """Say how long a forwarded call has waited before it came here; 0 for one that was not forwarded."""
-    text = request.headers.get(FORWARDED, "0")
-    return min(int(text), 10**6) if text.isascii() and text.isdigit() else 0
+    return milliseconds(request, FORWARDED) or 0
+
+
+def milliseconds(request: web.Request, header: str) -> int | None:
+    """Read a header that is a time, a thousand seconds at most; None where there is none."""
+    text = request.headers.get(header, "")
+    return min(int(text), 10**6) if text.isascii() and text.isdigit() else None
 
 
 def gone(request: web.Request) -> bool:

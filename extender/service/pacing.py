@@ -34,6 +34,11 @@ class Pace:
         """Give how long kube-scheduler has not called; infinite where it never did."""
         return time.perf_counter() - cls._called_s
 
+    @classmethod
+    def calls(cls) -> bool:
+        """Say whether kube-scheduler calls now."""
+        return cls.calm_s() < CALM_S
+
     def __init__(self) -> None:
         self._began_s = time.perf_counter()
 
@@ -41,7 +46,7 @@ class Pace:
         """Give the loop away when the slice is used up, and wait for the next one."""
         now_s = time.perf_counter()
         if now_s - self._began_s >= SLICE_S:
-            rest_s = REST_S if now_s - Pace._called_s < CALM_S else 0.0
+            rest_s = REST_S if Pace.calls() else 0.0
             Pace._next_s = max(now_s, Pace._next_s) + rest_s
             await asyncio.sleep(Pace._next_s - now_s)
             self._began_s = time.perf_counter()

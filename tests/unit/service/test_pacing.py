@@ -22,6 +22,7 @@ def rests(monkeypatch):
         await sleep(0)
 
     monkeypatch.setattr(pacing, "SLICE_S", 0.0)
+    monkeypatch.setattr(pacing, "CALM_S", 600.0)  # the calm comes in no test by itself
     monkeypatch.setattr(pacing.asyncio, "sleep", slept)
     monkeypatch.setattr(Pace, "_called_s", -math.inf)
     monkeypatch.setattr(Pace, "_next_s", 0.0)
