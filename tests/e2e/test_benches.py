@@ -22,9 +22,9 @@ BENCHES = {
     "preemption": 4,
     "latency": 2,
     "memory": 6,
-    "gang": 6,
-    "trees": 2,
-    "storms": 12,
+    "gang": 7,
+    "trees": 3,
+    "storms": 13,
 }
 
 
