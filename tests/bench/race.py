@@ -311,7 +311,7 @@ def figures_of(bench: str, case: Case, runs: dict[str, list[Run]], target: str) 
         made.append(figure(f"{clock}, what our gate costs", "ours", "ungated"))
     if "writes" in runs:
         made.append(figure("the writes of a member alone", "writes", "native"))
-    if not case.per_s:  # creating is slower beside ours, which has begun to place by then
+    if not case.per_s:  # creates are slower on our side: the policy, and the first trees are placed
         made.append(figure("first create to last bind, beside the native gang", "ours", "native"))
     if "ordinary" in runs:
         made.append(figure("first create to last bind", "ours", "ordinary"))

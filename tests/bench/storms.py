@@ -54,6 +54,7 @@ SCOPES = (
 THROUGHPUT = {MARKER: "0.95 x", "contended-resource": "0.85 x"}
 QPS = (200, 400)  # as deploy/ ships it, on both sides
 UNLIMITED = (5000, 5000)
+QUANTILES = (("p50", 0.5), ("p99", 0.99))
 GANG = 8
 PER_S = 20.0
 DEADLINE_S = 240.0
@@ -109,7 +110,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
         cpu = ", ".join(f"{name} {used:.1f}" for name, used in self.cpu_s.items() if used >= 0.05)
         p50_p99 = "".join(
             f"{label} {quantile(self.latencies_ms, part):.1f} ms, "
-            for label, part in (("p50", 0.5), ("p99", 0.99))
+            for label, part in QUANTILES
             if self.latencies_ms
         )
         return (
@@ -342,7 +343,7 @@ def figures_of(
             **common,
         )
     ]
-    for label, part in (("p50", 0.5), ("p99", 0.99)) if pods else ():
+    for label, part in QUANTILES if pods else ():
         made.append(
             Figure(
                 what=f"{name}: create to bind at {PER_S:g}/s, {label}",
