@@ -13,13 +13,13 @@ import calendar
 import re
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import msgspec
 
-from tests.bench.figures import Figure
+from tests.bench.figures import Figure, quantile
 from tests.bench.sides import Shape, Side
 from tests.bench.stand import Stand
 from tests.controlplane.api import CONNECTIONS_MAX, Api
@@ -64,6 +64,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s: dict[str, float]  # per program, from the first create to the last bind
     marks_s: dict[str, float]  # ours only: what the service has written down
     calls: int = 0  # ours only: of filter
+    trees_s: tuple[float, ...] = ()  # by tree: from when its last create was sent to its last bind
 
     @property
     def finished(self) -> bool:
@@ -199,15 +200,16 @@ async def run_once(stand: Stand, side: Side, case: Case) -> Run:
             for group in side.groups(case.shape, stand.minor):
                 await api.create(group)
             pods = list(side.pods(case.shape))
-            names = {pod["metadata"]["name"] for pod in pods}
+            names = [pod["metadata"]["name"] for pod in pods]
             before, calls = stand.cpu_s(), stand.filter_calls()
             wall_s, began_s = time.time(), time.monotonic()
-            created_s = await create_all(api, pods, case.per_s)
+            sent_at: dict[str, float] = {}
+            created_s = await create_all(api, pods, case.per_s, sent_at)
             if side.name == "writes":
                 await write_all(api, pods, case.nodes)
             await watch.until(names, case.deadline_s)
             after, calls = stand.cpu_s(), stand.filter_calls() - calls
-            bound = sorted(at - began_s for name, at in watch.at.items() if name in names)
+            bound = sorted(watch.at[name] - began_s for name in names if name in watch.at)
         marks = await marks_of(stand.service, wall_s) if stand.service is not None else {}
         return Run(
             side=side.name,
@@ -217,10 +219,32 @@ async def run_once(stand: Stand, side: Side, case: Case) -> Run:
             cpu_s={name: round(after[name] - before.get(name, 0), 2) for name in after},
             marks_s=marks,
             calls=calls,
+            trees_s=tuple(waits_of_trees(names, case.shape, sent_at, watch.at)),
         )
     finally:
         await stand.stop()
         await stand.sweep()
+
+
+def waits_of_trees(
+    pods: Sequence[str], shape: Shape, sent_at: Mapping[str, float], bound_at: Mapping[str, float]
+) -> Iterator[float]:
+    """Give for each tree that was bound as a whole how long it took, from when its last create was sent.
+
+    Args:
+        pods: Names, tree by tree.
+        shape: What they are.
+        sent_at: pod -> when its create was sent, seconds.
+        bound_at: pod -> when it was seen on a node, seconds by the same clock.
+
+    Yields:
+        Seconds, tree by tree.
+    """
+    size = shape.total // shape.trees
+    for first in range(0, len(pods), size):
+        tree = pods[first : first + size]
+        if bound_at.keys() >= set(tree):
+            yield max(bound_at[pod] for pod in tree) - max(sent_at[pod] for pod in tree)
 
 
 async def marks_of(service: Service, wall_s: float) -> dict[str, float]:
@@ -313,6 +337,13 @@ def figures_of(bench: str, case: Case, runs: dict[str, list[Run]], target: str) 
         made.append(figure("the writes of a member alone", "writes", "native"))
     if not case.per_s:  # creates are slower on our side: the policy, and the first trees are placed
         made.append(figure("first create to last bind, beside the native gang", "ours", "native"))
+    elif (
+        case.shape.trees > 1
+    ):  # the last of them alone says little: each is placed when it is complete
+        made += [
+            wait_of_trees(bench, case, runs, label, part)
+            for label, part in (("p50", 0.5), ("p99", 0.99))
+        ]
     if "ordinary" in runs:
         made.append(figure("first create to last bind", "ours", "ordinary"))
     finished = [run for run in runs["ours"] if run.finished]
@@ -328,6 +359,28 @@ def figures_of(bench: str, case: Case, runs: dict[str, list[Run]], target: str) 
         )
     )
     return made
+
+
+def wait_of_trees(
+    bench: str, case: Case, runs: dict[str, list[Run]], label: str, part: float
+) -> Figure:
+    """Compare how long a tree waits beside the native gang, over the runs in which every pod was bound."""
+    done = {side: [run for run in runs[side] if run.finished] for side in ("ours", "native")}
+    waits_ms = {
+        side: tuple(quantile(run.trees_s, part) * 1000 for run in of_side)
+        for side, of_side in done.items()
+    }
+    return Figure(
+        bench=bench,
+        what=f"{case}: last create of a tree to its last bind, {label} of {case.shape.trees}",
+        unit="ms",
+        better="lower",
+        values=waits_ms["ours"],
+        baseline_name=BASELINES["native"],
+        baseline=waits_ms["native"],
+        unfinished=len(runs["ours"]) - len(done["ours"]),
+        baseline_unfinished=len(runs["native"]) - len(done["native"]),
+    )
 
 
 def used(runs: dict[str, list[Run]]) -> str:

@@ -10,7 +10,7 @@ import pytest
 from tests.bench.figures import Figure, Scale, quantile
 from tests.bench.gang import MORE
 from tests.bench.plot import plot
-from tests.bench.race import Case, Run, keep
+from tests.bench.race import Case, Run, figures_of, keep, waits_of_trees
 from tests.bench.record import Recorded, machine, page, worse
 from tests.bench.sides import Shape
 
@@ -107,3 +107,29 @@ def test_every_side_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_pods_may_be_bound_before_the_last_create_is_answered(last_s, rate):
     run = Run(side="native", pods=2, created_s=2.0, bound_s=(1.0, last_s), cpu_s={}, marks_s={})
     assert run.per_s == pytest.approx(rate)
+
+
+def test_a_tree_waits_from_its_own_last_create() -> None:
+    """Trees come one after another: 0.5 s and 2 s, and one of which a pod was never bound."""
+    pods = ["a0", "a1", "b0", "b1", "c0", "c1"]
+    sent_at = {"a1": 1.0, "a0": 1.5, "b0": 2.0, "b1": 3.0, "c0": 4.0, "c1": 5.0}
+    bound_at = {"a0": 1.6, "a1": 2.0, "b0": 5.0, "b1": 4.0, "c0": 6.0, "warm": 0.0}
+    shape = Shape(trees=3, groups=2, pods=1)
+    assert list(waits_of_trees(pods, shape, sent_at, bound_at)) == [0.5, 2.0]
+
+
+def test_waits_of_trees_are_told_where_they_come_slowly() -> None:
+    """Of the runs in which all were bound; the others are counted."""
+    case = Case(shape=Shape(trees=2, groups=2, pods=1), nodes=1, per_s=20)
+    one = {"pods": 4, "created_s": 1.0, "cpu_s": {}, "marks_s": {}}
+    ours = Run(side="ours", bound_s=(1, 1, 2, 2), trees_s=(0.1, 0.3), **one)
+    native = Run(side="native", bound_s=(1, 1, 2, 3), trees_s=(0.2, 0.6), **one)
+    late = Run(side="native", bound_s=(1, 1), trees_s=(0.1,), **one)
+    told = {
+        figure.what.removeprefix(f"{case}: "): figure
+        for figure in figures_of("trees", case, {"ours": [ours], "native": [native, late]}, "2 x")
+    }
+    assert "first create to last bind, beside the native gang" not in told
+    figure = told["last create of a tree to its last bind, p99 of 2"]
+    assert (figure.values, figure.baseline, figure.baseline_unfinished) == ((300.0,), (600.0,), 1)
+    assert "last create of a tree to its last bind, p50 of 2" in told
