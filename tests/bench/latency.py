@@ -12,7 +12,7 @@ import msgspec
 from tests.bench.figures import Figure, Scale, quantile
 from tests.bench.race import BoundWatch, create_all
 from tests.bench.sides import NATIVE, OURS, Shape, Side
-from tests.bench.stand import Stand, a_stand
+from tests.bench.stand import Stand, a_stand, told_qps
 
 GANG = Shape(pods=8)
 QPS: tuple[tuple[int, int] | None, ...] = ((200, 400), None)
@@ -30,8 +30,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     qps: tuple[int, int] | None
 
     def __str__(self) -> str:
-        qps = "QPS 50/100 (default)" if self.qps is None else f"QPS {self.qps[0]:,}/{self.qps[1]:,}"
-        return f"gang of {GANG.pods}, {self.nodes} nodes, {qps}"
+        return f"gang of {GANG.pods}, {self.nodes} nodes, {told_qps(self.qps)}"
 
 
 async def measure(stand: Stand, side: Side, case: Case) -> list[float]:

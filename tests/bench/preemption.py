@@ -21,7 +21,7 @@ import msgspec
 from tests.bench.figures import Figure, Scale
 from tests.bench.race import BoundWatch, Run, create_all, keep, marks_of, used
 from tests.bench.sides import NATIVE, NATIVE_TREES, OURS, Shape, Side
-from tests.bench.stand import Stand, a_stand
+from tests.bench.stand import Stand, a_stand, told_qps
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.objects import a_pod, amount_of, requests_of
@@ -60,7 +60,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         whom = f"{self.pods:,} pods"
         if self.composites:
             whom = f"{self.composites} composites of {self.pods // self.composites} pods"
-        where = f"{self.nodes} nodes, QPS {QPS[0]:,}/{QPS[1]:,}"
+        where = f"{self.nodes} nodes, {told_qps(QPS)}"
         return f"{who} of {size} pods where {whom} run, {where}"
 
 

@@ -21,7 +21,7 @@ import msgspec
 
 from tests.bench.figures import Figure, quantile
 from tests.bench.sides import Shape, Side
-from tests.bench.stand import Stand
+from tests.bench.stand import Stand, told_qps
 from tests.controlplane.api import CONNECTIONS_MAX, Api
 from tests.controlplane.objects import GATE, path_of
 from tests.e2e.scenarios.service import Service
@@ -41,10 +41,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     kubernetes: str = "1.37"
 
     def __str__(self) -> str:
-        qps = "QPS 50/100 (default)" if self.qps is None else f"QPS {self.qps[0]:,}/{self.qps[1]:,}"
         speed = f", created at {self.per_s:g}/s" if self.per_s else ""
         version = "" if self.kubernetes == "1.37" else f", Kubernetes {self.kubernetes}"
-        return f"{self.shape}, {self.nodes:,} nodes, {qps}{speed}{version}"
+        return f"{self.shape}, {self.nodes:,} nodes, {told_qps(self.qps)}{speed}{version}"
 
     def about_s(self, side: str) -> float:
         """Guess how long one run takes, for people who plan their evening."""

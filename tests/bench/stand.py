@@ -51,6 +51,11 @@ class Loader(Api):
     again = frozenset({"GET", "DELETE", "POST", "PUT", "PATCH"})
 
 
+def told_qps(qps: tuple[int, int] | None) -> str:
+    """Say how fast the client of kube-scheduler may call, in calls per second and burst; None: its default."""
+    return "QPS 50/100 (default)" if qps is None else f"QPS {qps[0]:,}/{qps[1]:,}"
+
+
 class Stand:
     """Postgres, etcd and kube-apiserver; then per run a side's kube-scheduler and, if it is ours, the service."""
 

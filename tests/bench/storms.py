@@ -33,7 +33,7 @@ from tests.bench.sides import (
     Side,
     shipped_config,
 )
-from tests.bench.stand import OTHERS, Stand, a_stand
+from tests.bench.stand import OTHERS, Stand, a_stand, told_qps
 from tests.builders import SLOT, a_group
 from tests.controlplane.objects import BIND, MEMBER, a_pod, condition_of
 from tests.controlplane.waiting import eventually
@@ -80,9 +80,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     qps: tuple[int, int] = QPS
 
     def __str__(self) -> str:
-        return str(self.waiting) + (
-            "" if self.qps == QPS else f", QPS {self.qps[0]:,}/{self.qps[1]:,}"
-        )
+        return str(self.waiting) + ("" if self.qps == QPS else f", {told_qps(self.qps)}")
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
