@@ -78,10 +78,10 @@ from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
 
-SETTLE_S = 0.01  # changes come in bursts; one pass serves a burst
-# After a pass the loop rests this many times as long as the pass took, waiting for the log aside, ...
+SETTLE_MS = 2  # changes come in bursts; one pass serves a burst
+# Between two passes are this many times as many milliseconds as the first took, waiting for the log aside, ...
 REST_PER_PASS = 4
-REST_S_MAX = 0.2  # ... at most so long: what passes leave is what filter and bind live on
+REST_MS_MAX = 200  # ... at most so many: what passes leave is what filter and bind live on
 SLICE_MS = 10  # a pass gives the event loop back this often
 EXPLAIN_MS = (
     200  # explaining refusals may take so much of a pass; the rest has its turn in the next
@@ -162,9 +162,11 @@ class Admission:
             except (NotLeading, StoreUnavailable, ClusterUnavailable) as error:
                 log.warning("pass given up", extra={"error": str(error)})
                 await asyncio.sleep(0.2)
-            took_s = (self._clock.monotonic_ms() - begun_ms - self._recording.waited_ms) / 1000
+            ended_ms = self._clock.monotonic_ms()
+            took_ms = ended_ms - begun_ms - self._recording.waited_ms
             revision = await self._next_change(revision)
-            await asyncio.sleep(min(max(SETTLE_S, took_s * REST_PER_PASS), REST_S_MAX))
+            rested_ms = self._clock.monotonic_ms() - ended_ms
+            await asyncio.sleep(rest_ms(took_ms, rested_ms) / 1000)
             revision = self._cluster.view().revision
 
     def _warm_up(self) -> None:
@@ -607,3 +609,13 @@ class Admission:
         hints, now_ms = self._suspicions.hints(view), self._clock.now_us() // 1000
         request = self._questions.about(view, state, current, hints, now_ms)
         return (current, request) if request is not None else (None, None)
+
+
+def rest_ms(took_ms: int, rested_ms: int) -> int:
+    """Give how long a pass waits after the change that calls for it, in milliseconds.
+
+    Args:
+        took_ms: How long the pass before took, waiting for the log aside.
+        rested_ms: From its end to the change.
+    """
+    return max(SETTLE_MS, min(took_ms * REST_PER_PASS, REST_MS_MAX) - rested_ms)

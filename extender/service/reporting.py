@@ -58,6 +58,14 @@ class _Leaf(msgspec.Struct):
     settled: bool  # everybody was told
 
 
+class _Warned(msgspec.Struct, frozen=True):
+    """What is odd about a tree."""
+
+    tree: Tree
+    generation: int  # of the nodes
+    said: Mapping[GroupKey, tuple[str, ...]]
+
+
 class Reporter:
     """Brings conditions and Events up to what the state says."""
 
@@ -72,7 +80,7 @@ class Reporter:
         self._native = False  # kube-scheduler writes conditions of built-in PodGroups
         self._said_all = False  # ... if nothing of it waits to settle
         self._wrote: dict[tuple[GroupKey, str, str], Condition] = {}
-        self._warned: dict[GroupKey, tuple[str, ...]] = {}
+        self._warned: dict[RootUid, _Warned] = {}
         self._looked: tuple[Forest, int] | None = (
             None  # forest and node generation of the last warnings
         )
@@ -163,16 +171,22 @@ class Reporter:
                 )
 
     def _warnings(self, view: ClusterView, forest: Forest) -> None:
-        before = self._looked
-        if before is not None and before[0] is forest and before[1] == view.generation:
+        looked = self._looked
+        if looked is not None and looked[0] is forest and looked[1] == view.generation:
             return
         self._looked = (forest, view.generation)
-        warned: dict[GroupKey, tuple[str, ...]] = {}
+        said = {key: texts for w in self._warned.values() for key, texts in w.said.items()}
+        warned: dict[RootUid, _Warned] = {}
         for tree in forest.trees.values():
-            for key, texts in oddities(view, tree).items():
-                warned[key] = texts
+            uid = tree.root.uid
+            before = self._warned.get(uid)
+            if before is not None and before.tree is tree and before.generation == view.generation:
+                warned[uid] = before
+                continue
+            now = warned[uid] = _Warned(tree, view.generation, oddities(view, tree))
+            for key, texts in now.said.items():
                 for text in texts:
-                    if text not in self._warned.get(key, ()):
+                    if text not in said.get(key, ()):
                         self._jobs.put_nowait(_group_notice(view.groups[key], text))
         self._warned = warned
 

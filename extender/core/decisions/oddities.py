@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from immutables import Map
+
 from extender.core.groups import Blueprint, Group, Tree, composite_key
-from extender.core.ids import GroupKey
+from extender.core.ids import GroupKey, NodeName
 from extender.core.nodes import Node
 from extender.core.view import ClusterView
 
@@ -55,11 +57,10 @@ def _mismatch(group: Group, above: Group | None, templates: Mapping[str, Bluepri
 def oddities(view: ClusterView, tree: Tree) -> Mapping[GroupKey, tuple[str, ...]]:
     """Give warnings per group of a tree."""
     found: dict[GroupKey, tuple[str, ...]] = {}
-    nodes = tuple(view.nodes.values())
     above: dict[GroupKey, tuple[str, ...]] = {}
     for group in tree.groups:  # parents come before their children
         wider = above.get(group.key, ())
-        said = [*group.warnings, *_lonely(tree, group), *_keys(group, wider, nodes)]
+        said = [*group.warnings, *_lonely(tree, group), *_keys(group, wider, view.nodes)]
         for child in tree.children.get(group.key, ()):
             above[child.key] = (*wider, *group.topology)
         if said:
@@ -72,9 +73,9 @@ def _lonely(tree: Tree, group: Group) -> Iterable[str]:
         yield f"{group.key} has one child group; it could be left out (W1)"
 
 
-def _keys(group: Group, above: tuple[str, ...], nodes: tuple[Node, ...]) -> Iterable[str]:
+def _keys(group: Group, above: tuple[str, ...], nodes: Map[NodeName, Node]) -> Iterable[str]:
     for key in group.topology:
-        if not any(key in node.labels for node in nodes):
+        if not any(key in node.labels for node in nodes.values()):
             yield f"{group.key}: topology key {key} is on no node (W3)"
             continue
         for outer in above:
@@ -83,10 +84,10 @@ def _keys(group: Group, above: tuple[str, ...], nodes: tuple[Node, ...]) -> Iter
             yield from _nesting(group, outer, key, nodes)
 
 
-def _nesting(group: Group, outer: str, inner: str, nodes: tuple[Node, ...]) -> Iterable[str]:
+def _nesting(group: Group, outer: str, inner: str, nodes: Map[NodeName, Node]) -> Iterable[str]:
     inside: dict[str, set[str]] = {}
     around: dict[str, set[str]] = {}
-    for node in nodes:
+    for node in nodes.values():
         wide, narrow = node.labels.get(outer), node.labels.get(inner)
         if wide is not None and narrow is not None:
             inside.setdefault(wide, set()).add(narrow)

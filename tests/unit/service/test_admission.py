@@ -11,6 +11,7 @@ import pytest
 from extender.core.errors import StoreUnavailable
 from extender.core.events import GangAdmitted, GangRefused, ReservationReleased, RootObserved
 from extender.core.planner.search import plan
+from extender.service.admission import rest_ms
 from extender.service.planning import Planner
 from extender.service.replaying import replay_decision
 from tests.builders import GPU, a_fleet, a_gang, a_node, a_pod
@@ -344,3 +345,12 @@ async def test_a_killed_planner_process_is_replaced():
         assert another != worker
     finally:
         planner.stop()
+
+
+@pytest.mark.parametrize(
+    ("took", "rested", "wait"),
+    [(0, 0, 2), (10, 0, 40), (10, 30, 10), (10, 500, 2), (5_000, 0, 200), (5_000, 150, 50)],
+)
+def test_passes_rest_from_the_end_of_the_one_before(took, rested, wait):
+    """After a quiet time nobody waits for a rest that is over: only for the rest of a burst."""
+    assert rest_ms(took, rested) == wait
