@@ -33,7 +33,7 @@ async def test_it_is_lived_in_and_the_room_of_a_test_is_free(story: Story) -> No
     """Whoever lives there, a test's node offers what the test wrote; the rest is as DESIGN 9.11 says."""
     neighbours = story.neighbours
     assert neighbours is not None
-    names = [f"n{i}" for i in range(6)]
+    names = [f"n{i}" for i in range(12)]  # each full by chance: six were all alike once
     await story.create(*(a_node(name, {"rack": name}, gpu=8) for name in names))
 
     async def daemons() -> list[dict[str, Any]] | None:
