@@ -167,7 +167,10 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
             baseline=(found["kube-scheduler"],),
             target="600 MiB",
         )
-        for key, what in (("service", "held"), ("service, its largest", "at most"))
+        for key, what in (
+            ("service", "held by all its processes"),
+            ("service, its largest", "the process that serves, at most"),
+        )
     ] + [
         Figure(
             bench="memory",
@@ -190,7 +193,12 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
                 "kB",
                 "20 kB",
             ),
-            ("input of the first preemption", "inputs of the first of them", "kB", ""),
-            ("service, preempting", "held after them, planner's process included", "MiB", ""),
+            ("input of the first preemption", "input of the first decision that evicts", "kB", ""),
+            (
+                "service, preempting",
+                f"held by all its processes after {PREEMPTORS} gangs evicted",
+                "MiB",
+                "",
+            ),
         )
     ]
