@@ -79,9 +79,9 @@ from extender.telemetry import METRICS
 log = logging.getLogger(__name__)
 
 SETTLE_MS = 2  # changes come in bursts; one pass serves a burst
-# Between two passes are this many times as many milliseconds as the first took, waiting for the log aside, ...
+# After a pass the loop rests this many times as long as the pass took, waiting for the log aside, ...
 REST_PER_PASS = 4
-REST_MS_MAX = 200  # ... at most so many: what passes leave is what filter and bind live on
+REST_MS_MAX = 200  # ... at most so long: what passes leave is what filter and bind live on
 SLICE_MS = 10  # a pass gives the event loop back this often
 EXPLAIN_MS = (
     200  # explaining refusals may take so much of a pass; the rest has its turn in the next

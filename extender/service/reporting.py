@@ -62,7 +62,6 @@ class _Warned(msgspec.Struct, frozen=True):
     """What is odd about a tree."""
 
     tree: Tree
-    generation: int  # of the nodes
     said: Mapping[GroupKey, tuple[str, ...]]
 
 
@@ -81,9 +80,8 @@ class Reporter:
         self._said_all = False  # ... if nothing of it waits to settle
         self._wrote: dict[tuple[GroupKey, str, str], Condition] = {}
         self._warned: dict[RootUid, _Warned] = {}
-        self._looked: tuple[Forest, int] | None = (
-            None  # forest and node generation of the last warnings
-        )
+        # Forest and node generation of the last warnings
+        self._looked: tuple[Forest | None, int] = (None, -1)
 
     def sync(
         self,
@@ -171,8 +169,9 @@ class Reporter:
                 )
 
     def _warnings(self, view: ClusterView, forest: Forest) -> None:
-        looked = self._looked
-        if looked is not None and looked[0] is forest and looked[1] == view.generation:
+        looked_at, generation = self._looked
+        same_nodes = generation == view.generation
+        if same_nodes and looked_at is forest:
             return
         self._looked = (forest, view.generation)
         said = {key: texts for w in self._warned.values() for key, texts in w.said.items()}
@@ -180,10 +179,10 @@ class Reporter:
         for tree in forest.trees.values():
             uid = tree.root.uid
             before = self._warned.get(uid)
-            if before is not None and before.tree is tree and before.generation == view.generation:
+            if same_nodes and before is not None and before.tree is tree:
                 warned[uid] = before
                 continue
-            now = warned[uid] = _Warned(tree, view.generation, oddities(view, tree))
+            now = warned[uid] = _Warned(tree, oddities(view, tree))
             for key, texts in now.said.items():
                 for text in texts:
                     if text not in said.get(key, ()):

@@ -32,7 +32,7 @@ from extender.store.checkpoints import PostgresCheckpoints
 from extender.store.engine import create_engine
 from extender.store.event_log import PostgresEventLog
 from extender.store.projection import SETTINGS, PostgresProjection
-from tests.bench.figures import Figure, Scale, quantile
+from tests.bench.figures import QUANTILES, Figure, Scale, quantile
 from tests.bench.history import note_names, write_history
 from tests.bench.store import server
 from tests.bench.verbs import filter_body
@@ -199,7 +199,7 @@ def figures(
                 beside.setdefault(what, []).append(call_often(address, body, count))
             rates.append(answered[0] / (time.monotonic() - began_s))
     for what in bodies:
-        for label, part in (("p50", 0.5), ("p99", 0.99)):
+        for label, part in QUANTILES:
             yield Figure(
                 bench="audit",
                 what=f"filter: {what}, round trip beside audit questions {label}",

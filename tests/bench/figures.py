@@ -81,6 +81,9 @@ def _spread(values: Sequence[float]) -> float:
     return (max(values) - min(values)) / statistics.median(values)
 
 
+QUANTILES = (("p50", 0.5), ("p99", 0.99))  # as they are told, and as parts
+
+
 def quantile(values: Sequence[float], part: float) -> float:
     """Give the value below which this part lies, by nearest rank."""
     ranked = sorted(values)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from tests.bench.figures import Figure, Scale, quantile
+from tests.bench.figures import QUANTILES, Figure, Scale, quantile
 from tests.bench.race import BoundWatch, create_all
 from tests.bench.sides import NATIVE, OURS, Shape, Side
 from tests.bench.stand import Stand, a_stand, told_qps
@@ -104,5 +104,5 @@ def figures_of(case: Case, took: dict[str, list[list[float]]]) -> list[Figure]:
             unfinished=len(took["ours"]) - len(done["ours"]),
             baseline_unfinished=len(took["native"]) - len(done["native"]),
         )
-        for label, part in (("p50", 0.5), ("p99", 0.99))
+        for label, part in QUANTILES
     ]

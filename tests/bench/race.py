@@ -13,13 +13,13 @@ import calendar
 import re
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import msgspec
 
-from tests.bench.figures import Figure, quantile
+from tests.bench.figures import QUANTILES, Figure, quantile
 from tests.bench.sides import Shape, Side
 from tests.bench.stand import Stand, told_qps
 from tests.controlplane.api import CONNECTIONS_MAX, Api
@@ -307,25 +307,42 @@ def figures_of(bench: str, case: Case, runs: dict[str, list[Run]], target: str) 
     """Compare ours with each other side, and the native gang with ours without the gate."""
     note = f"{case}: {used(runs)}"
 
-    def figure(what: str, ours: str, theirs: str, **rest: Any) -> Figure:
-        first = what.startswith("first")
-        rates = {
-            side: tuple(r.per_s_from_first if first else r.per_s for r in runs[side] if r.finished)
-            for side in (ours, theirs)
+    def figure(
+        what: str,
+        ours: str,
+        theirs: str,
+        of: Callable[[Run], float] = lambda run: run.per_s,
+        unit: str = "pods/s",
+        better: Literal["higher", "lower"] = "higher",
+        **rest: Any,
+    ) -> Figure:
+        values = {
+            side: tuple(of(run) for run in runs[side] if run.finished) for side in (ours, theirs)
         }
         return Figure(
             bench=bench,
             what=f"{case}: {what}",
-            unit="pods/s",
-            better="higher",
-            values=rates[ours],
+            unit=unit,
+            better=better,
+            values=values[ours],
             baseline_name=BASELINES[theirs],
-            baseline=rates[theirs],
-            unfinished=len(runs[ours]) - len(rates[ours]),
-            baseline_unfinished=len(runs[theirs]) - len(rates[theirs]),
+            baseline=values[theirs],
+            unfinished=len(runs[ours]) - len(values[ours]),
+            baseline_unfinished=len(runs[theirs]) - len(values[theirs]),
             note=note,
             **rest,
         )
+
+    def from_first(what: str, theirs: str) -> Figure:
+        clock = "first create to last bind"
+        return figure(f"{clock}{what}", "ours", theirs, lambda run: run.per_s_from_first)
+
+    def waited(label: str, part: float) -> Figure:
+        def wait_ms(run: Run) -> float:
+            return quantile(run.trees_s, part) * 1000
+
+        what = f"last create of a tree to its last bind, {label} of {case.shape.trees}"
+        return figure(what, "ours", "native", wait_ms, "ms", "lower")
 
     clock = "last create to last bind"
     made = [figure(clock, "ours", "native", target=target)]
@@ -335,16 +352,11 @@ def figures_of(bench: str, case: Case, runs: dict[str, list[Run]], target: str) 
     if "writes" in runs:
         made.append(figure("the writes of a member alone", "writes", "native"))
     if not case.per_s:  # creates are slower on our side: the policy, and the first trees are placed
-        made.append(figure("first create to last bind, beside the native gang", "ours", "native"))
-    elif (
-        case.shape.trees > 1
-    ):  # the last of them alone says little: each is placed when it is complete
-        made += [
-            wait_of_trees(bench, case, runs, label, part)
-            for label, part in (("p50", 0.5), ("p99", 0.99))
-        ]
+        made.append(from_first(", beside the native gang", "native"))
+    elif case.shape.trees > 1:  # each is placed when it is complete: the last alone says little
+        made += [waited(label, part) for label, part in QUANTILES]
     if "ordinary" in runs:
-        made.append(figure("first create to last bind", "ours", "ordinary"))
+        made.append(from_first("", "ordinary"))
     finished = [run for run in runs["ours"] if run.finished]
     made.append(
         Figure(
@@ -358,28 +370,6 @@ def figures_of(bench: str, case: Case, runs: dict[str, list[Run]], target: str) 
         )
     )
     return made
-
-
-def wait_of_trees(
-    bench: str, case: Case, runs: dict[str, list[Run]], label: str, part: float
-) -> Figure:
-    """Compare how long a tree waits beside the native gang, over the runs in which every pod was bound."""
-    done = {side: [run for run in runs[side] if run.finished] for side in ("ours", "native")}
-    waits_ms = {
-        side: tuple(quantile(run.trees_s, part) * 1000 for run in of_side)
-        for side, of_side in done.items()
-    }
-    return Figure(
-        bench=bench,
-        what=f"{case}: last create of a tree to its last bind, {label} of {case.shape.trees}",
-        unit="ms",
-        better="lower",
-        values=waits_ms["ours"],
-        baseline_name=BASELINES["native"],
-        baseline=waits_ms["native"],
-        unfinished=len(runs["ours"]) - len(done["ours"]),
-        baseline_unfinished=len(runs["native"]) - len(done["native"]),
-    )
 
 
 def used(runs: dict[str, list[Run]]) -> str:

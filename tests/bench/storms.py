@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from tests.bench.figures import Figure, Scale, quantile
+from tests.bench.figures import QUANTILES, Figure, Scale, quantile
 from tests.bench.race import BoundWatch, create_all
 from tests.bench.sides import (
     NAMESPACE,
@@ -54,7 +54,6 @@ SCOPES = (
 THROUGHPUT = {MARKER: "0.95 x", "contended-resource": "0.85 x"}
 QPS = (200, 400)  # as deploy/ ships it, on both sides
 UNLIMITED = (5000, 5000)
-QUANTILES = (("p50", 0.5), ("p99", 0.99))
 GANG = 8
 PER_S = 20.0
 DEADLINE_S = 240.0

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from tests.bench.figures import Figure, Scale, quantile
+from tests.bench.figures import QUANTILES, Figure, Scale, quantile
 from tests.bench.race import create_all
 from tests.bench.sides import ORDINARY, OURS, Shape
 from tests.bench.stand import Stand, a_stand
@@ -134,7 +134,7 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
         )
         for what, times in seen.items()
         for field, place in (("inside", "inside the service"), ("around", "round trip"))
-        for label, part in (("p50", 0.5), ("p99", 0.99))
+        for label, part in QUANTILES
     ]
 
 
