@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -39,13 +39,17 @@ NO_HOLDUPS: Final[Mapping[RootUid, str]] = {}
 # Thousands of reasons that change at once are no reason to keep the API server busy.
 REST_PER_WRITE = 2
 REST_MS_MAX = 100
+# Members come one by one, and are bound one by one: a condition is written so long after it began to differ, as it is then.
+CONDITION_AFTER_S = 0.5
 SETTLED_MS = 1_000  # a reason that stands shorter is not told: objects of a tree come one by one
 
 
-class _ConditionJob(msgspec.Struct, frozen=True):
+class _ConditionJob(NamedTuple):
+    """A condition of a group that is due; what it says by then is written."""
+
     group: GroupKey
     uid: str
-    condition: Condition
+    type: str
 
 
 class _Leaf(msgspec.Struct):
@@ -78,7 +82,8 @@ class Reporter:
         self._made: tuple[Any, ...] = (None,) * 9  # what everything was last said from, ...
         self._native = False  # kube-scheduler writes conditions of built-in PodGroups
         self._said_all = False  # ... if nothing of it waits to settle
-        self._wrote: dict[tuple[GroupKey, str, str], Condition] = {}
+        self._wrote: dict[_ConditionJob, Condition] = {}  # or will, when it is due
+        self._due: dict[_ConditionJob, asyncio.TimerHandle] = {}
         self._warned: dict[RootUid, _Warned] = {}
         # Forest and node generation of the last warnings
         self._looked: tuple[Forest | None, int] = (None, -1)
@@ -134,7 +139,7 @@ class Reporter:
             )
             self._condition(orphan.group, condition)
         self._pods(view, state, forest)
-        self._wrote = {k: c for k, c in self._wrote.items() if k[0] in view.groups}
+        self._wrote = {k: c for k, c in self._wrote.items() if k.group in view.groups}
 
     def _condition(self, group: Group, wanted: Condition | None) -> None:
         if wanted is None or group.source == "pod":
@@ -143,15 +148,25 @@ class Reporter:
             self._put(group, condition)
 
     def _put(self, group: Group, wanted: Condition) -> None:
+        job = _ConditionJob(group.key, group.uid, wanted.type)
         stored = {c[0]: c for c in group.conditions}.get(wanted.type)
-        placed = stored is not None and stored[1] == "True" and wanted.type == _type(group)
-        if placed and wanted.status != "True":
+        said = self._wrote.get(job)
+        placed = "True" in (stored[1] if stored else "", said.status if said else "")
+        if placed and wanted.type == _type(group) and wanted.status != "True":
             return  # True is terminal, only its message may change (SPEC F)
         same = (wanted.type, wanted.status, wanted.reason, wanted.message)
-        if stored == same or self._wrote.get((group.key, group.uid, wanted.type)) == wanted:
+        if stored == same and job not in self._due:
             return
-        self._wrote[group.key, group.uid, wanted.type] = wanted
-        self._jobs.put_nowait(_ConditionJob(group.key, group.uid, wanted))
+        if said == wanted:
+            return
+        self._wrote[job] = wanted
+        if job not in self._due:
+            loop = asyncio.get_running_loop()
+            self._due[job] = loop.call_later(CONDITION_AFTER_S, self._is_due, job)
+
+    def _is_due(self, job: _ConditionJob) -> None:
+        del self._due[job]
+        self._jobs.put_nowait(job)
 
     def _templates(self, view: ClusterView, tree: Tree) -> None:
         """Say where a tree is not as its Workload has it (B11); it is scheduled all the same."""
@@ -232,14 +247,12 @@ class Reporter:
         while True:
             job = await self._jobs.get()
             await self._leader.until_may_act()
-            if isinstance(job, _ConditionJob) and self._outdated(job):
-                continue  # a retry must not write over a newer reason
             begun_ms = self._clock.monotonic_ms()
             try:
                 if isinstance(job, Notice):
                     await self._cluster.notice(job)
-                else:
-                    await self._cluster.set_conditions(job.group, job.uid, [job.condition])
+                elif (condition := self._wrote.get(job)) is not None:  # else the group is gone
+                    await self._cluster.set_conditions(job.group, job.uid, [condition])
             except BindRefused as error:
                 log.info("not reported", extra={"error": str(error)})
             except ClusterUnavailable as error:
@@ -249,9 +262,6 @@ class Reporter:
             if not self._jobs.empty():
                 took_ms = self._clock.monotonic_ms() - begun_ms
                 await asyncio.sleep(min(REST_PER_WRITE * took_ms, REST_MS_MAX) / 1000)
-
-    def _outdated(self, job: _ConditionJob) -> bool:
-        return self._wrote.get((job.group, job.uid, job.condition.type)) != job.condition
 
 
 def _pod_notice(pod: Pod, reason: str) -> Notice:

@@ -9,7 +9,7 @@ import pytest
 
 from extender.core.decisions.requests import GATE
 from extender.core.errors import BindRefused, ClusterUnavailable
-from tests.builders import GPU, a_gang, a_node, a_pod
+from tests.builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.fakes import GATED, Stage, until
 
 LAPSE_S = 60
@@ -175,7 +175,8 @@ async def test_a_reservation_given_back_meanwhile_is_not_carried_out():
 
 
 async def reported(stage):
-    await until(stage.reporter._jobs.empty, "the reporter")
+    reporter = stage.reporter
+    await until(lambda: not reporter._due and reporter._jobs.empty(), "the reporter")
     await rest(stage)
 
 
@@ -222,6 +223,62 @@ async def test_satisfied_is_terminal():
         assert len(stage.cluster.did("set_conditions")) == told
 
 
+def later(stage, seconds):
+    """Let time pass, and the lease be renewed."""
+    stage.clock.advance(seconds)
+    stage.leader.lease.prolong(stage.clock.monotonic_ms())
+
+
+async def test_members_that_come_one_by_one_cost_one_condition():
+    """A gang of 4 is placed while its reasons would still be told: what is written is where it ends."""
+    async with await leading(a_group("g", gang=4), a_pod("g-0", "g")) as stage:
+        stage.start(stage.reporter.run())
+        await stage.settled()
+        for number in range(1, 4):
+            stage.cluster.add(a_pod(f"g-{number}", "g"))
+            later(stage, 6)
+            await stage.settled()
+        await asyncio.gather(*(stage.bind(f"g-{n}") for n in range(4)))
+        await stage.settled()
+        await reported(stage)
+        ((_, message),) = stage.cluster.did("set_conditions")
+        assert message.startswith("4 members bound")
+
+
+async def test_a_reason_that_passes_is_not_told():
+    """Back to what stands there already: nothing else is handed over, and the adapter writes no equal one."""
+    async with await leading(*gated(pods=17)) as stage:
+        stage.start(stage.reporter.run())
+        await stage.settled()
+        await reported(stage)
+        (told,) = stage.cluster.did("set_conditions")
+        gates = stage.cluster.pod("g-0").gates
+        stage.cluster.change_pod("g-0", gates=(*gates, "example.com/quota"))
+        later(stage, 6)
+        await stage.settled()
+        assert stage.reporter._due, "the gang lacks a member now"
+        stage.cluster.change_pod("g-0", gates=gates)
+        later(stage, 6)
+        await stage.settled()
+        await reported(stage)
+        assert set(stage.cluster.did("set_conditions")) == {told}
+
+
+async def test_satisfied_is_not_taken_back_before_it_is_told():
+    """True is terminal from when it became so (SPEC F), not from when it was written."""
+    async with await leading(*a_gang("g", pods=2)) as stage:
+        stage.start(stage.reporter.run())
+        await stage.one_pass()
+        await asyncio.gather(stage.bind("g-0"), stage.bind("g-1"))
+        await stage.settled()
+        assert not stage.cluster.did("set_conditions")
+        for number in range(2):
+            stage.cluster.delete_pod(f"g-{number}")
+        await stage.settled()
+        await reported(stage)
+        assert stage.cluster.group("g").conditions[0][:2] == ("PodGroupInitiallyScheduled", "True")
+
+
 @pytest.mark.parametrize("how", [gated, a_gang], ids=["gated", "not gated"])
 async def test_waiting_pods_are_told_why(how):
     """A member without room gets an Event with the reason of its tree, once the reason has stood for a moment."""
@@ -246,7 +303,9 @@ async def test_a_burst_of_reasons_takes_a_third_of_the_time(monkeypatch):
     async def rested(seconds: float) -> None:
         rests.append(seconds)
 
-    only = SimpleNamespace(Queue=asyncio.Queue, sleep=rested)
+    only = SimpleNamespace(
+        Queue=asyncio.Queue, sleep=rested, get_running_loop=asyncio.get_running_loop
+    )
     monkeypatch.setattr("extender.service.reporting.asyncio", only)
     gangs = [gang for n in range(5) for gang in gated(f"g{n}", pods=17)]
     async with await leading(*gangs) as stage:
@@ -257,6 +316,7 @@ async def test_a_burst_of_reasons_takes_a_third_of_the_time(monkeypatch):
 
         stage.cluster.fault = slow
         await stage.settled()
+        await until(lambda: not stage.reporter._due, "all due")
         stage.start(stage.reporter.run())
         await until(lambda: len(stage.cluster.did("set_conditions")) == 5, "all told")
     assert rests == pytest.approx([0.020] * 4)
@@ -272,6 +332,7 @@ async def test_the_newest_reason_wins_over_a_late_retry():
         stage.cluster.go.clear()
         stage.start(stage.reporter.run())
         await stage.settled()
+        await until(lambda: not stage.reporter._due, "the first reason on its way")
         await rest(stage)
         for number in range(16):
             stage.cluster.delete_pod(f"g-{number}")
