@@ -331,6 +331,7 @@ def group_of(found: api.Group, priorities: Priorities) -> Group:
         source=source,
         lost=lost_of(found, parent) if source == "builtin" else (),
         resource_version=found.metadata.resource_version,
+        generation=found.metadata.generation,
         api_version=found.api_version,
         conditions=tuple((c.type, c.status, c.reason, c.message) for c in found.status.conditions),
     )

@@ -2,8 +2,9 @@
 
 Owns the merge: conditions of others stay, ours are written only when they differ, and
 `lastTransitionTime` moves only with `status`. Works on our CRDs and on every version of the
-built-in kinds alike, so it reads the object first and writes the whole list under its
-resourceVersion: a CRD knows no strategic merge.
+built-in kinds alike, so it writes the whole list under the resourceVersion that the list is known
+from: a CRD knows no strategic merge. The object is read only where its conditions are not known as a
+whole, or somebody else wrote since.
 """
 
 from __future__ import annotations
@@ -49,6 +50,14 @@ class _Stored(msgspec.Struct):
     metadata: _Meta
     status: _Status | None = None
 
+    def conditions(self) -> list[_Condition]:
+        """Give the conditions, none where nothing is written yet."""
+        return (self.status.conditions if self.status else None) or []
+
+    def said(self) -> list[tuple[str, str, str, str]]:
+        """Give type, status, reason and message of each."""
+        return [(c.type, c.status, c.reason, c.message) for c in self.conditions()]
+
 
 def rfc3339(at_us: int, *, micro: bool = False) -> str:
     """Write an instant as the API does."""
@@ -74,7 +83,7 @@ class Statuses:
     def __init__(self, server: ApiServer, clock: Clock) -> None:
         self._server = server
         self._clock = clock
-        self._written: dict[str, str] = {}  # UID -> resourceVersion of our last write
+        self._known: dict[str, _Stored] = {}  # UID -> as our last write or look found it
 
     async def set_conditions(self, group: Group, conditions: Sequence[Condition]) -> None:
         """Merge conditions into the status of a group as the view knows it.
@@ -91,41 +100,60 @@ class Statuses:
             f"/{PLURALS[group.key.kind]}/{group.key.name}"
         )
         try:
+            stored = self._as_known(group)
+            if stored is not None and not differing(stored.said(), cut):
+                stored = None  # that nothing is to be done takes more than memory
             for _ in range(TRIES_MAX):
-                if await self._merge(path, group, cut):
+                stored = stored or await self._stored(Request(method="GET", path=path))
+                if await self._merge(path, group, cut, stored):
                     return
+                stored = None  # it is not so any more
         except Answered as refusal:
             raise fault_of(f"conditions of {group.key}", refusal) from refusal
         raise ClusterUnavailable(f"conditions of {group.key}: {TRIES_MAX} conflicts in a row")
 
     def forget(self, uids: set[str]) -> None:
         """Drop what is remembered of groups that are not in `uids`."""
-        for uid in self._written.keys() - uids:
-            del self._written[uid]
+        for uid in self._known.keys() - uids:
+            del self._known[uid]
 
     def _has_seen_our_write(self, group: Group) -> bool:
         """Say whether the view is as new as what we wrote; otherwise it proves nothing."""
-        written = self._written.get(group.uid, "")
-        if not written or not group.resource_version.isdigit() or not written.isdigit():
-            return written in {"", group.resource_version}
-        return int(group.resource_version) >= int(written)
+        known = self._known.get(group.uid)
+        return known is None or not _newer(known.metadata.resource_version, group.resource_version)
 
-    async def _merge(self, path: str, group: Group, wanted: Sequence[Condition]) -> bool:
-        """Read, merge, write; false when somebody else wrote in between."""
-        stored = await self._stored(Request(method="GET", path=path))
+    def _as_known(self, group: Group) -> _Stored | None:
+        """Give the object as far as conditions go, if it need not be read; a conflict tells when it is not so."""
+        known = self._known.get(group.uid)
+        if known is not None and not _newer(
+            group.resource_version, known.metadata.resource_version
+        ):
+            return known
+        if group.conditions or not group.resource_version:
+            return None  # a view has conditions without their times
+        seen = _Meta(
+            uid=group.uid,
+            resource_version=group.resource_version,
+            generation=group.generation,
+        )
+        return _Stored(metadata=seen)
+
+    async def _merge(
+        self, path: str, group: Group, wanted: Sequence[Condition], stored: _Stored
+    ) -> bool:
+        """Merge, write; false when somebody else wrote since."""
         if stored.metadata.uid != group.uid:
             raise BindRefused(f"conditions of {group.key}: it was deleted and made again")
-        have = (stored.status.conditions if stored.status else None) or []
-        changed = differing([(c.type, c.status, c.reason, c.message) for c in have], wanted)
+        changed = differing(stored.said(), wanted)
         if not changed:
-            self._written[group.uid] = stored.metadata.resource_version
+            self._known[group.uid] = stored
             return True
         body = {
             "metadata": {
                 "uid": stored.metadata.uid,
                 "resourceVersion": stored.metadata.resource_version,
             },
-            "status": {"conditions": self._merged(have, changed, stored.metadata.generation)},
+            "status": {"conditions": self._merged(stored, changed)},
         }
         try:
             written = await self._stored(
@@ -141,7 +169,7 @@ class Statuses:
             if refusal.status == HTTPStatus.CONFLICT:
                 return False
             raise
-        self._written[group.uid] = written.metadata.resource_version
+        self._known[group.uid] = written
         return True
 
     async def _stored(self, request: Request) -> _Stored:
@@ -151,11 +179,9 @@ class Statuses:
         except msgspec.DecodeError as problem:
             raise ClusterUnavailable(f"{request.path}: {problem}") from problem
 
-    def _merged(
-        self, have: list[_Condition], changed: Sequence[Condition], generation: int
-    ) -> list[_Condition]:
+    def _merged(self, stored: _Stored, changed: Sequence[Condition]) -> list[_Condition]:
         """Put changed conditions in their places; new ones at the end."""
-        by_type = {condition.type: condition for condition in have}
+        by_type = {condition.type: condition for condition in stored.conditions()}
         for condition in changed:
             before = by_type.get(condition.type)
             since = rfc3339(self._clock.now_us())
@@ -167,6 +193,13 @@ class Statuses:
                 last_transition_time=since,
                 reason=condition.reason,
                 message=condition.message,
-                observed_generation=generation or msgspec.UNSET,
+                observed_generation=stored.metadata.generation or msgspec.UNSET,
             )
         return list(by_type.values())
+
+
+def _newer(one: str, other: str) -> bool:
+    """Say whether a resourceVersion is not known to be as old as another, or older."""
+    if not one.isdigit() or not other.isdigit():
+        return one != other
+    return int(one) > int(other)

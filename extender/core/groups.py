@@ -46,6 +46,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     source: Source = "crd"
     lost: tuple[str, ...] = ()  # fields of its spec that it was written with and that were not kept
     resource_version: str = ""
+    generation: int = 0  # of its spec
     api_version: str = ""  # where a status is written to
     conditions: tuple[
         tuple[str, str, str, str], ...

@@ -37,6 +37,7 @@ class ObjectMeta(Part, frozen=True, kw_only=True):
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
+    generation: int = 0
     creation_timestamp: Instant | None = None
     deletion_timestamp: Instant | None = None
     labels: dict[str, str] = {}

@@ -388,6 +388,39 @@ async def test_a_view_that_lags_behind_our_own_write_proves_nothing(
     assert stored["status"] == "False"
 
 
+async def test_what_is_known_as_a_whole_is_not_read(
+    there: KubernetesCluster, fake: FakeApi
+) -> None:
+    """The first condition, and the next ones after our own writes: each is one request."""
+    done = Condition(type=WAITS.type, status="True", reason="Scheduled", message="")
+    for condition in (WAITS, done):
+        await there.set_conditions(GROUP, "uid-podgroups-g", [condition])
+    await until(lambda: there.view().groups[GROUP].conditions[0][1] == "True")
+    await there.set_conditions(GROUP, "uid-podgroups-g", [WAITS])
+    assert (fake.count("GET", "podgroups/g"), fake.count("PATCH", "podgroups/g/status")) == (0, 3)
+    (stored,) = fake.objects["podgroups"]["default", "g"]["status"]["conditions"]
+    assert (stored["status"], stored["observedGeneration"]) == ("False", 1)
+
+
+async def test_what_others_wrote_meanwhile_is_read_and_kept(
+    there: KubernetesCluster, fake: FakeApi
+) -> None:
+    """Memory and view know nothing of it: the conflict tells."""
+    await there.set_conditions(GROUP, "uid-podgroups-g", [WAITS])
+    await until(lambda: there.view().groups[GROUP].conditions)
+    tell, fake._tell = fake._tell, lambda *_: None
+    group = fake.objects["podgroups"]["default", "g"]
+    other = {"type": "Other", "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z"}
+    group["status"]["conditions"].append(other)
+    fake.put("podgroups", group)
+    fake._tell = tell
+    done = Condition(type=WAITS.type, status="True", reason="Scheduled", message="")
+    await there.set_conditions(GROUP, "uid-podgroups-g", [done])
+    stored = fake.objects["podgroups"]["default", "g"]["status"]["conditions"]
+    assert {c["type"]: c["status"] for c in stored} == {WAITS.type: "True", "Other": "True"}
+    assert fake.count("GET", "podgroups/g") == 1
+
+
 async def test_a_conflict_of_writers_is_resolved(there: KubernetesCluster, fake: FakeApi) -> None:
     """409: read again and merge again."""
     fake.faults.append(Fault(on("PATCH", "podgroups/g/status"), status=409))
