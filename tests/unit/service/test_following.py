@@ -61,7 +61,8 @@ async def test_a_take_over_reads_only_the_tail(pair):
     assert [span for span in read if span[1] is not None] == []
     assert second.facts()[-1] == LeaseTaken(holder="other", address="http://other", previous="me")
     assert first.leader.role == "following"
-    assert first.leader.doubt() == "not leading: stopping"
+    taken = "not leading: the lease is held by other at http://other"
+    await until(lambda: first.leader.doubt() == taken, "told who leads")
 
 
 async def test_who_gave_the_lease_back_does_not_take_it_again(pair):
