@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Sequence
@@ -73,6 +74,12 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
         number = float(re.match(r"[\d.,]+", self.target).group().replace(",", ""))  # type: ignore[union-attr]
         found = self.ratio if self.target.endswith(" x") else self.median
         return found >= number if self.better == "higher" else found <= number
+
+
+def short(value: float) -> str:
+    """Write a number with three digits that count, large ones with commas: 9,920 and not 9.92e+03."""
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:,.0f}" if math.isfinite(value) and abs(rounded) >= 1000 else f"{value:.3g}"
 
 
 def _spread(values: Sequence[float]) -> float:

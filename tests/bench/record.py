@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.bench.figures import Figure
+from tests.bench.figures import Figure, short
 from tests.controlplane.build import pinned_version
 from tests.controlplane.pin import module_folder
 
@@ -107,7 +107,7 @@ def page(recorded: Sequence[Recorded]) -> str:
 
 def _target(figure: Figure) -> str:
     by_ratio = figure.target.endswith(" x")
-    measured = f"{figure.ratio:.2f} x" if by_ratio else f"{figure.median:.3g} {figure.unit}"
+    measured = f"{figure.ratio:.2f} x" if by_ratio else f"{short(figure.median)} {figure.unit}"
     cells = (figure.bench, figure.what, measured, figure.target, MET[figure.met])
     return f"| {' | '.join(cells)} |"
 
@@ -117,11 +117,11 @@ def _row(figure: Figure) -> str:
     spread = f"{figure.spread:.0%}"
     runs = f"{len(figure.values)}/{figure.unfinished}"
     if figure.baseline_name:
-        theirs = f"{figure.baseline_median:.3g} ({figure.baseline_name})"
+        theirs = f"{short(figure.baseline_median)} ({figure.baseline_name})"
         ratio = f"{figure.ratio:.2f}"
         spread += f", {figure.baseline_spread:.0%}"
         runs += f", {len(figure.baseline)}/{figure.baseline_unfinished}"
-    ours = f"{figure.median:.3g} {figure.unit}"
+    ours = f"{short(figure.median)} {figure.unit}"
     cells = (figure.what, ours, theirs, ratio, spread, runs, figure.target or "-")
     return f"| {' | '.join(cells)} |"
 
@@ -150,7 +150,7 @@ def worse(figures: Iterable[Figure], recorded: Iterable[Recorded]) -> list[str]:
         loss = now / then - 1 if figure.better == "lower" else then / now - 1
         allowed = max(f.spread + f.baseline_spread for f in (figure, old))
         if loss > allowed:
-            text = f"{now:.3g} {unit}, {then:.3g} on {known.date}"
+            text = f"{short(now)} {unit}, {short(then)} on {known.date}"
             text += f": {loss:.0%} worse, the spread is {allowed:.0%}"
             lines.append(f"{figure.bench}: {figure.what}: {text}")
     return lines

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.bench.figures import Figure
+from tests.bench.figures import Figure, short
 
 
 def table(figures: Sequence[Figure]) -> str:
     """Lay figures out, one line each: ours, the baseline, their ratio, spread, runs that did not finish."""
     rows = [("what", "ours", "baseline", "ratio", "spread", "runs", "unfinished", "target")]
     for figure in figures:
-        base = f"{figure.baseline_median:.3g} ({figure.baseline_name})" if figure.baseline else "-"
+        base = (
+            f"{short(figure.baseline_median)} ({figure.baseline_name})" if figure.baseline else "-"
+        )
         rows.append(
             (
                 f"{figure.bench}: {figure.what}",
-                f"{figure.median:.3g} {figure.unit}",
+                f"{short(figure.median)} {figure.unit}",
                 base,
                 f"{figure.ratio:.2f}" if figure.baseline else "-",
                 f"{figure.spread:.0%}",

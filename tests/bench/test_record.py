@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.bench.figures import Figure, Scale, quantile
+from tests.bench.figures import Figure, Scale, quantile, short
 from tests.bench.gang import MORE
 from tests.bench.plot import plot
 from tests.bench.race import Case, Run, figures_of, keep, waits_of_trees
@@ -83,6 +83,20 @@ def test_a_case_is_done_only_by_figures_of_its_own() -> None:
     assert scale.wants("gang", "1,000 pods, QPS 5")
     assert not scale.wants("gang", "1,000 pods, QPS 5, created at 20/s")
     assert not scale.wants("gang", "1,000 pods")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0831, "0.0831"),
+        (81.74, "81.7"),
+        (999.6, "1,000"),
+        (9924.0, "9,920"),
+        (float("inf"), "inf"),
+    ],
+)
+def test_numbers_are_shown_with_three_digits(value: float, shown: str) -> None:
+    assert short(value) == shown
 
 
 def test_quantiles_are_values_that_were_measured() -> None:
