@@ -129,8 +129,7 @@ class Arrivals:
 
     async def step(self) -> None:
         self.step_number += 1
-        self.stage.clock.advance(1)
-        self.stage.leader.lease.prolong(self.stage.clock.ms)
+        self.stage.later(1)
         self._users()
         self._kubelet()
         for job in list(self.jobs.values()):

@@ -382,6 +382,11 @@ class Stage:
         self.admission.passes += 1
         self.admission.reconciled_takes = takes
 
+    def later(self, seconds: float) -> None:
+        """Let time pass, and the lease be renewed."""
+        self.clock.advance(seconds)
+        self.leader.lease.prolong(self.clock.ms)
+
     async def settled(self) -> None:
         """Run passes until one changes neither the log nor the cluster; at most ten."""
         for _ in range(10):

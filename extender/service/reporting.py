@@ -83,7 +83,7 @@ class Reporter:
         self._native = False  # kube-scheduler writes conditions of built-in PodGroups
         self._said_all = False  # ... if nothing of it waits to settle
         self._wrote: dict[_ConditionJob, Condition] = {}  # or will, when it is due
-        self._due: dict[_ConditionJob, asyncio.TimerHandle] = {}
+        self._due: set[_ConditionJob] = set()  # not written before its time
         self._warned: dict[RootUid, _Warned] = {}
         # Forest and node generation of the last warnings
         self._looked: tuple[Forest | None, int] = (None, -1)
@@ -155,17 +155,15 @@ class Reporter:
         if placed and wanted.type == _type(group) and wanted.status != "True":
             return  # True is terminal, only its message may change (SPEC F)
         same = (wanted.type, wanted.status, wanted.reason, wanted.message)
-        if stored == same and job not in self._due:
-            return
-        if said == wanted:
+        if said == wanted or (stored == same and job not in self._due):
             return
         self._wrote[job] = wanted
         if job not in self._due:
-            loop = asyncio.get_running_loop()
-            self._due[job] = loop.call_later(CONDITION_AFTER_S, self._is_due, job)
+            self._due.add(job)
+            asyncio.get_running_loop().call_later(CONDITION_AFTER_S, self._is_due, job)
 
     def _is_due(self, job: _ConditionJob) -> None:
-        del self._due[job]
+        self._due.remove(job)
         self._jobs.put_nowait(job)
 
     def _templates(self, view: ClusterView, tree: Tree) -> None:

@@ -195,13 +195,18 @@ async def test_a_pending_gang_has_one_condition_until_it_changes():
         assert message.startswith(stage.root("g").answer.reasons[0])
 
 
+async def both_bound(stage):
+    """Run the reporter, and bind the two members of a gang."""
+    stage.start(stage.reporter.run())
+    await stage.one_pass()
+    await asyncio.gather(stage.bind("g-0"), stage.bind("g-1"))
+    await stage.settled()
+
+
 async def test_satisfied_is_terminal():
     """True once the minimum is bound, and never taken back, whatever happens to the members."""
     async with await leading(*a_gang("g", pods=2)) as stage:
-        stage.start(stage.reporter.run())
-        await stage.one_pass()
-        await asyncio.gather(stage.bind("g-0"), stage.bind("g-1"))
-        await stage.settled()
+        await both_bound(stage)
         await reported(stage)
         assert stage.cluster.group("g").conditions[0][:3] == (
             "PodGroupInitiallyScheduled",
@@ -223,12 +228,6 @@ async def test_satisfied_is_terminal():
         assert len(stage.cluster.did("set_conditions")) == told
 
 
-def later(stage, seconds):
-    """Let time pass, and the lease be renewed."""
-    stage.clock.advance(seconds)
-    stage.leader.lease.prolong(stage.clock.monotonic_ms())
-
-
 async def test_members_that_come_one_by_one_cost_one_condition():
     """A gang of 4 is placed while its reasons would still be told: what is written is where it ends."""
     async with await leading(a_group("g", gang=4), a_pod("g-0", "g")) as stage:
@@ -236,7 +235,7 @@ async def test_members_that_come_one_by_one_cost_one_condition():
         await stage.settled()
         for number in range(1, 4):
             stage.cluster.add(a_pod(f"g-{number}", "g"))
-            later(stage, 6)
+            stage.later(6)
             await stage.settled()
         await asyncio.gather(*(stage.bind(f"g-{n}") for n in range(4)))
         await stage.settled()
@@ -254,11 +253,11 @@ async def test_a_reason_that_passes_is_not_told():
         (told,) = stage.cluster.did("set_conditions")
         gates = stage.cluster.pod("g-0").gates
         stage.cluster.change_pod("g-0", gates=(*gates, "example.com/quota"))
-        later(stage, 6)
+        stage.later(6)
         await stage.settled()
         assert stage.reporter._due, "the gang lacks a member now"
         stage.cluster.change_pod("g-0", gates=gates)
-        later(stage, 6)
+        stage.later(6)
         await stage.settled()
         await reported(stage)
         assert set(stage.cluster.did("set_conditions")) == {told}
@@ -267,10 +266,7 @@ async def test_a_reason_that_passes_is_not_told():
 async def test_satisfied_is_not_taken_back_before_it_is_told():
     """True is terminal from when it became so (SPEC F), not from when it was written."""
     async with await leading(*a_gang("g", pods=2)) as stage:
-        stage.start(stage.reporter.run())
-        await stage.one_pass()
-        await asyncio.gather(stage.bind("g-0"), stage.bind("g-1"))
-        await stage.settled()
+        await both_bound(stage)
         assert not stage.cluster.did("set_conditions")
         for number in range(2):
             stage.cluster.delete_pod(f"g-{number}")

@@ -327,8 +327,7 @@ async def test_a_better_offer_lets_a_begun_unit_go_whole():
             "better-offer", ("PodGroup/default/other",), ("PodGroup/default/low",),
         )  # fmt: skip
         stage.cluster.fault = lambda verb, name: None
-        stage.clock.advance(5)
-        stage.leader.lease.prolong(stage.clock.ms)
+        stage.later(5)
         await asked(stage, "low-1")
         for name in ("low-0", "low-1"):
             stage.cluster.delete_pod(name)
@@ -395,8 +394,7 @@ async def test_victims_that_do_not_go_are_told_of_and_never_evicted_around():
         await ordered(stage)
         await asked(stage, "low-0", "low-1")
         stage.cluster.delete_pod("low-0")
-        stage.clock.advance(3600)
-        stage.leader.lease.prolong(stage.clock.ms)
+        stage.later(3600)
         await stage.settled()
         await until(
             lambda: any(
@@ -433,14 +431,12 @@ async def test_a_deletion_that_is_refused_is_asked_again_and_given_up_in_the_end
         await rest()
         assert len(tries) == 2, "not before its time"
         for _ in range(2):
-            stage.clock.advance(31)
-            stage.leader.lease.prolong(stage.clock.ms)
+            stage.later(31)
             await stage.one_pass()
             await rest()
         assert tries.count("default/low-0") >= 3
         assert "cannot be deleted: 429: budget" in str(stage.admission.evictor.holdups)
-        stage.clock.advance(301)
-        stage.leader.lease.prolong(stage.clock.ms)
+        stage.later(301)
         await stage.settled()
         (end,) = stage.facts(PreemptionAbandoned)
         assert (end.why, end.spared, end.finishing) == (
@@ -471,15 +467,13 @@ async def test_a_reservation_does_not_expire_while_victims_go():
         stage.cluster.delete_pod("low-1")
         await stage.settled()
         assert stage.where("hi") == {"hi-0": "n0", "hi-1": "n1"}
-        stage.clock.advance(1000)
-        stage.leader.lease.prolong(stage.clock.ms)
+        stage.later(1000)
         await stage.settled()
         assert stage.where("hi")
         stage.cluster.delete_pod("far-0")
         await stage.settled()
         assert not stage.facts(ReservationReleased), "a victim that goes is progress"
-        stage.clock.advance(1000)
-        stage.leader.lease.prolong(stage.clock.ms)
+        stage.later(1000)
         await stage.one_pass()
         assert [f.why for f in stage.facts(ReservationReleased)] == ["expired"]
 

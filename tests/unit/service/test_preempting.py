@@ -170,14 +170,12 @@ async def test_who_was_on_his_way_out_and_does_not_go_is_not_waited_for_for_ever
         await settled(stage)
         (plan,) = stage.facts(PreemptionPlanned)
         assert [p.pod for p in plan.awaits] == ["default/going"]
-        stage.clock.advance(11)
-        stage.leader.lease.prolong(stage.clock.ms)
+        stage.later(11)
         await settled(stage, 3)
         (end,) = stage.facts(PreemptionAbandoned)
         assert (end.why, end.evicted) == ("room-lost", 1)
         assert "default/going was on its way out" in end.text
-        stage.clock.advance(6)
-        stage.leader.lease.prolong(stage.clock.ms)
+        stage.later(6)
         await settled(stage)
         again = stage.facts(PreemptionPlanned)[-1]
         assert [u.name for u in again.victims] == ["Pod/default/dear"]
@@ -205,8 +203,7 @@ async def test_an_evicted_unit_does_not_evict_its_evictor_and_is_not_taken_for_e
         await stage.bind("low-9")
         await settled(stage, 2)
         stage.cluster.add(a_pod("hi-9", "hi", requests=ONE, priority=10))
-        stage.clock.advance(6)
-        stage.leader.lease.prolong(stage.clock.ms)
+        stage.later(6)
         await settled(stage)
         assert len(stage.facts(PreemptionPlanned)) == 1, "its extras do not take it again"
         assert stage.cluster.pod("low-9").node == "n2"
