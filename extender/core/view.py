@@ -13,7 +13,15 @@ import msgspec
 from immutables import Map
 
 from extender.core.budgets import PodDisruptionBudget
-from extender.core.groups import Blueprint, Forest, Group, build_forest, regrown
+from extender.core.groups import (
+    Blueprint,
+    Forest,
+    Group,
+    build_forest,
+    regrown,
+    replanted,
+    same_place,
+)
 from extender.core.ids import GroupKey, NodeName, PodUid, RootUid
 from extender.core.nodes import Node
 from extender.core.pods import HostPort, Pod, PodEnd
@@ -241,25 +249,48 @@ def with_end(view: ClusterView, uid: PodUid, end: PodEnd | None) -> ClusterView:
 def forest_of(view: ClusterView) -> Forest:
     """Join the groups and pods of a view into trees."""
     members = {leaf: tuple(pods.values()) for leaf, pods in view.members.items()}
-    return build_forest(dict(view.groups.items()), members)
+    return build_forest(view.groups, members)
 
 
 def forest_after(before: ClusterView, forest: Forest, view: ClusterView) -> Forest:
     """Give `forest_of(view)` from the forest of an earlier view; what did not change is not joined again."""
     if before.groups is view.groups and before.members is view.members:
         return forest
-    groups = dict(view.groups.items())
-    if len(groups) != len(before.groups):
-        return forest_of(view)
-    changed = [g for key, g in groups.items() if before.groups.get(key) is not g]
-    if any(g.key not in before.groups for g in changed):
-        return forest_of(view)
-    members = {
-        leaf: tuple(pods.values())
-        for leaf, pods in view.members.items()
-        if before.members.get(leaf) is not pods
-    }
-    gone: dict[GroupKey, tuple[Pod, ...]] = {
-        leaf: () for leaf in before.members if leaf not in view.members
-    }
-    return regrown(forest, groups, changed, members | gone) or forest_of(view)
+    stayed: list[Group] = []
+    moved: set[GroupKey] = set()
+    if before.groups is not view.groups:
+        stayed, moved = _group_changes(before.groups, view.groups)
+    if moved:
+        forest = replanted(forest, view.groups, moved, lambda leaf: _pods_of(view, leaf))
+    leaves: set[GroupKey] = set()
+    if before.members is not view.members:
+        leaves = {k for k, pods in view.members.items() if before.members.get(k) is not pods}
+        leaves |= {leaf for leaf in before.members if leaf not in view.members}
+    members = {leaf: _pods_of(view, leaf) for leaf in leaves}
+    return regrown(forest, view.groups, stayed, members) or forest_of(view)
+
+
+def _group_changes(
+    before: Map[GroupKey, Group], now: Map[GroupKey, Group]
+) -> tuple[list[Group], set[GroupKey]]:
+    """Give the groups that changed where they stand, and the names of those that came, went, or moved."""
+    stayed: list[Group] = []
+    moved: set[GroupKey] = set()
+    came = 0
+    for key, group in now.items():
+        old = before.get(key)
+        if old is group:
+            continue
+        if old is not None and same_place(old, group):
+            stayed.append(group)
+        else:
+            moved.add(key)
+            came += old is None
+    if len(now) - came != len(before):
+        moved |= {key for key in before if key not in now}
+    return stayed, moved
+
+
+def _pods_of(view: ClusterView, leaf: GroupKey) -> tuple[Pod, ...]:
+    pods = view.members.get(leaf)
+    return () if pods is None else tuple(pods.values())

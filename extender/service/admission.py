@@ -21,6 +21,7 @@ from extender.core.decisions.admission import (
     decide_invalid,
     decide_verdict,
     only_counts_more,
+    says_invalid,
     still_holds,
 )
 from extender.core.decisions.differences import Circumstances, Nominations
@@ -231,7 +232,7 @@ class Admission:
         hints = self._suspicions.hints(view)
         pending = tuple(self._questions.pending(state, self.forest, hints))
         self._keep([tree for tree, _ in pending])
-        parts = (part for _, part in pending)
+        parts = (part for _, part in pending if part is not None)
         outlook = self._stillness.begin(
             view, state, self.forest, parts, hints, self._clock.monotonic_ms()
         )
@@ -384,10 +385,11 @@ class Admission:
             last: Those that may take its room over have been asked.
         """
         if tree.problems:
+            if says_invalid(self._leader.speculative, tree):
+                return True
             recipe = self._recipe("", "tree changed")
-            drafts = decide_invalid(self._leader.speculative, tree, recipe)
-            self._recording.soon(drafts)
-            return not drafts
+            self._recording.soon(decide_invalid(self._leader.speculative, tree, recipe))
+            return False
         if tree.root.deleting or self._rests(tree.root.uid):
             return True
         current, request = self._request(tree)

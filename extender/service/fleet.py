@@ -188,14 +188,17 @@ def _below(
     group: Group, children: Mapping[str, list[Group]], seen: set[GroupKey]
 ) -> Iterator[Group]:
     """Walk a tree depth first; a group that was met is not met again, so a cycle ends."""
-    if group.key in seen:
-        return
-    seen.add(group.key)
-    yield group
-    if group.key.kind == "CompositePodGroup":
-        below = children.get(group.key.name, [])
-        for child in sorted(below, key=lambda g: (g.created_us, g.key.name, g.key.kind)):
-            yield from _below(child, children, seen)
+    open_ones = [group]
+    while open_ones:
+        here = open_ones.pop()
+        if here.key in seen:
+            continue
+        seen.add(here.key)
+        yield here
+        if here.key.kind == "CompositePodGroup":
+            below = children.get(here.key.name, [])
+            stored = sorted(below, key=lambda g: (g.created_us, g.key.name, g.key.kind))
+            open_ones += reversed(stored)
 
 
 def _group_now(group: Group, view: ClusterView) -> GroupNow:

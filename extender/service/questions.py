@@ -40,10 +40,16 @@ class Questions:
 
     def pending(
         self, state: ReservationState, forest: Forest, hints: Hints
-    ) -> Iterator[tuple[Tree, TreePart]]:
-        """Give the trees that are broken or want something, highest priority first, then oldest."""
-        found = [(tree, self.part(state, tree, hints)) for tree in forest.trees.values()]
-        found = [(tree, part) for tree, part in found if tree.problems or part.wanting]
+    ) -> Iterator[tuple[Tree, TreePart | None]]:
+        """Give the trees that are broken or want something, highest priority first, then oldest.
+
+        A broken tree has no part: it is never planned, and may be as deep as its owner likes.
+        """
+        found: list[tuple[Tree, TreePart | None]] = []
+        for tree in forest.trees.values():
+            part = None if tree.problems else self.part(state, tree, hints)
+            if part is None or part.wanting:
+                found.append((tree, part))
         yield from sorted(found, key=lambda f: _queue_order(f[0]))
 
     def keep(self, trees: Collection[RootUid], wanting: set[RootUid]) -> None:

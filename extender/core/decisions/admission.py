@@ -72,14 +72,22 @@ def decide_observed(state: ReservationState, tree: Tree, recipe: Recipe) -> list
 
 def decide_invalid(state: ReservationState, tree: Tree, recipe: Recipe) -> list[Draft]:
     """Record a broken tree, once per set of problems."""
-    problems = tuple(f"{p.rule}: {p.text}" for p in tree.problems)
-    root = state.roots.get(tree.root.uid)
-    if root is not None and root.answer is not None and root.answer.reasons == problems:
+    if says_invalid(state, tree):
         return []
     return [
         *decide_observed(state, tree, recipe),
-        draft_for(tree, RootInvalid(problems=problems), recipe),
+        draft_for(tree, RootInvalid(problems=_problem_texts(tree)), recipe),
     ]
+
+
+def says_invalid(state: ReservationState, tree: Tree) -> bool:
+    """Say whether the log has a broken tree with the problems that it has now."""
+    root = state.roots.get(tree.root.uid)
+    return root is not None and root.answer is not None and root.answer.reasons == _problem_texts(tree)
+
+
+def _problem_texts(tree: Tree) -> tuple[str, ...]:
+    return tuple(f"{p.rule}: {p.text}" for p in tree.problems)
 
 
 def decide_verdict(

@@ -89,10 +89,10 @@ def _unit_name(pod: Pod, above: _Above) -> str:
 
 
 def groups_above(view: ClusterView, leaf: GroupKey | None) -> list[Group]:
-    """List a leaf and the groups above it, as far as they exist."""
+    """List a leaf and the groups above it, as far as they exist and a tree may reach (SPEC B7)."""
     found: list[Group] = []
     key = leaf
-    while key is not None:
+    while key is not None and len(found) < DEPTH_MAX:
         group = view.groups.get(key)
         if group is None or group in found:
             break

@@ -1,0 +1,353 @@
+"""Parent graphs of any shape cost what their number costs, and are judged as one group after the other would be.
+
+A user with the right to create groups may make cycles, chains, stars and orphans without limit (SPEC B6, B7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from immutables import Map
+
+from extender.core import view as view_module
+from extender.core.groups import (
+    CHILDREN_MAX,
+    DEPTH_MAX,
+    PROBLEMS_NAMED_MAX,
+    Forest,
+    Group,
+    Orphan,
+    build_forest,
+    composite_key,
+    leaf_key,
+)
+from extender.core.ids import GroupKey, PodUid, RootUid
+from extender.core.pods import Pod, PodShape
+from extender.core.view import (
+    ClusterView,
+    forest_after,
+    forest_of,
+    with_group,
+    with_pod,
+    without_group,
+    without_pod,
+)
+
+NS = "a"
+
+
+def composite(name: str, parent: str | None = None, namespace: str = NS, **more) -> Group:
+    return Group(key=composite_key(namespace, name), uid=RootUid(name), parent=parent, **more)
+
+
+def leaf(name: str, parent: str | None = None, namespace: str = NS, **more) -> Group:
+    return Group(key=leaf_key(namespace, name), uid=RootUid(name), parent=parent, **more)
+
+
+def by_key(*groups: Group) -> dict[GroupKey, Group]:
+    return {group.key: group for group in groups}
+
+
+# --- the shapes ----------------------------------------------------------------------------------
+
+
+def cycle(count: int) -> list[Group]:
+    return [composite(f"g{i:05}", f"g{(i + 1) % count:05}") for i in range(count)]
+
+
+def chain(count: int) -> list[Group]:
+    return [composite(f"g{i:05}", f"g{i - 1:05}" if i else None) for i in range(count)]
+
+
+def chain_of_orphans(count: int) -> list[Group]:
+    return [composite(f"g{i:05}", f"g{i - 1:05}" if i else "missing") for i in range(count)]
+
+
+def star(count: int) -> list[Group]:
+    return [composite("root"), *(leaf(f"g{i:05}", "root") for i in range(count - 1))]
+
+
+def star_that_differs(count: int) -> list[Group]:
+    """Every leaf breaks a rule of its own: single and basic, of another priority, Workload and so on."""
+    root = composite("root", mode="all", priority=5, workload="w")
+    made = (
+        leaf(
+            f"g{i:05}",
+            "root",
+            priority=i + 6,
+            workload=f"w{i}",
+            basic=True,
+            mode=("single", "all")[i % 2],
+        )
+        for i in range(count - 1)
+    )
+    return [root, *made]
+
+
+def orphans(count: int) -> list[Group]:
+    return [leaf(f"g{i:05}", "missing") for i in range(count)]
+
+
+def selves(count: int) -> list[Group]:
+    return [composite(f"g{i:05}", f"g{i:05}") for i in range(count)]
+
+
+def tail_of_a_cycle(count: int) -> list[Group]:
+    """Half a cycle, half a chain that ends in it."""
+    half = count // 2
+    return [
+        *cycle(half),
+        *(composite(f"h{i:05}", f"h{i - 1:05}" if i else "g00000") for i in range(count - half)),
+    ]
+
+
+def roots(count: int) -> list[Group]:
+    return [leaf(f"g{i:05}", mode="all", basic=True) for i in range(count)]
+
+
+SHAPES = [
+    cycle,
+    chain,
+    chain_of_orphans,
+    star,
+    star_that_differs,
+    orphans,
+    selves,
+    tail_of_a_cycle,
+    roots,
+]
+
+
+class Counted(Mapping[GroupKey, Group]):
+    """Counts how often a group is looked up."""
+
+    def __init__(self, groups: Mapping[GroupKey, Group]) -> None:
+        self.groups = groups
+        self.looked = 0
+
+    def __getitem__(self, key: GroupKey) -> Group:
+        self.looked += 1
+        return self.groups[key]
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def __iter__(self) -> Iterator[GroupKey]:
+        return iter(self.groups)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("count", [300, 3_000])
+def test_each_group_is_looked_up_a_few_times(shape, count) -> None:
+    """Ten times the groups are ten times the look-ups, whatever refers to what."""
+    groups = Counted(by_key(*shape(count)))
+    forest = build_forest(groups, {})
+    assert groups.looked <= 4 * count
+    in_trees = sum(len(tree.groups) for tree in forest.trees.values())
+    assert in_trees + len(forest.orphans) == count
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_texts_do_not_grow_with_the_number_of_groups(shape) -> None:
+    """What is stored of a tree that breaks rules, and written on each of its groups, stays a few lines."""
+    forest = build_forest(by_key(*shape(2_000)), {})
+    for tree in forest.trees.values():
+        assert len(tree.problems) <= 4 * (PROBLEMS_NAMED_MAX + 1)
+        assert sum(len(problem.text) for problem in tree.problems) < 4_000
+    for orphan in forest.orphans.values():
+        assert len(orphan.problem.text) < 400
+
+
+def test_a_rule_that_many_groups_break_names_some_and_says_that_there_are_more() -> None:
+    """The words do not change while more of the same come, or each would be another fact."""
+    texts = set()
+    for count in (PROBLEMS_NAMED_MAX + 1, 40, 400):
+        root = composite("root", mode="all")
+        kids = [leaf(f"g{i:05}", "root") for i in range(count)]
+        (tree,) = build_forest(by_key(root, *kids), {}).trees.values()
+        texts.add(tuple((p.rule, p.text) for p in tree.problems))
+    ((*named, more),) = texts
+    assert [text for _, text in named] == [
+        f"PodGroup/a/g{i:05} is single under CompositePodGroup/a/root, which is disrupted as a whole (all)"
+        for i in range(PROBLEMS_NAMED_MAX)
+    ]
+    assert more == ("B10", "more groups of the tree break the same rule")
+
+
+def test_the_groups_of_a_cycle_share_one_problem() -> None:
+    """It is one text, not one for each of thousands; so is that of all that waits for one missing group."""
+    found = build_forest(by_key(*tail_of_a_cycle(600)), {})
+    assert len({id(orphan.problem) for orphan in found.orphans.values()}) == 1
+    found = build_forest(by_key(*chain_of_orphans(600)), {})
+    assert len({id(orphan.problem) for orphan in found.orphans.values()}) == 1
+
+
+# --- the rules, one group after the other ----------------------------------------------------------
+
+
+def referred(groups: Mapping[GroupKey, Group], start: Group) -> tuple[GroupKey | None, str, str]:
+    """Follow parents from one group up: its root, or the rule and the group at which the way breaks."""
+    here, steps = start, 0
+    while here.parent is not None:
+        parent = groups.get(composite_key(here.key.namespace, here.parent))
+        if parent is None:
+            return None, "B3", str(here.key)
+        if parent.deleting and here.created_us > parent.deleted_us:
+            return None, "E15", str(here.key)
+        here, steps = parent, steps + 1
+        if steps > len(groups):  # here is on a cycle
+            members, there = [here.key], groups[composite_key(here.key.namespace, here.parent)]
+            while there.key != here.key:
+                members.append(there.key)
+                there = groups[composite_key(there.key.namespace, there.parent)]
+            return None, "B6", f"{min(members)} form a cycle of {len(members)};"
+    return here.key, "", ""
+
+
+names = st.sampled_from("abcdefgh")
+any_group = st.builds(
+    lambda make, *args: make(
+        args[0], args[1], args[2], created_us=args[3], deleting=args[4], deleted_us=args[5] * args[4], mode=args[6],
+        resource_version=args[7],
+    ),
+    st.sampled_from([leaf, composite, composite]), names, st.none() | names, st.sampled_from(["a", "b"]),
+    st.integers(0, 2), st.booleans(), st.integers(1, 2), st.sampled_from(["single", "all"]), st.sampled_from("12"),
+)  # fmt: skip
+
+
+def check(forest: Forest, groups: Mapping[GroupKey, Group]) -> None:
+    """Compare a forest with what each group's own way up says."""
+    placed = {g.key: key for key, tree in forest.trees.items() for g in tree.groups}
+    assert placed == forest.root_of
+    for key, group in groups.items():
+        root, rule, text = referred(groups, group)
+        assert forest.root_of.get(key) == root
+        if root is None:
+            assert forest.orphans[key].problem.rule == rule
+            assert text in forest.orphans[key].problem.text
+            assert forest.orphans[key].group == group
+        else:
+            assert key not in forest.orphans
+    assert len(placed) + len(forest.orphans) == len(groups)
+    for tree in forest.trees.values():
+        assert any(p.rule == "B7" for p in tree.problems) == (
+            depth(tree.root.key, groups) > DEPTH_MAX
+        )
+
+
+def depth(root: GroupKey, groups: Mapping[GroupKey, Group]) -> int:
+    deepest = 0
+    for group in groups.values():
+        if referred(groups, group)[0] == root:
+            levels, here = 1, group
+            while here.parent is not None:
+                levels, here = levels + 1, groups[composite_key(here.key.namespace, here.parent)]
+            deepest = max(deepest, levels)
+    return deepest
+
+
+@settings(max_examples=300)
+@given(st.lists(any_group, max_size=14, unique_by=lambda g: g.key))
+def test_any_graph_of_parents_is_what_each_group_finds_on_its_way_up(some) -> None:
+    """Cycles, chains, orphans, groups that name themselves, parents that are missing or going, two namespaces."""
+    check(build_forest(by_key(*some), {}), by_key(*some))
+
+
+pods = st.builds(
+    lambda name, group, node: Pod(
+        uid=PodUid(name), namespace=NS, name=name, shape=PodShape(), group=leaf_key(NS, group), node=node
+    ),
+    names, names, st.none() | st.just("n"),
+)  # fmt: skip
+steps = st.lists(
+    st.one_of(any_group, any_group, pods, st.builds(composite_key, st.just(NS), names), names),
+    max_size=30,
+)
+
+
+@settings(max_examples=200)
+@given(steps, st.integers(1, 4))
+def test_a_forest_after_any_change_is_the_forest_made_anew(found, at_once) -> None:
+    """Groups come, go and move, alone or several between two looks."""
+    before = view = ClusterView()
+    forest = forest_of(view)
+    for number, change in enumerate(found):
+        if isinstance(change, Group):
+            view = with_group(view, change)
+        elif isinstance(change, Pod):
+            view = with_pod(view, change)
+        elif isinstance(change, GroupKey):
+            view = without_group(view, change)
+        else:
+            view = without_pod(view, PodUid(change))
+        if number % at_once == 0:
+            forest = forest_after(before, forest, view)
+            assert forest == forest_of(view)
+            check(forest, dict(view.groups.items()))
+            before = view
+
+
+# --- one change among many -------------------------------------------------------------------------
+
+
+def seen(groups: list[Group]) -> ClusterView:
+    return ClusterView(groups=Map(by_key(*groups)))
+
+
+CHANGES = {
+    "another is created": lambda view, _: with_group(view, leaf("fresh")),
+    "another is created below a tree": lambda view, _: with_group(view, leaf("fresh", "mine")),
+    "another waits for a missing one": lambda view, _: with_group(view, leaf("fresh", "absent")),
+    "one is deleted": lambda view, _: without_group(view, composite_key(NS, "mine")),
+    "one gets a status": lambda view, _: with_group(view, composite("mine", resource_version="2")),
+    "one that hangs in the air gets a status": lambda view, shape: with_group(
+        view, msgspec.structs.replace(shape[-1], resource_version="2")
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("shape", [cycle, chain, orphans, selves, roots, tail_of_a_cycle])
+def test_a_change_of_one_group_leaves_the_others_alone(shape, change, monkeypatch) -> None:
+    """Nothing is joined from the beginning; what the change does not concern stays the same objects."""
+    made = shape(400)
+    before = seen([*made, composite("mine"), leaf("mine-leaf", "mine")])
+    forest = forest_of(before)
+    view = CHANGES[change](before, made)
+    anew = forest_of(view)
+    monkeypatch.setattr(view_module, "build_forest", None)  # not asked
+    after = forest_after(before, forest, view)
+    assert after == anew
+    moved = {k for k, tree in after.trees.items() if forest.trees.get(k) is not tree}
+    moved |= {k for k, orphan in after.orphans.items() if forest.orphans.get(k) is not orphan}
+    assert len(moved) <= 2
+
+
+def test_the_reason_of_a_group_that_waits_stays_the_same_object() -> None:
+    """A status that we wrote on it is no news about its parents."""
+    made = cycle(5)
+    before = seen(made)
+    forest = forest_of(before)
+    changed = msgspec.structs.replace(made[2], resource_version="2")
+    after = forest_after(before, forest, with_group(before, changed))
+    assert after.orphans[changed.key] == Orphan(
+        group=changed, problem=forest.orphans[changed.key].problem
+    )
+    assert after.orphans[changed.key].problem is forest.orphans[changed.key].problem
+
+
+def test_a_tree_with_too_many_children_is_judged_by_what_it_is() -> None:
+    """Status written on its groups does not judge it again: its problems stay the same objects."""
+    made = star(CHILDREN_MAX + 100)
+    before = seen(made)
+    forest = forest_of(before)
+    changed = msgspec.structs.replace(made[7], resource_version="2")
+    after = forest_after(before, forest, with_group(before, changed))
+    (old,), (new,) = forest.trees.values(), after.trees.values()
+    assert after == forest_of(with_group(before, changed))
+    assert new.problems is old.problems
+    assert new.members is old.members
