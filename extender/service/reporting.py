@@ -15,12 +15,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from extender.core.decisions.oddities import oddities, template_mismatches
+from extender.core.decisions.oddities import NodeLabels, oddities, template_mismatches
 from extender.core.decisions.requests import foreign_gates
 from extender.core.decisions.verbs import TAKEN, pending_reason, suspect_rules
 from extender.core.errors import BindRefused, ClusterUnavailable
 from extender.core.features import native_on
-from extender.core.groups import PODS_DIFFER, Forest, Group, Tree
+from extender.core.groups import PODS_DIFFER, Forest, Group, Orphan, Tree
 from extender.core.identity import same_objects
 from extender.core.ids import GroupKey, PodUid, RootUid
 from extender.core.pods import Pod
@@ -55,7 +55,7 @@ class _ConditionJob(NamedTuple):
 class _Leaf(msgspec.Struct):
     """What the members of a leaf were told."""
 
-    seen: tuple[object, ...]  # what it was made from: pods, tree, root
+    seen: tuple[object, ...]  # what it was made from: pods, tree, root, orphan, group
     reason: str
     since_ms: int
     said: dict[PodUid, str]
@@ -84,6 +84,9 @@ class Reporter:
         self._said_all = False  # ... if nothing of it waits to settle
         self._wrote: dict[_ConditionJob, Condition] = {}  # or will, when it is due
         self._due: set[_ConditionJob] = set()  # not written before its time
+        self._orphans: Mapping[GroupKey, Orphan] = {}  # as they were last said
+        self._kept_of: object = None  # the groups of which `_wrote` was last looked through
+        self._labels = NodeLabels(ClusterView().nodes)
         self._warned: dict[RootUid, _Warned] = {}
         # Forest and node generation of the last warnings
         self._looked: tuple[Forest | None, int] = (None, -1)
@@ -116,7 +119,8 @@ class Reporter:
         self._made = made
         native = native_on(state.features)
         if native != self._native:
-            self._native, self._trees = native, {}  # what was said stands under another type
+            # what was said stands under another type
+            self._native, self._trees, self._orphans = native, {}, {}
         trees: dict[RootUid, tuple[object, ...]] = {}
         for tree in forest.trees.values():
             root = state.roots.get(tree.root.uid)
@@ -125,12 +129,17 @@ class Reporter:
             before = self._trees.get(tree.root.uid, (None, None, None, ""))
             if same_objects(before[:3], made_from[:3]) and before[3] == holdup:
                 continue
+            if tree.problems:
+                self._broken(tree, before[0])
+                continue
             for group in tree.groups:
                 self._condition(group, _condition_of(tree, group, root, holdup))
             self._templates(view, tree)
         self._trees = trees
         self._warnings(view, forest)
-        for orphan in forest.orphans.values():
+        for key, orphan in forest.orphans.items():
+            if self._orphans.get(key) is orphan:
+                continue
             condition = Condition(
                 type=_type(orphan.group),
                 status="False",
@@ -138,8 +147,26 @@ class Reporter:
                 message=orphan.problem.text,
             )
             self._condition(orphan.group, condition)
+        self._orphans = forest.orphans
         self._pods(view, state, forest)
-        self._wrote = {k: c for k, c in self._wrote.items() if k.group in view.groups}
+        if self._kept_of is not view.groups:
+            self._kept_of = view.groups
+            self._wrote = {k: c for k, c in self._wrote.items() if k.group in view.groups}
+
+    def _broken(self, tree: Tree, before: object) -> None:
+        """Say on the groups of a tree which rules it breaks; there may be thousands that stand as they stood."""
+        text = "; ".join(problem.text for problem in tree.problems)
+        only_pods = all(problem.rule == PODS_DIFFER for problem in tree.problems)
+        reason = "SchedulerError" if only_pods else "Invalid"  # SPEC B9 and X7
+        known: set[int] = set()
+        if isinstance(before, Tree) and before.problems == tree.problems:
+            known = {id(group) for group in before.groups}
+        for group in tree.groups:
+            if id(group) not in known:
+                condition = Condition(
+                    type=_type(group), status="False", reason=reason, message=text
+                )
+                self._condition(group, condition)
 
     def _condition(self, group: Group, wanted: Condition | None) -> None:
         if wanted is None or group.source == "pod":
@@ -187,6 +214,8 @@ class Reporter:
         if same_nodes and looked_at is forest:
             return
         self._looked = (forest, view.generation)
+        if self._labels.nodes is not view.nodes:
+            self._labels = NodeLabels(view.nodes)
         said = {key: texts for w in self._warned.values() for key, texts in w.said.items()}
         warned: dict[RootUid, _Warned] = {}
         for tree in forest.trees.values():
@@ -195,7 +224,7 @@ class Reporter:
             if same_nodes and before is not None and before.tree is tree:
                 warned[uid] = before
                 continue
-            now = warned[uid] = _Warned(tree, oddities(view, tree))
+            now = warned[uid] = _Warned(tree, oddities(view, tree, self._labels))
             for key, texts in now.said.items():
                 for text in texts:
                     if text not in said.get(key, ()):
@@ -210,10 +239,10 @@ class Reporter:
             tree = forest.trees.get(root_key) if root_key is not None else None
             root = state.roots.get(tree.root.uid) if tree is not None else None
             before = self._leaves.get(leaf)
-            seen = (members, tree, root)
+            seen = (members, tree, root, forest.orphans.get(leaf), view.groups.get(leaf))
             if before is None:
-                before = _Leaf((None, None, None), "", now_ms, {}, settled=False)
-            elif before.settled and tree is not None and same_objects(before.seen, seen):
+                before = _Leaf((None,) * len(seen), "", now_ms, {}, settled=False)
+            elif before.settled and same_objects(before.seen, seen):
                 leaves[leaf] = before
                 continue
             waiting = [
@@ -313,12 +342,7 @@ def _spoken(group: Group, wanted: Condition, *, native: bool) -> tuple[Condition
 def _condition_of(
     tree: Tree, group: Group, root: RootState | None, holdup: str = ""
 ) -> Condition | None:
-    """Say what stands on a group of a tree (SPEC F, X7)."""
-    if tree.problems:
-        text = "; ".join(problem.text for problem in tree.problems)
-        only_pods = all(problem.rule == PODS_DIFFER for problem in tree.problems)
-        reason = "SchedulerError" if only_pods else "Invalid"  # SPEC B9 and X7
-        return Condition(type=_type(group), status="False", reason=reason, message=text)
+    """Say what stands on a group of a sound tree (SPEC F, X7)."""
     if root is None:
         return None
     if root.phase == "satisfied":

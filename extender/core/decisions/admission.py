@@ -83,7 +83,9 @@ def decide_invalid(state: ReservationState, tree: Tree, recipe: Recipe) -> list[
 def says_invalid(state: ReservationState, tree: Tree) -> bool:
     """Say whether the log has a broken tree with the problems that it has now."""
     root = state.roots.get(tree.root.uid)
-    return root is not None and root.answer is not None and root.answer.reasons == _problem_texts(tree)
+    return (
+        root is not None and root.answer is not None and root.answer.reasons == _problem_texts(tree)
+    )
 
 
 def _problem_texts(tree: Tree) -> tuple[str, ...]:

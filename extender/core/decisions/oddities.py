@@ -54,13 +54,50 @@ def _mismatch(group: Group, above: Group | None, templates: Mapping[str, Bluepri
     return ""
 
 
-def oddities(view: ClusterView, tree: Tree) -> Mapping[GroupKey, tuple[str, ...]]:
-    """Give warnings per group of a tree."""
+class NodeLabels:
+    """What topology keys say of some nodes, looked through once per key and pair of keys."""
+
+    def __init__(self, nodes: Map[NodeName, Node]) -> None:
+        """Prepare.
+
+        Args:
+            nodes: All of a view.
+        """
+        self.nodes = nodes
+        self._known: dict[str, bool] = {}
+        self._nested: dict[tuple[str, str], str] = {}
+
+    def has(self, key: str) -> bool:
+        """Say whether some node has a label."""
+        if key not in self._known:
+            self._known[key] = any(key in node.labels for node in self.nodes.values())
+        return self._known[key]
+
+    def nesting(self, outer: str, inner: str) -> str:
+        """Say what is odd about one key below another, empty where nothing is."""
+        if (outer, inner) not in self._nested:
+            self._nested[outer, inner] = _nesting(outer, inner, self.nodes)
+        return self._nested[outer, inner]
+
+
+def oddities(
+    view: ClusterView, tree: Tree, labels: NodeLabels | None = None
+) -> Mapping[GroupKey, tuple[str, ...]]:
+    """Give warnings per group of a tree.
+
+    Args:
+        view: The cluster.
+        tree: Of one that breaks a rule only what is odd about its groups alone is said.
+        labels: Of the nodes of `view`, where several trees are looked at.
+    """
+    if tree.problems:
+        return {group.key: group.warnings for group in tree.groups if group.warnings}
+    labels = labels or NodeLabels(view.nodes)
     found: dict[GroupKey, tuple[str, ...]] = {}
     above: dict[GroupKey, tuple[str, ...]] = {}
     for group in tree.groups:  # parents come before their children
         wider = above.get(group.key, ())
-        said = [*group.warnings, *_lonely(tree, group), *_keys(group, wider, view.nodes)]
+        said = [*group.warnings, *_lonely(tree, group), *_keys(group, wider, labels)]
         for child in tree.children.get(group.key, ()):
             above[child.key] = (*wider, *group.topology)
         if said:
@@ -73,18 +110,18 @@ def _lonely(tree: Tree, group: Group) -> Iterable[str]:
         yield f"{group.key} has one child group; it could be left out (W1)"
 
 
-def _keys(group: Group, above: tuple[str, ...], nodes: Map[NodeName, Node]) -> Iterable[str]:
+def _keys(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterable[str]:
     for key in group.topology:
-        if not any(key in node.labels for node in nodes.values()):
+        if not labels.has(key):
             yield f"{group.key}: topology key {key} is on no node (W3)"
             continue
         for outer in above:
-            if outer == key:
-                continue
-            yield from _nesting(group, outer, key, nodes)
+            text = labels.nesting(outer, key) if outer != key else ""
+            if text:
+                yield f"{group.key}: {text}"
 
 
-def _nesting(group: Group, outer: str, inner: str, nodes: Map[NodeName, Node]) -> Iterable[str]:
+def _nesting(outer: str, inner: str, nodes: Map[NodeName, Node]) -> str:
     inside: dict[str, set[str]] = {}
     around: dict[str, set[str]] = {}
     for node in nodes.values():
@@ -93,18 +130,18 @@ def _nesting(group: Group, outer: str, inner: str, nodes: Map[NodeName, Node]) -
             inside.setdefault(wide, set()).add(narrow)
             around.setdefault(narrow, set()).add(wide)
     if not inside:
-        return
+        return ""
     if all(len(values) == 1 for values in inside.values()) and any(
         len(values) > 1 for values in around.values()
     ):
-        yield (
-            f"{group.key}: topology key {inner} is wider than {outer} above it, "
+        return (
+            f"topology key {inner} is wider than {outer} above it, "
             "so it asks for nothing more; put the wider key higher (W2)"
         )
-        return
     twice = sorted(narrow for narrow, values in around.items() if len(values) > 1)
     if twice:
-        yield (
-            f"{group.key}: value {twice[0]} of {inner} stands under several values of {outer}; "
+        return (
+            f"value {twice[0]} of {inner} stands under several values of {outer}; "
             "each counts as a domain of its own there (W4)"
         )
+    return ""

@@ -19,7 +19,7 @@ from extender.core.decisions.evictions import is_stuck
 from extender.core.decisions.pod_rules import Ruled, counted_by
 from extender.core.decisions.rows import NO_HOLDS
 from extender.core.decisions.vacancies import leaves_room_to
-from extender.core.groups import Forest, Group, Tree, composite_key
+from extender.core.groups import DEPTH_MAX, Forest, Group, Tree, composite_key
 from extender.core.ids import GroupKey, NodeName, PodUid, RootUid
 from extender.core.planner.units import (
     Evictable,

@@ -19,9 +19,9 @@ async def test_only_trees_that_changed_are_looked_at(monkeypatch):
     """Whoever looks at all of them whenever one changes has no time left with a thousand."""
     looked, inner = [], reporting.oddities
 
-    def counting(view, tree):
+    def counting(view, tree, labels):
         looked.append(tree.root.key.name)
-        return inner(view, tree)
+        return inner(view, tree, labels)
 
     monkeypatch.setattr(reporting, "oddities", counting)
     odd = a_gang("odd", pods=2, topo=KEY)
