@@ -1,8 +1,9 @@
 """Keep groups until nothing needs them: our finalizer is set when a group is seen, lifted when it may go.
 
-A loop of its own, so that neither a long plan nor a database that is away keeps a deleted object:
-while this process may act at all, what nobody needs goes within a second. Nothing is remembered but
-what was just written; everything else is decided from the view again.
+A loop of its own, so that no long plan keeps a deleted object: while this process may act at all, what
+nothing needs goes within a second or two. Reservations of its members are given back first, and that is
+in the log, so that no Binding is on its way when the group goes. Nothing is remembered but what was just
+written; everything else is decided from the view and the state again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from extender.core.decisions.protection import Protection, decide_protection
+from extender.core.decisions.protection import (
+    Protection,
+    decide_protection,
+    held_leaves,
+    may_go,
+)
 from extender.core.errors import BindRefused, ClusterUnavailable
 from extender.core.ids import GroupKey
 from extender.core.view import Guard
@@ -48,17 +54,21 @@ class Protector:
         """Write what the view of now asks for, one group after the other."""
         guards = self._cluster.view().guards
         self._written = {k: g for k, g in self._written.items() if guards.get(k) is g}
-        for wanted in decide_protection(self._cluster.view()):
+        for wanted in decide_protection(self._cluster.view(), self._held()):
             if self._written.get(wanted.group) is wanted.guard:
                 continue  # the cluster has not shown us yet what we wrote
             if not self._leader.may_act() or self._cluster.doubt():
                 return
             await self._write(wanted)
 
+    def _held(self) -> frozenset[GroupKey]:
+        """Give the leaves with reservations: given back durably, and none on its way to the log."""
+        return held_leaves(self._leader.acknowledged, self._leader.speculative)
+
     async def _write(self, wanted: Protection) -> None:
         now = self._cluster.view()
         same = now.guards.get(wanted.group) is wanted.guard
-        if not same or (wanted.guard.deleting and wanted not in decide_protection(now)):
+        if not same or (wanted.guard.deleting and not may_go(now, wanted.group, self._held())):
             return  # changed while others were written: the next look decides anew
         try:
             await self._cluster.set_finalizers(wanted)

@@ -35,6 +35,7 @@ MISMATCH = "TemplateMismatch"
 # Ours alone: stands on built-in PodGroups while kube-scheduler writes their usual condition itself (SPEC F).
 EXPLAINED = "PlacementExplained"
 NOTICES_PER_TREE_MAX = 100  # pods of one tree that get an Event of their own per change of reason
+MAKE_IT = "; create the group, again if it was deleted, or delete the pod"
 NO_HOLDUPS: Final[Mapping[RootUid, str]] = {}
 # Thousands of reasons that change at once are no reason to keep the API server busy.
 REST_PER_WRITE = 2
@@ -253,6 +254,8 @@ class Reporter:
             if not waiting:
                 continue
             reason = pending_reason(state, forest, view, leaf)
+            if leaf not in view.groups:
+                reason += MAKE_IT
             since_ms = before.since_ms if before.reason == reason else now_ms
             settled = now_ms - since_ms >= SETTLED_MS
             said = {p.uid: before.said[p.uid] for p in waiting if p.uid in before.said}

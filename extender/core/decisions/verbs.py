@@ -122,6 +122,8 @@ def pending_reason(
     tree = forest.trees.get(root_key) if root_key is not None else None
     if tree is None:
         return f"gang {leaf.path}: not planned yet"
+    if view.groups[leaf].deleting and not (tree.problems or tree.root.deleting):
+        return f"gang {tree.root.key.path}: {leaf} is being deleted"
     return tree_reason(state, tree)
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from extender.cluster import api
 from extender.cluster.parse import convert
 from extender.cluster.world import World
-from extender.core.decisions.protection import FINALIZER, decide_protection
+from extender.core.decisions.protection import FINALIZER, decide_protection, may_go
+from extender.core.decisions.requests import GATE
 from extender.core.errors import BadInput
+from extender.core.groups import leaf_key
 from tests.builders import a_group, a_pod
 
 OTHER = "example.com/mine"
@@ -45,6 +49,68 @@ def test_a_group_gets_it_once_and_those_of_others_stay():
 def test_a_group_that_is_going_gets_none():
     """An API server refuses new finalizers then."""
     assert wanted(group("g", deleting=True, finalizers=[OTHER])) == {}
+
+
+@pytest.mark.parametrize("more", [{}, {"schedulingGates": [{"name": GATE}]}])
+def test_a_leaf_is_not_kept_by_pods_that_were_never_bound(more):
+    """They wait for the group: with it they would wait for each other (gated or not)."""
+    going = group("g", finalizers=[FINALIZER], deleting=True)
+    waits = a_pod("p", "g", metadata={"uid": "p"}, **more)
+    assert wanted(going, waits) == {"g": ()}
+    runs = a_pod("r", "g", node="n", metadata={"uid": "r"})
+    assert wanted(going, waits, runs) == {}
+    ended = a_pod("r", "g", node="n", status={"phase": "Succeeded"}, metadata={"uid": "r"})
+    assert wanted(going, waits, ended) == {"g": ()}
+
+
+def test_a_leaf_stays_while_a_member_holds_a_reservation():
+    """Its Binding may be on its way; the groups above it stay because it names them."""
+    made = world(
+        group("g", finalizers=[FINALIZER], deleting=True, parent="r"),
+        group("h", finalizers=[FINALIZER], deleting=True, parent="r"),
+        group("r", composite=True, finalizers=[FINALIZER], deleting=True),
+        a_pod("p", "g", metadata={"uid": "p"}),
+        a_pod("q", "h", metadata={"uid": "q"}),
+    )
+    held = {leaf_key("default", "g")}
+    assert [p.group.name for p in decide_protection(made.view, held)] == ["h"]
+    assert not may_go(made.view, leaf_key("default", "g"), held)
+    assert [p.group.name for p in decide_protection(made.view)] == ["g", "h"]
+
+
+def test_a_deleted_tree_of_pods_that_were_never_bound_goes_from_below():
+    """The composite waits for its children alone, and they for nobody."""
+    root = group("r", composite=True, finalizers=[FINALIZER], deleting=True)
+    child = group("c", parent="r", finalizers=[FINALIZER], deleting=True)
+    pod = a_pod("p", "c", schedulingGates=[{"name": GATE}], metadata={"uid": "p"})
+    assert wanted(root, child, pod) == {"c": ()}
+    assert wanted(root, pod) == {"r": ()}
+
+
+def test_groups_on_a_cycle_of_parents_do_not_keep_one_another():
+    """To delete one of them is what its problem asks for (B6); a leaf below it still keeps it."""
+    a = group("a", composite=True, parent="b", finalizers=[FINALIZER], deleting=True)
+    b = group("b", composite=True, parent="a", finalizers=[FINALIZER])
+    itself = group("s", composite=True, parent="s", finalizers=[FINALIZER], deleting=True)
+    assert wanted(a, b, itself) == {"a": (), "s": ()}
+    assert wanted(a, b, group("x", parent="a", finalizers=[FINALIZER])) == {}
+    assert wanted(a, group("b", composite=True, parent="c", finalizers=[FINALIZER])) == {"a": ()}
+
+
+deleted = st.builds(
+    lambda name, parent, composite, deleting: group(
+        name, composite=composite, parent=parent, deleting=deleting, finalizers=[FINALIZER]
+    ),
+    st.sampled_from("abcdef"), st.sampled_from(["", *"abcdef"]), st.sampled_from([True, True, False]), st.booleans(),
+)  # fmt: skip
+
+
+@given(st.lists(deleted, max_size=7, unique_by=lambda g: (g["kind"], g["metadata"]["name"])))
+def test_one_group_is_judged_as_all_are(some):
+    """What is looked at again before it is written is decided in the same way, for any graph of parents."""
+    view = world(*some).view
+    going = {p.group for p in decide_protection(view)}
+    assert going == {k for k, guard in view.guards.items() if guard.deleting and may_go(view, k)}
 
 
 def test_a_leaf_stays_while_pods_name_it():
