@@ -143,7 +143,7 @@ async def test_five_levels_are_too_many(story: Story) -> None:
 
 @pytest.mark.lived_in("long")
 async def test_a_group_stays_until_nothing_needs_it(story: Story) -> None:
-    """H06: bottom up, as its pods end or go and its children do; a child made meanwhile is refused (E15)."""
+    """H06: bottom up, as its bound pods end or go and its children do; a child made meanwhile is refused (E15)."""
     await story.create(
         *nodes(2),
         a_group("root", gang=2, composite=True),
@@ -172,10 +172,31 @@ async def test_a_group_stays_until_nothing_needs_it(story: Story) -> None:
     await until_gone(story, f"{leaves}/runs")
     assert FINALIZER in (await story.api.get(f"{composites}/root"))["metadata"]["finalizers"]
     assert not (await story.pods())["l"]["spec"].get("nodeName")
-    await story.api.delete(f"{PODS}/l", {"gracePeriodSeconds": 0})
-    await story.api.delete(f"{leaves}/late")
+    await story.api.delete(f"{leaves}/late")  # its pod was never bound, and waits without it
+    await until_gone(story, f"{leaves}/late")
     await until_gone(story, f"{composites}/root")
+    await says(
+        story, "l", "waiting for PodGroup/default/late, which does not exist; create the group"
+    )
     await story.until_fact("RootCompleted", "default/root")
+    await story.check_facts()
+
+
+@pytest.mark.lived_in("long")
+async def test_a_deleted_group_does_not_wait_for_pods_that_wait_for_it(story: Story) -> None:
+    """It goes, its gated pods say what helps, and run in a group that is created again."""
+    await story.create(
+        a_group("g", gang=2), member("p", "g", requests=GPU), member("q", "g", requests=GPU)
+    )
+    await until_protected(story, f"{GROUPS}/podgroups/g")
+    await story.api.delete(f"{GROUPS}/podgroups/g")
+    await until_gone(story, f"{GROUPS}/podgroups/g")
+    text = "waiting for PodGroup/default/g, which does not exist; create the group, again if it was deleted"
+    await says(story, "p", text)
+    await says(story, "q", text)
+    assert not await story.bound()
+    await story.create(*nodes(2), a_group("g", gang=2))
+    await story.until_bound(2)
     await story.check_facts()
 
 

@@ -1,6 +1,6 @@
 """Our definitions (CRDs) are deleted while the service leads, and come back: who runs is left alone.
 
-A definition goes only after its groups, and our finalizer keeps a group that pods still name. So the
+A definition goes only after its groups, and our finalizer keeps a group that pods of it run with. So the
 story needs people who take the finalizers off, as those do who find that a deletion hangs.
 """
 
@@ -94,7 +94,7 @@ async def test_our_definitions_vanish_and_come_back(definitions: None, story: St
             await story.create(*waits[:-1])
             await story.until_fact("GangRefused", "default/waits", outcome="waiting")
 
-            # 1. Deleted: groups that pods name stay, so do their definition and who runs; no room is kept.
+            # 1. Deleted: groups with pods that run stay, so do their definition and who runs; no room is kept.
             for kind in KINDS:
                 await story.api.delete(f"{DEFINITIONS}/{kind}.gang-extender.dev")
             released = await story.until_fact("ReservationReleased", "default/held", why="deleted")

@@ -265,6 +265,9 @@ class FakeApi:
         thing.setdefault("status", {}).update(body.get("status", {}))
         if "finalizers" in wanted:
             stored["finalizers"] = wanted["finalizers"]
+            if stored.get("deletionTimestamp") and not wanted["finalizers"]:
+                self.remove(plural, stored["name"], stored["namespace"])
+                return web.json_response(thing)
         return web.json_response(self.put(plural, thing))
 
 
