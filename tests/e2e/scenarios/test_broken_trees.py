@@ -115,7 +115,8 @@ async def test_a_cycle_is_named_and_heals(story: Story) -> None:
         await until_condition(story, kind, name, "Invalid", "cycle")
     await says(story, "p", "cycle")
     assert not await story.bound()
-    await story.force(f"/apis/{OURS}/namespaces/default/compositepodgroups/b")
+    await story.api.delete(f"{GROUPS}/compositepodgroups/b")  # `a` names it, and does not keep it
+    await until_gone(story, f"{GROUPS}/compositepodgroups/b")
     await story.create(a_group("b", gang=1, composite=True))
     await story.until_bound(1)
     await story.check_facts()
