@@ -74,14 +74,14 @@ def may_go(view: ClusterView, key: GroupKey, held: Collection[GroupKey] = frozen
     """Say of one deleted group what `decide_protection` says of all."""
     if _runs(view, key, held):
         return False
+    if key.kind != "CompositePodGroup":
+        return True
     namers = [
         child
         for child, parent in _references(view)
         if parent == key.name and child.namespace == key.namespace
     ]
-    if key.kind != "CompositePodGroup" or not namers:
-        return True
-    return _above(view, key).issuperset(namers)
+    return not namers or _above(view, key).issuperset(namers)
 
 
 def _runs(view: ClusterView, key: GroupKey, held: Collection[GroupKey]) -> bool:
@@ -122,7 +122,7 @@ def _on_cycles(above: Mapping[GroupKey, GroupKey]) -> set[GroupKey]:
         if here is not None and here in way:
             keys = list(way)
             found.update(keys[keys.index(here) :])
-        known |= way.keys()
+        known.update(way)
     return found
 
 

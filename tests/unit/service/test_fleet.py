@@ -6,9 +6,11 @@ import json
 
 import msgspec
 import pytest
+from immutables import Map
 
 from extender.core.errors import NotFound
-from extender.core.ids import NodeName
+from extender.core.groups import Group, composite_key
+from extender.core.ids import NodeName, RootUid
 from extender.core.view import without_node
 from extender.service.fleet import Fleet, TreeNow
 from tests.builders import GPU, RACK, a_gang, a_group, a_node, a_pod
@@ -80,6 +82,17 @@ async def test_a_tree_is_told_root_first_whether_it_was_admitted_or_not(cluster)
     assert tree.groups[0].topology == (RACK,)
     members = [m for g in tree.groups for m in g.members]
     assert [(m.pod, m.gates, m.node) for m in members] == [("default/p-0", ("held",), "")]
+
+
+async def test_a_tree_deeper_than_python_calls_functions_is_shown(cluster):
+    """It breaks the rules, and is looked at all the same."""
+    names = [f"g{i:04}" for i in range(1_500)]
+    groups = [Group(key=composite_key("default", name), uid=RootUid(name), parent=parent)
+              for name, parent in zip(names, [None, *names], strict=False)]  # fmt: skip
+    cluster.seen = msgspec.structs.replace(cluster.seen, groups=Map({g.key: g for g in groups}))
+    pieces = await Fleet(cluster).tree("default", names[0])
+    tree = msgspec.json.decode(b"".join(pieces), type=TreeNow)
+    assert [g.name for g in tree.groups] == names
 
 
 async def test_a_root_that_is_not_there_is_said_to_be_so(cluster):

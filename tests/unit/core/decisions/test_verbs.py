@@ -89,6 +89,16 @@ def test_words_do_not_change_with_counts(have, want, outcome):
     assert not any(digit in words(f"{have} of {want}") for digit in "0123456789")
 
 
+def test_the_reason_names_the_leaf_that_is_being_deleted():
+    """Members that were never bound are not planned while others keep their leaf."""
+    cluster = FakeCluster(
+        a_node("n0"), a_group("root", gang=1, composite=True), a_group("leaf", gang=1, parent="root"), a_pod("p", "leaf"),
+    )  # fmt: skip
+    cluster.change_group("leaf", deleting=True)
+    found = ask(cluster, EMPTY, "p", N0).reason
+    assert found == "gang default/root: PodGroup/default/leaf is being deleted"
+
+
 def test_the_reason_names_what_is_missing():
     """A leaf that does not exist, a parent that does not exist, a root being deleted, an invalid tree: each in its words."""
     cluster = FakeCluster(
