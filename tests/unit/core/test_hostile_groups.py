@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from immutables import Map
 
 from extender.core import view as view_module
+from extender.core.decisions.units import groups_above
 from extender.core.groups import (
     CHILDREN_MAX,
     DEPTH_MAX,
@@ -351,3 +352,13 @@ def test_a_tree_with_too_many_children_is_judged_by_what_it_is() -> None:
     assert after == forest_of(with_group(before, changed))
     assert new.problems is old.problems
     assert new.members is old.members
+
+
+@pytest.mark.parametrize("shape", [cycle, chain, selves])
+def test_the_groups_above_a_pod_are_no_more_than_a_tree_may_have(shape) -> None:
+    """It is asked for each leaf with pods that run; deeper is invalid."""
+    made = shape(600)
+    view = seen([*made, leaf("low", made[-1].key.name)])
+    above = groups_above(view, leaf_key(NS, "low"))
+    assert above[0].key == leaf_key(NS, "low")
+    assert len(above) == (2 if shape is selves else DEPTH_MAX)
