@@ -250,13 +250,18 @@ def command_line() -> list[str]:
     """`--help` of the program and of each command, as a terminal of 100 columns shows it."""
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     lines = [f"program {name}" for name in sorted(scripts)]
-    top = _help()
-    names = re.findall(r"^  ([\w-]+)", top.partition("\nCommands:\n")[2], re.MULTILINE)
-    assert names, f"no commands in:\n{top}"
-    for words in ((), *((name,) for name in names)):
+    for words in ((), *((name,) for name in _commands())):
         title = " ".join((PROGRAM, *words, "--help"))
         lines += ["", f"==== {title}", *_help(*words).strip("\n").splitlines()]
     return lines
+
+
+def _commands() -> list[str]:
+    """Give the names of the commands, in the order of the help."""
+    listed = _help().partition("\nCommands:\n")[2]
+    names = re.findall(r"^  ([\w-]+)", listed, re.MULTILINE)
+    assert names, f"no commands in:\n{_help()}"
+    return names
 
 
 @functools.cache
@@ -285,15 +290,19 @@ def _help(*words: str) -> str:
 
 
 def environment() -> list[str]:
-    """Settings with variable, flag of `serve`, type and default; then the other variables that are read."""
+    """Settings with variable, type, default and the commands that have a flag of the name; then other variables."""
     schema = _components([settings.Settings])["Settings"]
-    flags = set(re.findall(r"^  (--[\w-]+)", _help("serve"), re.MULTILINE))
+    flags = {name: re.findall(r"^  (--[\w-]+)", _help(name), re.MULTILINE) for name in _commands()}
     lines = []
     for name, field in sorted(schema["properties"].items()):
         flag = "--" + name.replace("_", "-")
+        having = ", ".join(command for command, found in flags.items() if flag in found)
         default = f" = {json.dumps(field['default'])}" if "default" in field else " required"
-        shown = flag if flag in flags else "no flag"
-        lines.append(f"{settings.PREFIX}{name.upper()} ({shown}): {_type_of(field)}{default}")
+        shown = f"{flag} of {having}" if having else "no flag"
+        about = _about(field.get("description", ""))
+        lines.append(
+            f"{settings.PREFIX}{name.upper()} ({shown}): {_type_of(field)}{default}{about}"
+        )
     return [*lines, "", *(f"read {name}" for name in sorted(_variables()))]
 
 
