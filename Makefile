@@ -9,7 +9,7 @@ WORKERS ?= 2
 PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test e2e check fmt lint types arch bench bench-check long lock revision clean
+.PHONY: help setup demo test approve e2e check fmt lint types arch bench bench-check long lock revision clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,6 +29,9 @@ demo: setup ## Show it: a tree placed, the service killed and restarted, the his
 
 test: setup ## Everything that needs only Python
 	$(PYTEST) -m 'not e2e and not bench and not long' --durations=15
+
+approve: setup ## Approve the public surface as it is now: writes tests/golden/public_surface, whose diff is reviewed
+	$(RUN) -m tests.public_surface
 
 e2e: setup ## The same product against a real kube-apiserver and kube-scheduler
 	$(RUN) -m tests.controlplane.build 1.37 1.36

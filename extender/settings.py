@@ -1,4 +1,4 @@
-"""Settings from the environment, read once; flags of the same names win. Units are in the names."""
+"""Settings from flags and the environment, read once; flags win. Units are in the names."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Meta
 
 from extender.core.errors import BadInput
 
@@ -19,42 +20,43 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that can be set; each field is the environment variable `GANG_EXTENDER_<FIELD>`."""
+    """Everything that can be set.
 
-    database_url: str = ""  # empty: an embedded PostgreSQL in data_dir
-    data_dir: str = ""
-    pg_bin: str = ""  # folder with initdb and postgres, for the embedded server
-    listen: str = "127.0.0.1:8888"
-    advertise: str = ""  # URL under which other replicas reach us; from `listen` when empty
-    holder: str = ""  # name of this replica in the lease; host name and port when empty
-    cluster: tuple[str, ...] = ()  # manifests; empty: the Kubernetes API
-    server: str = "http://127.0.0.1:8888"
-    kubeconfig: str = ""
-    barrier_timeout_s: float = (
-        20.0  # kube-scheduler's longest back-off (10 s) and 10 s more (DESIGN 9.3)
-    )
-    bind_timeout_s: float = 60.0  # httpTimeout of the bind entry in the scheduler's configuration
-    filter_deadline_ms: int = (
-        1500  # below httpTimeout of the entry of filter, prioritize and preempt
-    )
-    plan_budget: int = 200_000  # search nodes
-    reservation_ttl_s: int = 300
-    replacement_ttl_s: int = (
-        60  # room of a lost bound member is held so long for its replacement; 0: not at all
-    )
-    preemption: Literal["on", "off"] = "on"
-    eviction: Literal["delete", "evict"] = "delete"  # as kube-scheduler does, or the Eviction API
-    refused_gates: Literal["keep", "lift"] = "keep"  # lift: autoscalers see refused members
-    lease_ttl_s: float = 10.0
-    body_max_bytes: int = 64 * 1024 * 1024
-    grace_s: float = 5.0
-    topology_keys: tuple[str, ...] = ()
-    room_every_s: float = 60.0  # how often the largest free room is measured
-    # kube-scheduler's page of metrics, such as https://127.0.0.1:10259/metrics; empty: it is not asked
-    scheduler_metrics_url: str = ""
-    scheduler_metrics_ca_file: str = ""  # who signs its certificate; may be empty on this machine
-    scheduler_metrics_token_file: str = ""  # who we are; the ServiceAccount of this pod where empty
-    log_level: str = "INFO"
+    Each field is the environment variable `GANG_EXTENDER_<FIELD>` and a flag of `serve`, which is made from its type
+    and its description; `server` is a flag of the commands that ask a service.
+    """
+
+    # One line per setting.
+    # fmt: off
+    database_url: Annotated[str, Meta(description="postgresql://...; unset: an embedded PostgreSQL in the data directory.")] = ""
+    data_dir: Annotated[str, Meta(description="Folder of the embedded server; unset: gang-extender in XDG_DATA_HOME or ~/.local/share.")] = ""
+    pg_bin: Annotated[str, Meta(description="Folder with initdb and postgres, for the embedded server; unset: found by itself.")] = ""
+    listen: Annotated[str, Meta(description="HOST:PORT to answer on.")] = "127.0.0.1:8888"
+    advertise: Annotated[str, Meta(description="URL under which other replicas reach this one; unset: made from the address to answer on.")] = ""
+    holder: Annotated[str, Meta(description="Name of this replica in the lease; unset: host name and port.")] = ""
+    cluster: Annotated[tuple[str, ...], Meta(description="Manifests (file or folder) to use as the cluster instead of the Kubernetes API.")] = ()
+    server: Annotated[str, Meta(description="URL of the service, for the commands that ask it.")] = "http://127.0.0.1:8888"
+    kubeconfig: Annotated[str, Meta(description="Else KUBECONFIG, else in-cluster.")] = ""
+    # kube-scheduler's longest back-off (10 s) and 10 s more (DESIGN 9.3)
+    barrier_timeout_s: Annotated[float, Meta(description="How long bind waits for the whole minimum.")] = 20.0
+    bind_timeout_s: Annotated[float, Meta(description="httpTimeout of the bind entry in the configuration of kube-scheduler.")] = 60.0
+    filter_deadline_ms: Annotated[int, Meta(description="How long a replica waits for the leader in filter, prioritize and preempt; below httpTimeout of their entry.")] = 1500
+    plan_budget: Annotated[int, Meta(description="Search nodes per plan.")] = 200_000
+    reservation_ttl_s: Annotated[int, Meta(description="Life of a reservation that is not redeemed.")] = 300
+    replacement_ttl_s: Annotated[int, Meta(description="How long the room of a lost bound member is held for its replacement; 0: not at all.")] = 60
+    preemption: Annotated[Literal["on", "off"], Meta(description="Whether running pods may be evicted for a tree.")] = "on"
+    eviction: Annotated[Literal["delete", "evict"], Meta(description="delete, as kube-scheduler does, or evict: the Eviction API, PDB strict.")] = "delete"
+    refused_gates: Annotated[Literal["keep", "lift"], Meta(description="Scheduling gates of refused members; lift: autoscalers see these pods.")] = "keep"
+    lease_ttl_s: Annotated[float, Meta(description="Life of the lease.")] = 10.0
+    body_max_bytes: Annotated[int, Meta(description="Largest body of a request that is read.")] = 64 * 1024 * 1024
+    grace_s: Annotated[float, Meta(description="How long requests may take to end when the service ends.")] = 5.0
+    topology_keys: Annotated[tuple[str, ...], Meta(description="Node labels whose domains are recorded and measured also where no group asks for them.")] = ()
+    room_every_s: Annotated[float, Meta(description="How often the largest free room is measured.")] = 60.0
+    scheduler_metrics_url: Annotated[str, Meta(description="Page of metrics of kube-scheduler, such as https://127.0.0.1:10259/metrics; unset: it is not asked.")] = ""
+    scheduler_metrics_ca_file: Annotated[str, Meta(description="CA of the certificate of that page; may be unset when it is on this machine.")] = ""
+    scheduler_metrics_token_file: Annotated[str, Meta(description="Token for that page; unset: that of the ServiceAccount of this pod.")] = ""
+    log_level: Annotated[str, Meta(description="DEBUG, INFO, WARNING or ERROR.")] = "INFO"
+    # fmt: on
 
     @property
     def bind_post_within_ms(self) -> int:
@@ -73,6 +75,43 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             msg = f"{PREFIX}LISTEN: {self.listen!r} is not HOST:PORT, for example 127.0.0.1:8888"
             raise BadInput(msg)
         return host.strip("[]"), int(port)
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One field of `Settings`, as flags and variables are made from it."""
+
+    name: str
+    kind: type[str | int | float]  # of the value, or of each where it is a list
+    listed: bool  # several values: a flag that is repeated, a variable with commas
+    choices: tuple[str, ...]  # the only values; empty: any
+    default: Any  # of the type of the field
+    about: str  # a sentence for people
+
+    @property
+    def variable(self) -> str:
+        """Give the name of the environment variable."""
+        return PREFIX + self.name.upper()
+
+
+def described() -> tuple[Setting, ...]:
+    """Give all settings, in the order of the fields."""
+    hints = get_type_hints(Settings, include_extras=True)
+    found = []
+    for field in msgspec.structs.fields(Settings):
+        kind, meta = get_args(hints[field.name])
+        listed = get_origin(kind) is tuple
+        choices = get_args(kind) if get_origin(kind) is Literal else ()
+        found.append(
+            Setting(
+                name=field.name,
+                kind=get_args(kind)[0] if listed else str if choices else kind,
+                listed=listed,
+                choices=choices,
+                default=field.default,
+                about=meta.description,
+            )
+        )
+    return tuple(found)
 
 
 def default_data_dir(environ: Mapping[str, str]) -> str:
@@ -94,12 +133,11 @@ def load(environ: Mapping[str, str] | None = None, **flags: object) -> Settings:
         BadInput: A value does not fit; the message names variable, value and what it should be.
     """
     variables = dict(os.environ if environ is None else environ)
-    fields = {field.name: field for field in msgspec.structs.fields(Settings)}
     raw: dict[str, object] = {}
-    for name in fields:
-        text = variables.get(PREFIX + name.upper())
+    for setting in described():
+        text = variables.get(setting.variable)
         if text is not None and text != "":
-            raw[name] = _listed(text) if name in ("cluster", "topology_keys") else text
+            raw[setting.name] = _listed(text) if setting.listed else text
     raw.setdefault("kubeconfig", variables.get("KUBECONFIG", ""))
     raw |= {name: value for name, value in flags.items() if value not in (None, ())}
     raw.setdefault("data_dir", default_data_dir(variables))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import uvloop
@@ -18,63 +19,38 @@ from extender.telemetry import set_up_logging
 from extender.wiring import database
 from extender.wiring import serve as run_service
 
+OF_OTHER_COMMANDS = ("server",)  # the URL at which a service is asked
 
-def serve(  # noqa: PLR0917 -- typer reads options from the signature
-    cluster: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--cluster",
-            help="Manifests (file or folder) to use as the cluster instead of the Kubernetes API. Repeatable.",
-        ),
-    ] = None,
-    listen: Annotated[str | None, typer.Option(help="HOST:PORT to answer on.")] = None,
-    database_url: Annotated[
-        str | None, typer.Option(help="postgresql://… ; unset: an embedded PostgreSQL.")
-    ] = None,
-    data_dir: Annotated[str | None, typer.Option(help="Folder for the embedded server.")] = None,
-    holder: Annotated[str | None, typer.Option(help="Name of this replica in the lease.")] = None,
-    kubeconfig: Annotated[
-        str | None, typer.Option(help="Else KUBECONFIG, else in-cluster.")
-    ] = None,
-    barrier_timeout_s: Annotated[
-        float | None, typer.Option(help="How long bind waits for the whole minimum.")
-    ] = None,
-    bind_timeout_s: Annotated[
-        float | None, typer.Option(help="httpTimeout of the bind entry in the scheduler's file.")
-    ] = None,
-    lease_ttl_s: Annotated[float | None, typer.Option(help="Life of the lease.")] = None,
-    plan_budget: Annotated[int | None, typer.Option(help="Search nodes per plan.")] = None,
-    reservation_ttl_s: Annotated[
-        int | None, typer.Option(help="Life of a reservation that nobody redeems.")
-    ] = None,
-    preemption: Annotated[
-        str | None, typer.Option(help="on or off: whether running pods may be evicted for a tree.")
-    ] = None,
-    eviction: Annotated[
-        str | None,
-        typer.Option(
-            help="delete, as kube-scheduler does, or evict: the Eviction API, PDB strict."
-        ),
-    ] = None,
-    log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = None,
-) -> None:
+
+def _flags() -> list[inspect.Parameter]:
+    """Make a flag of each setting: a parameter from which typer reads name and help.
+
+    All values are texts: `settings.load` converts them, and names setting and value where one does not fit.
+    """
+    flags = []
+    for setting in settings_module.described():
+        if setting.name in OF_OTHER_COMMANDS:
+            continue
+        about = setting.about
+        if setting.listed:
+            about += " Repeatable."
+        elif setting.default != "":
+            about += f" [default: {setting.default}]"
+        metavar = "|".join(setting.choices) or f"<{setting.kind.__name__}>"
+        flags.append(
+            inspect.Parameter(
+                setting.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=typer.Option(None, help=about, metavar=metavar),
+                annotation=list[str] | None if setting.listed else str | None,
+            )
+        )
+    return flags
+
+
+def serve(**flags: Any) -> None:  # noqa: ANN401 -- one per setting, see `_flags`
     """Run the service that kube-scheduler calls. Every option is also GANG_EXTENDER_<OPTION> in the environment."""
-    settings = settings_module.load(
-        cluster=tuple(cluster or ()),
-        listen=listen,
-        database_url=database_url,
-        data_dir=data_dir,
-        holder=holder,
-        kubeconfig=kubeconfig,
-        barrier_timeout_s=barrier_timeout_s,
-        bind_timeout_s=bind_timeout_s,
-        lease_ttl_s=lease_ttl_s,
-        plan_budget=plan_budget,
-        reservation_ttl_s=reservation_ttl_s,
-        preemption=preemption,
-        eviction=eviction,
-        log_level=log_level,
-    )
+    settings = settings_module.load(**flags)
     set_up_logging(settings.log_level, sys.stdout)
     try:
         uvloop.run(run_service(settings, lambda: None))
@@ -83,6 +59,9 @@ def serve(  # noqa: PLR0917 -- typer reads options from the signature
             f"cannot listen on {settings.listen}: {error.strerror or error}; set --listen HOST:PORT"
         )
         raise BadInput(msg) from error
+
+
+serve.__signature__ = inspect.Signature(_flags())  # type: ignore[attr-defined]
 
 
 def migrate(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 import pytest
+import typer
 
+from extender.cli import main as cli
+from extender.cli import serve
 from extender.core.errors import BadInput
-from extender.settings import PREFIX, Settings, default_data_dir, load
+from extender.settings import PREFIX, Settings, default_data_dir, described, load
 
 
 def test_defaults():
@@ -35,8 +40,9 @@ def test_every_field_is_a_variable():
     odd |= {"preemption": "off", "eviction": "evict", "refused_gates": "lift"}
     odd |= {"preemption": "off", "eviction": "evict"}
     odd["scheduler_metrics_url"] = "https://localhost:10259/metrics"
+    numbers = {setting.name for setting in described() if setting.kind in (int, float)}
     for field in msgspec.structs.fields(Settings):
-        text = odd.get(field.name, "7" if field.type in (int, float) else "x")
+        text = odd.get(field.name, "7" if field.name in numbers else "x")
         if field.name == "bind_timeout_s":
             text = "77"
         found = load({PREFIX + field.name.upper(): text})
@@ -99,3 +105,107 @@ def test_metrics_of_kube_scheduler_on_this_machine_or_with_a_ca():
         "GANG_EXTENDER_SCHEDULER_METRICS_CA_FILE": "/ca.crt",
     }
     assert load(far).scheduler_metrics_ca_file == "/ca.crt"
+
+
+# By setting: a value other than the default, and one that does not fit (None: any text fits).
+VALUES = {
+    "database_url": ("postgresql://db/gang", None),
+    "data_dir": ("/data", None),
+    "pg_bin": ("/usr/lib/postgresql/15/bin", None),
+    "listen": ("0.0.0.0:8889", "0.0.0.0"),
+    "advertise": ("http://10.0.0.1:8888", None),
+    "holder": ("replica-1", None),
+    "cluster": ("cluster.yaml", None),
+    "server": ("http://10.0.0.1:8888", None),
+    "kubeconfig": ("/kube/config", None),
+    "barrier_timeout_s": (12.5, "soon"),
+    "bind_timeout_s": (77.0, "soon"),
+    "filter_deadline_ms": (1200, "1.5"),
+    "plan_budget": (1000, "many"),
+    "reservation_ttl_s": (60, "1.5"),
+    "replacement_ttl_s": (0, "never"),
+    "preemption": ("off", "no"),
+    "eviction": ("evict", "drain"),
+    "refused_gates": ("lift", "drop"),
+    "lease_ttl_s": (3.5, "soon"),
+    "body_max_bytes": (1024, "64MiB"),
+    "grace_s": (1.5, "short"),
+    "topology_keys": ("topology.kubernetes.io/zone", None),
+    "room_every_s": (5.0, "often"),
+    "scheduler_metrics_url": ("https://127.0.0.1:10259/metrics", "127.0.0.1:10259"),
+    "scheduler_metrics_ca_file": ("/ca.crt", None),
+    "scheduler_metrics_token_file": ("/token", None),
+    "log_level": ("DEBUG", "LOUD"),
+}
+REFUSED = [name for name, (_, wrong) in VALUES.items() if wrong is not None]
+ON_SERVE = [
+    name for name in VALUES if name != "server"
+]  # that is a flag of those who ask a service
+
+
+def flag_of(name):
+    return "--" + name.replace("_", "-")
+
+
+def given_on_the_command_line(*words):
+    """What `serve` passes to `load` when it is run with these words."""
+    alone = typer.Typer(add_completion=False)
+    alone.command("serve")(serve.serve)
+    return typer.main.get_command(alone).make_context("serve", list(words)).params
+
+
+def test_every_setting_has_values_to_try():
+    """The table of these tests is complete; every setting has a sentence for people."""
+    assert list(VALUES) == [setting.name for setting in described()]
+    assert list(VALUES) == list(Settings.__struct_fields__)
+    assert all(setting.about.endswith(".") for setting in described())
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_setting_is_read_from_its_variable(name):
+    value, _ = VALUES[name]
+    found = getattr(load({PREFIX + name.upper(): str(value)}), name)
+    assert found == ((value,) if isinstance(found, tuple) else value)
+    assert found != getattr(load({}), name)
+
+
+@pytest.mark.parametrize("name", ON_SERVE)
+def test_a_setting_is_read_from_its_flag_which_wins(name):
+    """The flag of `serve` gives the value, whatever the variable says; without the flag the variable counts."""
+    value, _ = VALUES[name]
+    environ = {PREFIX + name.upper(): str(VALUES[name][1] or "of-the-variable")}
+    flags = given_on_the_command_line(flag_of(name), str(value))
+    found = getattr(load(environ, **flags), name)
+    assert found == ((value,) if isinstance(found, tuple) else value)
+    variable = {PREFIX + name.upper(): str(value)}
+    assert getattr(load(variable, **given_on_the_command_line()), name) == found
+
+
+@pytest.mark.parametrize("name", ["cluster", "topology_keys"])
+def test_a_flag_with_several_values_is_repeated(name):
+    """Each value as it is given, commas too; the variable has them between commas."""
+    words = (flag_of(name), "a", flag_of(name), "b,c")
+    assert getattr(load({}, **given_on_the_command_line(*words)), name) == ("a", "b,c")
+    assert getattr(load({PREFIX + name.upper(): "a, b,c"}), name) == ("a", "b", "c")
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_variable_that_does_not_fit_is_refused_by_name_and_value(name):
+    _, wrong = VALUES[name]
+    with pytest.raises(BadInput) as caught:
+        load({PREFIX + name.upper(): wrong})
+    assert PREFIX + name.upper() in str(caught.value)
+    assert repr(wrong) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_flag_that_does_not_fit_ends_the_program_with_name_and_value(name, monkeypatch, capsys):
+    """Exit 2, before anything is started."""
+    _, wrong = VALUES[name]
+    monkeypatch.setattr(sys, "argv", ["gang-extender", "serve", flag_of(name), wrong])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    shown = capsys.readouterr().err
+    assert flag_of(name) in shown or PREFIX + name.upper() in shown
+    assert repr(wrong) in shown
