@@ -7,16 +7,9 @@ import sys
 from typing import Annotated
 
 import typer
-import uvloop
 
 from extender import settings as settings_module
 from extender.core.errors import BadInput
-from extender.store import (
-    migrate as migrations,
-)  # the one adapter a command names: it owns the schema
-from extender.telemetry import set_up_logging
-from extender.wiring import database
-from extender.wiring import serve as run_service
 
 
 def serve(  # noqa: PLR0917 -- typer reads options from the signature
@@ -75,6 +68,11 @@ def serve(  # noqa: PLR0917 -- typer reads options from the signature
         eviction=eviction,
         log_level=log_level,
     )
+    import uvloop
+
+    from extender.telemetry import set_up_logging
+    from extender.wiring import serve as run_service
+
     set_up_logging(settings.log_level, sys.stdout)
     try:
         uvloop.run(run_service(settings, lambda: None))
@@ -92,6 +90,11 @@ def migrate(
     data_dir: Annotated[str | None, typer.Option(help="Folder for the embedded server.")] = None,
 ) -> None:
     """Bring the database to the schema of this version."""
+    from extender.store import (
+        migrate as migrations,
+    )  # the one adapter a command names: it owns the schema
+    from extender.wiring import database
+
     settings = settings_module.load(database_url=database_url, data_dir=data_dir)
 
     async def run() -> str:

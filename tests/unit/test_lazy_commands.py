@@ -60,3 +60,23 @@ def test_the_table_has_the_first_line_of_each_docstring(name):
     assert isinstance(command, typer.core.TyperCommand)
     assert command.name == name
     assert inspect.getdoc(command.callback).splitlines()[0] == COMMANDS[name][1]
+
+
+@pytest.mark.parametrize(
+    ("words", "never"),
+    [
+        (("verify",), {"aiohttp", "extender.cluster", "extender.http", "kubernetes_asyncio"}),
+        (("prune", "--days", "1"), {"aiohttp", "extender.cluster", "extender.http", "numpy"}),
+        (("gangs",), {"extender.cluster", "extender.store", "kubernetes_asyncio", "sqlalchemy"}),
+        (("plan",), {"aiohttp", "extender.store", "kubernetes_asyncio", "sqlalchemy"}),
+        (("serve", "--listen", "8888"), {"extender.store", "kubernetes_asyncio", "uvloop"}),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_a_command_imports_only_what_it_needs(words, never, monkeypatch, tmp_path):
+    """Also where there is nothing to ask: no log in the folder, and no service at the address."""
+    monkeypatch.setenv("GANG_EXTENDER_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("GANG_EXTENDER_SERVER", "http://127.0.0.1:9")
+    code, out, imported = heavy_imports(*words)
+    assert (code, out) == (2, "")
+    assert not imported & never
