@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
+# Tests start many processes; without bytecode files each of them would compile all of extender anew (0.5 s of CPU).
+unexport PYTHONDONTWRITEBYTECODE
 # Stories wait more than they compute. Each worker has a PostgreSQL, and for e2e a control plane, of its own.
 WORKERS ?= 2
 PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist worksteal

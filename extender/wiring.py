@@ -1,4 +1,8 @@
-"""The composition root: builds everything, knows everybody, decides nothing."""
+"""The composition root: builds everything, knows everybody, decides nothing.
+
+Commands that only ask the database open the `store`, and must not wait until Kubernetes, the planner and HTTP are
+imported: what only the service needs is imported where it is built.
+"""
 
 from __future__ import annotations
 
@@ -11,51 +15,17 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from extender.cluster import api
-from extender.cluster.features import SchedulerMetrics
-from extender.cluster.files import FileCluster
-from extender.cluster.kubernetes import KubernetesCluster
-from extender.cluster.parse import decode
-from extender.cluster.priorities import Priorities
-from extender.cluster.questions import planned
-from extender.cluster.shapes import pod_of
 from extender.core.errors import BadInput, SchemaOutdated
 from extender.core.events import DriftFound, Event, HistoryTruncated
 from extender.core.pods import Pod
-from extender.http.apart import Apart
-from extender.http.fleet import FleetApi
-from extender.http.forwarding import Forwarder
-from extender.http.gangs import GangsApi
-from extender.http.health import Probes
-from extender.http.planning import PlanApi
-from extender.http.scheduler import SchedulerVerbs
-from extender.http.server import Parts, application, listen
-from extender.http.state import NodesApi
-from extender.service.admission import Admission
-from extender.service.aside import Aside
 from extender.service.asof import AsOf
-from extender.service.barriers import Barriers
 from extender.service.clock import SystemClock
-from extender.service.drift import DriftWatch
-from extender.service.features import FeatureWatch
-from extender.service.fitting import WhatIf
-from extender.service.fleet import Fleet
-from extender.service.leading import Leader
-from extender.service.lease import Identity
-from extender.service.noting import Noter
 from extender.service.ports import Clock, Cluster, ControlPlane
-from extender.service.projecting import Projector
-from extender.service.protection import Protector
-from extender.service.publishing import Publisher
-from extender.service.reporting import Reporter
-from extender.service.room import RoomWatch
-from extender.service.scheduling import Scheduling
-from extender.service.timeslice import ask_for_short_slices
 from extender.settings import Settings
 from extender.store import migrate, roles
 from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
@@ -69,7 +39,11 @@ from extender.store.mentions import PostgresMentions
 from extender.store.projection import SETTINGS as PROJECTING
 from extender.store.projection import TIMEOUT_S, PostgresProjection
 from extender.store.report_reader import PostgresReportReader
-from extender.telemetry import METRICS
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from extender.service.leading import Leader
 
 log = logging.getLogger(__name__)
 
@@ -204,7 +178,12 @@ async def cluster(settings: Settings, clock: Clock, fence: Callable[[], bool]) -
         fence: Says whether this process may still have effects; asked before each of them.
     """
     if settings.cluster:
+        from extender.cluster.files import FileCluster
+
         return FileCluster([*settings.cluster], Path(settings.data_dir), clock=clock)
+    from extender.cluster.features import SchedulerMetrics
+    from extender.cluster.kubernetes import KubernetesCluster
+
     metrics = SchedulerMetrics(
         settings.scheduler_metrics_url,
         ca_file=settings.scheduler_metrics_ca_file,
@@ -217,6 +196,9 @@ async def cluster(settings: Settings, clock: Clock, fence: Callable[[], bool]) -
 
 def leader(settings: Settings, opened: Store, clock: Clock) -> Leader:
     """Make the one writer."""
+    from extender.service.leading import Leader
+    from extender.service.lease import Identity
+
     identity = Identity(
         holder=settings.holder,
         address=settings.advertise,
@@ -233,6 +215,21 @@ class Service:
     def __init__(
         self, settings: Settings, opened: Store, seen: Runnable, writer: Leader, clock: Clock
     ) -> None:
+        from extender.http.apart import Apart
+        from extender.http.forwarding import Forwarder
+        from extender.service.admission import Admission
+        from extender.service.aside import Aside
+        from extender.service.barriers import Barriers
+        from extender.service.drift import DriftWatch
+        from extender.service.features import FeatureWatch
+        from extender.service.noting import Noter
+        from extender.service.projecting import Projector
+        from extender.service.protection import Protector
+        from extender.service.publishing import Publisher
+        from extender.service.reporting import Reporter
+        from extender.service.room import RoomWatch
+        from extender.service.scheduling import Scheduling
+
         self.settings = settings
         self.cluster = seen
         self.leader = writer
@@ -267,22 +264,39 @@ class Service:
         )
         writer.on_lost = self.barriers.let_go
         self.forwarder = Forwarder(writer, settings)
-        verbs = SchedulerVerbs(self.scheduling, self.leader, read_wire_pod, self.forwarder)
-        probes = Probes(self.scheduling, self.leader)
         self.apart = Apart(ANSWERING, opened.url, settings.log_level)
         self.aside = Aside()
+        self.app = self._application(opened, clock)
+
+    def _application(self, opened: Store, clock: Clock) -> web.Application:
+        """Return what answers HTTP."""
+        from extender.cluster.questions import planned
+        from extender.http.fleet import FleetApi
+        from extender.http.gangs import GangsApi
+        from extender.http.health import Probes
+        from extender.http.planning import PlanApi
+        from extender.http.scheduler import SchedulerVerbs
+        from extender.http.server import Parts, application
+        from extender.http.state import NodesApi
+        from extender.service.fitting import WhatIf
+        from extender.service.fleet import Fleet
+
+        verbs = SchedulerVerbs(self.scheduling, self.leader, read_wire_pod, self.forwarder)
+        probes = Probes(self.scheduling, self.leader)
         plan_aside = functools.partial(self.aside.run, planned)
         questions = (
             self.apart,
             GangsApi(opened.audit, opened.inputs, self.leader),
-            NodesApi(seen, self.apart.fetch),
-            PlanApi(WhatIf(seen, writer, self.barriers, clock, plan_aside).plan),
-            FleetApi(Fleet(seen), self.leader),
+            NodesApi(self.cluster, self.apart.fetch),
+            PlanApi(WhatIf(self.cluster, self.leader, self.barriers, clock, plan_aside).plan),
+            FleetApi(Fleet(self.cluster), self.leader),
         )
-        self.app = application(Parts(verbs, probes, questions, self.apart.stop), settings)
+        return application(Parts(verbs, probes, questions, self.apart.stop), self.settings)
 
     async def run(self, stopping: asyncio.Event, on_listening: Callable[[], None]) -> None:
         """Serve until `stopping`; a loop that ends by itself ends the service with its fault."""
+        from extender.http.server import listen
+
         self.apart.open()
         runner = await listen(self.app, self.settings)
         on_listening()
@@ -344,10 +358,17 @@ class Service:
 
 def read_wire_pod(body: bytes) -> Pod:
     """Read the pod of a call; used only for pods that the informers have not shown yet."""
+    from extender.cluster import api
+    from extender.cluster.parse import decode
+    from extender.cluster.priorities import Priorities
+    from extender.cluster.shapes import pod_of
+
     return pod_of(decode(api.Pod, body), Priorities())
 
 
 def _count(events: Sequence[Event]) -> None:
+    from extender.telemetry import METRICS
+
     for event in events:
         if isinstance(event.fact, DriftFound):
             METRICS.drift.labels(event.fact.kind).inc()
@@ -385,7 +406,10 @@ async def serve(settings: Settings, on_listening: Callable[[], None]) -> None:
         clock = SystemClock()
         writer = leader(settings, opened, clock)
         seen = await cluster(settings, clock, writer.may_act)
+        service = Service(settings, opened, seen, writer, clock)
         gc.collect()
         gc.freeze()  # what is there from the start is not looked through again: that would hold calls up
+        from extender.service.timeslice import ask_for_short_slices
+
         ask_for_short_slices()  # after the embedded database, which is a child, was started
-        await Service(settings, opened, seen, writer, clock).run(stopping, on_listening)
+        await service.run(stopping, on_listening)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from extender import settings as settings_module
-from extender.cli.following import follow_facts, follow_services
 from extender.cli.live import root_path
 from extender.cli.output import Output, complain, console, print_table, print_value
 from extender.cli.telling import print_line
@@ -26,10 +25,12 @@ from extender.core.ids import Position, RootUid
 from extender.service.asking import checked_name, checked_path, checked_text, checked_type
 from extender.service.audit import FactLine, line_of, parse_time
 from extender.service.ports import EventFilter
-from extender.service.replaying import Replayed, replay_decision
 from extender.service.telling import Asked, History
 from extender.service.telling import history as tell
-from extender.wiring import Store, store
+
+if TYPE_CHECKING:
+    from extender.service.replaying import Replayed
+    from extender.wiring import Store
 
 T = TypeVar("T")
 Url = Annotated[str | None, typer.Option(help="postgresql://… ; unset: the embedded PostgreSQL.")]
@@ -43,6 +44,8 @@ def ask(
     database_url: str | None, data_dir: str | None, question: Callable[[Store], Awaitable[T]]
 ) -> T:
     """Ask the log a question."""
+    from extender.wiring import store
+
     settings = settings_module.load(database_url=database_url, data_dir=data_dir)
 
     async def run() -> T:
@@ -157,6 +160,8 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
         with_it = "only together with --follow" if not follow else "not together with a database"
         raise BadInput(f"--server {server[0]}: {with_it}; without it the database is asked")
     if follow:
+        from extender.cli.following import follow_facts, follow_services
+
         if until or limit:
             raise BadInput(
                 f"--{'until' if until else 'limit'}: not together with --follow, which has no end"
@@ -196,6 +201,7 @@ def replay(
     output: Form = Output.table,
 ) -> None:
     """Decide once more from the stored input of a decision, and compare. Exit 1 when it differs."""
+    from extender.service.replaying import replay_decision
 
     async def question(opened: Store) -> Replayed:
         wanted = EventFilter(after=Position(position - 1), limit=1)

@@ -12,10 +12,8 @@ import msgspec
 
 from extender import settings as settings_module
 from extender.cli.output import Output, complain
-from extender.cli.streaming import Stream
 from extender.service.feed import Feed
 from extender.service.ports import EventFilter
-from extender.wiring import store
 
 
 class _Told(msgspec.Struct):
@@ -44,6 +42,8 @@ async def follow_facts(
     Args:
         from_now: Begin at the end of the log instead of `wanted.after`.
     """
+    from extender.wiring import store
+
     settings = settings_module.load(database_url=database_url, data_dir=data_dir)
     async with store(settings, migrates=False) as opened:
         feed = Feed(opened.log, opened.audit)
@@ -70,6 +70,8 @@ async def follow_services(
         BadInput: None of them answers at the beginning, or one does not take the question.
         HistoryGone: The log does not reach any more where the stream was.
     """
+    from extender.cli.streaming import Stream
+
     stream = Stream(servers, query, complain=complain)
     _until_interrupted(stream.stop)
     async with aclosing(stream.facts()) as facts:

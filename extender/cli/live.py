@@ -6,14 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Annotated, TypeVar
 
-import aiohttp
 import msgspec
 import typer
 
 from extender import settings as settings_module
 from extender.cli.output import Output, complain, print_table, print_value
 from extender.core.errors import BadInput
-from extender.http.gangs import GangLine
 
 T = TypeVar("T")
 Server = Annotated[str | None, typer.Option(help="URL of the service; else GANG_EXTENDER_SERVER.")]
@@ -33,6 +31,8 @@ def ask_service(
     Raises:
         BadInput: No answer, or none of this program.
     """
+    import aiohttp
+
     base = settings_module.load(server=server).server.rstrip("/")
 
     async def fetch() -> tuple[int, bytes]:
@@ -84,6 +84,8 @@ def gangs(
     output: Form = Output.table,
 ) -> None:
     """List the gangs that the service knows, with their state."""
+    from extender.http.gangs import GangLine
+
     query = f"?namespace={namespace}" if namespace else ""
     lines = ask_service(server, f"/v1/gangs{query}", list[GangLine])
     if output is not Output.table:
@@ -114,6 +116,8 @@ def explain(
     output: Form = Output.table,
 ) -> None:
     """Tell where a gang stands: its members, or why it waits."""
+    from extender.http.gangs import GangLine
+
     line = ask_service(server, f"/v1/gangs/{root_path(gang, namespace)}", GangLine)
     if output is not Output.table:
         print_value(line, output)

@@ -1,38 +1,114 @@
-"""The command line. Exit 0: yes; 1: no (does not fit, does not verify, not found); 2: bad usage or input."""
+"""The command line. Exit 0: yes; 1: no (does not fit, does not verify, not found); 2: bad usage or input.
+
+A command is imported when it is the one to run: Kubernetes, SQL and the planner take a second to import, which neither
+`--version` nor `--help` nor a completion needs. So `COMMANDS` repeats the first lines of the docstrings.
+"""
 
 from __future__ import annotations
 
+import importlib
 import sys
+from typing import Any
 
 import typer
+import typer.core
 
 from extender import __version__
-from extender.cli import audit, live, plan, preemptions, prune, reports, serve, state
 from extender.cli.output import complain
 from extender.core.errors import BadInput, ExtenderError, NotFound, SchemaOutdated
 
+# In the order of `--help`: module and function, and the first line of its docstring.
+COMMANDS = {
+    "serve": (
+        "extender.cli.serve:serve",
+        "Run the service that kube-scheduler calls. Every option is also GANG_EXTENDER_<OPTION> in the environment.",
+    ),
+    "migrate": (
+        "extender.cli.serve:migrate",
+        "Bring the database to the schema of this version.",
+    ),
+    "plan": (
+        "extender.cli.plan:plan",
+        "Say whether trees of pod groups fit on a cluster, and where. Exit 0 only when all are placed.",
+    ),
+    "gangs": (
+        "extender.cli.live:gangs",
+        "List the gangs that the service knows, with their state.",
+    ),
+    "explain": (
+        "extender.cli.live:explain",
+        "Tell where a gang stands: its members, or why it waits.",
+    ),
+    "history": (
+        "extender.cli.audit:history",
+        "Tell everything the log knows about a gang, also about one long gone: when, what, why, who.",
+    ),
+    "events": (
+        "extender.cli.audit:events",
+        "List facts of the log, oldest first, or follow them.",
+    ),
+    "preemptions": (
+        "extender.cli.preemptions:preemptions",
+        "Tell who preempted whom and why: cost, alternatives, when each victim was gone, whether the preemptor ran.",
+    ),
+    "state": (
+        "extender.cli.state:state",
+        "Tell who held and who had which node at a moment, which trees waited and why.",
+    ),
+    "project": (
+        "extender.cli.state:project",
+        "Bring the tables of intervals and the checkpoints for looking back up to the end of the log.",
+    ),
+    "report": (
+        "extender.cli.reports:report",
+        "Tell how long gangs waited and why, who was passed over, who preempted whom, and what else REPORTS has.",
+    ),
+    "replay": (
+        "extender.cli.audit:replay",
+        "Decide once more from the stored input of a decision, and compare. Exit 1 when it differs.",
+    ),
+    "verify": (
+        "extender.cli.audit:verify",
+        "Read the whole log and check its chain of hashes. Exit 1 when it is broken.",
+    ),
+    "prune": (
+        "extender.cli.prune:prune",
+        "Remove the stored inputs of old decisions, by far the largest part of the database; the log stays whole.",
+    ),
+}
+
+
+class LazyGroup(typer.core.TyperGroup):
+    """Lists `COMMANDS` from the table, and imports the one that is run, or whose `--help` is asked for."""
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 -- those of the superclass
+        super().__init__(**settings)
+        for name, (_, summary) in COMMANDS.items():
+            self.add_command(typer.core.TyperCommand(name, help=summary))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:  # noqa: ANN401 -- typer does not export the classes
+        """Return the name of the command to run, the imported command, and its arguments."""
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, found and imported_command(str(found.name)), rest
+
+
+def imported_command(name: str) -> Any:  # noqa: ANN401 -- typer does not export the class of its commands
+    """Import a command of `COMMANDS`, ready to parse its arguments."""
+    module, _, function = COMMANDS[name][0].partition(":")
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    alone.command(name)(getattr(importlib.import_module(module), function))
+    return typer.main.get_command(alone)
+
+
 app = typer.Typer(
     name="gang-extender",
+    cls=LazyGroup,
     help="Schedule trees of pod groups as one unit beside a stock kube-scheduler, and ask why.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("serve")(serve.serve)
-app.command("migrate")(serve.migrate)
-app.command("plan")(plan.plan)
-app.command("gangs")(live.gangs)
-app.command("explain")(live.explain)
-app.command("history")(audit.history)
-app.command("events")(audit.events)
-app.command("preemptions")(preemptions.preemptions)
-app.command("state")(state.state)
-app.command("project")(state.project)
-app.command("report")(reports.report)
-app.command("replay")(audit.replay)
-app.command("verify")(audit.verify)
-app.command("prune")(prune.prune)
 
 
 def _version(wanted: bool) -> None:

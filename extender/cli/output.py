@@ -1,14 +1,17 @@
-"""Printing: tables for people, JSON and YAML for programs."""
+"""Printing: tables for people, JSON and YAML for programs.
+
+Every command imports this, also one that only has to refuse its arguments: rich and msgspec are imported when printing.
+"""
 
 from __future__ import annotations
 
 import enum
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-import msgspec
-from rich.console import Console
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 class Output(enum.StrEnum):
@@ -21,11 +24,15 @@ class Output(enum.StrEnum):
 
 def console() -> Console:
     """Give a console for people; when the output goes to a pipe it is wide, so that lines stay whole."""
+    from rich.console import Console
+
     return Console(highlight=False, width=None if sys.stdout.isatty() else 200, soft_wrap=False)
 
 
 def print_value(value: object, output: Output) -> None:
     """Print a value for programs, ending with one newline."""
+    import msgspec
+
     if output is Output.yaml:
         sys.stdout.write(msgspec.yaml.encode(value).decode())
         return
@@ -35,6 +42,8 @@ def print_value(value: object, output: Output) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
     """Print a table for people, or a sentence when there is nothing in it."""
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
         last = number == len(columns) - 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import msgspec
 import typer
@@ -11,17 +11,10 @@ import typer
 from extender import settings as settings_module
 from extender.cli.live import ask_service
 from extender.cli.output import Output, complain, console, print_table, print_value
-from extender.cluster import manifest
-from extender.cluster.documents import files_of, read_file
 from extender.core.errors import BadInput
-from extender.service.whatif import (
-    PlanAnswer,
-    PlanReply,
-    Question,
-    RootVerdict,
-    answer,
-    questionable,
-)
+
+if TYPE_CHECKING:
+    from extender.service.whatif import PlanAnswer, PlanReply, RootVerdict
 
 WITHIN_S = 90  # a service takes a minute for a question at most
 
@@ -78,6 +71,9 @@ def plan(
         for warning in reply.warnings:
             complain(f"warning: {warning}")
         _tell(reply, output)
+    from extender.cluster import manifest
+    from extender.service.whatif import Question, answer, questionable
+
     found = manifest.load(cluster or (), wanted or ())
     question = Question(
         groups=frozenset(found.groups),
@@ -94,6 +90,9 @@ def plan(
 
 
 def _asked(server: str, paths: Sequence[str], options: dict[str, object]) -> PlanReply:
+    from extender.cluster.documents import files_of, read_file
+    from extender.service.whatif import PlanReply
+
     objects = [d.value for name in files_of(paths) for d in read_file(name) if d.value is not None]
     body = msgspec.json.encode({"wanted": objects, **options})
     return ask_service(server, "/v1/plan", PlanReply, body=body, within_s=WITHIN_S)

@@ -9,12 +9,10 @@ import typer
 from extender.cli.audit import Folder, Form, Url, ask
 from extender.cli.live import root_path
 from extender.cli.output import Output, complain, console, print_table, print_value
-from extender.core.planner.disruption import Cost
 from extender.service.audit import parse_time
 from extender.service.preemptions import PreemptionLine, UnitLine, Wanted
 from extender.service.preemptions import preemptions as read
 
-ORDER = {name: number for number, name in enumerate(Cost.__struct_fields__)}
 ALTERNATIVES_MAX = 3  # printed per preemption; JSON has all
 
 
@@ -87,5 +85,8 @@ def _gone(unit: UnitLine, gone: str) -> str:
 
 def _cost(cost: dict[str, int]) -> str:
     """Write a cost, the part that counts most first."""
-    ordered = sorted(cost, key=lambda name: (ORDER.get(name, len(ORDER)), name))
+    from extender.core.planner.disruption import Cost
+
+    order = {name: number for number, name in enumerate(Cost.__struct_fields__)}
+    ordered = sorted(cost, key=lambda name: (order.get(name, len(order)), name))
     return ", ".join(f"{name} {cost[name]}" for name in ordered) or "nothing"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,9 +14,9 @@ from extender.cli.output import Output, console, print_value
 from extender.core.errors import BadInput
 from extender.service.audit import parse_time
 from extender.service.clock import SystemClock
-from extender.store.pruning import Pruned
-from extender.store.pruning import prune as prune_store
-from extender.wiring import database
+
+if TYPE_CHECKING:
+    from extender.store.pruning import Pruned
 
 
 def prune(
@@ -45,6 +45,9 @@ def prune(
     if until_us > now_us:
         raise BadInput(f"--before {before}: is in the future")
     until = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=until_us)
+    from extender.store.pruning import prune as prune_store
+    from extender.wiring import database
+
     settings = settings_module.load(database_url=database_url, data_dir=data_dir)
 
     async def run() -> Pruned:

@@ -8,16 +8,9 @@ import sys
 from typing import Annotated, Any
 
 import typer
-import uvloop
 
 from extender import settings as settings_module
 from extender.core.errors import BadInput
-from extender.store import (
-    migrate as migrations,
-)  # the one adapter a command names: it owns the schema
-from extender.telemetry import set_up_logging
-from extender.wiring import database
-from extender.wiring import serve as run_service
 
 OF_OTHER_COMMANDS = ("server",)  # the URL at which a service is asked
 
@@ -51,6 +44,11 @@ def _flags() -> list[inspect.Parameter]:
 def serve(**flags: Any) -> None:  # noqa: ANN401 -- one per setting, see `_flags`
     """Run the service that kube-scheduler calls. Every option is also GANG_EXTENDER_<OPTION> in the environment."""
     settings = settings_module.load(**flags)
+    import uvloop
+
+    from extender.telemetry import set_up_logging
+    from extender.wiring import serve as run_service
+
     set_up_logging(settings.log_level, sys.stdout)
     try:
         uvloop.run(run_service(settings, lambda: None))
@@ -71,6 +69,11 @@ def migrate(
     data_dir: Annotated[str | None, typer.Option(help="Folder for the embedded server.")] = None,
 ) -> None:
     """Bring the database to the schema of this version."""
+    from extender.store import (
+        migrate as migrations,
+    )  # the one adapter a command names: it owns the schema
+    from extender.wiring import database
+
     settings = settings_module.load(database_url=database_url, data_dir=data_dir)
 
     async def run() -> str:

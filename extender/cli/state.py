@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from extender.cli.audit import Folder, Form, Url, ask
 from extender.cli.output import Output, console, print_table, print_value
-from extender.service.asof import Moment, StateAt, StateDiff
-from extender.service.ladder import fill_ladder
-from extender.service.projecting import project_all
 from extender.service.stateview import Brief, GangChange, MemberChange, NodeAt, Place, scope_of
-from extender.wiring import Store
+
+if TYPE_CHECKING:
+    from extender.service.asof import Moment, StateAt, StateDiff
+    from extender.wiring import Store
 
 BYTES = ("memory", "ephemeral-storage")
 BINARY = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
@@ -62,6 +62,8 @@ def project(
 
     The service does it as it goes; by hand it is of use after an upgrade that says so, or when nobody leads.
     """
+    from extender.service.ladder import fill_ladder
+    from extender.service.projecting import project_all
 
     async def question(opened: Store) -> tuple[int, int]:
         end = (await opened.log.head()).position

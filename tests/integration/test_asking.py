@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 import urllib.parse
 from collections import Counter
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import aiohttp
 import asyncpg
@@ -53,12 +49,12 @@ from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.event_log import PostgresEventLog
 from extender.store.report_reader import PostgresReportReader
 from tests.builders import a_gang, a_node
+from tests.command_line import run_command
 from tests.fakes import Stage
 from tests.fakes_store import Script
 from tests.nodes_here import past_node
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
-ROOT = Path(__file__).parents[2]
 LONG = "ä日" * 126 + "z"  # 253 characters, 631 bytes
 INJECTIONS = (
     "'; DROP TABLE gx.event; --",
@@ -235,11 +231,7 @@ async def test_a_hundred_readers_ask_everything_while_facts_are_written(written)
 
 def command(url, *words):
     """Run the program on a database."""
-    environ = {**os.environ, "GANG_EXTENDER_DATABASE_URL": url, "COLUMNS": "300"}
-    return subprocess.run(
-        [sys.executable, "-m", "extender", *words],
-        check=False, cwd=ROOT, env=environ, capture_output=True, text=True,
-    )  # fmt: skip
+    return run_command(*words, GANG_EXTENDER_DATABASE_URL=url, COLUMNS="300")
 
 
 async def test_a_history_tells_what_others_did_and_every_life_of_the_name(written):

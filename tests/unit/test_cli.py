@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 import yaml
 
-from extender.cli import main as cli
 from tests import vectors
 from tests.builders import GPU, RACK, a_fleet, a_gang, a_node, a_pod, vector_objects
+from tests.command_line import run_command
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
+def run(monkeypatch, tmp_path):
     """Run the program in this process; gives (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GANG_EXTENDER_DATA_DIR", str(tmp_path / "data"))
+    data = str(tmp_path / "data")
 
     def call(*words, stdin=""):
-        monkeypatch.setattr(sys, "argv", ["gang-extender", *words])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        try:
-            cli.main()
-        except SystemExit as ended:
-            code = ended.code or 0
-        else:
-            code = 0
-        out = capsys.readouterr()
-        return code, out.out, out.err
+        done = run_command(*words, stdin=stdin, GANG_EXTENDER_DATA_DIR=data)
+        return done.returncode, done.stdout, done.stderr
 
     return call
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+import pytest_asyncio
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
@@ -126,6 +127,17 @@ async def here(url):
     await engine.dispose()
 
 
+# Cases that leave the process as it was share it, and its event loop.
+only_asked = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def other(filled_url):
+    """Client of a process that is only asked."""
+    async with apart(filled_url) as (client, _):
+        yield client
+
+
 async def asked(client, path, method="GET", **headers):
     url = client.make_url("").join(aiohttp.client.URL(path, encoded=True))
     async with client.session.request(method, url, headers=headers) as reply:
@@ -136,9 +148,10 @@ async def asked(client, path, method="GET", **headers):
         )
 
 
-async def test_the_answers_are_those_of_the_handlers(filled_url):
+@only_asked
+async def test_the_answers_are_those_of_the_handlers(other, filled_url):
     """Also faults, names that are escaped, answers in pieces, and what was answered before."""
-    async with apart(filled_url) as (other, _), here(filled_url) as same:
+    async with here(filled_url) as same:
         large = 0
         for path in QUESTIONS:
             expected, found = await asked(same, path), await asked(other, path)
@@ -152,18 +165,18 @@ async def test_the_answers_are_those_of_the_handlers(filled_url):
         assert large > 64 * 1024, "no answer goes in pieces"
 
 
-async def test_a_node_now_has_what_the_cluster_shows(filled_url):
+@only_asked
+async def test_a_node_now_has_what_the_cluster_shows(other):
     """The log has never heard of some nodes that there are."""
-    async with apart(filled_url) as (client, _):
-        async with client.get("/v1/nodes/idle") as reply:
-            told = await reply.json()
-        assert told["live"]["used"][GPU] == 3
-        assert "ETag" not in reply.headers
-        async with client.get("/v1/state?at=900") as reply:
-            there = (await reply.json())["nodes"][0]["node"]
-        async with client.get(f"/v1/nodes/{there}?at=900") as reply:
-            assert (await reply.json())["live"] is None
-            assert "ETag" in reply.headers
+    async with other.get("/v1/nodes/idle") as reply:
+        told = await reply.json()
+    assert told["live"]["used"][GPU] == 3
+    assert "ETag" not in reply.headers
+    async with other.get("/v1/state?at=900") as reply:
+        there = (await reply.json())["nodes"][0]["node"]
+    async with other.get(f"/v1/nodes/{there}?at=900") as reply:
+        assert (await reply.json())["live"] is None
+        assert "ETag" in reply.headers
 
 
 async def test_a_process_that_was_killed_is_started_again(filled_url):
@@ -189,10 +202,12 @@ async def test_a_question_that_dies_with_its_process_is_asked_again(filled_url):
 async def test_a_stream_goes_on_where_it_was_after_a_kill(filled_url):
     """No fact is missed and none comes twice."""
     async with apart(filled_url) as (client, handlers):
-        reader, killed = Reader([str(client.make_url("")).rstrip("/")], "&after=0", slow_s=0.01), []
+        reader, killed = Reader([str(client.make_url("")).rstrip("/")], "&after=0"), []
 
         def enough(reader):
-            if reader.facts and not killed:
+            if (
+                reader.facts and not killed
+            ):  # most of them are not sent yet: a reader is sent some at a time
                 killed.append(handlers.pid)
                 os.kill(handlers.pid, signal.SIGKILL)
             return len(reader.facts) >= EVENTS
@@ -215,13 +230,13 @@ async def test_without_a_process_the_asker_is_told(filled_url, monkeypatch):
         assert b"ask again in a moment" in body
 
 
-async def test_every_path_has_a_handler_there(filled_url):
+@only_asked
+async def test_every_path_has_a_handler_there(other):
     """A 404 of the other process would say its own path."""
-    async with apart(filled_url) as (client, _):
-        for path in PATHS:
-            filled = path.format(namespace="ns", name="pending", id="x")
-            _, _, body = await asked(client, filled)
-            assert f"GET {filled}".encode() not in body
+    for path in PATHS:
+        filled = path.format(namespace="ns", name="pending", id="x")
+        _, _, body = await asked(other, filled)
+        assert f"GET {filled}".encode() not in body
 
 
 def children(pid):
@@ -237,19 +252,37 @@ def answers(pid):
     return [p for p in children(pid) if b"extender.questions" in command(p)]
 
 
-@pytest.fixture
-async def replica(tmp_path, database_url):
-    manifests = tmp_path / "manifests"
+def started(folder, url):
+    """Start a service; gives it when it leads and answers questions."""
+    manifests = folder / "manifests"
     manifests.mkdir()
     listed = {"apiVersion": "v1", "kind": "List", "items": list(a_fleet("2 nodes", gpu=8))}
     (manifests / "all.json").write_text(json.dumps(listed))
-    made = Replica(tmp_path, database_url, manifests, "a")
+    made = Replica(folder, url, manifests, "a")
     try:
-        await made.until_leads()
-        await made.until("/v1/events?limit=1", 200)
+        run(made.until_leads())
+        run(made.until("/v1/events?limit=1", 200))
+    except BaseException:
+        made.end()
+        raise
+    return made
+
+
+@pytest.fixture
+def replica(tmp_path, database_url):
+    """Give a service that a test may end."""
+    made = started(tmp_path, database_url)
+    yield made
+    made.end()
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory, postgres_url, template_database):
+    """Give a service that tests leave running."""
+    with fresh_database(postgres_url, template=template_database) as url:
+        made = started(tmp_path_factory.mktemp("lasting"), url)
         yield made
-    finally:
-        made.kill()
+        made.end()
 
 
 async def test_no_process_is_left_behind(replica):
@@ -265,27 +298,28 @@ async def test_no_process_is_left_behind(replica):
     assert not any(Path(f"/proc/{p}").exists() for p in ours)
 
 
-async def test_calls_of_kube_scheduler_do_not_wait_for_questions(replica):
+async def test_calls_of_kube_scheduler_do_not_wait_for_questions(lasting):
     """Not even for one whose process is stopped."""
-    for pid in answers(replica.process.pid):
+    stopped = answers(lasting.process.pid)
+    for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
-    asking = asyncio.create_task(replica.ask("/v1/events?limit=1"))
+    asking = asyncio.create_task(lasting.ask("/v1/events?limit=1"))
     pod = {"metadata": {"name": "p", "namespace": "default", "uid": "u"}, "spec": {}}
     async with aiohttp.ClientSession() as session:
         body = {"Pod": pod, "NodeNames": ["node-0"]}
-        async with session.post(f"{replica.url}/scheduler/filter", json=body) as reply:
+        async with session.post(f"{lasting.url}/scheduler/filter", json=body) as reply:
             assert reply.status == 200
             assert (await reply.json(content_type=None))["NodeNames"] == ["node-0"]
     assert not asking.done()
-    for pid in answers(replica.process.pid):
+    for pid in stopped:
         os.kill(pid, signal.SIGCONT)
     assert (await asking)[0] == 200
 
 
 @pytest.mark.skipif(KERNEL < GRANTED_FROM, reason="older kernels give no other slices")
-async def test_who_answers_kube_scheduler_asks_for_short_time_slices(replica):
+async def test_who_answers_kube_scheduler_asks_for_short_time_slices(lasting):
     """Not so who answers questions, nor who plans."""
-    pid = replica.process.pid
+    pid = lasting.process.pid
     assert slice_ns(pid) == SHORT_NS
     others = answers(pid) + [p for p in children(pid) if b"spawn_main" in command(p)]
     assert len(others) > 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import asyncpg
 import msgspec
 import pytest
@@ -13,7 +15,6 @@ from sqlalchemy import event
 from extender.core.events import BindFailed
 from extender.service.matching import nodes_of, plan_of, victims_of
 from extender.service.ports import EventFilter
-from extender.store import migrate
 from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
 from extender.store.codec import VERSIONS, decode_fact
 from extender.store.engine import create_engine
@@ -22,7 +23,7 @@ from extender.store.mentions import PostgresMentions
 from tests.bench.history import write_history
 from tests.fakes_store import Script
 from tests.integration.store.test_codec import GOLDEN, Sample
-from tests.postgres import database_of, execute, run
+from tests.postgres import execute, fresh_database, run
 
 pytestmark = pytest.mark.postgres
 
@@ -70,49 +71,52 @@ async def test_sql_and_python_agree_on_every_kind_of_fact(database_url):
     assert {what for _, what, _ in expected} == {"node", "victim", "plan"}
 
 
+@pytest.fixture(scope="module")
+def mentions_of(postgres_url, template_database):
+    """Give the SQL function, on one connection for all examples."""
+    loop = asyncio.new_event_loop()
+    with fresh_database(postgres_url, template=template_database) as url:
+        connection = loop.run_until_complete(asyncpg.connect(url))
+        question = "SELECT what, name FROM gx.mentions_of($1, $2::text::json)"
+
+        def call(kind, payload):
+            return loop.run_until_complete(connection.fetch(question, kind, payload))
+
+        yield call
+        loop.run_until_complete(connection.close())
+    loop.close()
+
+
 @given(st.text(st.sampled_from(list('\0\\u0a"{}')), max_size=12))
 @settings(max_examples=60)
-def test_no_text_of_a_fact_hides_its_node(postgres_url, text):
+def test_no_text_of_a_fact_hides_its_node(mentions_of, text):
     """jsonb refuses NUL characters: they are taken out, escaped backslashes before them stay what they are."""
     fact = BindFailed(plan="p", pod="ns/p", uid="u", node="n1", error=text)
     payload = msgspec.json.encode(fact).decode()
-
-    url = _migrated(postgres_url)
-
-    async def ask():
-        connection = await asyncpg.connect(url)
-        try:
-            return await connection.fetch(
-                "SELECT what, name FROM gx.mentions_of('BindFailed', $1::text::json)", payload
-            )
-        finally:
-            await connection.close()
-
-    assert [tuple(row) for row in run(ask())] == [("node", "n1")]
+    assert [tuple(row) for row in mentions_of("BindFailed", payload)] == [("node", "n1")]
 
 
-_MADE = {}
+@pytest.fixture(scope="module")
+def long_url(postgres_url, template_database):
+    """URL of a log of 30,000 facts, with what they name."""
+
+    async def fill(url):
+        await write_history(url, 30_000)
+        engine = create_engine(url, name="test")
+        noter = PostgresMentions(engine)
+        while await noter.note(10_000):
+            pass
+        await engine.dispose()
+        await execute(url, "ANALYZE gx.event", "ANALYZE gx.mention")
+
+    with fresh_database(postgres_url, template=template_database) as url:
+        run(fill(url))
+        yield url
 
 
-def _migrated(url):
-    """Give the URL of one migrated database for all examples."""
-    if url not in _MADE:
-        run(execute(url, 'CREATE DATABASE "gx_test_mentions"'))
-        _MADE[url] = database_of(url, "gx_test_mentions")
-        run(migrate.upgrade(_MADE[url]))
-    return _MADE[url]
-
-
-async def test_no_question_reads_the_whole_log(database_url):
+async def test_no_question_reads_the_whole_log(long_url):
     """Every filter on 30,000 facts, as the server plans it: indexes only."""
-    await write_history(database_url, 30_000)
-    engine = create_engine(database_url, name="test")
-    noter = PostgresMentions(engine)
-    while await noter.note(10_000):
-        pass
-    await engine.dispose()
-    connection = await asyncpg.connect(database_url)
-    await connection.execute("ANALYZE gx.event; ANALYZE gx.mention")
+    connection = await asyncpg.connect(long_url)
     node, root, uid = await connection.fetchrow(
         "SELECT m.name, e.root, e.root_uid FROM gx.mention m JOIN gx.event e USING (position) "
         "WHERE m.what = 'node' AND m.position > 15000 ORDER BY m.position LIMIT 1"
@@ -121,7 +125,7 @@ async def test_no_question_reads_the_whole_log(database_url):
     await connection.close()
     seen = []
 
-    reading = create_reading_engine(database_url)
+    reading = create_reading_engine(long_url)
     event.listen(
         reading.sync_engine,
         "before_cursor_execute",
@@ -150,7 +154,7 @@ async def test_no_question_reads_the_whole_log(database_url):
     await reader.lives(root)
     await reader.lives("", uid=uid)
     await reading.dispose()
-    connection = await asyncpg.connect(database_url)
+    connection = await asyncpg.connect(long_url)
     for statement, parameters in dict.fromkeys((s, tuple(map(repr, p))) for s, p in seen):
         values = next(p for s, p in seen if (s, tuple(map(repr, p))) == (statement, parameters))
         plan = "\n".join(r[0] for r in await connection.fetch("EXPLAIN " + statement, *values))
@@ -159,27 +163,33 @@ async def test_no_question_reads_the_whole_log(database_url):
     await connection.close()
 
 
-async def test_a_question_that_is_asked_often_is_planned_for_what_it_asks(database_url):
+async def test_a_question_that_is_asked_often_is_planned_for_what_it_asks(long_url):
     """PostgreSQL's plan for any values reads the log from its beginning for types that it has hardly any of."""
-    await write_history(database_url, 30_000)
-    await execute(database_url, "ANALYZE gx.event")
-    reading = create_reading_engine(database_url, pool_size=1)
+    reading = create_reading_engine(long_url, pool_size=1)
     reader, wanted = (
         PostgresAuditReader(reading),
         EventFilter(types=("PreemptionPlanned", "PreemptionCompleted")),
     )
-    before = await events_read(database_url)
+    before = await events_read(long_url)
     for _ in range(10):
         assert not (await reader.page(wanted)).events
     async with reading.connect() as connection:
         await connection.execute(sa.text("SELECT pg_stat_force_next_flush()"))
     await reading.dispose()
-    assert await events_read(database_url) - before < 1_000
+    assert await events_read(long_url) - before < 1_000
 
 
 async def events_read(url):
+    """Count the facts that were read from the log, once all who read it have gone and reported it."""
+    others = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+        "AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+    )
     connection = await asyncpg.connect(url)
     try:
+        async with asyncio.timeout(60):
+            while await connection.fetchval(others):
+                await asyncio.sleep(0.01)
         return await connection.fetchval(
             "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relid = 'gx.event'::regclass"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 from datetime import timedelta
@@ -31,7 +32,7 @@ from tests.bench.history import admission, history, write_history
 from tests.histories import ROOTS, event_after, histories
 from tests.integration.store.test_questions import DOCUMENT, QUERY
 from tests.logs import copy_events, forget_log, writing_connection
-from tests.postgres import fresh_database, run
+from tests.postgres import fresh_database
 from tests.reports import PLAIN, Told, plainly
 
 pytestmark = pytest.mark.postgres
@@ -48,12 +49,6 @@ NAMES = [
 RACKS = {"n0": {"rack": "r0"}, "n1": {"rack": "r0"}, "n2": {"rack": "r'1"}}
 GPU = "nvidia.com/gpu"
 WHOLE = re.compile(r"Seq Scan on (event|placement|root_state)")
-
-
-@pytest.fixture(scope="module")
-def log_url(postgres_url, template_database):
-    with fresh_database(postgres_url, template=template_database) as url:
-        yield url
 
 
 @st.composite
@@ -160,19 +155,40 @@ async def told(url, events, asked):
     connection = await writing_connection(url)
     engine = create_reading_engine(url)
     try:
-        await forget_log(connection)
-        await copy_events(connection, events)
-        await connection.fetchval("SELECT gx.project($1, 100000)", len(events))
-        reader = PostgresReportReader(engine)
-        return {one.name: await reader.rows(one) for one in asked}
+        return await told_by(connection, engine, events, asked)
     finally:
         await connection.close()
         await engine.dispose()
 
 
+async def told_by(connection, engine, events, asked):
+    await forget_log(connection)
+    await copy_events(connection, events)
+    await connection.fetchval("SELECT gx.project($1, 100000)", len(events))
+    reader = PostgresReportReader(engine)
+    return {one.name: await reader.rows(one) for one in asked}
+
+
+@pytest.fixture(scope="module")
+def tell(postgres_url, template_database):
+    """Give `told_by` with one connection and one engine for all examples, on a loop of their own."""
+    loop = asyncio.new_event_loop()
+    with fresh_database(postgres_url, template=template_database) as url:
+        connection = loop.run_until_complete(writing_connection(url))
+        engine = create_reading_engine(url)
+
+        def call(events, asked):
+            return loop.run_until_complete(told_by(connection, engine, events, asked))
+
+        yield call
+        loop.run_until_complete(connection.close())
+        loop.run_until_complete(engine.dispose())
+    loop.close()
+
+
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_every_report_is_the_plain_computation(log_url, data):
+def test_every_report_is_the_plain_computation(tell, data):
     """For any log a leader could have written, any span, namespace and gang."""
     events = data.draw(measured_histories())
     given_ = data.draw(questions(events))
@@ -184,7 +200,7 @@ def test_every_report_is_the_plain_computation(log_url, data):
         )
         for name, kind in REPORTS.items()
     ]
-    found = run(told(log_url, events, asked))
+    found = tell(events, asked)
     for one in asked:
         same([tuple(row) for row in found[one.name].rows], plainly(events, one))
         assert found[one.name].head == found[one.name].projected == len(events)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
-from extender.cli import main as cli
 from extender.service.audit import rfc3339
+from tests.command_line import run_command
 from tests.logs import copy_events, writing_connection
 from tests.postgres import fresh_database, run
 from tests.stories import at_us, story
@@ -29,21 +28,15 @@ def story_url(postgres_url, template_database):
 
 
 @pytest.fixture
-def command(story_url, monkeypatch, capsys, tmp_path):
+def command(story_url, tmp_path):
     """Run the program in this process; gives (exit code, stdout, stderr)."""
-    monkeypatch.setenv("GANG_EXTENDER_DATABASE_URL", story_url)
-    monkeypatch.setenv("GANG_EXTENDER_DATA_DIR", str(tmp_path / "data"))
+    data = str(tmp_path / "data")
 
     def call(*words):
-        monkeypatch.setattr(sys, "argv", ["gang-extender", *words])
-        try:
-            cli.main()
-        except SystemExit as ended:
-            code = ended.code or 0
-        else:
-            code = 0
-        out = capsys.readouterr()
-        return code, out.out, out.err
+        done = run_command(
+            *words, GANG_EXTENDER_DATABASE_URL=story_url, GANG_EXTENDER_DATA_DIR=data
+        )
+        return done.returncode, done.stdout, done.stderr
 
     return call
 

@@ -1,0 +1,93 @@
+"""Each command once as a process of its own, as it is installed: exit code, what it prints, and nothing on stderr."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from extender.cli.main import COMMANDS
+from tests.builders import a_fleet, a_gang
+from tests.postgres import fresh_database, run
+from tests.replicas import Replica
+from tests.tuesday import BATCH, write_tuesday
+
+pytestmark = pytest.mark.postgres
+
+# Words after the command, and what it prints. `serve` is at the side of them, for those that ask a service.
+RUN = {
+    "migrate": ((), "the database has schema "),
+    "plan": (("--cluster", "{folder}", "--all-pending"), "PodGroup default/g: placed"),
+    "gangs": (("--server", "{server}"), "default/g"),
+    "explain": (("g", "--server", "{server}"), "PodGroup default/g: "),
+    "history": ((BATCH,), "RootObserved"),
+    "events": (("--limit", "1000"), "LeaseTaken"),
+    "preemptions": ((), "completed after"),
+    "state": ((), "the log ends at position"),
+    "project": ((), "projected up to position "),
+    "report": ((), "pending-namespaces"),
+    "verify": ((), "no gap, chain unbroken"),
+    "prune": (("--days", "1", "--dry-run"), "0 inputs and 0 parts"),
+}
+REFUSED = {"replay": ("2",)}  # exit 2: no decision of the log of that day has a stored input
+
+
+@pytest.fixture(scope="module")
+def told_url(postgres_url, template_database):
+    with fresh_database(postgres_url, template=template_database) as url:
+        run(write_tuesday(url))
+        yield url
+
+
+@pytest.fixture(scope="module")
+def manifests(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("manifests")
+    objects = [*a_fleet("1 nodes", gpu=2), *a_gang("g", pods=2)]
+    (folder / "all.yaml").write_text(yaml.safe_dump_all(objects))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory, postgres_url, template_database, manifests):
+    """A process of `serve` on a database of its own."""
+    with fresh_database(postgres_url, template=template_database) as url:
+        served = Replica(tmp_path_factory.mktemp("serve"), url, manifests, "a")
+        try:
+            run(served.until_leads())
+            yield served
+        finally:
+            served.end()
+
+
+def ended(name, words, url, folder):
+    environ = os.environ | {
+        "GANG_EXTENDER_DATABASE_URL": url,
+        "GANG_EXTENDER_DATA_DIR": str(folder),
+    }
+    command = [sys.executable, "-m", "extender", name, *words]
+    return subprocess.run(command, check=False, env=environ, capture_output=True, text=True)
+
+
+def test_every_command_is_run_here():
+    assert {*RUN, *REFUSED, "serve"} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_a_command_answers(name, told_url, manifests, tmp_path, request):
+    words, said = RUN[name]
+    server = request.getfixturevalue("service").url if "{server}" in words else ""
+    filled = [word.format(folder=manifests, server=server) for word in words]
+    done = ended(name, filled, told_url, tmp_path)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert said in done.stdout
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_command_refuses(name, told_url, tmp_path):
+    """What is wrong stands on stderr, and nothing on stdout."""
+    done = ended(name, REFUSED[name], told_url, tmp_path)
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert done.stderr.startswith("gang-extender: position 2: ")
