@@ -478,7 +478,7 @@ async def test_gangs_and_their_history(served):
     async with served.client.get("/v1/gangs") as reply:
         assert reply.headers["X-Log-Position"] == str(served.stage.leader.acknowledged.position)
         (line,) = await reply.json()
-    assert (line["gang"], line["phase"], line["reserved"], line["bound"]) == (
+    assert (line["gang"], line["state"], line["reserved"], line["bound"]) == (
         "default/g",
         "admitted",
         2,
