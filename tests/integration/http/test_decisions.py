@@ -100,9 +100,9 @@ async def test_the_history_of_a_victim_of_the_preempt_verb_has_its_decisions(cap
         decided = {line["type"]: line["decision"] for line in lines if line.get("decision")}
         assert decided["PreemptionPlanned"]["input"]["nodes"] == 2
         reader = FakeAuditReader(stage.database)
-        told = await history(reader, stage.inputs, Asked(root="default/low", decisions=True))
-        for line in told.lines:
-            print_line(line, told.gang)
+        found = await history(reader, stage.inputs, Asked(root="default/low", decisions=True))
+        for line in found.lines:
+            print_line(line, found.gang)
         text = capsys.readouterr().out
         assert "1 waiting and 0 bound members of 0 groups, 2 nodes" in text
         assert "2 units (4 pods) that could be evicted" in text
