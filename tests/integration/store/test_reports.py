@@ -172,6 +172,7 @@ async def told(url, events, asked):
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
+@pytest.mark.timeout(300)
 def test_every_report_is_the_plain_computation(log_url, data):
     """For any log a leader could have written, any span, namespace and gang."""
     events = data.draw(measured_histories())
