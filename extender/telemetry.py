@@ -155,9 +155,26 @@ class Metrics:
             ["how"],
             registry=self.registry,
         )
-        self.notices_failed = Counter(
-            f"{prefix}_notices_failed",
+        self.events_failed = Counter(
+            f"{prefix}_k8s_events_failed",
             "Kubernetes Events that could not be written.",
+            registry=self.registry,
+        )
+        self.events_dropped = Counter(
+            f"{prefix}_k8s_events_dropped",
+            "Kubernetes Events that were not written because there were too many.",
+            registry=self.registry,
+        )
+        self.objects_unreadable = Counter(
+            f"{prefix}_objects_unreadable",
+            "Objects of the API server that could not be decoded and were left out, by resource.",
+            ["resource"],
+            registry=self.registry,
+        )
+        self.informer_lists = Counter(
+            f"{prefix}_informer_lists",
+            "Complete lists of a resource; more than one means that a watch was lost.",
+            ["resource"],
             registry=self.registry,
         )
 

@@ -26,7 +26,7 @@ from extender.core.errors import (
 )
 from extender.core.events import AnyFact, Event, RootObserved
 from extender.core.ids import NIL_ROOT, Epoch, NodeName, Position, RootUid
-from extender.core.state import EMPTY, evolve
+from extender.core.state import EMPTY, fold
 from extender.service.matching import matches
 from extender.service.ports import (
     Checkpoint,
@@ -40,7 +40,7 @@ from extender.service.ports import (
     Page,
 )
 from extender.store.checkpoints import KEPT, RUNG_EVENTS, RUNGS
-from extender.store.codec import EMPTY_CHAIN, chain, to_event, to_row
+from extender.store.codec import EMPTY_CHAIN, chain, encode_event, to_event
 
 START = Position(0)
 COPIED = (
@@ -178,7 +178,7 @@ class FakeEventLog:
             ):
                 raise InvariantBroken(f"append: event at position {event.position} does not fit")
             before = event.at_us
-        rows = [to_row(event) for event in events]
+        rows = [encode_event(event)[0] for event in events]
         try:
             db = await self._answering()
             if grant.lease in self._spent:
@@ -392,7 +392,7 @@ class FakeAuditReader:
         """Every state up to where it is projected is looked at."""
         state = EMPTY
         for row, _ in self.database.rows[: self.database.projected]:
-            state = evolve(state, to_event(row))
+            state = fold(state, [to_event(row)])
             places = (*(r for g in state.roots.values() for r in g.held.values()),
                       *(m for g in state.roots.values() for m in g.bound.values()))  # fmt: skip
             if any(place.node == node for place in places):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from uuid import UUID
 
 from hypothesis import strategies as st
+from immutables import Map
+from msgspec.structs import replace
 
 from extender.core.events import (
     AssignmentRecord,
@@ -37,7 +39,8 @@ from extender.core.events import (
     VictimUnit,
 )
 from extender.core.ids import NIL_ROOT, Epoch, NodeName, PlanId, PodUid, Position, RootUid
-from extender.core.state import EMPTY, evolve
+from extender.core.state import EMPTY, fold
+from extender.service.replay import living
 
 ROOTS = [RootUid(f"root-{n}") for n in range(3)]
 NODES = [NodeName(f"n{n}") for n in range(3)]
@@ -79,7 +82,7 @@ def histories(draw):
             state, NIL_ROOT if isinstance(fact, LeaseTaken | HistoryTruncated) else uid, fact
         )
         events.append(event)
-        state = evolve(state, event)
+        state = fold(state, [event])
     return events
 
 
@@ -233,3 +236,13 @@ def _facts(draw, uid, root, fresh):
         "satisfied": GangSatisfied(plan=plan, bound=1),
         "completed": RootCompleted(why="gone"),
     }[kind]
+
+
+def lean(state):
+    """Give a state as it is to look back from: without indexes and versions of ended streams, with plain maps."""
+    roots = {
+        uid: replace(root, held=dict(root.held), bound=dict(root.bound), away=dict(root.away),
+                     vacant=dict(root.vacant), tried=dict(root.tried), topology=dict(root.topology))
+        for uid, root in state.roots.items()
+    }  # fmt: skip
+    return replace(living(state), roots=Map(roots), held_on=Map(), root_of=Map())

@@ -25,7 +25,7 @@ from extender.core.events import (
     RootInvalid,
     VictimEvicted,
 )
-from extender.core.state import EMPTY, Reservation, ReservationState, RootState, evolve
+from extender.core.state import EMPTY, Reservation, ReservationState, RootState, fold
 from extender.service.reports import Asked, Found
 from extender.store.codec import to_event
 from tests.fakes_store import FakeDatabase
@@ -94,7 +94,7 @@ class Told:
         self._bound_since: dict[tuple[str, str], tuple[Any, int]] = {}
         state = EMPTY
         for event in self.events:
-            after = evolve(state, event)
+            after = fold(state, [event])
             self._follow_loss(event, state)
             self._follow_root(event, after.roots.get(event.root_uid))
             self._follow_pods(event, after.roots.get(event.root_uid))

@@ -48,6 +48,24 @@ def test_every_sample_is_of_a_known_fact():
     assert found == known
 
 
+def test_the_state_table_has_each_fact_once():
+    """extender/README.md: one row per fact, none missing, none twice."""
+    text = (ROOT / "extender/README.md").read_text()
+    rows = text.partition("| fact | condition |")[2].partition("\n\n")[0]
+    found = re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE)
+    assert sorted(found) == sorted(fact.__name__ for fact in get_args(AnyFact))
+
+
+@pytest.mark.parametrize("name", ["extender/__init__.py", "extender/README.md"])
+def test_the_modules_that_are_named_exist(name):
+    """Every `folder/module.py` in the map of the house is a file."""
+    paths = re.findall(
+        r"`((?:core|service|store|cluster|http|cli)/[\w/]+\.py)`", (ROOT / name).read_text()
+    )
+    assert paths
+    assert [path for path in paths if not (ROOT / "extender" / path).is_file()] == []
+
+
 @pytest.mark.parametrize(
     "path", [m for m in MODULES if m.parent.name != "cli"], ids=_name
 )  # fmt: skip

@@ -141,12 +141,13 @@ def show_tree(player: Player, gang: dict) -> None:
     groups = player.view.groups
     namespace, _, name = gang["gang"].partition("/")
     where = {m["pod"]: m["node"] for m in gang["members"]}
+    domains = {group["name"]: group["domain"] for group in gang["groups"]}
 
     def label(group) -> str:
         need = "any" if group.basic else f"at least {group.minimum}"
         unit = "pod" if group.key.kind == "PodGroup" else "group"
         unit += "" if group.minimum == 1 else "s"
-        domain = gang["domains"].get(group.key.name, {})
+        domain = domains.get(group.key.name, {})
         place = ", ".join(f"{k.rpartition('/')[2]} [green]{v}[/green]" for k, v in domain.items())
         return f"[bold]{group.key.name}[/bold] ({need} {unit})" + (f"  {place}" if place else "")
 
@@ -175,7 +176,7 @@ def show_tree(player: Player, gang: dict) -> None:
     tree = Tree(label(root) if root.key.kind == "CompositePodGroup" else f"[bold]{name}[/bold]")
     add(tree, root)
     out.print(tree)
-    state = f"{gang['phase']}: {gang['bound']} bound, {gang['reserved']} reserved"
+    state = f"{gang['state']}: {gang['bound']} bound, {gang['reserved']} reserved"
     out.print(state + (f"; the rest waits: {gang['reasons'][0]}" if gang["reasons"] else ""))
 
 
@@ -198,7 +199,7 @@ async def play(service: Service) -> None:
     await player.run_until_idle()
     gang = service.get("/v1/gangs/default/serve")
     show_tree(player, gang)
-    if gang["phase"] != "satisfied" or gang["bound"] < 8:
+    if gang["state"] != "satisfied" or gang["bound"] < 8:
         raise SystemExit(f"serve should be satisfied with at least 8 pods bound, got {gang}")
 
     heading(
@@ -236,7 +237,7 @@ async def play(service: Service) -> None:
     await player.run_until_idle()
     gang = service.get("/v1/gangs/default/train")
     show_tree(player, gang)
-    if gang["phase"] != "satisfied" or gang["bound"] != len(mine):
+    if gang["state"] != "satisfied" or gang["bound"] != len(mine):
         raise SystemExit(f"train should be bound as a whole, got {gang}")
     await player.close()
 

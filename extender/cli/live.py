@@ -12,6 +12,7 @@ import typer
 from extender import settings as settings_module
 from extender.cli.output import Output, complain, print_table, print_value
 from extender.core.errors import BadInput
+from extender.service.stateview import GangAt
 
 T = TypeVar("T")
 Server = Annotated[str | None, typer.Option(help="URL of the service; else GANG_EXTENDER_SERVER.")]
@@ -84,21 +85,19 @@ def gangs(
     output: Form = Output.table,
 ) -> None:
     """List the gangs that the service knows, with their state."""
-    from extender.http.gangs import GangLine
-
     query = f"?namespace={namespace}" if namespace else ""
-    lines = ask_service(server, f"/v1/gangs{query}", list[GangLine])
+    lines = ask_service(server, f"/v1/gangs{query}", list[GangAt])
     if output is not Output.table:
         print_value(lines, output)
         return
     print_table(
-        ("gang", "kind", "priority", "phase", "reserved", "bound", "why"),
+        ("gang", "kind", "priority", "state", "reserved", "bound", "why"),
         (
             (
                 line.gang,
                 line.kind,
                 str(line.priority),
-                line.phase,
+                line.state,
                 str(line.reserved),
                 str(line.bound),
                 line.reasons[0] if line.reasons else "",
@@ -116,15 +115,14 @@ def explain(
     output: Form = Output.table,
 ) -> None:
     """Tell where a gang stands: its members, or why it waits."""
-    from extender.http.gangs import GangLine
-
-    line = ask_service(server, f"/v1/gangs/{root_path(gang, namespace)}", GangLine)
+    line = ask_service(server, f"/v1/gangs/{root_path(gang, namespace)}", GangAt)
     if output is not Output.table:
         print_value(line, output)
         return
-    print(f"{line.kind} {line.gang}: {line.phase}, {line.bound} bound, {line.reserved} reserved")
-    for group, domain in sorted(line.domains.items()):
-        print(f"  {group} in " + ", ".join(f"{k}={v}" for k, v in domain.items()))
+    print(f"{line.kind} {line.gang}: {line.state}, {line.bound} bound, {line.reserved} reserved")
+    for group in sorted(line.groups, key=lambda group: group.name):
+        if group.domain:
+            print(f"  {group.name} in " + ", ".join(f"{k}={v}" for k, v in group.domain.items()))
     _reasons(line.reasons)
     print_table(
         ("pod", "group", "node", "state"),

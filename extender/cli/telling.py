@@ -28,7 +28,7 @@ def _decided(decision: Decision) -> Iterator[str]:
         yield (
             f"input {asked.digest[:12]}: {asked.waiting} waiting and {asked.bound} bound members of "
             f"{asked.groups} groups, {asked.nodes} nodes, {asked.vetoes} vetoes, {asked.rules} rules "
-            f"between pods, {asked.evictable} units that could be evicted"
+            f"between pods, {asked.evictable} units ({asked.evictable_pods} pods) that could be evicted"
         )
     else:
         yield f"input {asked.digest[:12]}: not stored any more"

@@ -24,6 +24,7 @@ from extender.cluster import api, parse
 from extender.cluster.client import Answered, ApiServer, Request
 from extender.core.errors import BadInput, ClusterUnavailable
 from extender.service.ports import Clock
+from extender.telemetry import METRICS
 
 logger = logging.getLogger(__name__)
 
@@ -112,8 +113,6 @@ class Informer:
         """
         self.resource = resource
         self.synced = False
-        self.lists = 0  # completed; the first included
-        self.unreadable = 0  # objects that were left out
         self.trouble = "not listed yet"  # last thing that went wrong
         self._server = server
         self._sink = sink
@@ -205,7 +204,7 @@ class Informer:
         self._version = version
         self._hear()
         self.synced = True
-        self.lists += 1
+        METRICS.informer_lists.labels(self.resource.label).inc()
         self.trouble = ""
         self._applied()
         logger.info(
@@ -337,7 +336,7 @@ class Informer:
         self._version = version
 
     def _left_out(self, problem: BadInput) -> None:
-        self.unreadable += 1
+        METRICS.objects_unreadable.labels(self.resource.label).inc()
         logger.error(
             "object cannot be read and is left out",
             extra={"resource": self.resource.label, "why": str(problem)},

@@ -186,20 +186,6 @@ class KubernetesCluster:
         return self._world.view.revision
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        """Say what is odd about the objects as they are now."""
-        return self._world.warnings
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Give what telemetry wants: lists per resource, and what was left out or dropped."""
-        counts = {f"lists:{i.resource.label}": i.lists for i in self._informers.values()}
-        counts["unreadable"] = sum(i.unreadable for i in self._informers.values())
-        counts["events_dropped"] = self._notices.dropped
-        counts["events_failed"] = self._notices.failed
-        return counts
-
-    @property
     def control_plane(self) -> Self:
         """Give what tells of kube-apiserver and kube-scheduler themselves."""
         return self

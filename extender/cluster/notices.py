@@ -17,6 +17,7 @@ from extender.cluster.client import MERGE_PATCH, Answered, ApiServer, Request
 from extender.cluster.statuses import rfc3339
 from extender.core.errors import ClusterUnavailable
 from extender.service.ports import Clock, Notice
+from extender.telemetry import METRICS
 
 logger = logging.getLogger(__name__)
 
@@ -65,8 +66,6 @@ class Notices:
         self._said: OrderedDict[Notice, _Said] = OrderedDict()
         self._objects: OrderedDict[str, _Bucket] = OrderedDict()
         self._all = _Bucket(BURST_ALL, clock.monotonic_ms())
-        self.dropped = 0
-        self.failed = 0
 
     async def say(self, notice: Notice, api_version: str, related_version: str = "") -> None:
         """Write an Event, count it in an older one, or drop it. Never raises for the cluster.
@@ -85,7 +84,7 @@ class Notices:
         try:
             await self._server.call(request)
         except (ClusterUnavailable, Answered) as problem:
-            self.failed += 1
+            METRICS.events_failed.inc()
             self._said.pop(notice, None)
             logger.warning(
                 "Event not written",
@@ -119,7 +118,7 @@ class Notices:
         if not bucket.take(now_ms, BURST_ONE, REFILL_ONE_MS) or not self._all.take(
             now_ms, BURST_ALL, REFILL_ALL_MS
         ):
-            self.dropped += 1
+            METRICS.events_dropped.inc()
             return None
         name = f"{notice.name[:200].rstrip('-.')}.{self._clock.new_id()}"
         self._said[notice] = _Said(name, 1, now_ms, now_ms)

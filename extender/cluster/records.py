@@ -36,12 +36,14 @@ from typing import Final
 
 import msgspec
 
-from extender.core.errors import ClusterUnavailable
+from extender.core.errors import BadInput, ClusterUnavailable
 from extender.service.ports import Condition
 
 logger = logging.getLogger(__name__)
 
 FILE: Final = "cluster.jsonl"
+READ_BYTES: Final = 1 << 20  # read at once; more for a line that does not fit
+LINE_MAX_BYTES: Final = 32 << 20  # as of a watch: an object is at most 1.5 MiB in etcd
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -140,12 +142,24 @@ class Records:
             self._file = -1
 
     def unread(self) -> Iterator[Record]:
-        """Give the whole lines that were not given before, whoever wrote them."""
+        """Give the whole lines that were not given before, of all writers.
+
+        Raises:
+            BadInput: A line is longer than `LINE_MAX_BYTES`, so that nothing behind it can be read.
+        """
+        size = READ_BYTES
         while True:
-            body = os.pread(self._file, 1 << 20, self._read_up_to)
+            body = os.pread(self._file, size, self._read_up_to)
             whole = body.rfind(b"\n") + 1
+            if not whole and len(body) < size:
+                return  # the end of the file; of a line that is being written the rest comes later
             if not whole:
-                return
+                if size >= LINE_MAX_BYTES:
+                    limit = f"{LINE_MAX_BYTES >> 20} MiB"
+                    raise BadInput(f"{self._path}: line {self._line + 1} is longer than {limit}")
+                size = min(2 * size, LINE_MAX_BYTES)
+                continue
+            size = READ_BYTES
             self._read_up_to += whole
             for line in body[: whole - 1].split(b"\n"):
                 self._line += 1

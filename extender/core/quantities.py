@@ -89,30 +89,6 @@ def nanos(written: Written) -> int:
     return _read(written if isinstance(written, str) else repr(written))
 
 
-def millicores(written: Written) -> int:
-    """Read a quantity of CPU in thousandths of a core, rounded away from zero, within int64.
-
-    Raises:
-        BadQuantity: It is not a quantity.
-
-    >>> millicores("1.5"), millicores("100m"), millicores("1u"), millicores(2)
-    (1500, 100, 1, 2000)
-    """
-    return rounded(CPU, nanos(written))
-
-
-def units(written: Written) -> int:
-    """Read a quantity in whole units (bytes, devices, pods), rounded away from zero, within int64.
-
-    Raises:
-        BadQuantity: It is not a quantity.
-
-    >>> units("1Gi"), units("1500m"), units("12e3")
-    (1073741824, 2, 12000)
-    """
-    return rounded("", nanos(written))
-
-
 def rounded(resource: str, amount: int) -> int:
     """Give an amount in nano-units in what the planner counts `resource` in, within int64."""
     whole = _up(amount, MILLI if resource == CPU else NANO)

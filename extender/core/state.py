@@ -1,4 +1,4 @@
-"""Reservation state: the fold of the log. Only `Folding` changes it; `evolve` is one step, `fold` many.
+"""Reservation state: the fold of the log. Only `Folding` changes it; `fold` applies events.
 
 The state is persistent (immutable maps that share structure), so the acknowledged and the speculative
 state stand side by side at no cost and a failed append is undone by dropping a reference.
@@ -168,12 +168,11 @@ class ReservationState(msgspec.Struct, frozen=True, kw_only=True):
     vetoes: Map[VetoKey, VetoState] = Map()
     preemptions: Map[RootUid, Preemption] = Map()  # by the UID of the preemptor
     claimed_on: Map[NodeName, tuple[RootUid, ...]] = Map()  # preemptors that hold room there
+    # What preemptors had evicted and when, in microseconds, by Kind/namespace/name of the unit (no thrash).
     took: Map[RootUid, Map[str, int]] = Map()
-    """What preemptors had evicted and when, in microseconds, by Kind/namespace/name of the unit (no thrash)."""
     vacant_on: Map[NodeName, Map[PodUid, Vacancy]] = Map()
-    truncated_epoch: Epoch = Epoch(
-        0
-    )  # of the newest HistoryTruncated: what is older was compared then
+    # Of the newest HistoryTruncated: what is older was compared then.
+    truncated_epoch: Epoch = Epoch(0)
     features: FeaturesFound | None = None  # what was found last
 
 
@@ -185,15 +184,6 @@ def fold(state: ReservationState, events: Iterable[Event]) -> ReservationState:
     folding = Folding(state)
     folding.apply(events)
     return folding.close()
-
-
-def evolve(state: ReservationState, event: Event) -> ReservationState:
-    """Apply one event.
-
-    Raises:
-        CorruptLog: The event does not continue the log or its stream.
-    """
-    return fold(state, (event,))
 
 
 class _Root(msgspec.Struct, eq=False):

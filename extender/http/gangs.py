@@ -2,86 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 from aiohttp import web
+from immutables import Map
 
 from extender.core.errors import NotFound
+from extender.core.ids import RootUid
 from extender.core.state import RootState
 from extender.http.answers import answer, listed
-from extender.http.openapi import GANG_NAME, NAME, NAMESPACE, Operation, Parameter
+from extender.http.openapi import GANG_NAME, NAME, NAMESPACE, TEXT, Operation, Parameter
 from extender.http.questions import gang_named, known, name_in
-from extender.service.audit import FactLine, line_of, rfc3339
+from extender.service.audit import FactLine, line_of
 from extender.service.decisions import Decision, decision_of
 from extender.service.leading import Leader
+from extender.service.picturing import gang_at
 from extender.service.ports import AuditReader, DecisionInputs, EventFilter
-
-
-class MemberLine(msgspec.Struct):
-    """A member that holds room."""
-
-    pod: str
-    group: str
-    node: str
-    state: str  # reserved | bound
-    extra: bool = False
-
-
-class GangLine(msgspec.Struct):
-    """A root as it is now."""
-
-    gang: str
-    uid: str
-    kind: str
-    priority: int
-    phase: str
-    reserved: int
-    bound: int
-    outcome: str
-    reasons: tuple[str, ...]
-    since: str  # when it was observed
-    domains: dict[str, dict[str, str]] = {}
-    members: list[MemberLine] = []
-
-
-def gang_line(root: RootState, *, whole: bool) -> GangLine:
-    """Give the outside form of a root; with members when `whole`."""
-    members = [
-        MemberLine(pod=r.pod, group=r.group, node=r.node, state="reserved", extra=r.extra)
-        for r in root.held.values()
-    ] + [
-        MemberLine(pod=m.pod, group=m.group, node=m.node, state="bound")
-        for m in root.bound.values()
-    ]
-    return GangLine(
-        gang=root.root,
-        uid=root.uid,
-        kind=root.kind,
-        priority=root.priority,
-        phase=root.phase,
-        reserved=len(root.held),
-        bound=len(root.bound),
-        outcome=root.answer.outcome if root.answer is not None else "",
-        reasons=root.answer.reasons if root.answer is not None else (),
-        since=rfc3339(root.observed_us),
-        domains={g.name: g.domain for g in root.groups if g.domain},
-        members=sorted(members, key=lambda m: m.pod) if whole else [],
-    )
+from extender.service.stateview import GangAt
 
 
 class Explanation(msgspec.Struct):
     """Where a gang stands, and the last answer of the planner with what it rested on."""
 
-    gang: GangLine
+    gang: GangAt
     fact: FactLine | None = None
     decision: Decision | None = None
 
 
-GANG = (NAMESPACE, GANG_NAME)
+GANG = (
+    NAMESPACE,
+    GANG_NAME,
+    Parameter(
+        name="uid",
+        about="Only the root group with this UID; without it the one observed last, where several have the name",
+        schema=TEXT,
+    ),
+)
 OPERATIONS = (
     Operation(
         path="/v1/gangs",
-        about="Root groups as they are now, by name; on a replica that does not lead, as far as it has followed the log",
-        answer=list[GangLine],
+        about="Root groups as they are now, by name, without their members; on a replica that does not lead, as far as it has followed the log",
+        answer=list[GangAt],
         parameters=(Parameter(name="namespace", about="Only this one", schema=NAME),),
         problems=(400,),
         tagged=True,
@@ -89,7 +51,7 @@ OPERATIONS = (
     Operation(
         path="/v1/gangs/{namespace}/{name}",
         about="One root group with its members, as it is now",
-        answer=GangLine,
+        answer=GangAt,
         parameters=GANG,
         problems=(400, 404),
         tagged=True,
@@ -113,6 +75,8 @@ class GangsApi:
         self._reader = reader
         self._inputs = inputs
         self._leader = leader
+        self._index: dict[str, list[RootState]] = {}
+        self._indexed: Map[RootUid, RootState] | None = None  # what `_index` was made of
 
     def routes(self) -> list[web.RouteDef]:
         """Name the resources."""
@@ -131,34 +95,53 @@ class GangsApi:
             for root in state.roots.values()
             if not namespace or root.root.startswith(f"{namespace}/")
         ]
-        roots.sort(key=lambda root: root.root)
-        pieces = await listed(gang_line(root, whole=False) for root in roots)
+        roots.sort(key=lambda root: (root.root, root.uid))
+        pieces = await listed(gang_at(root, with_members=False) for root in roots)
         return await answer(request, pieces, state.position)
 
     async def gang(self, request: web.Request) -> web.StreamResponse:
         """Give one root with its members."""
-        known(request, ())
         position = self._leader.acknowledged.position
-        line = gang_line(self._root(request), whole=True)
-        return await answer(request, [msgspec.json.encode(line)], position)
+        body = msgspec.json.encode(gang_at(self._root(request)))
+        return await answer(request, [body], position)
 
     def _root(self, request: web.Request) -> RootState:
-        name = gang_named(request)
-        for root in self._leader.acknowledged.roots.values():
-            if root.root == name:
-                return root
-        raise NotFound(
-            f"gang {name}: no such root group now; GET /v1/gangs/{name}/history tells of the past"
-        )
+        """Find the root that is asked for; of several with one name the one observed last."""
+        name, uid = gang_named(request), known(request, {"uid"}).get("uid")
+        roots = self._of_name().get(name, [])
+        if not roots:
+            raise NotFound(
+                f"gang {name}: no such root group now; GET /v1/gangs/{name}/history tells of the past"
+            )
+        found = [root for root in roots if uid in (None, root.uid)]
+        if not found:
+            uids = ", ".join(root.uid for root in roots)
+            raise NotFound(f"gang {name}: the root groups of this name now have UID {uids}")
+        return max(found, key=lambda root: (root.observed_us, root.uid))
+
+    def _of_name(self) -> Mapping[str, list[RootState]]:
+        """Give the roots by name; found anew when they have changed.
+
+        A name may have several: a PodGroup and a CompositePodGroup, or one that was made again and whose
+        predecessor has not ended yet.
+        """
+        roots = self._leader.acknowledged.roots
+        if roots is not self._indexed:
+            self._index = {}
+            for root in roots.values():
+                self._index.setdefault(root.root, []).append(root)
+            self._indexed = roots
+        return self._index
 
     async def explain(self, request: web.Request) -> web.StreamResponse:
         """Give one root with the newest answer about it."""
-        known(request, ())
         root = self._root(request)
         found = await self._reader.page(
             EventFilter(root_uid=root.uid, types=ANSWERS, newest_first=True, limit=1)
         )
-        told = Explanation(gang=gang_line(root, whole=True))
-        for event in found.events:
-            told.fact, told.decision = line_of(event), await decision_of(event, self._inputs)
-        return await answer(request, [msgspec.json.encode(told)], found.head)
+        explained = Explanation(gang=gang_at(root))
+        if found.events:
+            (event,) = found.events
+            explained.fact = line_of(event)
+            explained.decision = await decision_of(event, self._inputs)
+        return await answer(request, [msgspec.json.encode(explained)], found.head)

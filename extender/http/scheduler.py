@@ -103,7 +103,12 @@ class SchedulerVerbs:
 
     def _read_args(self, body: bytes) -> tuple[wire.ExtenderArgs, Pod, list[NodeName]]:
         args = wire.decode_args(body)
-        return args, self._read_pod(bytes(args.pod)), wire.offered_names(args)
+        return args, self._pod(args.pod), wire.offered_names(args)
+
+    def _pod(self, body: msgspec.Raw) -> Pod:
+        """Give the pod of a call as the informers know it; only an unknown one is read from the call."""
+        known = self._scheduling.known_pod(wire.uid_of(body))
+        return known if known is not None else self._read_pod(bytes(body))
 
     async def preempt(self, request: web.Request) -> web.Response:
         """Answer /preempt: see `core/decisions/victims`."""
@@ -113,7 +118,7 @@ class SchedulerVerbs:
         body = await request.read()
         try:
             args = wire.decode_preemption(body)
-            pod = self._read_pod(bytes(args.pod))
+            pod = self._pod(args.pod)
         except UNDECODABLE as error:
             return _bad("preempt", error)
         candidates = _candidates(args)

@@ -135,6 +135,7 @@ _binding = msgspec.json.Decoder(ExtenderBindingArgs)
 _preemption = msgspec.json.Decoder(ExtenderPreemptionArgs)
 _preemption_result = msgspec.json.Decoder(ExtenderPreemptionResult)
 _node = msgspec.json.Decoder(_NodeName)
+_uid_only = msgspec.json.Decoder(_VictimPod)
 _encoder = msgspec.json.Encoder()
 
 
@@ -145,6 +146,17 @@ def decode_args(body: bytes) -> ExtenderArgs:
         msgspec.MsgspecError: Not such a request.
     """
     return _args.decode(body)
+
+
+def uid_of(pod: msgspec.Raw) -> PodUid:
+    """Give the UID of the pod of a call and read nothing else of it; empty where that cannot be read.
+
+    The caller then reads the whole pod, which names what is wrong with it.
+    """
+    try:
+        return _uid_only.decode(pod).metadata.uid
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return PodUid("")
 
 
 def decode_binding(body: bytes) -> ExtenderBindingArgs:

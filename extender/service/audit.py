@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
@@ -38,7 +37,6 @@ from extender.core.events import (
 )
 from extender.core.features import losses
 from extender.core.ids import Position, RootUid
-from extender.service.ports import AuditReader, EventFilter
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 -- UTC, without saying so
 _TWO = tuple(f"{number:02}" for number in range(60))
@@ -233,14 +231,3 @@ def _features(fact: FeaturesFound) -> str:
         f"kube-apiserver serves {served} and drops {lost}; "
         f"group scheduling of kube-scheduler itself: {fact.native}"
     )
-
-
-class Audit:
-    """Answers questions."""
-
-    def __init__(self, reader: AuditReader) -> None:
-        self.reader = reader
-
-    async def events(self, wanted: EventFilter) -> Sequence[FactLine]:
-        """Give facts that match."""
-        return [line_of(event) for event in await self.reader.events(wanted)]

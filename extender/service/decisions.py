@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from extender.core.decisions import node_offers
 from extender.core.errors import CorruptLog
 from extender.core.events import (
-    AnyFact,
     ConflictRecord,
     Event,
     GangAdmitted,
@@ -14,12 +14,12 @@ from extender.core.events import (
     GangRefused,
     PreemptionPlanned,
 )
-from extender.core.planner.placement import PlanGroup, PlanRequest
+from extender.core.planner import canonical
+from extender.core.planner.canonical import InputSummary
 from extender.service.pacing import Pace
 from extender.service.ports import DecisionInput, DecisionInputs
 from extender.service.preemptions import AlternativeLine
 
-DECIDING = (GangAdmitted, GangExtended, GangRefused, PreemptionPlanned)
 DecidingFact = GangAdmitted | GangExtended | GangRefused | PreemptionPlanned
 
 
@@ -35,6 +35,7 @@ class InputLine(msgspec.Struct, frozen=True, kw_only=True):
     vetoes: int = 0  # nodes that kube-scheduler had refused
     rules: int = 0  # rules between pods that mattered
     evictable: int = 0  # disruption units of lower priority
+    evictable_pods: int = 0  # pods of these units
     budget: int = 0  # search nodes
 
 
@@ -52,11 +53,6 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     alternatives: tuple[AlternativeLine, ...] = ()  # sets of victims that were not taken
 
 
-def is_decision(fact: AnyFact) -> bool:
-    """Say whether a fact is a decision of the planner."""
-    return isinstance(fact, DECIDING) and bool(fact.input_digest)
-
-
 async def decision_of(event: Event, inputs: DecisionInputs) -> Decision | None:
     """Tell a decision; None where the fact is none.
 
@@ -70,7 +66,7 @@ async def decision_of(event: Event, inputs: DecisionInputs) -> Decision | None:
     stored = await inputs.load(fact.input_digest)
     asked = InputLine(digest=fact.input_digest, stored=False)
     if stored is not None:
-        asked = await _asked(fact.input_digest, stored)
+        asked = await _counted(fact, stored)
     alternatives: tuple[AlternativeLine, ...] = ()
     if isinstance(fact, PreemptionPlanned):
         alternatives = tuple(
@@ -90,30 +86,19 @@ async def decision_of(event: Event, inputs: DecisionInputs) -> Decision | None:
     )
 
 
-async def _asked(digest: str, stored: DecisionInput) -> InputLine:
-    """Count what is in an input; the rows of the nodes are counted without being read."""
-    pace, nodes = Pace(), 0
+async def _counted(fact: DecidingFact, stored: DecisionInput) -> InputLine:
+    """Count what is in an input, in slices of time."""
+    of_verb = isinstance(fact, PreemptionPlanned) and fact.kind == "Pod"
+    codec = node_offers if of_verb else canonical
+    steps = codec.summarize(stored.head, stored.parts)
+    pace = Pace()
     try:
-        head = msgspec.json.decode(stored.head, type=PlanRequest)
-        for part in stored.parts[: len(stored.parts) // 2]:  # the halves name the same nodes
-            nodes += len(msgspec.json.decode(part, type=list[msgspec.Raw]))
+        while True:
+            next(steps)
             await pace.breath()
-    except msgspec.MsgspecError as error:
-        raise CorruptLog(f"input {digest}: cannot be read: {error}") from error
-    groups = list(_groups(head.root))
-    return InputLine(
-        digest=digest,
-        stored=True,
-        nodes=nodes,
-        groups=len(groups),
-        waiting=sum(len(group.members) for group in groups),
-        bound=sum(len(group.bound) for group in groups),
-        vetoes=len(head.vetoes),
-        rules=len(head.rules),
-        evictable=len(head.evictable.units) if head.evictable is not None else 0,
-        budget=head.budget,
-    )
-
-
-def _groups(group: PlanGroup) -> list[PlanGroup]:
-    return [group, *(below for child in group.groups for below in _groups(child))]
+    except StopIteration as end:
+        summary: InputSummary = end.value
+    except (msgspec.MsgspecError, ValueError) as error:
+        msg = f"input {fact.input_digest}: cannot be read: {error}"
+        raise CorruptLog(msg) from error
+    return InputLine(digest=fact.input_digest, stored=True, **msgspec.structs.asdict(summary))

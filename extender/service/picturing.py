@@ -132,8 +132,8 @@ def topology_of(
     return found
 
 
-def gang_at(root: RootState) -> GangAt:
-    """Give the outside form of a root."""
+def gang_at(root: RootState, *, with_members: bool = True) -> GangAt:
+    """Give the outside form of a root, the only one; a list may leave the members out."""
     answer = root.answer
     return GangAt(
         gang=root.root,
@@ -151,7 +151,7 @@ def gang_at(root: RootState) -> GangAt:
         admitted=rfc3339(root.admitted_us) if root.admitted_us else "",
         plan=root.plan or "",
         groups=_groups(root),
-        members=_members(root),
+        members=_members(root) if with_members else [],
     )
 
 

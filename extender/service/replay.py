@@ -16,7 +16,6 @@ from collections.abc import (
     Callable,
     Iterable,
     Iterator,
-    Mapping,
     Sequence,
 )
 from contextlib import contextmanager
@@ -48,7 +47,7 @@ Page = Sequence[Event]
 
 # Both change with the meaning or shape of the state; older checkpoints are then passed over.
 CODEC = "state-10"  # to start from: whole
-PAST = "past-10"  # to look back from: a state as `lean` leaves it
+PAST = "past-10"  # to look back from: a state to be looked at only
 
 BULK_EVENTS = 20_000  # from here on it pays to unpack the whole state before a fold
 
@@ -105,7 +104,7 @@ def encode_state(state: ReservationState) -> bytes:
 
 
 def encode_past(state: ReservationState) -> bytes:
-    """Write a state down, without the versions of streams that have ended; see `lean`."""
+    """Write a state down to look back from: without the versions of streams that have ended, and without indexes."""
     versions = state.versions
     saved = _Saved(
         state.position,
@@ -149,16 +148,6 @@ _ENCODER = Encoder(enc_hook=_plain)
 def _unzipped(body: bytes) -> bytes:
     size = 6 * len(body)  # about what comes out: growing to it copies megabytes
     return zlib.decompress(body, bufsize=size)
-
-
-def lean(state: ReservationState) -> ReservationState:
-    """Leave out what nobody needs who looks back.
-
-    That is the versions of streams that have ended, of which there are ever more, the indexes of members, and that
-    the maps of a root can be gone on from.
-    """
-    roots = {uid: _with_maps(dict, root) for uid, root in state.roots.items()}
-    return msgspec.structs.replace(living(state), roots=Map(roots), held_on=Map(), root_of=Map())
 
 
 def living(state: ReservationState) -> ReservationState:
@@ -272,7 +261,7 @@ def _rebuilt(saved: _Saved, ended: dict[RootUid, int] | None) -> ReservationStat
 
     Args:
         saved: What was read.
-        ended: Versions of streams that have ended; None: the state is to be `lean`.
+        ended: Versions of streams that have ended; None: the state is to be looked at only, without indexes and with plain maps.
     """
     roots = {root.uid: root for root in saved.roots}
     versions = (ended or {}) | saved.versions
@@ -280,7 +269,7 @@ def _rebuilt(saved: _Saved, ended: dict[RootUid, int] | None) -> ReservationStat
         uid: version for uid, version in zip(roots, saved.of_roots, strict=True) if version
     }
     if ended is not None:
-        roots = {uid: _with_maps(Map, root) for uid, root in roots.items()}
+        roots = {uid: _with_maps(root) for uid, root in roots.items()}
     held_on, root_of = _indexes(roots.values()) if ended is not None else (_NONE, _NONE)
     preemptions = Map({p.root_uid: _preemption(p) for p in saved.preemptions})
     return ReservationState(
@@ -301,13 +290,11 @@ def _rebuilt(saved: _Saved, ended: dict[RootUid, int] | None) -> ReservationStat
     )
 
 
-def _with_maps(
-    kind: Callable[[Mapping[Any, Any]], Mapping[Any, Any]], root: RootState
-) -> RootState:
-    """Give a root with maps of a kind: `Map` for a state to go on from, `dict` for one to be looked at only."""
+def _with_maps(root: RootState) -> RootState:
+    """Give a root with maps to go on from."""
     return msgspec.structs.replace(
-        root, held=kind(root.held), bound=kind(root.bound), away=kind(root.away), vacant=kind(root.vacant),
-        tried=kind(root.tried), topology=kind(root.topology),
+        root, held=Map(root.held), bound=Map(root.bound), away=Map(root.away), vacant=Map(root.vacant),
+        tried=Map(root.tried), topology=Map(root.topology),
     )  # fmt: skip
 
 
@@ -340,7 +327,7 @@ async def load_living(
 async def load_past(
     event_log: EventLog, checkpoints: Checkpoints, *, until: Position
 ) -> ReservationState:
-    """Fold the log up to a position, to be looked at only: what it gives is `lean`, or has more versions.
+    """Fold the log up to a position, to be looked at only: without indexes, with plain maps, and not with all versions.
 
     Raises: as `load_state`.
     """
@@ -380,7 +367,7 @@ async def fold_from(
         event_log: To read.
         until: Position of the last event.
         knows_ended: The state has the versions of streams that have ended; see `living`.
-        past: The state is to be looked at only; see `lean`.
+        past: The state is to be looked at only; see `Folding`.
 
     Raises: as `load_state`.
     """

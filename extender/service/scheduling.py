@@ -42,7 +42,7 @@ from extender.core.errors import (
 )
 from extender.core.events import Draft
 from extender.core.features import worth_saying
-from extender.core.ids import NodeName, PlanId, RootUid
+from extender.core.ids import NodeName, PlanId, PodUid, RootUid
 from extender.core.pods import Pod
 from extender.service.admission import Admission
 from extender.service.barriers import Barriers, BindCall
@@ -145,6 +145,10 @@ class Scheduling:
             if not check.ok:
                 msg = f"cannot answer now: {check.name}: {check.reason}"
                 raise CannotAnswer(msg)
+
+    def known_pod(self, uid: PodUid) -> Pod | None:
+        """Give a pod as the informers show it, None where they do not."""
+        return self._cluster.view().pods.get(uid)
 
     def filter(self, pod: Pod, offered: Sequence[NodeName]) -> FilterDecision:
         """Answer /filter from memory.

@@ -1,6 +1,7 @@
 """Shapes of a state in outside form, and of the difference between two of them.
 
-They are those of `GET /v1/state` and `gang-extender state -o json`, and stay as they are; fields may be added.
+They are those of `GET /v1/state`, `GET /v1/gangs` and `gang-extender state -o json`, and stay as they are; fields may
+be added.
 `picturing` fills them.
 """
 

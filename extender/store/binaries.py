@@ -64,8 +64,9 @@ def find_binaries(*, told: Path | None = None, major: int | None = None) -> Bina
     if found:
         have = ", ".join(f"{binaries.major} in {binaries.folder}" for binaries in found)
         raise BadInput(
-            f"the data directory was made by PostgreSQL {major}, here is {have}; "
-            f"install PostgreSQL {major}, or export the log with it and import it into a new data directory"
+            f"the data directory was made by PostgreSQL {major}, here is {have}; install PostgreSQL {major} and name "
+            f"its programs in GANG_EXTENDER_PG_BIN; to change the version, serve with {major}, pg_dump the database and "
+            "pg_restore it into a server of yours (deploy/README.md, From the embedded server to another)"
         )
     if told is not None:
         raise BadInput(f"{told} has no postgres and initdb of version {MAJOR_MIN} or later")

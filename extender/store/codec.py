@@ -59,11 +59,6 @@ def encode_fact(fact: AnyFact) -> bytes:
     return _ENCODER.encode(fact)
 
 
-def to_row(event: Event) -> Row:
-    """Encode an event; see `encode_event`."""
-    return encode_event(event)[0]
-
-
 def encode_event(event: Event) -> tuple[Row, bytes]:
     """Encode an event.
 

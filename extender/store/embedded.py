@@ -98,11 +98,6 @@ class EmbeddedPostgres:
         return f"postgresql://{SUPERUSER}@/{DATABASE}?host={quote(str(lodging.sockets), safe='')}"
 
     @property
-    def owns_server(self) -> bool:
-        """Tell whether the server is this process's child."""
-        return self._server is not None
-
-    @property
     def pid(self) -> int | None:
         """Give the process id of the server if this process owns it."""
         return None if self._server is None else self._server.pid

@@ -167,7 +167,7 @@ async def test_a_kill_between_any_two_facts_loses_nothing(service):
             )
             await play_until(
                 player,
-                lambda name=name: service.get(f"/v1/gangs/default/{name}")["phase"] == "satisfied",
+                lambda name=name: service.get(f"/v1/gangs/default/{name}")["state"] == "satisfied",
                 f"{name} satisfied after a kill {point}",
             )
             assert service.get(f"/v1/gangs/default/{name}")["bound"] == SIZE

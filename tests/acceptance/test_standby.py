@@ -288,7 +288,7 @@ async def complete(group, name):
         await play_until(
             player,
             lambda: (
-                group.get(f"/v1/gangs/default/{name}")["phase"] == "satisfied"
+                group.get(f"/v1/gangs/default/{name}")["state"] == "satisfied"
                 and not group.get(f"/v1/gangs/default/{name}")["reserved"]
             ),
             f"{name} bound",

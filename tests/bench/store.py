@@ -21,7 +21,7 @@ import uvloop
 
 from extender.core.events import Event
 from extender.core.ids import Epoch, Position, RootUid
-from extender.service.audit import Audit, parse_time
+from extender.service.audit import FactLine, line_of, parse_time
 from extender.service.clock import SystemClock
 from extender.service.drift import DriftWatch
 from extender.service.leading import Identity, Leader
@@ -366,9 +366,13 @@ async def questions(url: str, events: int, rounds: int) -> dict[str, tuple[float
     """Ask what auditors ask, as HTTP and command line do; the milliseconds of every time."""
     engine = create_reading_engine(url)
     reader = PostgresAuditReader(engine)
-    audit, inputs = Audit(reader), PostgresDecisionInputs(engine)
+    inputs = PostgresDecisionInputs(engine)
+
+    async def facts(one: EventFilter) -> list[FactLine]:
+        return [line_of(event) for event in await reader.events(one)]
+
     # by the history's own clock: what the restarts have added is of today
-    last = (await audit.events(EventFilter(after=Position(events - 1), limit=1)))[0]
+    last = (await facts(EventFilter(after=Position(events - 1), limit=1)))[0]
     until_us = parse_time(last.time, "end")
     minutes = {"since_us": until_us - 300_000_000, "until_us": until_us}
     half = Position(events // 2)
@@ -384,7 +388,7 @@ async def questions(url: str, events: int, rounds: int) -> dict[str, tuple[float
         ),
     }
     works: dict[str, Callable[[int], Awaitable[object]]] = {
-        what: lambda _, one=one: audit.events(one) for what, one in wanted.items()
+        what: lambda _, one=one: facts(one) for what, one in wanted.items()
     }
     works["whole history of a gang, by name"] = lambda n: history(
         reader, inputs, Asked(root=f"serve/model-{n:07}")

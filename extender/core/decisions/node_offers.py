@@ -7,14 +7,14 @@ offers, units and trees, each in the order of their names. Nothing here decides.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import TypeAlias
 
 import msgspec
 
 from extender.core.events import GroupRecord
 from extender.core.ids import NodeName, PodUid
-from extender.core.planner.canonical import Encoded, digest_of
+from extender.core.planner.canonical import Encoded, InputSummary, digest_of
 from extender.core.planner.cuts import cut
 
 
@@ -135,3 +135,27 @@ def decode(head: bytes, parts: Sequence[bytes]) -> NodeQuestion:
     return msgspec.structs.replace(
         _HEAD.decode(head), offers=tuple(offers), units=tuple(units), trees=tuple(trees)
     )
+
+
+def summarize(head: bytes, parts: Sequence[bytes]) -> Generator[None, None, InputSummary]:
+    """Count what is in an encoded question: the nodes offered, and the units of lower priority on them.
+
+    Yields after each part, as `canonical.summarize`, and returns the numbers.
+
+    Raises:
+        msgspec.ValidationError: A piece is not what it should be.
+    """
+    question = _HEAD.decode(head)
+    nodes = evictable = pods = 0
+    for part in map(_PART.decode, parts):
+        match part:
+            case _Offers():
+                nodes += len(part.rows)
+            case _Units():
+                lower = [unit for unit in part.rows if unit.priority < question.priority]
+                evictable += len(lower)
+                pods += sum(len(unit.pods) for unit in lower)
+            case _Trees():
+                pass
+        yield
+    return InputSummary(nodes=nodes, waiting=1, evictable=evictable, evictable_pods=pods)

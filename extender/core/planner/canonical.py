@@ -11,15 +11,15 @@ from __future__ import annotations
 import hashlib
 import itertools
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 
 import msgspec
 
 from extender.core.identity import same_objects
 from extender.core.ids import NodeName
 from extender.core.nodes import Taint
-from extender.core.planner.evictable_parts import from_parts, to_parts
-from extender.core.planner.placement import PlanNode, PlanRequest
+from extender.core.planner.evictable_parts import from_parts, to_parts, units_in
+from extender.core.planner.placement import PlanGroup, PlanNode, PlanRequest
 from extender.core.planner.units import Evictable
 from extender.core.pods import HostPort
 
@@ -56,10 +56,25 @@ class Encoded(msgspec.Struct, frozen=True, kw_only=True):
     digest: str  # SHA-256 of the whole, hex
 
 
+class InputSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in a stored input, in numbers."""
+
+    nodes: int
+    groups: int = 0  # of the tree
+    waiting: int = 0  # members that wanted a node
+    bound: int = 0  # members that had one
+    vetoes: int = 0  # nodes that kube-scheduler had refused
+    rules: int = 0  # rules between pods that mattered
+    evictable: int = 0  # disruption units of lower priority
+    evictable_pods: int = 0  # pods of these units
+    budget: int = 0  # search nodes
+
+
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 _HEAD = msgspec.json.Decoder(PlanRequest)
 _FIXED = msgspec.json.Decoder(list[Fixed])
 _ROOM = msgspec.json.Decoder(list[Room])
+_ROWS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def bucket_of(name: str) -> int:
@@ -218,3 +233,48 @@ def _rows(bucket: int, fixed: bytes, room: bytes) -> list[PlanNode]:
 def decode(head: bytes, parts: Sequence[bytes]) -> PlanRequest:
     """Decode a request on its own; see `Decoder.decode`."""
     return Decoder().decode(head, parts)
+
+
+def summarize(head: bytes, parts: Sequence[bytes]) -> Generator[None, None, InputSummary]:
+    """Count what is in an encoded request without putting it together.
+
+    A generator, because there are hundreds of parts: it yields after each of them, so that the caller can
+    let others have their turn, and returns the numbers.
+
+    Raises:
+        ValueError: Parts are missing.
+        msgspec.ValidationError: A piece is not what it should be.
+    """
+    if len(parts) < PARTS:
+        raise ValueError(f"{len(parts)} parts, at least {PARTS} expected")
+    request = _HEAD.decode(head)
+    nodes = 0
+    for part in parts[:BUCKETS]:  # the other half of a bucket names the same nodes
+        nodes += len(_ROWS.decode(part))
+        yield
+    source = request.evictable
+    pods: dict[object, int] = {}  # of each unit
+    for unit in (
+        source.units if source is not None else ()
+    ):  # the first inputs have them in the head
+        pods[unit.kind, unit.name, unit.uid] = len(unit.pods)
+    for part in parts[PARTS:]:
+        for unit_id, count in units_in(part):
+            pods[unit_id] = pods.get(unit_id, 0) + count
+        yield
+    groups = list(_groups(request.root))
+    return InputSummary(
+        nodes=nodes,
+        groups=len(groups),
+        waiting=sum(len(group.members) for group in groups),
+        bound=sum(len(group.bound) for group in groups),
+        vetoes=len(request.vetoes),
+        rules=len(request.rules),
+        evictable=len(pods),
+        evictable_pods=sum(pods.values()),
+        budget=request.budget,
+    )
+
+
+def _groups(group: PlanGroup) -> list[PlanGroup]:
+    return [group, *(below for child in group.groups for below in _groups(child))]

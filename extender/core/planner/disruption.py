@@ -68,7 +68,6 @@ class Tariff:
         running = [p.created_us for u in units if u.kind != "reservation" for p in u.pods]
         self._youngest = max(running, default=0)
         self.cascades = _cascades(request, units, fleet)
-        self._broken_alone: dict[int, int] = {}
 
     def age_s(self, unit: PlanUnit) -> int:
         """Give what is lost with a unit beyond what would be lost with the youngest pods."""

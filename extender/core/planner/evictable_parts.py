@@ -218,6 +218,20 @@ def from_parts(head: Evictable, parts: Iterable[bytes]) -> Evictable:
     )
 
 
+def units_in(part: bytes) -> list[tuple[tuple[str, str, str], int]]:
+    """Give the units in a part, by kind, name and UID, each with the number of its pods in this part.
+
+    Empty where the part is about something else. A unit may go on in the next part.
+
+    Raises:
+        msgspec.ValidationError: The part is none.
+    """
+    found = _DECODER.decode(part)
+    if not isinstance(found, Units):
+        return []
+    return [((row.kind, row.name, row.uid), len(row.pods)) for row in found.rows]
+
+
 def _unit_of(piece: tuple[UnitRow, tuple[PodShape, ...]]) -> tuple[str, str, str]:
     return piece[0].kind, piece[0].name, piece[0].uid
 

@@ -63,7 +63,7 @@ async def complaints(story: Story) -> list[str]:
             continue  # a veto is knowledge that no dump has
         if verdict.assignments:
             found.append(f"could be placed: {verdict}; the service says {gang}")
-        elif gang is None or gang["phase"] == "satisfied" or verdict.verdict == "placed":
+        elif gang is None or gang["state"] == "satisfied" or verdict.verdict == "placed":
             continue
         elif gang["outcome"] != verdict.verdict:
             found.append(f"another reason than {verdict}: {gang}")

@@ -134,7 +134,7 @@ async def test_our_definitions_vanish_and_come_back(definitions: None, story: St
 
             async def satisfied(name: str = name) -> bool:
                 line = await gang_of(story, name)
-                return line is not None and (line["phase"], line["bound"]) == ("satisfied", 2)
+                return line is not None and (line["state"], line["bound"]) == ("satisfied", 2)
 
             await story.until(satisfied)
             await story.until(lambda name=name: shows_scheduled(story, name))

@@ -10,7 +10,17 @@ import pytest
 from extender.cluster.client import ApiServer
 from extender.cluster.kubernetes import KubernetesCluster
 from extender.service.clock import SystemClock
+from extender.telemetry import METRICS
 from tests.integration.cluster.fake_api import FakeApi
+
+
+@pytest.fixture(autouse=True)
+def _from_zero() -> None:
+    """The counters of the adapter are those of the process: each test counts from zero."""
+    for counter in (METRICS.informer_lists, METRICS.objects_unreadable):
+        counter.clear()
+    for counter in (METRICS.events_failed, METRICS.events_dropped):
+        counter.reset()
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ import msgspec
 from aiohttp import web
 from kubernetes_asyncio.client import Configuration
 
+from extender.telemetry import METRICS
+
 Object = dict[str, Any]
 CORE = ("nodes", "pods", "persistentvolumes", "persistentvolumeclaims")
 KINDS = {
@@ -308,3 +310,9 @@ async def until(look: Callable[[], object], timeout_s: float = 10) -> None:
     while not look():
         assert time.monotonic() < deadline_s, "it never came"
         await asyncio.sleep(0.01)
+
+
+def counted(name: str, **labels: str) -> float:
+    """Give the value of a counter of the adapter."""
+    value = METRICS.registry.get_sample_value(f"gang_extender_{name}_total", labels)
+    return value or 0.0

@@ -16,7 +16,7 @@ from extender.core.errors import BadInput, BindRefused, ClusterUnavailable
 from extender.core.groups import leaf_key
 from extender.core.ids import NodeName, PlanId, PodUid
 from extender.service.ports import Binding, Condition, Notice, PodRef
-from tests.integration.cluster.fake_api import FakeApi, Fault, a_pod, a_pod_group, until
+from tests.integration.cluster.fake_api import FakeApi, Fault, a_pod, a_pod_group, counted, until
 
 POD = PodRef(namespace="default", name="p", uid=PodUid("uid-pods-p"))
 TO_N1 = Binding(pod=POD, node=NodeName("n1"), plan=PlanId("plan-1"))
@@ -469,7 +469,7 @@ async def test_a_storm_of_events_stays_small(there: KubernetesCluster, fake: Fak
     for number in range(200):
         await there.notice(notice(uid=f"uid-{number}"))
     assert 50 <= fake.count("POST", "/events") <= 60
-    assert there.counts["events_dropped"] >= 230
+    assert counted("k8s_events_dropped") >= 230
 
 
 async def test_an_event_that_cannot_be_written_harms_nobody(
@@ -478,6 +478,6 @@ async def test_an_event_that_cannot_be_written_harms_nobody(
     """Best effort: counted, not raised."""
     fake.faults.append(Fault(on("POST", "/events"), status=500))
     await there.notice(notice())
-    assert there.counts["events_failed"] == 1
+    assert counted("k8s_events_failed") == 1
     await there.notice(notice())
     assert fake.count("POST", "/events") == 2

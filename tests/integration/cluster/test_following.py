@@ -17,6 +17,7 @@ from tests.integration.cluster.fake_api import (
     a_node,
     a_pod,
     a_pod_group,
+    counted,
     until,
 )
 
@@ -32,7 +33,7 @@ def names(cluster: KubernetesCluster) -> set[str]:
 
 
 def lists(cluster: KubernetesCluster, label: str = "nodes") -> int:
-    return cluster.counts[f"lists:{label}"]
+    return counted("informer_lists", resource=label)
 
 
 async def test_before_the_first_list_the_view_is_in_doubt(
@@ -178,7 +179,7 @@ async def test_an_object_that_cannot_be_read_does_not_stop_the_others(
     fake.put("nodes", broken)
     fake.put("nodes", a_node("n2"))
     await until(lambda: names(cluster) == {"n1", "n2"})
-    assert cluster.counts["unreadable"] == 1
+    assert counted("objects_unreadable", resource="nodes") == 1
     assert lists(cluster) == 1
 
 

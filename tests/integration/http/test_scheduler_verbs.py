@@ -26,7 +26,7 @@ from extender.http.server import Parts, application
 from extender.service.feed import Feed
 from extender.service.fleet import Fleet
 from extender.wiring import read_wire_pod
-from tests.builders import GPU, RACK, a_gang, a_group, a_node, a_pod
+from tests.builders import GPU, GROUP_LABEL, RACK, a_gang, a_group, a_node, a_pod
 from tests.fakes import Stage
 from tests.fakes_store import FakeAuditReader, FakeDecisionInputs, FakeEventLog
 
@@ -100,9 +100,16 @@ class Served:
         reader = FakeAuditReader(stage.database)
         feed = Feed(FakeEventLog(stage.database), reader)
         self.forwarder = Forwarder(stage.leader, stage.settings)
+        self.converted = []  # names of the pods of calls that were converted whole
+
+        def read_pod(body):
+            pod = read_wire_pod(body)
+            self.converted.append(pod.name)
+            return pod
+
         app = application(
             Parts(
-                SchedulerVerbs(stage.scheduling, stage.leader, read_wire_pod, self.forwarder),
+                SchedulerVerbs(stage.scheduling, stage.leader, read_pod, self.forwarder),
                 Probes(stage.scheduling, stage.leader),
                 (
                     AuditApi(reader, FakeDecisionInputs(stage.database)),
@@ -291,6 +298,49 @@ async def test_preempt_never_says_null_or_nobody(served, field, victims):
     assert (await served.ask("preempt", body))["NodeNameToMetaVictims"] == {}
 
 
+def calls_about(served, name):
+    """Give a body per verb that carries a pod."""
+    pod, offered = wire_pod(served.stage, name), {"NodeNames": ["n0", "n1"]}
+    victims = {"n0": {"Pods": [{"UID": "v1"}, {"UID": "v2"}], "NumPDBViolations": 1}}
+    return {
+        "filter": {"Pod": pod, **offered},
+        "prioritize": {"Pod": pod, **offered},
+        "preempt": {"Pod": pod, "NodeNameToMetaVictims": victims},
+    }
+
+
+@pytest.mark.parametrize("name", ["g-0", "alien", "vip"])
+async def test_a_pod_that_the_informers_know_is_not_converted(served, name):
+    """Only its UID is read; the answers are byte for byte those of a call whose pod is converted whole."""
+    with_victims(served)
+    bodies = calls_about(served, name)
+    short = {verb: await served.post(verb, body) for verb, body in bodies.items()}
+    assert served.converted == []
+    served.stage.scheduling.known_pod = lambda uid: None  # now every pod is converted
+    whole = {verb: await served.post(verb, body) for verb, body in bodies.items()}
+    assert served.converted == [name] * 3
+    assert short == whole
+    assert [status for status, _ in short.values()] == [200] * 3
+
+
+async def test_a_pod_that_the_informers_do_not_know_is_converted_once_per_call(served):
+    """A member and an ordinary pod that came a moment ago are judged by the body of the call, as ever."""
+    with_victims(served)
+    member = {"metadata": {"name": "g-9", "namespace": "default", "uid": "new",
+                           "labels": {GROUP_LABEL: "g"}}, "spec": {}}  # fmt: skip
+    answer = await served.ask("filter", {"Pod": member, "NodeNames": ["n0", "n1"]})
+    assert answer["NodeNames"] == []
+    assert set(answer["FailedAndUnresolvableNodes"]) == {"n0", "n1"}
+    small = {"metadata": {"name": "new", "namespace": "default", "uid": "new-1"}, "spec": {}}
+    answer = await served.ask("filter", {"Pod": small, "NodeNames": ["n0", "n1"]})
+    assert answer["NodeNames"] == ["n0", "n1"]
+    bodies = calls_about(served, "vip")
+    stranger = {**bodies["preempt"]["Pod"], "metadata": {"name": "vip-2", "namespace": "default"}}
+    again = await served.ask("preempt", {**bodies["preempt"], "Pod": stranger})
+    assert again["NodeNameToMetaVictims"] == META
+    assert served.converted == ["g-9", "new", "vip-2"]
+
+
 async def test_bind_answers_the_barrier(served):
     """An empty Error means bound; a refusal is a text in a 200."""
     args = [
@@ -428,7 +478,7 @@ async def test_gangs_and_their_history(served):
     async with served.client.get("/v1/gangs") as reply:
         assert reply.headers["X-Log-Position"] == str(served.stage.leader.acknowledged.position)
         (line,) = await reply.json()
-    assert (line["gang"], line["phase"], line["reserved"], line["bound"]) == (
+    assert (line["gang"], line["state"], line["reserved"], line["bound"]) == (
         "default/g",
         "admitted",
         2,

@@ -9,7 +9,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from extender.http.errors import problems
 from extender.http.state import NodesApi, StateApi
 from extender.service.asof import AsOf
-from extender.store.codec import chain, to_row
+from extender.store.codec import chain, encode_event
 from tests.builders import GPU, a_node, a_pod
 from tests.fakes import FakeClock, FakeCluster
 from tests.fakes_store import FakeAuditReader, FakeCheckpoints, FakeDatabase, FakeEventLog
@@ -22,7 +22,7 @@ async def client():
     """The story's log behind the API, on a cluster where n1 has room and an ordinary pod."""
     database, clock = FakeDatabase(), FakeClock()
     for event in story():
-        row = to_row(event)
+        row = encode_event(event)[0]
         database.rows.append((row, chain(database.head.chain, row)))
     database.projected = len(database.rows)
     clock.us = at_us(1000)

@@ -17,9 +17,13 @@ import asyncpg
 import pytest
 
 from extender.core.errors import BadInput, InvariantBroken, StoreUnavailable
-from extender.store import binaries, lodging
+from extender.service.ports import START
+from extender.store import binaries, lodging, migrate
 from extender.store.binaries import find_binaries, wheel_folder
 from extender.store.embedded import EmbeddedPostgres
+from extender.store.engine import plain_url
+from extender.store.event_log import PostgresEventLog
+from tests.fakes_store import Script
 from tests.postgres import FAST
 
 pytestmark = pytest.mark.postgres
@@ -178,12 +182,12 @@ async def test_a_second_process_shares_the_server_and_inherits_it(data):
     pid, url = (await asyncio.to_thread(owner.stdout.readline)).split()
     async with EmbeddedPostgres(data, settings=FAST) as server:
         assert server.url == url
-        assert not server.owns_server
+        assert server.pid is None
         await ask(url, "CREATE TABLE kept AS SELECT 42 AS answer")
         owner.kill()
         owner.wait()
         owner.stdout.close()
-        await until(lambda: server.owns_server)
+        await until(lambda: server.pid is not None)
         assert await until(lambda: ask(url, "SELECT answer FROM kept")) == 42
         guest = EmbeddedPostgres(data, settings=FAST)
         await guest.start()
@@ -231,10 +235,53 @@ async def test_data_of_another_version(folder):
     old = Path("/usr/lib/postgresql/15/bin")
     async with EmbeddedPostgres(folder, pg_bin=old, settings=FAST) as server:
         assert (await ask(server.url, "SHOW server_version")).startswith("15")
-    with pytest.raises(BadInput, match=r"made by PostgreSQL 15.*import"):
+    with pytest.raises(BadInput, match=r"made by PostgreSQL 15.*PG_BIN.*pg_dump") as refused:
         await EmbeddedPostgres(folder, pg_bin=wheel_folder()).start()
+    assert "deploy/README.md" in str(refused.value)
     async with EmbeddedPostgres(folder, settings=FAST) as server:
         assert (await ask(server.url, "SHOW server_version")).startswith("15")
+
+
+@has_15
+async def test_data_of_another_version_moves_by_dump_and_restore(folder, empty_database_url):
+    """What the message advises works: the restored log is the same, goes on, and its facts cannot be changed."""
+    old = Path("/usr/lib/postgresql/15/bin")
+    dump = folder / "log.dump"
+    async with EmbeddedPostgres(folder / "data", pg_bin=old, settings=FAST) as server:
+        await migrate.upgrade(server.url)
+        async with PostgresEventLog(server.url) as log:
+            grant = await log.take(holder="a", address="", ttl_ms=60_000)
+            await log.append(grant, Script(grant).some(40))
+            written = await read(log)
+            await log.release(grant)
+        sockets = folder / "data" / "postgres" / "sockets"
+        program(old / "pg_dump", "-Fc", "-h", sockets, "-U", "gang_extender", "-f", dump, "gang_extender")  # fmt: skip
+    url, new = empty_database_url, wheel_folder()
+    roles = ROOT / "deploy" / "postgres" / "roles.sql"
+    program(new / "psql", "-v", "ON_ERROR_STOP=1", "-d", plain_url(url), "-f", roles)
+    program(new / "pg_restore", "--exit-on-error", "-d", plain_url(url), dump)
+    assert not await migrate.needs_migration(url)
+    async with PostgresEventLog(url) as log:
+        assert await read(log) == written
+        grant = await log.take(holder="b", address="", ttl_ms=60_000)
+        assert (grant.epoch, grant.head.position) == (2, written[-1].position)
+        await log.append(grant, Script(grant).some(1))
+        assert len(await read(log)) == len(written) + 1
+    with pytest.raises(asyncpg.PostgresError, match="append-only"):
+        await ask(plain_url(url), "DELETE FROM gx.event")
+
+
+def program(*words):
+    done = subprocess.run(
+        [str(word) for word in words], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+async def read(log):
+    """Read all facts."""
+    until = (await log.head()).position
+    return [event async for page in log.read(after=START, until=until) for event in page]
 
 
 def test_nothing_installed_is_a_message_of_what_to_install(monkeypatch, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from extender.core.errors import Fenced, HeadMoved, LeaseHeld, StoreUnavailable
 from extender.store.appender import APPEND, _columns
-from extender.store.codec import chain, to_row
+from extender.store.codec import chain, encode_event
 from extender.store.event_log import PostgresEventLog
 from tests.fakes_store import Script
 
@@ -30,7 +30,7 @@ async def begin_append(connection, grant, events):
     """Append on a raw connection and leave the transaction open, as a leader does that is stopped just then."""
     transaction = connection.transaction()
     await transaction.start()
-    rows = [to_row(event) for event in events]
+    rows = [encode_event(event)[0] for event in events]
     hashes, previous = [], grant.head.chain
     for row in rows:
         previous = chain(previous, row)

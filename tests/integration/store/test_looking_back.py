@@ -12,12 +12,12 @@ import yaml
 from extender import wiring
 from extender.core.state import EMPTY, fold
 from extender.service.clock import SystemClock
-from extender.service.replay import lean
 from extender.service.stateview import Scope
 from extender.settings import Settings
 from tests.builders import GPU, a_gang, a_node
 from tests.controlplane.processes import free_port
 from tests.fakes import GATED, until
+from tests.histories import lean
 
 pytestmark = pytest.mark.postgres
 

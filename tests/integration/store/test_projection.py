@@ -28,14 +28,14 @@ from extender.core.events import (
     VictimUnit,
 )
 from extender.core.ids import PlanId, PodUid, Position, RootUid
-from extender.core.state import EMPTY, evolve
+from extender.core.state import EMPTY, fold
 from extender.service.ports import Head
-from extender.service.replay import lean, load_past, load_state, save_checkpoint
+from extender.service.replay import load_past, load_state, save_checkpoint
 from extender.store.checkpoints import PostgresCheckpoints
 from extender.store.codec import EMPTY_CHAIN, VERSIONS
 from extender.store.engine import create_engine, our_faults
 from extender.store.event_log import PostgresEventLog
-from tests.histories import NODES, ROOTS, event_after, histories
+from tests.histories import NODES, ROOTS, event_after, histories, lean
 from tests.logs import copy_events, forget_log, writing_connection
 from tests.postgres import fresh_database, run
 
@@ -80,7 +80,7 @@ def states_of(events):
     """Give the state at every position, the empty one first."""
     states = [EMPTY]
     for event in events:
-        states.append(evolve(states[-1], event))
+        states.append(fold(states[-1], [event]))
     return states
 
 
@@ -199,7 +199,7 @@ async def projected(database_url):
         for given_ in facts:
             uid, fact = given_ if isinstance(given_, tuple) else (ROOTS[0], given_)
             events.append(event_after(state, uid, fact))
-            state = evolve(state, events[-1])
+            state = fold(state, [events[-1]])
         await copy_events(connection, events)
         assert await connection.fetchval("SELECT gx.project($1, 1000)", len(events)) == len(events)
         return connection
@@ -347,7 +347,7 @@ async def test_what_is_read_grows_as_the_gang_and_not_as_its_square(database_url
             events = []
             for fact in facts:
                 events.append(event_after(state, root_uid, fact))
-                state = evolve(state, events[-1])
+                state = fold(state, [events[-1]])
             chain, _ = await copy_events(connection, events, chain)
             async with connection.transaction():  # in which nothing is reported
                 before = await connection.fetchrow(READ)

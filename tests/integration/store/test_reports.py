@@ -23,7 +23,7 @@ from extender.core.events import (
     RoomRecord,
 )
 from extender.core.ids import NIL_ROOT, NodeName, PodUid, Position, RootUid
-from extender.core.state import EMPTY, evolve
+from extender.core.state import EMPTY, fold
 from extender.service.reports import EPOCH, REPORTS, Asked
 from extender.store.audit_reader import create_reading_engine
 from extender.store.engine import transaction
@@ -60,18 +60,18 @@ def measured_histories(draw):
         if draw(st.integers(0, 4)) == 0:
             place = event_after(state, NIL_ROOT, draw(_rooms(state.position)))
             events.append(msgspec.structs.replace(place, at_us=at_us))
-            state = evolve(state, events[-1])
+            state = fold(state, [events[-1]])
         uid = draw(st.sampled_from(ROOTS))
         fact = draw(_setback(state.roots.get(uid)))
         if fact is not None:
             place = event_after(state, uid, fact)
             events.append(msgspec.structs.replace(place, at_us=at_us, root=names[uid]))
-            state = evolve(state, events[-1])
+            state = fold(state, [events[-1]])
         at_us += draw(st.sampled_from([0, 0, 1, 17 * MINUTE_US, 3 * 60 * MINUTE_US + 7]))
         place = event_after(state, event.root_uid, draw(_with_devices(event.fact)))
         name = names.get(event.root_uid, "")
         events.append(msgspec.structs.replace(place, at_us=at_us, root=name))
-        state = evolve(state, events[-1])
+        state = fold(state, [events[-1]])
     return events
 
 
@@ -188,6 +188,7 @@ def tell(postgres_url, template_database):
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
+@pytest.mark.timeout(300)
 def test_every_report_is_the_plain_computation(tell, data):
     """For any log a leader could have written, any span, namespace and gang."""
     events = data.draw(measured_histories())
@@ -244,7 +245,7 @@ async def test_room_is_taken_in_domains_of_any_name(database_url):
         )
         measured = RoomMeasured(known=Position(state.position), rooms=rooms)
         events.append(event_after(state, NIL_ROOT, measured))
-        state = evolve(state, events[-1])
+        state = fold(state, [events[-1]])
         for j in range(len(racks)):
             fact = admission(random.Random(j), f"m{i}-{j}", pods=1, uid=f"{i}-{j}")
             record = msgspec.structs.replace(
@@ -254,7 +255,7 @@ async def test_room_is_taken_in_domains_of_any_name(database_url):
                 fact, assignments=(record,), topology={f"n{j}": nodes[f"n{j}"]}
             )
             events.append(event_after(state, RootUid(f"u{i}-{j}"), fact))
-            state = evolve(state, events[-1])
+            state = fold(state, [events[-1]])
     asked = Asked(name="room-taken", since_us=0, until_us=START_US, limit=9999)
     found = (await told(database_url, events, [asked]))["room-taken"].rows
     same([tuple(row) for row in found], plainly(events, asked))

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import yaml
 
+from extender.cluster import records
 from extender.cluster.files import FileCluster
 from extender.core.errors import BadInput, BindRefused
 from extender.core.groups import leaf_key
@@ -158,6 +159,42 @@ async def test_a_restart_finds_everything_and_a_torn_line_is_skipped(
         await bind(cluster, "g-1")
     async with running() as cluster:
         assert pod_named(cluster, "g-1").node == "n1"
+
+
+async def test_a_line_of_several_megabytes_is_read(write, running, tmp_path) -> None:
+    """Lines longer than one read are read, also when the end of one comes later."""
+    write(a_node("n1", gpu=4), *a_gang("g", pods=2))
+    async with running() as cluster:
+
+        def bound(name):
+            line = {"type": "bound", "at_us": 1, "namespace": "default", "name": name,
+                    "uid": ref(cluster, name).uid, "node": "n1", "plan": "y" * (3 << 20)}  # fmt: skip
+            return msgspec.json.encode(line) + b"\n"
+
+        second = bound("g-1")
+        with (tmp_path / "data" / "cluster.jsonl").open("ab", buffering=0) as file:
+            file.write(bound("g-0") + second[: 2 << 20])
+            await until(cluster, lambda: pod_named(cluster, "g-0").node == "n1")
+            assert pod_named(cluster, "g-1").node is None
+            file.write(second[2 << 20 :])
+            await until(cluster, lambda: pod_named(cluster, "g-1").node == "n1")
+
+
+async def test_a_line_without_end_is_an_error_that_names_the_file(
+    write, running, tmp_path, monkeypatch
+) -> None:
+    """More than a line may have, and no newline: nothing behind it can be read, so the start fails and says where."""
+    monkeypatch.setattr(records, "LINE_MAX_BYTES", 3 << 20)
+    write(*a_gang("g", pods=1))
+    async with running():
+        pass
+    path = tmp_path / "data" / "cluster.jsonl"
+    before = len(path.read_bytes().splitlines())
+    with path.open("ab") as file:
+        file.write(b"x" * (4 << 20) + b"\n")
+    with pytest.raises(BadInput, match=rf"cluster\.jsonl: line {before + 1} is longer than 3 MiB"):
+        async with running():
+            pass
 
 
 async def test_conditions_are_merged_and_written_on_change_only(write, running, tmp_path) -> None:

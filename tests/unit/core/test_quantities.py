@@ -15,10 +15,8 @@ from extender.core.quantities import (
     NANO,
     amounts,
     exact,
-    millicores,
     nanos,
     rounded,
-    units,
 )
 
 FACTORS = {
@@ -57,8 +55,8 @@ def expected(text: str, unit: Decimal) -> int:
 def test_every_form_has_its_decimal_value_rounded_away_from_zero(number: str, suffix: str) -> None:
     """Any number with any suffix equals its decimal value, rounded up once, within int64."""
     text = number + suffix
-    assert units(text) == expected(text, Decimal(1))
-    assert millicores(text) == expected(text, Decimal("1e-3"))
+    assert amounts({"memory": text})["memory"] == expected(text, Decimal(1))
+    assert amounts({"cpu": text})["cpu"] == expected(text, Decimal("1e-3"))
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6))
@@ -96,7 +94,7 @@ def test_what_is_no_quantity(text: str | float) -> None:
      (8, 8), (0.5, 1), (2.0, 2), (1e22, INT64_MAX), (10**40, INT64_MAX), (-(10**40), -INT64_MAX)],
 )  # fmt: skip
 def test_edges(text: str | float, value: int) -> None:
-    assert units(text) == value
+    assert amounts({"memory": text})["memory"] == value
 
 
 def test_a_resource_list_counts_cpu_in_millicores_and_names_what_is_wrong() -> None:

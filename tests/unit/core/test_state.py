@@ -28,7 +28,7 @@ from extender.core.events import (
     VictimUnit,
 )
 from extender.core.ids import PlanId, PodUid, RootUid
-from extender.core.state import EMPTY, Folding, barrier_unit, evolve, fold, room_of, satisfied
+from extender.core.state import EMPTY, Folding, barrier_unit, fold, room_of, satisfied
 from extender.service.picturing import compare, picture
 from extender.service.replay import (
     decode_living,
@@ -36,12 +36,11 @@ from extender.service.replay import (
     decode_state,
     encode_past,
     encode_state,
-    lean,
     living,
 )
 from extender.service.stateview import Scope
 from tests.fakes import check_state
-from tests.histories import NODES, ROOTS, a_leaf, event_after, histories
+from tests.histories import NODES, ROOTS, a_leaf, event_after, histories, lean
 
 A_POD = VictimPod(pod="ns/v", uid=PodUid("v"), node=NODES[0])
 
@@ -62,7 +61,7 @@ def test_folding_by_the_page_is_evolving_event_by_event(events, cut, page, bulk)
     for at in range(cut, len(events), page):
         folding.apply(events[at : at + page])
     for event in events[cut:]:
-        before = evolve(before, event)
+        before = fold(before, [event])
     assert folding.close() == before
     assert start == fold(EMPTY, events[:cut])
     check_state(before)
@@ -74,7 +73,7 @@ def test_invariants_hold_after_every_fact(events):
     """After every prefix the indexes equal their recomputation from the roots, and positions are contiguous."""
     state = EMPTY
     for number, event in enumerate(events, start=1):
-        state = evolve(state, event)
+        state = fold(state, [event])
         check_state(state)
         assert state.position == number
         assert sum(state.versions.values()) == number
@@ -199,7 +198,7 @@ def test_a_broken_checkpoint_says_so(encode, broken):
 def _history(*facts, uid=ROOTS[0]):
     state = EMPTY
     for fact in facts:
-        state = evolve(state, event_after(state, uid, fact))
+        state = fold(state, [event_after(state, uid, fact)])
     return state
 
 
@@ -270,7 +269,7 @@ def test_a_root_may_complete_twice_in_one_fold():
     events, state = [], before
     for fact in (completed, observed, completed):
         events.append(event_after(state, ROOTS[0], fact))
-        state = evolve(state, events[-1])
+        state = fold(state, [events[-1]])
     assert fold(before, events) == state
     assert not state.vetoes
 

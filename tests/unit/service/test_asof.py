@@ -14,11 +14,11 @@ from extender.service.asof import AsOf
 from extender.service.audit import rfc3339
 from extender.service.picturing import ORDINARY, compare, picture
 from extender.service.ports import Head
-from extender.service.replay import lean, save_checkpoint
+from extender.service.replay import save_checkpoint
 from extender.service.stateview import Scope, scope_of
 from tests.fakes import FakeClock
 from tests.fakes_store import FakeAuditReader, FakeCheckpoints, FakeDatabase, FakeEventLog
-from tests.histories import histories
+from tests.histories import histories, lean
 from tests.stories import at_us, story
 
 ALL = Scope()
@@ -49,10 +49,10 @@ class Past:
         self.write(events)
 
     def write(self, events):
-        from extender.store.codec import chain, to_row
+        from extender.store.codec import chain, encode_event
 
         for event in events:
-            row = to_row(event)
+            row = encode_event(event)[0]
             self.database.rows.append((row, chain(self.database.head.chain, row)))
             self.events.append(event)
 

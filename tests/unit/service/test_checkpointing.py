@@ -8,7 +8,7 @@ from extender.core.errors import StoreUnavailable
 from extender.core.state import EMPTY, fold
 from extender.service.checkpointing import Checkpointing
 from extender.service.replay import CODEC, PAST
-from extender.store.codec import chain, to_row
+from extender.store.codec import chain, encode_event
 from tests.fakes import FakeClock
 from tests.fakes_store import FakeCheckpoints, FakeDatabase, FakeEventLog
 from tests.stories import story
@@ -28,7 +28,7 @@ class Growing:
 
     def write(self):
         event = next(self.story)
-        row = to_row(event)
+        row = encode_event(event)[0]
         self.database.rows.append((row, chain(self.database.head.chain, row)))
         self.state = fold(self.state, [event])
 

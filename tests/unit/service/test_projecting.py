@@ -13,9 +13,10 @@ from extender.core.state import EMPTY, fold
 from extender.service import projecting
 from extender.service.ladder import fill_ladder
 from extender.service.projecting import Projector, project_all
-from extender.service.replay import PAST, decode_past, lean, load_past, load_state
+from extender.service.replay import PAST, decode_past, load_past, load_state
 from tests.fakes import Stage, until
 from tests.fakes_store import FakeCheckpoints, FakeProjection
+from tests.histories import lean
 
 
 class Watched(FakeProjection):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from extender.core.decisions.differences import Circumstances
 from extender.core.events import AnyFact, Draft, Event
 from extender.core.ids import Epoch, Position, RootUid
-from extender.core.state import ReservationState, evolve
+from extender.core.state import ReservationState, fold
 from tests.fakes import check_state
 
 ME = Circumstances(actor="test", cause="test")
@@ -38,7 +38,7 @@ def fold_drafts(
             cause=draft.cause,
             fact=draft.fact,
         )
-        state = evolve(state, event)
+        state = fold(state, [event])
         check_state(state)
     return state
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from extender.core.ids import NodeName, PodUid
-from extender.core.planner.canonical import PARTS, decode, digest_of, encode
+from extender.core.planner.canonical import PARTS, decode, digest_of, encode, summarize
 from extender.core.planner.cuts import ROWS_PER_PART
 from extender.core.planner.evictable_parts import from_parts, to_parts
 from extender.core.planner.preempt import preempt
@@ -54,6 +54,29 @@ def test_round_trip(data):
     """Put together again it is equal: units over several parts, gangs, budgets, rules and shapes."""
     source = data.draw(evictables(data.draw(requests()), most_units=40))
     assert from_parts(head_of(source), to_parts(source)) == source
+
+
+def summary_of(head, parts):
+    steps = summarize(head, parts)
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        return end.value
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_a_summary_counts_what_the_request_has(data):
+    """Nodes, units and pods counted in the pieces are those of the request that the pieces decode to."""
+    request = data.draw(requests())
+    request = replace(request, evictable=data.draw(evictables(request, most_units=40)))
+    stored = encode(request)
+    found = summary_of(stored.head, stored.parts)
+    units = request.evictable.units
+    assert found.nodes == len(request.nodes)
+    assert found.evictable == len(units)
+    assert found.evictable_pods == sum(len(unit.pods) for unit in units)
 
 
 def test_a_large_unit_goes_over_several_parts():
@@ -141,6 +164,8 @@ def test_inputs_of_the_first_form_are_replayed():
     assert digest_of(head, parts) == stored["digest"]
     request = decode(head, parts)
     assert msgspec.json.encode(preempt(request)).decode() == stored["answer"]
+    found = summary_of(head, parts)
+    assert (found.nodes, found.evictable, found.evictable_pods) == (3, 2, 3)
     with pytest.raises(ValueError, match="beside a head"):
         decode(head, [*parts, b'["going",[],[]]'])
     ranked = sorted(request.evictable.units, key=lambda u: (u.kind, u.name))
