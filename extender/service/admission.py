@@ -73,6 +73,7 @@ from extender.service.recording import Recording
 from extender.service.reporting import Reporter
 from extender.service.stillness import Stillness
 from extender.service.taken import tell_taken
+from extender.service.wakeup import first_of
 from extender.settings import Settings
 from extender.telemetry import METRICS
 
@@ -111,6 +112,7 @@ class Admission:
         self._leader = leader
         self._recording = Recording(leader, inputs, clock)
         self._barriers = barriers
+        self._wakeup = barriers.wakeup
         self._reporter = reporter
         self._clock = clock
         self._settings = settings
@@ -130,7 +132,7 @@ class Admission:
         self._suspicions = Suspicions()
         self._agreement = Agreement()
         self._nominations = Nominations()
-        self.endings = Endings(cluster, barriers.nudge)
+        self.endings = Endings(cluster, barriers.wakeup.wake)
         self._refused = Refusals()
         self._asking = Asking(clock, wanted=settings.preemption == "on")
         self._not_before: dict[RootUid, int] = {}  # a costly refusal is not repeated at once
@@ -150,8 +152,8 @@ class Admission:
 
     async def run(self) -> None:
         """Run passes for ever: on changes of cluster or state, and at least once per tick."""
-        revision = -1
         while True:
+            seen = self._seen()
             takes, begun_ms = self._leader.takes, self._clock.monotonic_ms()
             try:
                 if not self._cluster.doubt() and self._leader.may_record():
@@ -164,10 +166,9 @@ class Admission:
                 await asyncio.sleep(0.2)
             ended_ms = self._clock.monotonic_ms()
             took_ms = ended_ms - begun_ms - self._recording.waited_ms
-            revision = await self._next_change(revision)
+            await self._next_change(seen)
             rested_ms = self._clock.monotonic_ms() - ended_ms
             await asyncio.sleep(rest_ms(took_ms, rested_ms) / 1000)
-            revision = self._cluster.view().revision
 
     def _warm_up(self) -> None:
         """Start the planner's process once calls are answered, and at a follower before it has to answer any."""
@@ -176,18 +177,20 @@ class Admission:
             self._warm = True
             self.planner.warm()
 
-    async def _next_change(self, revision: int) -> int:
-        watched = {
-            asyncio.ensure_future(self._cluster.changed(revision)),
-            asyncio.ensure_future(self._leader.wait_changed()),
-            asyncio.ensure_future(self._barriers.wait_changed()),
-        }
-        _, waiting = await asyncio.wait(
-            watched, timeout=TICK_S, return_when=asyncio.FIRST_COMPLETED
+    def _seen(self) -> tuple[int, int, int]:
+        """Give the revisions of what a pass looks at; read before it begins, so that no change is missed."""
+        view, state = self._cluster.view().revision, self._leader.wakeup.revision
+        return view, state, self._wakeup.revision
+
+    async def _next_change(self, seen: tuple[int, int, int]) -> None:
+        """Wait for a change behind `seen`, which may be in the past, or for the tick."""
+        view, state, woken = seen
+        await first_of(
+            self._cluster.changed(view),
+            self._leader.wakeup.wait(state),
+            self._wakeup.wait(woken),
+            timeout_s=TICK_S,
         )
-        for task in waiting:
-            task.cancel()
-        return self._cluster.view().revision
 
     async def run_pass(self) -> None:
         """Bring log, plans and effects up to what the cluster shows now."""
@@ -500,7 +503,7 @@ class Admission:
             if tree is None:
                 continue
             if self._clock.monotonic_ms() - began_ms > EXPLAIN_MS:
-                self._barriers.nudge()  # the others have their turn in the next pass, at once
+                self._wakeup.wake()  # the others have their turn in the next pass, at once
                 break
             current, request = self._request(tree)
             if current is None or request is None:
@@ -534,7 +537,7 @@ class Admission:
             return
         placed = isinstance(verdict, Plan) and bool(verdict.assignments)
         if placed and now != request and not still_holds(request, verdict, now):  # type: ignore[arg-type]
-            self._barriers.nudge()  # the world moved while we planned: the next pass plans again
+            self._wakeup.wake()  # the world moved while we planned: the next pass plans again
             return
         if self._asks(current, request, verdict) and await self._make_room(
             current, request, verdict
@@ -568,12 +571,12 @@ class Admission:
         if not self._asking.may(view, state, current, complete=True):
             return True
         if not still_makes_room(asked, answer, self._about_room(current, now)):
-            self._barriers.nudge()  # the world moved while we searched: the next pass asks again
+            self._wakeup.wake()  # the world moved while we searched: the next pass asks again
             return True
         units = [unit.name for unit in answer.victims]
         held = held_below(view, state, self.forest, units)
         if not self._barriers.binding().isdisjoint(r.uid for r in held):
-            self._barriers.nudge()  # a member of a victim is being bound: it goes whole a moment later
+            self._wakeup.wake()  # a member of a victim is being bound: it goes whole a moment later
             return True
         recipe = self._recipe(encoded.digest, f"cluster revision {view.revision}")
         known = self.evictor.knowledge(recipe.actor, recipe.cause, view)
@@ -585,7 +588,7 @@ class Admission:
         self._asking.hurry(drafts)
         self._recording.soon(drafts, encoded)
         await self._recording.done()
-        self._barriers.nudge()  # deletions begin, or the room is there already
+        self._wakeup.wake()  # deletions begin, or the room is there already
         return True
 
     def _about_room(self, tree: Tree, request: PlanRequest) -> PlanRequest:
