@@ -34,6 +34,7 @@ from extender.core.decisions.preemption import (
     decide_preemption,
     still_makes_room,
 )
+from extender.core.decisions.readmissions import Readmissions
 from extender.core.decisions.reconcile import Agreement, decide_reconcile, untold
 from extender.core.decisions.requests import refused_members
 from extender.core.decisions.standing import Refusals
@@ -69,6 +70,7 @@ from extender.service.preempting import (
     worth_asking,
 )
 from extender.service.questions import Questions
+from extender.service.readmission_alarm import report_loops
 from extender.service.recording import Recording
 from extender.service.reporting import Reporter
 from extender.service.stillness import Stillness
@@ -135,6 +137,7 @@ class Admission:
         self.endings = Endings(cluster, barriers.wakeup.wake)
         self._refused = Refusals()
         self._asking = Asking(clock, wanted=settings.preemption == "on")
+        self._readmissions = Readmissions(expires_ms=settings.reservation_ttl_s * 1000)
         self._not_before: dict[RootUid, int] = {}  # a costly refusal is not repeated at once
         self._counted: dict[RootUid, int] = {}  # when a tree was last answered
         self._compared = ClusterView()  # the view that was last compared with the log
@@ -220,7 +223,9 @@ class Admission:
         hints, now_ms = self._suspicions.hints(view), self._clock.monotonic_ms()
 
         def by_time(priority: int, since_ms: int) -> bool:
-            paused = any(until_ms > since_ms for until_ms in self._not_before.values())
+            paused = self._readmissions.ends_after(since_ms) or any(
+                until_ms > since_ms for until_ms in self._not_before.values()
+            )
             return (
                 paused or bool(state.vetoes) or self._asking.somebody_below(view, state, priority)
             )
@@ -309,6 +314,7 @@ class Admission:
         self._asking.hurry(drafts)
         await self._recording.now([*drafts, *self._nominations.look(view, state, now)])
         tell_taken(drafts)
+        self._released(view, state, drafts)
         self._compared = view
         await self._learn()
 
@@ -336,6 +342,16 @@ class Admission:
             now_ms=now_ms,
         )
         await self._recording.now(drafts)
+        self._released(view, state, drafts)
+
+    def _released(
+        self, view: ClusterView, state: ReservationState, drafts: Sequence[Draft]
+    ) -> None:
+        """Put off trees that were given back over and over without a cause; `state` as it was before."""
+        now_ms = self._clock.monotonic_ms()
+        loops = self._readmissions.released(view, state, self.forest, drafts, now_ms)
+        report_loops(loops, self.forest, self._reporter)
+        self._readmissions.keep(self._leader.speculative)
 
     def _placed(self, uid: PodUid) -> bool:
         """Say whether kube-scheduler has taken a member's node, whatever it said of it before."""
@@ -392,6 +408,8 @@ class Admission:
             self._recording.soon(drafts)
             return not drafts
         if tree.root.deleting or self._rests(tree.root.uid):
+            return True
+        if self._readmissions.puts_off(self._cluster.view(), tree, self._clock.monotonic_ms()):
             return True
         current, request = self._request(tree)
         if current is None or request is None or self._kept_from_bind(current, request):
@@ -478,7 +496,10 @@ class Admission:
             self._leader.speculative, tree, request, verdict, recipe, self._asking.considered(uid)
         )
         self._recording.soon(drafts, encoded)
-        if not (isinstance(verdict, Plan) and verdict.assignments):
+        if isinstance(verdict, Plan) and verdict.assignments:
+            where = {a.uid: a.node for a in verdict.assignments}
+            self._readmissions.admitted(view, self._leader.speculative, tree, where, now_ms)
+        else:
             self._refused.put(uid, request)
             self._asking.put_off(self._leader.speculative, uid, verdict)
 
