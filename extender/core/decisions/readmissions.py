@@ -79,6 +79,7 @@ class Readmissions:
         self._expires_ms = expires_ms
         self._admitted: dict[RootUid, _Admission] = {}
         self._rounds: dict[RootUid, _Rounds] = {}
+        self._kept_of: object = None  # the roots that `keep` looked at last
 
     def admitted(
         self,
@@ -206,6 +207,9 @@ class Readmissions:
 
     def keep(self, state: ReservationState) -> None:
         """Forget trees that are gone, and admissions of which all is bound or given back."""
+        if state.roots is self._kept_of:
+            return
+        self._kept_of = state.roots
         self._rounds = {uid: r for uid, r in self._rounds.items() if uid in state.roots}
         self._admitted = {
             uid: a
