@@ -157,7 +157,7 @@ class Barriers:
             barrier.lacking -= 1
             if barrier.lacking <= 0:
                 self._evaluate(barrier)
-        self.wakeup.wake()  # who needs other pods may have his turn
+        self.wakeup.wake()  # members that need other pods may have their turn
 
     def progress_us(self, root_uid: RootUid) -> int:
         """Say when a member of this root last arrived (wall clock), 0 for never."""

@@ -130,7 +130,7 @@ def test_a_change_elsewhere_is_no_cause():
 
 
 def test_pods_that_come_to_the_node_are_a_cause_of_superseded_room():
-    """Room that is given back as superseded was taken by somebody who has come since."""
+    """Room that is given back as superseded was taken by pods that have come since."""
     rounds = Rounds()
     for number in range(ROUNDS_FREE + 3):
         rounds.admit()
