@@ -155,6 +155,11 @@ class Metrics:
             ["how"],
             registry=self.registry,
         )
+        self.readmission_loops = Counter(
+            f"{prefix}_readmission_loops",
+            "Trees found to be given back and admitted again although nothing changed: a defect.",
+            registry=self.registry,
+        )
         self.events_failed = Counter(
             f"{prefix}_k8s_events_failed",
             "Kubernetes Events that could not be written.",

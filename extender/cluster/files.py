@@ -62,6 +62,7 @@ from extender.core.ids import GroupKey, NodeName, PodUid
 from extender.core.pods import Pod, PodEnd
 from extender.core.view import ClusterView
 from extender.service.ports import Binding, Clock, Condition, Mark, Notice, PodRef
+from extender.service.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ class FileCluster:
         self._by_uid: dict[str, Ident] = {}
         self._was_good = False
         self._fault = "the manifests were not read yet"
-        self._news = asyncio.Event()
+        self._news = Wakeup()  # moves with the view
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._polling: asyncio.Task[None] | None = None
 
@@ -224,8 +225,7 @@ class FileCluster:
         self._catch_up()
 
     def _tell(self) -> None:
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+        self._news.wake()
 
     # --- the port
 
@@ -246,7 +246,7 @@ class FileCluster:
     async def changed(self, revision: int) -> int:
         """Wait until the view's revision differs from `revision`; give the new one."""
         while self._world.view.revision == revision:
-            await self._news.wait()
+            await self._news.wait(self._news.revision)
         return self._world.view.revision
 
     async def nominate(self, pod: PodRef, node: NodeName | None) -> None:

@@ -38,6 +38,7 @@ from extender.core.ids import GroupKey, NodeName
 from extender.core.pods import PodEnd
 from extender.core.view import ClusterView
 from extender.service.ports import Binding, Clock, Condition, Mark, Notice, PodRef
+from extender.service.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class KubernetesCluster:
         self._informers: dict[Resource, Informer] = {}
         self._tasks: dict[Resource, asyncio.Task[None]] = {}
         self._background: list[asyncio.Task[None]] = []
-        self._turned = asyncio.Event()
+        self._turned = Wakeup()  # moves with the view
         self._rediscover = asyncio.Event()
         self._discovered = False
         self._answered_ms = 0
@@ -150,9 +151,8 @@ class KubernetesCluster:
     async def synced(self) -> None:
         """Wait until the view may be decided from."""
         while self.doubt():
-            turned = self._turned
             with suppress(TimeoutError):
-                await asyncio.wait_for(turned.wait(), PAUSE_S)
+                await asyncio.wait_for(self._turned.wait(self._turned.revision), PAUSE_S)
 
     # --- reading
 
@@ -182,7 +182,7 @@ class KubernetesCluster:
     async def changed(self, revision: int) -> int:
         """Wait until the view's revision differs from `revision`; give the new one."""
         while self._world.view.revision == revision:
-            await self._turned.wait()
+            await self._turned.wait(self._turned.revision)
         return self._world.view.revision
 
     @property
@@ -295,8 +295,7 @@ class KubernetesCluster:
 
     def _applied(self) -> None:
         """Wake whoever waits for a change."""
-        turned, self._turned = self._turned, asyncio.Event()
-        turned.set()
+        self._turned.wake()
 
     async def _supervise(self) -> None:
         """Keep one informer per resource that is served."""

@@ -35,6 +35,7 @@ from extender.core.decisions.preemption import (
     decide_preemption,
     still_makes_room,
 )
+from extender.core.decisions.readmissions import Readmissions
 from extender.core.decisions.reconcile import Agreement, decide_reconcile, untold
 from extender.core.decisions.requests import refused_members
 from extender.core.decisions.standing import Refusals
@@ -70,10 +71,12 @@ from extender.service.preempting import (
     worth_asking,
 )
 from extender.service.questions import Questions
+from extender.service.readmission_alarm import report_loops
 from extender.service.recording import Recording
 from extender.service.reporting import Reporter
 from extender.service.stillness import Stillness
 from extender.service.taken import tell_taken
+from extender.service.wakeup import first_of
 from extender.settings import Settings
 from extender.telemetry import METRICS
 
@@ -112,6 +115,7 @@ class Admission:
         self._leader = leader
         self._recording = Recording(leader, inputs, clock)
         self._barriers = barriers
+        self._wakeup = barriers.wakeup
         self._reporter = reporter
         self._clock = clock
         self._settings = settings
@@ -131,9 +135,10 @@ class Admission:
         self._suspicions = Suspicions()
         self._agreement = Agreement()
         self._nominations = Nominations()
-        self.endings = Endings(cluster, barriers.nudge)
+        self.endings = Endings(cluster, barriers.wakeup.wake)
         self._refused = Refusals()
         self._asking = Asking(clock, wanted=settings.preemption == "on")
+        self._readmissions = Readmissions(expires_ms=settings.reservation_ttl_s * 1000)
         self._not_before: dict[RootUid, int] = {}  # a costly refusal is not repeated at once
         self._counted: dict[RootUid, int] = {}  # when a tree was last answered
         self._compared = ClusterView()  # the view that was last compared with the log
@@ -151,8 +156,8 @@ class Admission:
 
     async def run(self) -> None:
         """Run passes for ever: on changes of cluster or state, and at least once per tick."""
-        revision = -1
         while True:
+            seen = self._seen()
             takes, begun_ms = self._leader.takes, self._clock.monotonic_ms()
             try:
                 if not self._cluster.doubt() and self._leader.may_record():
@@ -165,10 +170,9 @@ class Admission:
                 await asyncio.sleep(0.2)
             ended_ms = self._clock.monotonic_ms()
             took_ms = ended_ms - begun_ms - self._recording.waited_ms
-            revision = await self._next_change(revision)
+            await self._next_change(seen)
             rested_ms = self._clock.monotonic_ms() - ended_ms
             await asyncio.sleep(rest_ms(took_ms, rested_ms) / 1000)
-            revision = self._cluster.view().revision
 
     def _warm_up(self) -> None:
         """Start the planner's process once calls are answered, and at a follower before it has to answer any."""
@@ -177,18 +181,20 @@ class Admission:
             self._warm = True
             self.planner.warm()
 
-    async def _next_change(self, revision: int) -> int:
-        watched = {
-            asyncio.ensure_future(self._cluster.changed(revision)),
-            asyncio.ensure_future(self._leader.wait_changed()),
-            asyncio.ensure_future(self._barriers.wait_changed()),
-        }
-        _, waiting = await asyncio.wait(
-            watched, timeout=TICK_S, return_when=asyncio.FIRST_COMPLETED
+    def _seen(self) -> tuple[int, int, int]:
+        """Give the revisions of what a pass looks at; read before it begins, so that no change is missed."""
+        view, state = self._cluster.view().revision, self._leader.wakeup.revision
+        return view, state, self._wakeup.revision
+
+    async def _next_change(self, seen: tuple[int, int, int]) -> None:
+        """Wait for a change behind `seen`, which may be in the past, or for the tick."""
+        view, state, woken = seen
+        await first_of(
+            self._cluster.changed(view),
+            self._leader.wakeup.wait(state),
+            self._wakeup.wait(woken),
+            timeout_s=TICK_S,
         )
-        for task in waiting:
-            task.cancel()
-        return self._cluster.view().revision
 
     async def run_pass(self) -> None:
         """Bring log, plans and effects up to what the cluster shows now."""
@@ -218,7 +224,9 @@ class Admission:
         hints, now_ms = self._suspicions.hints(view), self._clock.monotonic_ms()
 
         def by_time(priority: int, since_ms: int) -> bool:
-            paused = any(until_ms > since_ms for until_ms in self._not_before.values())
+            paused = self._readmissions.ends_after(since_ms) or any(
+                until_ms > since_ms for until_ms in self._not_before.values()
+            )
             return (
                 paused or bool(state.vetoes) or self._asking.somebody_below(view, state, priority)
             )
@@ -307,6 +315,7 @@ class Admission:
         self._asking.hurry(drafts)
         await self._recording.now([*drafts, *self._nominations.look(view, state, now)])
         tell_taken(drafts)
+        self._released(view, state, drafts)
         self._compared = view
         await self._learn()
 
@@ -334,6 +343,16 @@ class Admission:
             now_ms=now_ms,
         )
         await self._recording.now(drafts)
+        self._released(view, state, drafts)
+
+    def _released(
+        self, view: ClusterView, state: ReservationState, drafts: Sequence[Draft]
+    ) -> None:
+        """Put off trees that were given back over and over without a cause; `state` as it was before."""
+        now_ms = self._clock.monotonic_ms()
+        loops = self._readmissions.released(view, state, self.forest, drafts, now_ms)
+        report_loops(loops, self.forest, self._reporter)
+        self._readmissions.keep(self._leader.speculative)
 
     def _placed(self, uid: PodUid) -> bool:
         """Say whether kube-scheduler has taken a member's node, whatever it said of it before."""
@@ -391,6 +410,8 @@ class Admission:
             self._recording.soon(decide_invalid(self._leader.speculative, tree, recipe))
             return False
         if tree.root.deleting or self._rests(tree.root.uid):
+            return True
+        if self._readmissions.puts_off(self._cluster.view(), tree, self._clock.monotonic_ms()):
             return True
         current, request = self._request(tree)
         if current is None or request is None or self._kept_from_bind(current, request):
@@ -477,7 +498,10 @@ class Admission:
             self._leader.speculative, tree, request, verdict, recipe, self._asking.considered(uid)
         )
         self._recording.soon(drafts, encoded)
-        if not (isinstance(verdict, Plan) and verdict.assignments):
+        if isinstance(verdict, Plan) and verdict.assignments:
+            where = {a.uid: a.node for a in verdict.assignments}
+            self._readmissions.admitted(view, self._leader.speculative, tree, where, now_ms)
+        else:
             self._refused.put(uid, request)
             self._asking.put_off(self._leader.speculative, uid, verdict)
 
@@ -502,7 +526,7 @@ class Admission:
             if tree is None:
                 continue
             if self._clock.monotonic_ms() - began_ms > EXPLAIN_MS:
-                self._barriers.nudge()  # the others have their turn in the next pass, at once
+                self._wakeup.wake()  # the others have their turn in the next pass, at once
                 break
             current, request = self._request(tree)
             if current is None or request is None:
@@ -536,7 +560,7 @@ class Admission:
             return
         placed = isinstance(verdict, Plan) and bool(verdict.assignments)
         if placed and now != request and not still_holds(request, verdict, now):  # type: ignore[arg-type]
-            self._barriers.nudge()  # the world moved while we planned: the next pass plans again
+            self._wakeup.wake()  # the world moved while we planned: the next pass plans again
             return
         if self._asks(current, request, verdict) and await self._make_room(
             current, request, verdict
@@ -570,12 +594,12 @@ class Admission:
         if not self._asking.may(view, state, current, complete=True):
             return True
         if not still_makes_room(asked, answer, self._about_room(current, now)):
-            self._barriers.nudge()  # the world moved while we searched: the next pass asks again
+            self._wakeup.wake()  # the world moved while we searched: the next pass asks again
             return True
         units = [unit.name for unit in answer.victims]
         held = held_below(view, state, self.forest, units)
         if not self._barriers.binding().isdisjoint(r.uid for r in held):
-            self._barriers.nudge()  # a member of a victim is being bound: it goes whole a moment later
+            self._wakeup.wake()  # a member of a victim is being bound: it goes whole a moment later
             return True
         recipe = self._recipe(encoded.digest, f"cluster revision {view.revision}")
         known = self.evictor.knowledge(recipe.actor, recipe.cause, view)
@@ -587,7 +611,7 @@ class Admission:
         self._asking.hurry(drafts)
         self._recording.soon(drafts, encoded)
         await self._recording.done()
-        self._barriers.nudge()  # deletions begin, or the room is there already
+        self._wakeup.wake()  # deletions begin, or the room is there already
         return True
 
     def _about_room(self, tree: Tree, request: PlanRequest) -> PlanRequest:

@@ -46,6 +46,7 @@ from extender.service.committing import Committing
 from extender.service.effects import WORKERS
 from extender.service.leading import Leader
 from extender.service.ports import Binding, Clock, Cluster, PodRef
+from extender.service.wakeup import Wakeup
 from extender.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ class Barriers:
         self.committing = Committing(clock, settings.barrier_timeout_s)
         self._slots = asyncio.Semaphore(WORKERS)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._changed = asyncio.Event()
+        self.wakeup = Wakeup()  # moves when the admission loop should look
 
     # -- what the admission loop asks -----------------------------------------------------------
 
@@ -156,20 +157,11 @@ class Barriers:
             barrier.lacking -= 1
             if barrier.lacking <= 0:
                 self._evaluate(barrier)
-        self.nudge()  # who needs other pods may have his turn
+        self.wakeup.wake()  # members that need other pods may have their turn
 
     def progress_us(self, root_uid: RootUid) -> int:
         """Say when a member of this root last arrived (wall clock), 0 for never."""
         return self._progress_us.get(root_uid, 0)
-
-    async def wait_changed(self) -> None:
-        """Wait until something happened here that the admission loop should look at."""
-        await self._changed.wait()
-
-    def nudge(self) -> None:
-        """Wake the admission loop."""
-        self._changed.set()
-        self._changed = asyncio.Event()
 
     def sync(self, state: ReservationState) -> None:
         """Forget barriers whose roots hold nothing any more."""
@@ -259,7 +251,7 @@ class Barriers:
             if unit is None or barrier.lacking:
                 return
             if any(self._overtaken(a.reservation) for a in barrier.arrivals.values()):
-                self.nudge()  # the next pass gives the room back and answers everybody
+                self.wakeup.wake()  # the next pass gives the room back and answers everybody
                 return
             barrier.opened = True
             self._stop_timer(barrier)
@@ -367,7 +359,7 @@ class Barriers:
                     "it will be planned again"
                 )
         if self._overtaken(reservation):
-            self.nudge()
+            self.wakeup.wake()
             return f"other pods took the room of pod {reservation.pod}; it will be planned again"
         live = [call for call in arrival.calls if call.alive()]
         if not live:
@@ -398,7 +390,7 @@ class Barriers:
             log.warning(
                 "bind failure not recorded", extra={"pod": reservation.pod, "error": str(fault)}
             )
-        self.nudge()
+        self.wakeup.wake()
 
     def _draft(self, reservation: Reservation, fact: AnyFact, cause: str) -> Draft:
         root = self._leader.speculative.roots[reservation.root_uid]
@@ -424,7 +416,7 @@ class Barriers:
         error = await self._record_expiry(barrier, arrivals)
         for arrival in arrivals.values():
             arrival.finish(error)
-        self.nudge()
+        self.wakeup.wake()
 
     async def _record_expiry(self, barrier: _Barrier, arrivals: dict[PodUid, _Arrival]) -> str:
         root = self._leader.speculative.roots.get(barrier.root_uid)

@@ -31,15 +31,15 @@ TOGETHER = 4  # of the client's connections; Bindings and nominations go on the 
 class Endings:
     """Asks, and keeps the answers until the losses are in the log."""
 
-    def __init__(self, cluster: Cluster, nudge: Callable[[], None]) -> None:
+    def __init__(self, cluster: Cluster, wake: Callable[[], None]) -> None:
         """Prepare.
 
         Args:
             cluster: Whom to ask.
-            nudge: Called when all that was asked together is known.
+            wake: Called when all that was asked together is known.
         """
         self._cluster = cluster
-        self._nudge = nudge
+        self._wake = wake
         self._turns = asyncio.Semaphore(TOGETHER)
         self._tasks: set[asyncio.Task[None]] = set()
         self.known: Mapping[PodUid, PodEnd | None] = {}
@@ -81,7 +81,7 @@ class Endings:
         finally:
             self.known = {**self.known, **found}
             self.awaited -= found.keys()
-            self._nudge()
+            self._wake()
 
     async def _ask_one(self, lost: MemberLost, found: dict[PodUid, PodEnd | None]) -> None:
         namespace, _, name = lost.pod.partition("/")

@@ -48,6 +48,7 @@ from extender.service.history import History
 from extender.service.lease import Identity, Lease
 from extender.service.ports import Checkpoints, Clock, EventLog, Grant
 from extender.service.stamping import stamped
+from extender.service.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
@@ -90,8 +91,8 @@ class Leader:
             events=identity.checkpoint_events,
             ms=identity.checkpoint_ms,
         )
-        self._changed: asyncio.Event = asyncio.Event()
         self._deposed = asyncio.Event()
+        self.wakeup = Wakeup()  # moves when the acknowledged state or what we may do changes
         self.role: Role = "starting"
         self.why_not = "starting"
         self.acknowledged: ReservationState = EMPTY
@@ -152,14 +153,6 @@ class Leader:
     def takes(self) -> int:
         """Count how often the lease was taken; what was decided under an earlier take is decided anew."""
         return self.lease.takes
-
-    async def wait_changed(self) -> None:
-        """Wait until the acknowledged state changes."""
-        await self._changed.wait()
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
 
     # -- writing -----------------------------------------------------------------------------
 
@@ -249,7 +242,7 @@ class Leader:
         """
         if not self._flights and state.position == self.acknowledged.position:
             self.acknowledged = self.speculative = state
-            self._notify()
+            self.wakeup.wake()
 
     def _acknowledge(self, flight: _Flight) -> None:
         """Fold an append that is durable; flights end in the order in which they began."""
@@ -262,7 +255,7 @@ class Leader:
             flight.done.set_result(None)
         if self.on_append is not None:
             self.on_append(flight.events)
-        self._notify()
+        self.wakeup.wake()
 
     def _settle(self, error: Exception) -> None:
         """Begin to settle unknown outcomes, once for all appends on their way."""
@@ -329,7 +322,7 @@ class Leader:
                 flight.done.set_exception(NotLeading(why))
         if self.on_lost is not None:
             self.on_lost()
-        self._notify()
+        self.wakeup.wake()
 
     # -- the lease ---------------------------------------------------------------------------
 
@@ -375,7 +368,7 @@ class Leader:
 
     def _followed(self, state: ReservationState) -> None:
         self.acknowledged = self.speculative = state
-        self._notify()
+        self.wakeup.wake()
 
     async def _taken(self) -> Grant | None:
         """Take the lease if nobody has it and this process is fit to lead; else say why not."""
@@ -449,7 +442,7 @@ class Leader:
         log.warning("the lease has run out", extra={"epoch": self.epoch})
         if self.on_lost is not None:
             self.on_lost()
-        self._notify()
+        self.wakeup.wake()
 
     async def _looked_outside(self, grant: Grant) -> Grant:
         """Read what was published of the log, for as long as it takes; a higher epoch may be needed then."""

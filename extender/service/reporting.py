@@ -272,6 +272,10 @@ class Reporter:
             self._jobs.put_nowait(_pod_notice(pod, reason))
         said |= {pod.uid: reason for pod in waiting}
 
+    def warn(self, group: Group, reason: str, text: str) -> None:
+        """Queue an Event about a group that is not made from the state."""
+        self._jobs.put_nowait(_group_notice(group, text, reason))
+
     async def run(self) -> None:
         """Write for ever; what fails is said again when it next differs."""
         while True:
@@ -306,13 +310,13 @@ def _pod_notice(pod: Pod, reason: str) -> Notice:
     )
 
 
-def _group_notice(group: Group, text: str) -> Notice:
+def _group_notice(group: Group, text: str, reason: str = "Questionable") -> Notice:
     return Notice(
         kind=group.key.kind,
         namespace=group.key.namespace,
         name=group.key.name,
         uid=group.uid,
-        reason="Questionable",
+        reason=reason,
         message=text,
         warning=True,
     )

@@ -281,7 +281,7 @@ async def restart(url: str, checkpoints: PostgresCheckpoints | Nothing) -> None:
         try:
             while not (leading.role == "leading" and leading.acknowledged.epoch == leading.epoch):
                 assert not running.done(), running.result()
-                changed = asyncio.create_task(leading.wait_changed())
+                changed = asyncio.create_task(leading.wakeup.wait(leading.wakeup.revision))
                 await asyncio.wait({running, changed}, timeout=0.01, return_when="FIRST_COMPLETED")
                 changed.cancel()
         finally:

@@ -32,7 +32,7 @@ def unfit_pods(
         for leaf, way in ways(root.groups).items()
     }
     unfit: dict[PodUid, str] = {}
-    doubtful: dict[PodShape, list[tuple[PodUid, Node]]] = {}
+    doubtful: dict[PodShape, dict[NodeName, list[PodUid]]] = {}
     for uid, reservation in reservations.items():
         pod, node = view.pods.get(uid), view.nodes.get(reservation.node)
         if pod is None or node is None:
@@ -42,13 +42,15 @@ def unfit_pods(
                 unfit[uid] = f"node {node.name} is not in {key}={value} any more:"
         shape = pod.shape
         if node.unschedulable or node.taints or shape.node_selector or shape.selectors:
-            doubtful.setdefault(shape, []).append((uid, node))
-    for shape, pairs in doubtful.items():
-        fleet = Fleet(tuple(_bare_row(node) for _, node in pairs))
+            doubtful.setdefault(shape, {}).setdefault(node.name, []).append(uid)
+    for shape, uids_on in doubtful.items():
+        nodes = [view.nodes[name] for name in uids_on]  # each once, however many members it has
+        fleet = Fleet(tuple(_bare_row(node) for node in nodes))
         passes, chosen = may_run(fleet, shape), selected(fleet, shape)
-        for i, (uid, node) in enumerate(pairs):
+        for i, node in enumerate(nodes):
             if not passes[i]:
-                unfit[uid] = f"node {node.name} {_unfit_words(node, chosen=bool(chosen[i]))}:"
+                words = f"node {node.name} {_unfit_words(node, chosen=bool(chosen[i]))}:"
+                unfit |= dict.fromkeys(uids_on[node.name], words)
     return unfit
 
 

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from extender.core.errors import InvariantBroken
 from extender.core.ids import NodeName
 from extender.core.nodes import Taint
 from extender.core.planner.placement import PlanNode
@@ -56,12 +57,24 @@ class Level:
 
 
 class Fleet:
-    """A node set as columns; everything is computed on first use and kept."""
+    """A node set as columns, one row per node; columns are computed on first use and kept."""
 
-    def __init__(self, nodes: tuple[PlanNode, ...]) -> None:
+    def __init__(
+        self, nodes: tuple[PlanNode, ...], *, index: dict[NodeName, int] | None = None
+    ) -> None:
+        """Prepare.
+
+        Args:
+            nodes: Each node once. Rules about a node's name are answered for one row, so a second row of
+                the same node would be judged as another node.
+            index: Node name -> position, where it is known of exactly these names in this order.
+
+        Raises:
+            InvariantBroken: A node is given more than once.
+        """
         self.nodes = nodes
         self.size = len(nodes)
-        self._index: dict[NodeName, int] | None = None
+        self.index = index if index is not None else _index(nodes)
         self._free: dict[str, Ints] = {}
         self._labels: dict[str, tuple[Ints, list[str]]] = {}
         self._levels: dict[tuple[str, ...], Level] = {}
@@ -76,14 +89,13 @@ class Fleet:
         """
         if nodes is self.nodes:
             return self
-        fresh = Fleet(nodes)
         if len(nodes) != self.size:
-            return fresh
+            return Fleet(nodes)
         changed = [i for i, (a, b) in enumerate(zip(self.nodes, nodes, strict=True)) if a is not b]
         pairs = [(self.nodes[i], nodes[i]) for i in changed]
         if len(changed) > self.size // 4 or any(a.name != b.name for a, b in pairs):
-            return fresh
-        fresh._index = self._index
+            return Fleet(nodes)
+        fresh = Fleet(nodes, index=self.index)
         if all(a.labels == b.labels for a, b in pairs):
             fresh._labels, fresh._levels, fresh._ups = self._labels, self._levels, self._ups
         if all(a.taints == b.taints for a, b in pairs):
@@ -95,13 +107,6 @@ class Fleet:
             renewed[changed] = [_free_on(node, resource) for _, node in pairs]
             fresh._free[resource] = renewed
         return fresh
-
-    @property
-    def index(self) -> dict[NodeName, int]:
-        """Give node name -> position."""
-        if self._index is None:
-            self._index = {node.name: i for i, node in enumerate(self.nodes)}
-        return self._index
 
     def free(self, resource: str) -> Ints:
         """Give the free amount per node, never negative; 0 where `allocatable` does not name it."""
@@ -169,6 +174,15 @@ class Fleet:
         if self._cordoned is None:
             self._cordoned = np.array([n.unschedulable for n in self.nodes], dtype=np.bool_)
         return self._cordoned
+
+
+def _index(nodes: tuple[PlanNode, ...]) -> dict[NodeName, int]:
+    """Give node name -> position."""
+    index = {node.name: i for i, node in enumerate(nodes)}
+    if len(index) != len(nodes):
+        name = next(node.name for i, node in enumerate(nodes) if index[node.name] != i)
+        raise InvariantBroken(f"more than one row of node {name} in {len(nodes)} rows of nodes")
+    return index
 
 
 def _free_on(node: PlanNode, resource: str) -> int:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extender.core.errors import InvariantBroken
 from extender.core.ids import NodeName
 from extender.core.planner.capacity import FIT_MAX, Fleet, count_fitting
 from extender.core.planner.cells import _patterns
@@ -37,6 +38,17 @@ def test_domains_are_values_within_the_outer_key():
 def test_no_nodes_no_domains():
     """An empty fleet has no domain by a key."""
     assert fleet().level(("r",)).count == 0
+
+
+def test_a_node_that_is_there_twice_is_refused():
+    """One row per node: a name that is given twice is a defect of the caller, also in a renewed fleet."""
+    one, two = PlanNode(name=NodeName("n0")), PlanNode(name=NodeName("n1"))
+    with pytest.raises(InvariantBroken, match="more than one row of node n0"):
+        Fleet((one, two, one))
+    with pytest.raises(InvariantBroken, match="more than one row of node n1"):
+        Fleet((one, two)).renewed((two, two))
+    with pytest.raises(InvariantBroken, match="more than one row of node n0"):
+        Fleet((one, two)).renewed((one, two, one))
 
 
 def test_counts_are_cut_and_need_a_request():
