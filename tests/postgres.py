@@ -1,8 +1,11 @@
 """PostgreSQL for tests: one server per session, one fresh database per test.
 
-The server is the embedded one, or that of GANG_EXTENDER_TEST_DATABASE_URL (its role must be a superuser or
-own what it creates). GANG_EXTENDER_TEST_PG_BIN chooses other programs for the embedded one. `conftest.py`
-imports the fixtures; `running_postgres` is for tests that need a server to themselves.
+The server is the embedded one, or that of GANG_EXTENDER_TEST_DATABASE_URL (its role must be a superuser).
+GANG_EXTENDER_TEST_PG_BIN chooses other programs for the embedded one. `conftest.py` imports the fixtures;
+`running_postgres` is for tests that need a server to themselves.
+
+Roles belong to a server, not to a database: a test that makes them would change what a later one sees. So they
+are there before the template is migrated, and its schema belongs to gx_owner, as deploy/README has it.
 """
 
 from __future__ import annotations
@@ -28,6 +31,10 @@ from extender.store.engine import plain_url
 # A test server may lose everything when the machine loses power. (A killed server loses nothing by it.)
 FAST = {"fsync": "off", "full_page_writes": "off"}
 TEMPLATE = f"gx_test_template_{os.getpid()}"
+ROLES = Path(__file__).parents[1] / "deploy" / "postgres" / "roles.sql"
+ROLES_LOCK = (
+    0x67785F74  # "gx_t"; workers may share a server, and make its roles one after the other
+)
 _numbers = count(1)
 
 
@@ -61,6 +68,16 @@ async def execute(url: str, *statements: str) -> None:
     try:
         for statement in statements:
             await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+async def make_roles(server_url: str, database: str) -> None:
+    """Make the server's roles as deploy/README has it, and let them use a database."""
+    connection = await asyncpg.connect(plain_url(server_url))
+    try:
+        await connection.execute(f"SELECT pg_advisory_lock({ROLES_LOCK})")
+        await execute(database_of(server_url, database), ROLES.read_text())
     finally:
         await connection.close()
 
@@ -109,6 +126,7 @@ def postgres_url() -> Iterator[str]:
 def template_database(postgres_url: str) -> Iterator[str]:
     """Name of a migrated database to copy from: copying is faster than migrating each time."""
     run(execute(postgres_url, f'CREATE DATABASE "{TEMPLATE}"'))
+    run(make_roles(postgres_url, TEMPLATE))
     run(migrate.upgrade(database_of(postgres_url, TEMPLATE)))
     yield TEMPLATE
     run(execute(postgres_url, f'DROP DATABASE "{TEMPLATE}" WITH (FORCE)'))

@@ -13,7 +13,6 @@ from sqlalchemy import event
 from extender.core.events import BindFailed
 from extender.service.matching import nodes_of, plan_of, victims_of
 from extender.service.ports import EventFilter
-from extender.store import migrate
 from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
 from extender.store.codec import VERSIONS, decode_fact
 from extender.store.engine import create_engine
@@ -22,7 +21,7 @@ from extender.store.mentions import PostgresMentions
 from tests.bench.history import write_history
 from tests.fakes_store import Script
 from tests.integration.store.test_codec import GOLDEN, Sample
-from tests.postgres import database_of, execute, run
+from tests.postgres import execute, fresh_database, run
 
 pytestmark = pytest.mark.postgres
 
@@ -70,17 +69,22 @@ async def test_sql_and_python_agree_on_every_kind_of_fact(database_url):
     assert {what for _, what, _ in expected} == {"node", "victim", "plan"}
 
 
+@pytest.fixture(scope="module")
+def migrated_url(postgres_url, template_database):
+    """URL of one database for all examples; no example writes to it."""
+    with fresh_database(postgres_url, template=template_database) as url:
+        yield url
+
+
 @given(st.text(st.sampled_from(list('\0\\u0a"{}')), max_size=12))
 @settings(max_examples=60)
-def test_no_text_of_a_fact_hides_its_node(postgres_url, text):
+def test_no_text_of_a_fact_hides_its_node(migrated_url, text):
     """jsonb refuses NUL characters: they are taken out, escaped backslashes before them stay what they are."""
     fact = BindFailed(plan="p", pod="ns/p", uid="u", node="n1", error=text)
     payload = msgspec.json.encode(fact).decode()
 
-    url = _migrated(postgres_url)
-
     async def ask():
-        connection = await asyncpg.connect(url)
+        connection = await asyncpg.connect(migrated_url)
         try:
             return await connection.fetch(
                 "SELECT what, name FROM gx.mentions_of('BindFailed', $1::text::json)", payload
@@ -89,18 +93,6 @@ def test_no_text_of_a_fact_hides_its_node(postgres_url, text):
             await connection.close()
 
     assert [tuple(row) for row in run(ask())] == [("node", "n1")]
-
-
-_MADE = {}
-
-
-def _migrated(url):
-    """Give the URL of one migrated database for all examples."""
-    if url not in _MADE:
-        run(execute(url, 'CREATE DATABASE "gx_test_mentions"'))
-        _MADE[url] = database_of(url, "gx_test_mentions")
-        run(migrate.upgrade(_MADE[url]))
-    return _MADE[url]
 
 
 async def test_no_question_reads_the_whole_log(database_url):

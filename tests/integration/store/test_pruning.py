@@ -11,6 +11,7 @@ import pytest
 
 from extender.core.events import GangRefused, RootCompleted, RootObserved
 from extender.service.ports import DecisionInput
+from extender.store import migrate
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.engine import create_engine
 from extender.store.event_log import PostgresEventLog
@@ -111,6 +112,19 @@ async def test_old_inputs_go_and_all_else_stays(database_url):
     with pytest.raises(asyncpg.PostgresError) as caught:  # the triggers are there again
         await execute(database_url, "DELETE FROM gx.decision_input")
     assert caught.value.sqlstate == "55000"
+    await engine.dispose()
+
+
+async def test_a_schema_that_is_not_of_gx_owner_is_pruned_too(
+    empty_database_url, template_database
+):
+    """Roles belong to a server: here they were made for another database of it, the template."""
+    await migrate.upgrade(empty_database_url)
+    engine, _ = await decide(empty_database_url, {"old": False})
+    await projected(empty_database_url)
+    await age(empty_database_url, ["old"])
+    done = await prune(empty_database_url, await a_month_ago(empty_database_url))
+    assert (done.inputs, done.parts) == (1, 4)
     await engine.dispose()
 
 
