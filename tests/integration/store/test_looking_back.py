@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 import yaml
 
+from deploy.demo.ports import free_port
 from extender import wiring
 from extender.core.state import EMPTY, fold
 from extender.service.clock import SystemClock
@@ -16,7 +17,6 @@ from extender.service.replay import lean
 from extender.service.stateview import Scope
 from extender.settings import Settings
 from tests.builders import GPU, a_gang, a_node
-from tests.controlplane.processes import free_port
 from tests.fakes import GATED, until
 
 pytestmark = pytest.mark.postgres
