@@ -224,7 +224,9 @@ async def renewed_for(url, lease_s):
     try:
         began = await connection.fetchval("SELECT now()")
         while not await connection.fetchval(
-            "SELECT renewed_at > $1::timestamptz + make_interval(secs => $2) FROM gx.leader", began, lease_s
+            "SELECT renewed_at > $1::timestamptz + make_interval(secs => $2) FROM gx.leader",
+            began,
+            lease_s,
         ):
             assert time.monotonic() < deadline, await connection.fetch("SELECT * FROM gx.leader")
             await asyncio.sleep(0.05)

@@ -23,7 +23,7 @@ from tests.integration.cluster.fake_api import (
 
 async def synced(cluster: KubernetesCluster, fake: FakeApi) -> None:
     await cluster.start()
-    await asyncio.wait_for(cluster.synced(), 10)
+    await asyncio.wait_for(cluster.synced(), 60)
     await until(lambda: fake.watching("nodes") and fake.watching("pods"))
 
 
@@ -43,7 +43,7 @@ async def test_before_the_first_list_the_view_is_in_doubt(
     assert "not discovered" in cluster.doubt()
     await cluster.start()
     await until(lambda: "pods: not synced: 403" in cluster.doubt())
-    await asyncio.wait_for(cluster.synced(), 10)
+    await asyncio.wait_for(cluster.synced(), 60)
     assert cluster.doubt() == ""
 
 
@@ -63,7 +63,7 @@ async def test_changes_are_followed(cluster: KubernetesCluster, fake: FakeApi) -
     await synced(cluster, fake)
     revision = cluster.view().revision
     fake.put("nodes", a_node("n1"))
-    assert await asyncio.wait_for(cluster.changed(revision), 5) != revision
+    assert await asyncio.wait_for(cluster.changed(revision), 60) != revision
     fake.put("pods", a_pod("p1"))
     await until(lambda: cluster.view().pods)
     pod = a_pod("p1", nodeName="n1")
@@ -280,7 +280,7 @@ async def test_the_newest_known_version_of_a_builtin_kind_is_read(
     fake.groups["scheduling.k8s.io/v1beta1"] = ["podgroups", "podgroups/status", "workloads"]
     fake.groups["scheduling.k8s.io/v1alpha3"] = ["podgroups", "compositepodgroups"]
     await cluster.start()
-    await asyncio.wait_for(cluster.synced(), 10)
+    await asyncio.wait_for(cluster.synced(), 60)
     found = await discovery.discover(cluster._server)
     assert {r.path for r in found if r not in discovery.ALWAYS} == {
         "/apis/scheduling.k8s.io/v1beta1/podgroups",
@@ -310,5 +310,5 @@ async def test_a_defect_is_told(
     monkeypatch.setattr(cluster._world, "upsert", fails)
     fake.put("nodes", a_node("n1"))
     with pytest.raises(RuntimeError, match="defect"):
-        await asyncio.wait_for(cluster.broken(), 5)
+        await asyncio.wait_for(cluster.broken(), 60)
     assert "defect" in cluster.doubt()
