@@ -5,7 +5,8 @@ GANG_EXTENDER_TEST_PG_BIN chooses other programs for the embedded one. `conftest
 `running_postgres` is for tests that need a server to themselves.
 
 Roles belong to a server, not to a database: a test that makes them would change what a later one sees. So they
-are there before the template is migrated, and its schema belongs to gx_owner, as deploy/README has it.
+are there before anything is migrated. The schema of a test belongs to the superuser all the same, who is the one
+that connects; `make_roles` before a migration gives the schema to gx_owner, as deploy/README has it.
 """
 
 from __future__ import annotations
@@ -72,12 +73,12 @@ async def execute(url: str, *statements: str) -> None:
         await connection.close()
 
 
-async def make_roles(server_url: str, database: str) -> None:
-    """Make the server's roles as deploy/README has it, and let them use a database."""
+async def make_roles(server_url: str, url: str) -> None:
+    """Make the server's roles as deploy/README has it, if they are not there, and let them use a database of it."""
     connection = await asyncpg.connect(plain_url(server_url))
     try:
         await connection.execute(f"SELECT pg_advisory_lock({ROLES_LOCK})")
-        await execute(database_of(server_url, database), ROLES.read_text())
+        await execute(url, ROLES.read_text())
     finally:
         await connection.close()
 
@@ -115,10 +116,12 @@ def postgres_url() -> Iterator[str]:
     """URL of the server of this session; its database is nobody's."""
     given = os.environ.get("GANG_EXTENDER_TEST_DATABASE_URL")
     if given:
+        run(make_roles(given, given))
         yield plain_url(given)
         return
     told = os.environ.get("GANG_EXTENDER_TEST_PG_BIN")
     with running_postgres(pg_bin=Path(told) if told else None) as server:
+        run(make_roles(server.url, server.url))
         yield server.url
 
 
@@ -126,7 +129,6 @@ def postgres_url() -> Iterator[str]:
 def template_database(postgres_url: str) -> Iterator[str]:
     """Name of a migrated database to copy from: copying is faster than migrating each time."""
     run(execute(postgres_url, f'CREATE DATABASE "{TEMPLATE}"'))
-    run(make_roles(postgres_url, TEMPLATE))
     run(migrate.upgrade(database_of(postgres_url, TEMPLATE)))
     yield TEMPLATE
     run(execute(postgres_url, f'DROP DATABASE "{TEMPLATE}" WITH (FORCE)'))

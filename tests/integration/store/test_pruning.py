@@ -18,7 +18,7 @@ from extender.store.event_log import PostgresEventLog
 from extender.store.pruning import prune
 from tests.fakes_store import Script
 from tests.integration.test_asking import command
-from tests.postgres import execute
+from tests.postgres import execute, make_roles
 
 pytestmark = pytest.mark.postgres
 SHARED = (b"node that never changes", b"another")
@@ -115,10 +115,9 @@ async def test_old_inputs_go_and_all_else_stays(database_url):
     await engine.dispose()
 
 
-async def test_a_schema_that_is_not_of_gx_owner_is_pruned_too(
-    empty_database_url, template_database
-):
-    """Roles belong to a server: here they were made for another database of it, the template."""
+async def test_a_schema_of_gx_owner_is_pruned_too(postgres_url, empty_database_url):
+    """The other tests have one of the superuser, on a server that has gx_owner as well."""
+    await make_roles(postgres_url, empty_database_url)
     await migrate.upgrade(empty_database_url)
     engine, _ = await decide(empty_database_url, {"old": False})
     await projected(empty_database_url)
