@@ -81,12 +81,17 @@ class Replica:
         return found
 
     async def until_facts(self, query, count=1):
-        """Wait for so many facts that fit a question."""
+        """Wait for so many facts that fit a question; a replica that has only just been started may be asked too."""
         deadline = time.monotonic() + WITHIN_S
-        while len(found := await self.facts(query)) < count:
-            assert time.monotonic() < deadline, (query, found, self.log.read_text()[-2000:])
+        while True:
+            status, found = 0, None
+            with contextlib.suppress(aiohttp.ClientConnectorError):  # it does not listen yet
+                status, found = await self.ask(f"/v1/events{query}")
+            if status == 200 and len(found) >= count:
+                return found
+            assert self.process.poll() is None, self.log.read_text()[-2000:]
+            assert time.monotonic() < deadline, (query, status, found, self.log.read_text()[-2000:])
             await asyncio.sleep(0.05)
-        return found
 
     async def until(self, path, status):
         """Wait for an answer of this status; gives its body."""

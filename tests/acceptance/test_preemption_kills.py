@@ -15,7 +15,7 @@ from tests.builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.fakes import GATED, until
 
 __all__ = ["service"]
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
 POINTS = ["planned", "marked", "first gone", "all gone", "nominated"]
 VICTIMS = 4
 
