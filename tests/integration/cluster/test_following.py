@@ -227,29 +227,42 @@ async def test_an_api_server_that_does_not_answer_is_doubted(
     await until(lambda: not cluster.doubt())
 
 
+async def much_goes_on(cluster: KubernetesCluster, fake: FakeApi) -> None:
+    """Have the cluster hear of thirty pods, one after the other: who spins has asked as often by then."""
+    for number in range(30):
+        fake.put("pods", a_pod(f"p{number}"))
+        await until(lambda number=number: len(cluster.view().pods) > number)
+
+
 async def test_an_api_server_that_fails_is_asked_with_pauses(
-    cluster: KubernetesCluster, fake: FakeApi
+    cluster: KubernetesCluster, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A watch that is refused again and again backs off instead of spinning."""
+    monkeypatch.setattr(informers, "PAUSE_FIRST_S", 3600.0)
+    monkeypatch.setattr(informers, "PAUSE_MAX_S", 3600.0)
     await synced(cluster, fake)
     fake.faults.append(
         Fault(lambda r: r.path == "/api/v1/nodes", status=500, body=b"oops", times=1000)
     )
     fake.cut_watches("nodes")
     before = fake.count("GET", "/api/v1/nodes")
-    await asyncio.sleep(1.5)
+    await until(lambda: not fake.watching("nodes"))
+    await much_goes_on(cluster, fake)
     assert fake.count("GET", "/api/v1/nodes") - before < 10
 
 
 async def test_a_watch_that_ends_at_once_does_not_spin(
-    cluster: KubernetesCluster, fake: FakeApi
+    cluster: KubernetesCluster, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that closes every watch with 200 is asked with pauses as well."""
+    monkeypatch.setattr(informers, "PAUSE_FIRST_S", 3600.0)
+    monkeypatch.setattr(informers, "PAUSE_MAX_S", 3600.0)
     await synced(cluster, fake)
     fake.faults.append(Fault(lambda r: r.path == "/api/v1/nodes", status=200, body=b"", times=1000))
     fake.cut_watches("nodes")
     before = fake.count("GET", "/api/v1/nodes")
-    await asyncio.sleep(1.5)
+    await until(lambda: not fake.watching("nodes"))
+    await much_goes_on(cluster, fake)
     assert fake.count("GET", "/api/v1/nodes") - before < 10
 
 
