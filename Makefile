@@ -8,7 +8,9 @@ RUN := $(BIN)/python
 unexport PYTHONDONTWRITEBYTECODE
 # Stories wait more than they compute. Each worker has a PostgreSQL, and for e2e a control plane, of its own.
 WORKERS ?= 2
-PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist worksteal
+# More for pytest: make test PYTEST_ARGS="-p randomly" shuffles the tests, PYTEST_ARGS="-k pruning" chooses some.
+PYTEST_ARGS ?=
+PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test approve e2e check fmt lint types arch bench bench-check long lock revision clean
@@ -60,7 +62,7 @@ bench-check: setup ## What of the last run got worse than recorded by more than 
 	$(RUN) -m tests.bench $(NAMES) --check
 
 long: setup ## Soaks and large sizes, by hand
-	$(RUN) -m pytest -m long --timeout 3600
+	$(RUN) -m pytest -m long --timeout 3600 $(PYTEST_ARGS)
 
 revision: setup ## New migration: make revision m="add something"
 	$(BIN)/alembic revision -m "$(m)"

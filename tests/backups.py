@@ -114,7 +114,7 @@ class Standby:
         )
 
     async def _until(self, question: str, *args: object) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 try:
                     if await _question(self.url, question, *args):
@@ -140,4 +140,4 @@ class Standby:
     def stop(self) -> None:
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT)
-            self._process.wait(10)
+            self._process.wait(60)

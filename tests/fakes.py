@@ -53,7 +53,7 @@ GATED = [{"name": GATE}]
 TTL_MS = 10_000
 
 
-async def until(condition: Callable[[], Any], what: str = "", within_s: float = 5.0) -> Any:
+async def until(condition: Callable[[], Any], what: str = "", within_s: float = 60.0) -> Any:
     """Wait until something holds; fails loudly when it does not in time."""
     deadline = time.monotonic() + within_s
     while not (found := condition()):
@@ -61,6 +61,15 @@ async def until(condition: Callable[[], Any], what: str = "", within_s: float = 
             raise AssertionError(f"waited {within_s:.0f} s in vain for: {what or condition}")
         await asyncio.sleep(0.002)
     return found
+
+
+async def idle(turns: int = 200) -> None:
+    """Let every task go on until only time or news could bring more: for checks that nothing happens.
+
+    Tasks of the fakes wait for nothing outside of the loop, so turns of it count, however slow the machine.
+    """
+    for _ in range(turns):
+        await asyncio.sleep(0)
 
 
 class FakeClock:

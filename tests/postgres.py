@@ -1,8 +1,12 @@
 """PostgreSQL for tests: one server per session, one fresh database per test.
 
-The server is the embedded one, or that of GANG_EXTENDER_TEST_DATABASE_URL (its role must be a superuser or
-own what it creates). GANG_EXTENDER_TEST_PG_BIN chooses other programs for the embedded one. `conftest.py`
-imports the fixtures; `running_postgres` is for tests that need a server to themselves.
+The server is the embedded one, or that of GANG_EXTENDER_TEST_DATABASE_URL (its role must be a superuser).
+GANG_EXTENDER_TEST_PG_BIN chooses other programs for the embedded one. `conftest.py` imports the fixtures;
+`running_postgres` is for tests that need a server to themselves.
+
+Roles belong to a server, not to a database: a test that makes them would change what a later one sees. So they
+are there before anything is migrated. The schema of a test belongs to the superuser all the same, who is the one
+that connects; `make_roles` before a migration gives the schema to gx_owner, as deploy/README has it.
 """
 
 from __future__ import annotations
@@ -28,6 +32,10 @@ from extender.store.engine import plain_url
 # A test server may lose everything when the machine loses power. (A killed server loses nothing by it.)
 FAST = {"fsync": "off", "full_page_writes": "off"}
 TEMPLATE = f"gx_test_template_{os.getpid()}"
+ROLES = Path(__file__).parents[1] / "deploy" / "postgres" / "roles.sql"
+ROLES_LOCK = (
+    0x67785F74  # "gx_t"; workers may share a server, and make its roles one after the other
+)
 _numbers = count(1)
 
 
@@ -65,6 +73,16 @@ async def execute(url: str, *statements: str) -> None:
         await connection.close()
 
 
+async def make_roles(server_url: str, url: str) -> None:
+    """Make the server's roles as deploy/README has it, if they are not there, and let them use a database of it."""
+    connection = await asyncpg.connect(plain_url(server_url))
+    try:
+        await connection.execute(f"SELECT pg_advisory_lock({ROLES_LOCK})")
+        await execute(url, ROLES.read_text())
+    finally:
+        await connection.close()
+
+
 @contextmanager
 def running_postgres(*, pg_bin: Path | None = None, **settings: str) -> Iterator[Any]:
     """Run an embedded server in a short temporary directory, reachable for the account it runs under."""
@@ -98,10 +116,12 @@ def postgres_url() -> Iterator[str]:
     """URL of the server of this session; its database is nobody's."""
     given = os.environ.get("GANG_EXTENDER_TEST_DATABASE_URL")
     if given:
+        run(make_roles(given, given))
         yield plain_url(given)
         return
     told = os.environ.get("GANG_EXTENDER_TEST_PG_BIN")
     with running_postgres(pg_bin=Path(told) if told else None) as server:
+        run(make_roles(server.url, server.url))
         yield server.url
 
 

@@ -17,12 +17,14 @@ from pathlib import Path
 
 import aiohttp
 
-from deploy.demo.play import free_port
+from deploy.demo.ports import free_port
 
 ROOT = Path(__file__).parents[1]
 WITHIN_S = 180.0  # a busy machine needs its time to start them
 LEASE_S = 2.0
-PROBE_S = 2.0  # timeoutSeconds of that probe
+PROBE_S = (
+    2.0  # timeoutSeconds of that probe; no question of the read API has to be answered within it
+)
 THRESHOLD = (
     20  # looks in vain before a pod that was ready is not: 4 s, as with the probe of the Deployment
 )
@@ -53,26 +55,55 @@ class Replica:
                 self.command, cwd=ROOT, env=self.environ, stdout=log, stderr=log
             )
 
-    async def ask(self, path):
+    async def ask(self, path, within_s=WITHIN_S):
+        """Give the status and the body of an answer; no answer is a failure.
+
+        The first question after a start waits for the process that answers questions: on a machine that has to
+        compile its modules first, for several seconds.
+        """
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=within_s)) as session,
+            session.get(self.url + path) as reply,
+        ):
+            return reply.status, await reply.json(content_type=None)
+
+    async def probe(self, path):
+        """Ask as the kubelet does, which has little time; gives status 0 when there is no answer."""
         try:
-            async with (
-                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PROBE_S)) as session,
-                session.get(self.url + path) as reply,
-            ):
-                return reply.status, await reply.json(content_type=None)
+            return await self.ask(path, PROBE_S)
         except (aiohttp.ClientError, OSError, TimeoutError):
             return 0, None
 
-    async def until(self, path, status):
+    async def facts(self, query=""):
+        """Give facts of the log; any other answer is a failure."""
+        status, found = await self.ask(f"/v1/events{query}")
+        assert status == 200, (status, found)
+        return found
+
+    async def until_facts(self, query, count=1):
+        """Wait for so many facts that fit a question; a replica that has only just been started may be asked too."""
         deadline = time.monotonic() + WITHIN_S
-        while (found := await self.ask(path))[0] != status:
+        while True:
+            status, found = 0, None
+            with contextlib.suppress(aiohttp.ClientConnectorError):  # it does not listen yet
+                status, found = await self.ask(f"/v1/events{query}")
+            if status == 200 and len(found) >= count:
+                return found
+            assert self.process.poll() is None, self.log.read_text()[-2000:]
+            assert time.monotonic() < deadline, (query, status, found, self.log.read_text()[-2000:])
+            await asyncio.sleep(0.05)
+
+    async def until(self, path, status):
+        """Wait for an answer of this status; gives its body."""
+        deadline = time.monotonic() + WITHIN_S
+        while (found := await self.probe(path))[0] != status:
             assert self.process.poll() is None, self.log.read_text()[-2000:]
             assert time.monotonic() < deadline, (found, self.log.read_text()[-2000:])
             await asyncio.sleep(0.05)
         return found[1]
 
     async def leads(self):
-        checks = ((await self.ask("/readyz"))[1] or {}).get("checks", [])
+        checks = ((await self.probe("/readyz"))[1] or {}).get("checks", [])
         return any(c["name"] == "reconciled" and c["ok"] for c in checks)
 
     async def until_leads(self):
@@ -127,7 +158,7 @@ class RoundRobin:
     async def _look(self):
         while True:
             looked_at = list(self.replicas)
-            found = await asyncio.gather(*(r.ask("/readyz") for r in looked_at))
+            found = await asyncio.gather(*(r.probe("/readyz") for r in looked_at))
             for replica, (status, _) in zip(looked_at, found, strict=True):
                 self.misses[replica] = (
                     0 if status == 200 else self.misses.get(replica, THRESHOLD) + 1

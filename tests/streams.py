@@ -38,7 +38,7 @@ class Reader:
 
     async def read(self, enough: Callable[[Reader], bool]) -> None:
         """Read until it is enough; whatever breaks is tried again."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=5)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=60)
         async with aiohttp.ClientSession(
             timeout=timeout, connector=aiohttp.TCPConnector(limit=0), read_bufsize=1 << 20
         ) as session:

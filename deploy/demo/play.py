@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,18 +25,12 @@ from rich.console import Console
 from rich.tree import Tree
 
 from deploy.demo.kube_scheduler import Player
+from deploy.demo.ports import free_port
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parent / "examples"
-READY_WITHIN_S = 60
+READY_WITHIN_S = 180
 out = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
-
-
-def free_port() -> int:
-    """Find a port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Service:
@@ -86,7 +79,7 @@ class Service:
 
     def get(self, path: str) -> dict:
         """Ask the read API."""
-        with urllib.request.urlopen(self.url + path, timeout=5) as reply:
+        with urllib.request.urlopen(self.url + path, timeout=60) as reply:
             return json.load(reply)
 
     def kill(self) -> None:

@@ -409,9 +409,7 @@ class Admission:
             recipe = self._recipe("", "tree changed")
             self._recording.soon(decide_invalid(self._leader.speculative, tree, recipe))
             return False
-        if tree.root.deleting or self._rests(tree.root.uid):
-            return True
-        if self._readmissions.puts_off(self._cluster.view(), tree, self._clock.monotonic_ms()):
+        if tree.root.deleting or self._rests(tree):
             return True
         current, request = self._request(tree)
         if current is None or request is None or self._kept_from_bind(current, request):
@@ -505,14 +503,20 @@ class Admission:
             self._refused.put(uid, request)
             self._asking.put_off(self._leader.speculative, uid, verdict)
 
-    def _rests(self, uid: RootUid) -> bool:
-        """Say whether a tree is not tried yet: something failed, or its room was taken often (`planned_again_us`)."""
+    def _rests(self, tree: Tree) -> bool:
+        """Return whether a tree is not tried yet: something failed, its room was taken often, or it loops.
+
+        Source: `planned_again_us` and `core/decisions/readmissions`.
+        """
+        uid = tree.root.uid
         if self._clock.monotonic_ms() < self._not_before.get(uid, 0):
             return True
         root = self._leader.speculative.roots.get(uid)
         pause_us = planned_again_us(root) - self._clock.now_us() if root is not None else 0
         if pause_us <= 0:
-            return False
+            return self._readmissions.puts_off(
+                self._cluster.view(), tree, self._clock.monotonic_ms()
+            )
         self._not_before[uid] = self._clock.monotonic_ms() + pause_us // 1000 + 1
         return True
 

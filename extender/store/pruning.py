@@ -29,7 +29,9 @@ LOCK_TIMEOUT = "5s"
 OVERLAP = timedelta(hours=1)  # longer than any transaction that saves an input
 BECOME_OWNER = """
 DO $do$ BEGIN
-    IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'gx_owner') AND pg_has_role(current_user, 'gx_owner', 'MEMBER') THEN
+    -- Roles belong to the server: that gx_owner exists does not make it the owner of this schema.
+    IF EXISTS (SELECT FROM pg_namespace WHERE nspname = 'gx' AND pg_get_userbyid(nspowner) = 'gx_owner'
+               AND pg_has_role(current_user, nspowner, 'MEMBER')) THEN
         SET LOCAL ROLE gx_owner;
     END IF;
 END $do$"""

@@ -78,7 +78,7 @@ class World:
         return Player(self.service.url, self.service.manifests, self.service.data / "cluster.jsonl")
 
     def metric(self, name):
-        with urllib.request.urlopen(f"{self.service.url}/metrics", timeout=5) as reply:
+        with urllib.request.urlopen(f"{self.service.url}/metrics", timeout=60) as reply:
             lines = reply.read().decode().splitlines()
         return next(float(line.split()[-1]) for line in lines if line.startswith(f"{name} "))
 
@@ -112,7 +112,7 @@ def world(request):
             made.service.stop()
     deadline = time.monotonic() + WITHIN_S
     while (left := processes_naming(str(folder))) and time.monotonic() < deadline:
-        time.sleep(0.1)
+        time.sleep(0.05)
     shutil.rmtree(folder, ignore_errors=True)
     assert left == []
 

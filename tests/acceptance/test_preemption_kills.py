@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 from collections import Counter
@@ -11,12 +10,12 @@ import pytest
 import yaml
 
 from deploy.demo.kube_scheduler import Player
-from tests.acceptance.test_kills import ROOT, recorded, service
+from tests.acceptance.test_kills import ROOT, WITHIN_S, play_until, recorded, service
 from tests.builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.fakes import GATED, until
 
 __all__ = ["service"]
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
 POINTS = ["planned", "marked", "first gone", "all gone", "nominated"]
 VICTIMS = 4
 
@@ -63,7 +62,7 @@ async def reached(service, point, number):
         "all gone": lambda: len(recorded(service, "evicted", low)) == VICTIMS,
         "nominated": lambda: recorded(service, "nominated", hi),
     }
-    await until(looks[point], f"{hi} {point}", 30)
+    await until(looks[point], f"{hi} {point}", WITHIN_S)
 
 
 async def test_a_kill_at_any_point_of_a_preemption_changes_nothing(service):
@@ -80,14 +79,15 @@ async def test_a_kill_at_any_point_of_a_preemption_changes_nothing(service):
             service.start()
             player.reload()
             await until(
-                lambda n=number: len(recorded(service, "gate-lifted", f"hi{n}")) == 2, "let go", 30
+                lambda n=number: len(recorded(service, "gate-lifted", f"hi{n}")) == 2,
+                "let go",
+                WITHIN_S,
             )
-            await player.run_until_idle(quiet_s=0.4)
-            await until(
+            await play_until(
+                player,
                 lambda n=number: of_gang(service, "PreemptionCompleted", n),
-                f"completed after a kill when {point}", 30,
-            )  # fmt: skip
-            await asyncio.sleep(0)
+                f"completed after a kill when {point}",
+            )
     finally:
         await player.close()
     for number, point in enumerate(POINTS):

@@ -75,7 +75,7 @@ class Group:
             await replica.until("/readyz", 200)
 
     def get(self, path):
-        with urllib.request.urlopen(self.leader.url + path, timeout=30) as reply:
+        with urllib.request.urlopen(self.leader.url + path, timeout=60) as reply:
             return json.load(reply)
 
     def facts(self):
@@ -145,7 +145,7 @@ async def placed(player, pod):
     deadline = time.monotonic() + WITHIN_S
     while (node := await player.place(pod)) is None:
         assert time.monotonic() < deadline, pod.path
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.05)
     return node
 
 
@@ -190,7 +190,6 @@ async def test_a_rolling_update_refuses_nobody(group):
                 name = f"gang{number}"
                 create(group, name)
                 held = await at_bind(group, player, name, SIZE // 2)
-                await asyncio.sleep(0.3)
                 assert not any(call.done() for call in held)
                 began_s = time.monotonic()
                 front.terminating.add(replica)

@@ -21,7 +21,7 @@ from tests.builders import GPU, RACK, a_fleet, a_gang, a_group, a_node, a_pod
 from tests.fakes import GATED, until
 
 __all__ = ["service"]
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
 MARKUP = "<img src=x onerror=document.title='broken'>"
 LONG = "ünï-" + "x" * 230 + "-名前"
 

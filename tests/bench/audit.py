@@ -24,7 +24,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from deploy.demo.play import free_port
+from deploy.demo.ports import free_port
 from extender.service.ladder import fill_ladder
 from extender.service.projecting import project_all
 from extender.store import migrate

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from deploy.demo.ports import free_port
 from extender.store import migrate
 from extender.store.embedded import running
 from tests.bench.sides import BUILT_IN, NAMESPACE, OUR_VERSION, RACK, ZONE, Side
@@ -30,7 +31,7 @@ from tests.controlplane.api import Api, ApiError
 from tests.controlplane.build import build_ours
 from tests.controlplane.objects import a_namespace, a_node
 from tests.controlplane.plane import ControlPlane, token_of
-from tests.controlplane.processes import Process, free_port
+from tests.controlplane.processes import Process
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.service import ROOT, Service
 from tests.postgres import database_of, execute

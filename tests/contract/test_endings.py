@@ -84,7 +84,7 @@ async def place(request, tmp_path):
 
 
 async def gone_from_view(place, gone=True):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (POD.uid not in place.cluster.view().pods) is not gone:
             await asyncio.sleep(0.01)
 

@@ -26,9 +26,10 @@ import yaml
 
 from deploy.compose.generate import HERE as COMPOSE
 from deploy.compose.generate import flags_of
+from deploy.demo.ports import free_port
 from tests.controlplane.api import Api
 from tests.controlplane.build import ensure_binaries, ensure_etcd
-from tests.controlplane.processes import Process, free_port
+from tests.controlplane.processes import Process
 
 FLAGS = COMPOSE / "flags.json"
 READY_TIMEOUT_S = 120.0  # a busy machine needs its time to start them

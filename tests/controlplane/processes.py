@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-import random
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -21,8 +19,6 @@ from pathlib import Path
 PR_SET_PDEATHSIG = 1
 # kube-apiserver needs more than 5 s to end when its etcd is slow or gone.
 STOP_TIMEOUT_S = 10.0
-# Below the ephemeral ports, which outgoing connections take without asking.
-PORTS = range(20000, 32000)
 
 _libc = ctypes.CDLL(None)
 
@@ -134,15 +130,3 @@ class Process:
     def tail(self, size_bytes: int = 3000) -> str:
         """Read the end of its log."""
         return self.log.read_bytes()[-size_bytes:].decode(errors="replace")
-
-
-def free_port() -> int:
-    """Find a loopback port that nobody listens on."""
-    while True:
-        port = random.choice(PORTS)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port

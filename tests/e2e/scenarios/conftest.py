@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 import yaml
 
+from deploy.demo.ports import free_port
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.livedin import Neighbourhood
 from tests.controlplane.objects import path_of
 from tests.controlplane.plane import ControlPlane, native_switches
-from tests.controlplane.processes import free_port
 from tests.controlplane.waiting import TIMEOUT_S, eventually
 from tests.e2e.conftest import NEWEST, require_programs, sweep
 from tests.e2e.scenarios.aftermath import check_aftermath, check_room

@@ -22,7 +22,7 @@ from tests.controlplane.waiting import eventually
 from tests.database_proxy import DatabaseProxy
 from tests.e2e.scenarios.conftest import Story
 from tests.e2e.scenarios.service import Service
-from tests.replicas import PROBE_S, RoundRobin
+from tests.replicas import PROBE_S, WITHIN_S, RoundRobin
 
 
 class Replica:
@@ -34,20 +34,24 @@ class Replica:
         self.holder = holder
         self.url = service.url
 
-    async def ask(self, path: str) -> tuple[int, Any]:
-        """Ask over HTTP; status 0 when nobody answers."""
+    async def ask(self, path: str, within_s: float = WITHIN_S) -> tuple[int, Any]:
+        """Give the status and the body of an answer; no answer is a failure."""
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=within_s)) as session,
+            session.get(self.url + path) as reply,
+        ):
+            return reply.status, await reply.json(content_type=None)
+
+    async def probe(self, path: str) -> tuple[int, Any]:
+        """Ask as the kubelet does, which has little time; gives status 0 when there is no answer."""
         try:
-            async with (
-                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PROBE_S)) as session,
-                session.get(self.url + path) as reply,
-            ):
-                return reply.status, await reply.json(content_type=None)
+            return await self.ask(path, PROBE_S)
         except (aiohttp.ClientError, TimeoutError, OSError):
             return 0, None
 
     async def checks(self) -> dict[str, dict[str, Any]]:
         """Give the checks of /readyz by name; none when nobody answers."""
-        body = (await self.ask("/readyz"))[1] or {}
+        body = (await self.probe("/readyz"))[1] or {}
         return {check["name"]: check for check in body.get("checks", [])}
 
     async def leads(self) -> bool:

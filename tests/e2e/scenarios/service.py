@@ -15,8 +15,8 @@ from typing import Any
 import aiohttp
 import yaml
 
+from deploy.demo.ports import free_port
 from tests.controlplane.plane import ControlPlane, token_of
-from tests.controlplane.processes import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 READY_WITHIN_S = 120  # a busy machine needs its time to start it

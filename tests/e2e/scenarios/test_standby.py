@@ -525,7 +525,7 @@ async def says(replica: Replica, check: str, text: str) -> None:
     """Wait until /readyz says no, for this reason."""
 
     async def look() -> bool:
-        status, body = await replica.ask("/readyz")
+        status, body = await replica.probe("/readyz")
         found = {c["name"]: c for c in (body or {}).get("checks", [])}.get(check)
         return status == 503 and found is not None and not found["ok"] and text in found["reason"]
 

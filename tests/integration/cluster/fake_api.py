@@ -304,7 +304,7 @@ def a_pod_group(name: str) -> Object:
     }
 
 
-async def until(look: Callable[[], object], timeout_s: float = 10) -> None:
+async def until(look: Callable[[], object], timeout_s: float = 60) -> None:
     """Wait until something is so."""
     deadline_s = time.monotonic() + timeout_s
     while not look():

@@ -39,7 +39,7 @@ async def there(cluster: KubernetesCluster, fake: FakeApi) -> KubernetesCluster:
     fake.put("pods", a_pod("p"))
     fake.put("podgroups", a_pod_group("g"))
     await cluster.start()
-    await asyncio.wait_for(cluster.synced(), 10)
+    await asyncio.wait_for(cluster.synced(), 60)
     return cluster
 
 
@@ -205,10 +205,10 @@ async def test_a_retry_after_beyond_the_budget_is_not_waited_for(
 ) -> None:
     """The caller can do something better than to wait for a minute."""
     fake.faults.append(Fault(on("PATCH", "/status"), status=429, headers={"Retry-After": "60"}))
-    began = time.monotonic()
-    with pytest.raises(ClusterUnavailable, match="429"):
-        await there.set_conditions(GROUP, "uid-podgroups-g", [WAITS])
-    assert time.monotonic() - began < 1
+    async with asyncio.timeout(30):
+        with pytest.raises(ClusterUnavailable, match="429"):
+            await there.set_conditions(GROUP, "uid-podgroups-g", [WAITS])
+    assert fake.count("PATCH", "/status") == 1
 
 
 async def test_nothing_is_sent_or_tried_again_without_the_lease(

@@ -7,10 +7,10 @@ import json
 
 import pytest
 
+from deploy.demo.ports import free_port
 from extender.core.events import BarrierExpired
 from extender.http.forwarding import FORWARDED, MISDIRECTED
 from tests.builders import GPU, a_gang, a_node, a_pod
-from tests.controlplane.processes import free_port
 from tests.fakes import TTL_MS, FakeClock, FakeCluster, until
 from tests.fakes_store import FakeDatabase
 from tests.integration.http.test_scheduler_verbs import Served, wire_pod

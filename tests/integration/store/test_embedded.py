@@ -10,7 +10,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import asyncpg
@@ -18,7 +17,7 @@ import pytest
 
 from extender.core.errors import BadInput, InvariantBroken, StoreUnavailable
 from extender.service.ports import START
-from extender.store import binaries, lodging, migrate
+from extender.store import binaries, embedded, lodging, migrate
 from extender.store.binaries import find_binaries, wheel_folder
 from extender.store.embedded import EmbeddedPostgres
 from extender.store.engine import plain_url
@@ -73,7 +72,7 @@ async def ask(url, question="SELECT 1"):
         await connection.close()
 
 
-async def until(condition, limit_s=15.0):
+async def until(condition, limit_s=60.0):
     async with asyncio.timeout(limit_s):
         while True:
             try:
@@ -212,7 +211,7 @@ async def test_a_zombie_is_not_taken_for_a_server(data):
     await until(lambda: gone(zombie.pid))
     cluster = data / "postgres" / "pg"
     (cluster / "postmaster.pid").write_text(f"{zombie.pid}\n{cluster}\n0\n5432\n\n\n\nready   \n")
-    async with asyncio.timeout(10), EmbeddedPostgres(data, settings=FAST) as server:
+    async with asyncio.timeout(60), EmbeddedPostgres(data, settings=FAST) as server:
         assert await ask(server.url) == 1
     zombie.wait()
 
@@ -222,11 +221,11 @@ async def test_only_the_main_thread_may_start_it(data):
         await asyncio.to_thread(lambda: asyncio.run(EmbeddedPostgres(data).start()))
 
 
-async def test_a_server_that_cannot_start_says_why(data):
-    started = time.monotonic()
+async def test_a_server_that_cannot_start_says_why(data, monkeypatch):
+    """As soon as it has ended, not when the time for a slow start is over."""
+    monkeypatch.setattr(embedded, "READY_TIMEOUT_S", 3600.0)
     with pytest.raises(StoreUnavailable, match="no_such_setting"):
         await EmbeddedPostgres(data, settings={"no_such_setting": "1"}).start()
-    assert time.monotonic() - started < 10
 
 
 @has_15

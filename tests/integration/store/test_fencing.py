@@ -13,6 +13,7 @@ from extender.core.errors import Fenced, HeadMoved, LeaseHeld, StoreUnavailable
 from extender.store.appender import APPEND, _columns
 from extender.store.codec import chain, encode_event
 from extender.store.event_log import PostgresEventLog
+from tests.fakes import until
 from tests.fakes_store import Script
 
 pytestmark = pytest.mark.postgres
@@ -55,13 +56,25 @@ async def raw(database_url):
     await asyncio.sleep(0)
 
 
+async def waits_for_a_lock(url):
+    """Wait until a session of this database waits for another one."""
+    other = await asyncpg.connect(url)
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    try:
+        async with asyncio.timeout(60):
+            while not await other.fetchval(waiting):
+                await asyncio.sleep(0.01)
+    finally:
+        await other.close()
+
+
 async def test_a_take_waits_for_an_append_in_flight_and_sees_it(database_url, raw):
     async with PostgresEventLog(database_url) as old, PostgresEventLog(database_url) as new:
         grant = await take(old, ttl_ms=1)
         await asyncio.sleep(0.02)
         transaction = await begin_append(raw, grant, Script(grant).some(2))
         taking = asyncio.create_task(take(new, "b"))
-        await asyncio.sleep(0.2)
+        await waits_for_a_lock(database_url)
         assert not taking.done()
         await transaction.commit()
         assert (await taking).head.position == 2
@@ -75,7 +88,7 @@ async def test_a_wedged_leader_is_put_out_when_its_lease_is_over(database_url, r
         grant = await take(old, ttl_ms=1)
         await asyncio.sleep(0.02)
         await begin_append(raw, grant, Script(grant).some(2))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             taken = await take(new, "b")
         assert taken.head.position == 0
         other = await asyncpg.connect(database_url)
@@ -90,7 +103,7 @@ async def test_a_wedged_leader_with_a_valid_lease_is_left_alone(database_url, ra
     async with PostgresEventLog(database_url) as old, PostgresEventLog(database_url) as new:
         grant = await take(old)
         transaction = await begin_append(raw, grant, Script(grant).some(2))
-        async with asyncio.timeout(0.4):
+        async with asyncio.timeout(60):
             with pytest.raises(LeaseHeld):
                 await take(new, "b")
         await transaction.commit()
@@ -102,7 +115,7 @@ async def test_a_restarted_leader_puts_its_own_ghost_out(database_url, raw):
     async with PostgresEventLog(database_url) as new:
         grant = await take(new)
         await begin_append(raw, grant, Script(grant).some(2))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert (await take(new)).head.position == 0
 
 
@@ -134,9 +147,10 @@ async def test_take_overs_under_load_lose_and_invent_nothing(database_url, raw):
         grant = await take(log)
         epochs.append(grant.epoch)
         work.append(asyncio.create_task(hammer(log, grant, acked, stop)))
-        await asyncio.sleep(0.03)
+        enough = len(acked) + 6
+        await until(lambda enough=enough: len(acked) >= enough, f"facts of turn {turn}")
     stop.set()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await asyncio.gather(*work)
     assert await auditor.fetchval("SELECT count(*) FROM gx.event") == 0
     auditor.terminate()
@@ -190,9 +204,10 @@ async def test_a_stopped_process_finds_itself_fenced(database_url):
         env={"PYTHONPATH": "."},
     )
     try:
-        async with asyncio.timeout(30), PostgresEventLog(database_url) as log:
+        async with asyncio.timeout(120), PostgresEventLog(database_url) as log:
             assert await process.stdout.readline() == b"leading\n"
-            await asyncio.sleep(0.1)
+            while (await log.head()).position == 0:
+                await asyncio.sleep(0.01)
             process.send_signal(signal.SIGSTOP)
             while True:
                 try:

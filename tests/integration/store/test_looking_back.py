@@ -9,13 +9,13 @@ import asyncpg
 import pytest
 import yaml
 
+from deploy.demo.ports import free_port
 from extender import wiring
 from extender.core.state import EMPTY, fold
 from extender.service.clock import SystemClock
 from extender.service.stateview import Scope
 from extender.settings import Settings
 from tests.builders import GPU, a_gang, a_node
-from tests.controlplane.processes import free_port
 from tests.fakes import GATED, until
 from tests.histories import lean
 

@@ -11,13 +11,14 @@ import pytest
 
 from extender.core.events import GangRefused, RootCompleted, RootObserved
 from extender.service.ports import DecisionInput
+from extender.store import migrate
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.engine import create_engine
 from extender.store.event_log import PostgresEventLog
 from extender.store.pruning import prune
 from tests.fakes_store import Script
 from tests.integration.test_asking import command
-from tests.postgres import execute
+from tests.postgres import execute, make_roles
 
 pytestmark = pytest.mark.postgres
 SHARED = (b"node that never changes", b"another")
@@ -111,6 +112,18 @@ async def test_old_inputs_go_and_all_else_stays(database_url):
     with pytest.raises(asyncpg.PostgresError) as caught:  # the triggers are there again
         await execute(database_url, "DELETE FROM gx.decision_input")
     assert caught.value.sqlstate == "55000"
+    await engine.dispose()
+
+
+async def test_a_schema_of_gx_owner_is_pruned_too(postgres_url, empty_database_url):
+    """The other tests have one of the superuser, on a server that has gx_owner as well."""
+    await make_roles(postgres_url, empty_database_url)
+    await migrate.upgrade(empty_database_url)
+    engine, _ = await decide(empty_database_url, {"old": False})
+    await projected(empty_database_url)
+    await age(empty_database_url, ["old"])
+    done = await prune(empty_database_url, await a_month_ago(empty_database_url))
+    assert (done.inputs, done.parts) == (1, 4)
     await engine.dispose()
 
 

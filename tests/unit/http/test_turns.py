@@ -14,6 +14,7 @@ from extender.http.answers import answer
 from extender.http.apart import CALLED, Apart, Turns
 from extender.service import pacing
 from extender.service.pacing import Pace
+from tests.fakes import until
 
 CALM_S = 600.0
 CALMER_MS = 700_000  # the header's largest is a thousand seconds
@@ -69,6 +70,7 @@ async def settled():
 async def test_so_many_are_worked_on_at_once(asked, at_once):
     async with await serving(asked, Turns(at_once, 0)) as client:
         asking = [asyncio.create_task(client.get("/work")) for _ in range(4)]
+        await until(lambda: asked.begun >= at_once, "worked on")
         await settled()
         assert asked.begun == at_once
         asked.go.set()
@@ -116,11 +118,9 @@ async def test_a_fault_gives_the_turn_back(asked):
 async def test_streams_take_no_turn(asked):
     async with await serving(asked, Turns(1, 0)) as client:
         streams = [asyncio.create_task(client.get("/work?follow")) for _ in range(3)]
-        await settled()
-        assert asked.begun == 3
+        await until(lambda: asked.begun == 3, "all streams")
         question = asyncio.create_task(client.get("/work"))
-        await settled()
-        assert asked.begun == 4
+        await until(lambda: asked.begun == 4, "the question as well")
         asked.go.set()
         await asyncio.gather(*streams, question)
 

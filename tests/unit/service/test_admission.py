@@ -15,7 +15,7 @@ from extender.service.admission import rest_ms
 from extender.service.planning import Planner
 from extender.service.replaying import replay_decision
 from tests.builders import GPU, a_fleet, a_gang, a_node, a_pod
-from tests.fakes import Stage, until
+from tests.fakes import Stage, idle, until
 from tests.unit.core.decisions.test_admission import Case
 
 
@@ -305,7 +305,7 @@ async def test_the_loop_waits_for_news_and_becomes_ready():
         await stage.lead()
         assert [c.ok for c in stage.scheduling.checks()] == [True, True, False, False]
         stage.start(stage.admission.run())
-        await asyncio.sleep(0.05)
+        await idle()
         assert stage.names() == ["LeaseTaken"]
         stage.cluster.doubted = ""
         stage.cluster.add(a_node("n1", gpu=2))

@@ -9,7 +9,7 @@ import pytest
 from extender.core.decisions.verbs import COMMITTED_LAST
 from extender.core.events import BarrierExpired, ReservationReleased
 from tests.builders import a_gang, a_node, a_pod
-from tests.fakes import GATED, Stage, until
+from tests.fakes import GATED, Stage, idle, until
 
 CLAIM = {"resourceClaims": [{"name": "device", "resourceClaimName": "mine"}]}
 DISK = {"volumes": [{"name": "disk", "persistentVolumeClaim": {"claimName": "late"}}]}
@@ -53,7 +53,7 @@ async def test_who_commits_is_let_go_when_the_others_have_come(needs):
         await asyncio.sleep(0)
         await stage.settled()
         await ungated(stage, "g-late")
-        await asyncio.sleep(0.05)
+        await idle()
         assert stage.cluster.did("bind") == []
         assert offer(stage, "g-late").outcome == "redeemed"
         assert await asyncio.gather(*calls) == ["", ""]
@@ -114,7 +114,7 @@ async def test_a_gang_of_claims_only_waits_for_nobody():
         for name in ("c-0", "c-1"):
             assert offer(stage, name).outcome == "redeemed"
         call = stage.bind("c-0")
-        await asyncio.sleep(0.05)
+        await idle()
         assert not call.done()
         offer(stage, "c-2")
         assert await call == ""
@@ -129,7 +129,7 @@ async def test_an_offer_counts_no_longer_than_a_call_would_wait():
         offer(stage, "c-0")
         stage.clock.advance(20)
         call = stage.bind("c-1")
-        await asyncio.sleep(0.05)
+        await idle()
         assert not call.done()
         offer(stage, "c-0")
         assert await call == ""
@@ -139,7 +139,7 @@ async def test_an_offer_counts_no_longer_than_a_call_would_wait():
         other = next(n for n in ("n0", "n1", "n2") if n != stage.reserved_node("c-0"))
         stage.scheduling.filter(stage.cluster.pod("c-0"), [other])
         call = stage.bind("c-1")
-        await asyncio.sleep(0.05)
+        await idle()
         assert not call.done()
 
 

@@ -10,7 +10,7 @@ import pytest
 from extender.core.decisions.requests import GATE
 from extender.core.errors import BindRefused, ClusterUnavailable
 from tests.builders import GPU, a_gang, a_group, a_node, a_pod
-from tests.fakes import GATED, Stage, until
+from tests.fakes import GATED, Stage, idle, until
 
 LAPSE_S = 60
 
@@ -136,7 +136,7 @@ async def test_nothing_happens_outside_the_lease():
         await stage.one_pass()
         stage.clock.advance(LAPSE_S)
         stage.start(stage.admission.effects.run())
-        await asyncio.sleep(0.15)
+        await idle()
         assert stage.cluster.calls == []
         stage.leader.lease.prolong(stage.clock.monotonic_ms())
         await carried_out(stage, "g-0", "g-1")
@@ -152,7 +152,7 @@ async def test_the_lease_is_checked_before_each_request():
         stage.clock.advance(LAPSE_S)
         stage.cluster.go.set()
         await until(lambda: stage.cluster.did("nominate"), "the nomination that was under way")
-        await asyncio.sleep(0.15)
+        await idle()
         assert stage.cluster.did("lift_gate") == []
 
 
@@ -338,7 +338,8 @@ async def test_the_newest_reason_wins_over_a_late_retry():
         wanted = "; ".join(stage.root("g").answer.reasons)
         stage.cluster.go.set()
         await until(lambda: stage.cluster.did("set_conditions") and not faults, "a write")
-        await asyncio.sleep(0.6)
+        await until(stage.reporter._jobs.empty, "the write that failed is tried again")
+        await idle()
         await reported(stage)
         assert stage.cluster.group("g").conditions[0][3] == wanted
 
@@ -361,7 +362,7 @@ async def test_nothing_is_reported_outside_the_lease():
         await stage.settled()
         stage.clock.advance(LAPSE_S)
         stage.start(stage.reporter.run())
-        await asyncio.sleep(0.15)
+        await idle()
         assert stage.cluster.calls == []
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from extender.core.errors import NotLeading
@@ -11,7 +9,7 @@ from extender.core.events import HistoryTruncated, LeaseTaken
 from extender.core.state import EMPTY, fold
 from extender.service.following import BEHIND_MS
 from tests.builders import a_node
-from tests.fakes import TTL_MS, Stage, until
+from tests.fakes import TTL_MS, Stage, idle, until
 from tests.unit.service.test_leading import drafts
 
 
@@ -28,6 +26,18 @@ async def pair():
 
 async def followed(first, second):
     await until(lambda: second.leader.acknowledged == first.leader.acknowledged, "followed")
+
+
+async def looks(stage, count=3):
+    """Wait until a replica has looked at the lease some times more."""
+    seen, inner = [], stage.log.lease
+
+    async def counted():
+        seen.append(await inner())
+        return seen[-1]
+
+    stage.log.lease = counted
+    await until(lambda: len(seen) >= count, "looks at the lease")
 
 
 async def test_a_follower_folds_what_the_leader_appends(pair):
@@ -72,7 +82,7 @@ async def test_who_gave_the_lease_back_does_not_take_it_again(pair):
     await until(second.leader.may_record, "take-over")
     await followed(second, first)
     await second.leader.give_back()
-    await asyncio.sleep(0.5)
+    await looks(first)
     assert not first.leader.may_record()
     assert first.leader.following.lease.expired
 
@@ -96,7 +106,7 @@ async def test_a_follower_that_cannot_read_says_so_and_takes_nothing_over(pair):
     second.leader.following._current_ms -= BEHIND_MS + 1
     second.leader.following._mark = None
     first.clock.advance(TTL_MS / 1000)
-    await asyncio.sleep(0.5)
+    await looks(second)
     assert not second.leader.may_record()
     assert second.leader.why_not == "behind the log, see /readyz"
     assert "it grows faster than it is read here" in second.leader.following.behind()
@@ -127,5 +137,5 @@ async def test_a_follower_starts_the_planners_process_ahead(pair):
     second.start(second.admission.run())
     await until(lambda: warmed, "started")
     second.cluster.add(a_node("n9"))
-    await asyncio.sleep(0.3)
+    await idle()
     assert warmed == ["following"]

@@ -119,7 +119,7 @@ async def test_a_second_fault_right_after_settling_is_settled_too(stage):
     with pytest.raises(StoreUnavailable):
         await stage.leader.record(drafts())
     await until(lambda: stage.leader.role == "leading" and stage.leader.epoch == 3, "settled again")
-    await asyncio.wait_for(stage.leader.record(drafts(1, "after")), 5)
+    await asyncio.wait_for(stage.leader.record(drafts(1, "after")), 60)
     await agree(stage)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 import pytest
 
@@ -15,7 +13,7 @@ from extender.core.view import Guard, with_guard
 from extender.service import protection
 from extender.service.protection import Protector
 from tests.builders import a_gang, a_node
-from tests.fakes import GATED, Stage, until
+from tests.fakes import GATED, Stage, idle, until
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +43,7 @@ async def test_set_once_and_lifted_when_the_last_pod_goes():
         stage.start(Protector(stage.cluster, stage.leader).run())
         await until(lambda: written(stage) == [FINALIZER], "set")
         guard(stage, deleting=True, resource_version="2")
-        await asyncio.sleep(0.05)
+        await idle()
         assert written(stage) == [FINALIZER], "a pod still names it"
         stage.cluster.delete_pod("g-0")
         await until(lambda: written(stage) == [FINALIZER, ""], "lifted")
@@ -71,11 +69,11 @@ async def test_only_inside_the_lease_and_from_a_view_that_counts():
         guard(stage)
         work = Protector(stage.cluster, stage.leader)
         stage.start(work.run())
-        await asyncio.sleep(0.05)
+        await idle()
         assert not written(stage)
         stage.cluster.doubted = "nothing heard for 20 s"
         await stage.lead()
-        await asyncio.sleep(0.05)
+        await idle()
         assert not written(stage)
         stage.cluster.doubted = ""
         await until(lambda: written(stage) == [FINALIZER], "set")
@@ -100,7 +98,7 @@ async def test_a_failure_is_tried_again_and_a_refusal_is_not():
         errors.append(BindRefused("gone"))
         guard(stage, deleting=True, resource_version="3")
         await until(lambda: len(asked) == 4, "asked once more")
-        await asyncio.sleep(0.05)
+        await idle()
         assert len(asked) == 4
 
 

@@ -1,0 +1,21 @@
+"""Loopback ports for servers that are started later, perhaps more than once."""
+
+from __future__ import annotations
+
+import socket
+
+_KEPT: list[socket.socket] = []
+
+
+def free_port() -> int:
+    """Find a loopback port that nothing uses, and keep it for servers of ours until this process ends.
+
+    The socket stays bound and does not listen: no other program gets the port from the kernel, be it to listen or
+    for a connection of its own. A server that sets SO_REUSEADDR, as those of Go and asyncio do, may listen on it.
+    """
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    _KEPT.append(kept)
+    port: int = kept.getsockname()[1]
+    return port
