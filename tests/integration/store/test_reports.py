@@ -10,7 +10,7 @@ from itertools import islice, product
 import msgspec
 import pytest
 import sqlalchemy as sa
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.events import (
@@ -29,6 +29,7 @@ from extender.store.engine import transaction
 from extender.store.report_reader import PostgresReportReader, query_of
 from tests.bench.history import admission, history, write_history
 from tests.histories import ROOTS, event_after, histories
+from tests.hypothesis_profile import examples
 from tests.integration.store.test_questions import DOCUMENT, QUERY
 from tests.logs import copy_events, forget_log, writing_connection
 from tests.postgres import fresh_database, run
@@ -170,7 +171,7 @@ async def told(url, events, asked):
         await engine.dispose()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@examples(60)
 @given(st.data())
 def test_every_report_is_the_plain_computation(log_url, data):
     """For any log a leader could have written, any span, namespace and gang."""
