@@ -409,6 +409,11 @@ class Stage:
         self.clock.advance(seconds)
         self.leader.lease.prolong(self.clock.ms)
 
+    def conditions_due(self) -> None:
+        """Let the time end that the reporter waits before it writes conditions."""
+        for job in list(self.reporter._due):
+            self.reporter._is_due(job)
+
     async def settled(self) -> None:
         """Run passes until one changes neither the log nor the cluster; at most ten."""
         for _ in range(10):

@@ -49,7 +49,7 @@ def many(count: int = 2000) -> list[PlanUnit]:
     ]
 
 
-@examples(60, suppress_health_check=list(HealthCheck))
+@examples(60, quick=6, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_round_trip(data):
     """Put together again it is equal: units over several parts, gangs, budgets, rules and shapes."""

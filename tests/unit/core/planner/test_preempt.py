@@ -171,6 +171,7 @@ print(h.hexdigest())
 """
 
 
+@pytest.mark.cpu(4)
 def test_same_bytes_in_another_process():
     """The order of sets and dicts has no say: two hash seeds, one answer."""
     seen = outputs(SCRIPT, ("0", "4711"))

@@ -119,7 +119,7 @@ def test_complete_search_agrees_alone(request_):
         _agree(request_)
 
 
-@examples(400, suppress_health_check=list(HealthCheck))
+@examples(400, quick=10, suppress_health_check=list(HealthCheck))
 @given(ruled_requests())
 def test_rules_between_pods_agree_with_brute_force(request_):
     """Affinity, anti-affinity and spread: every answer is the best there is, and keeps the rules."""
@@ -212,6 +212,7 @@ print(h.hexdigest())
 """
 
 
+@pytest.mark.cpu(6)
 def test_same_bytes_in_another_process():
     """The order of sets and dicts has no say: three hash seeds, one answer."""
     seen = outputs(SCRIPT, ("0", "1", "4711"))

@@ -1,0 +1,12 @@
+"""Time in tests of the service: conditions are due when a test says so, see `Stage.conditions_due`."""
+
+from __future__ import annotations
+
+import pytest
+
+from extender.service import reporting
+
+
+@pytest.fixture(autouse=True)
+def _conditions_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporting, "CONDITION_AFTER_S", 3600)
