@@ -324,6 +324,13 @@ class SharedPlanner(Planner):
         """Leave the process to the next stage."""
         self._pool = None
 
+    @classmethod
+    def end_shared(cls) -> None:
+        """End the shared process and wait for it: `Planner.stop` kills every child of this process."""
+        pool, cls.shared = cls.shared, None
+        if pool is not None:
+            pool.shutdown(wait=True, cancel_futures=True)
+
 
 class Stage:
     """The service on fakes: one replica; give two stages one database for two replicas."""

@@ -322,6 +322,7 @@ def _long_case():
 
 
 @pytest.mark.cpu(2)
+@pytest.mark.usefixtures("alone")
 async def test_another_process_gives_the_same_answer():
     """Where the planner runs changes nothing but time."""
     request = _long_case()
@@ -334,6 +335,7 @@ async def test_another_process_gives_the_same_answer():
 
 
 @pytest.mark.cpu(3)
+@pytest.mark.usefixtures("alone")
 async def test_a_killed_planner_process_is_replaced():
     """SIGKILL of the worker costs another try, not the answer."""
     request = _long_case()
