@@ -28,7 +28,7 @@ demo: setup ## Show it: a tree placed, the service killed and restarted, the his
 	@$(RUN) deploy/demo/play.py
 
 # Processes that tests start by the hundred read compiled modules, also where the environment forbids to write them.
-test test-full: unexport PYTHONDONTWRITEBYTECODE
+unexport PYTHONDONTWRITEBYTECODE
 
 test: setup ## What needs only Python, but for the longest stories: in minutes (see test-full)
 	$(PYTEST) -m 'not e2e and not bench and not long and not full' --durations=15
