@@ -13,7 +13,7 @@ PYTEST_ARGS ?=
 PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test approve e2e check fmt lint types arch bench bench-check long lock revision clean
+.PHONY: help setup demo test test-full approve e2e check fmt lint types arch bench bench-check long lock revision clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,8 +31,11 @@ setup: $(VENV)/.installed ## Make the virtual environment with the pinned depend
 demo: setup ## Show it: a tree placed, the service killed and restarted, the history read from the log
 	@$(RUN) deploy/demo/play.py
 
-test: setup ## Everything that needs only Python
-	$(PYTEST) -m 'not e2e and not bench and not long' --durations=15
+test: setup ## What needs only Python, but for the longest stories: in minutes (see test-full)
+	$(PYTEST) -m 'not e2e and not bench and not long and not full' --durations=15
+
+test-full: setup ## All of make test with the tests marked full and all hypothesis examples; ONLY_FULL=1: without what make test ran the same way
+	HYPOTHESIS_PROFILE=full $(PYTEST) -m 'not e2e and not bench and not long$(if $(ONLY_FULL), and (full or hypothesis))' --durations=15
 
 approve: setup ## Approve the public surface as it is now: writes tests/golden/public_surface, whose diff is reviewed
 	$(RUN) -m tests.public_surface

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, ClassVar, Self
 from uuid import UUID
 
 import msgspec
@@ -41,6 +42,7 @@ from extender.service.admission import Admission
 from extender.service.barriers import Barriers
 from extender.service.leading import Leader
 from extender.service.lease import Identity
+from extender.service.planning import Planner
 from extender.service.ports import Binding, Condition, Mark, Notice, PodRef
 from extender.service.reporting import Reporter
 from extender.service.scheduling import Scheduling
@@ -313,6 +315,32 @@ def forest_of(view: ClusterView) -> Forest:
     )
 
 
+class SharedPlanner(Planner):
+    """A `Planner` whose worker process serves every stage of the test run: starting one costs half a second of CPU."""
+
+    shared: ClassVar[ProcessPoolExecutor | None] = None
+
+    def _worker(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            known = SharedPlanner.shared
+            if known is not None and not known._broken:
+                self._pool = known
+            else:
+                SharedPlanner.shared = super()._worker()
+        return super()._worker()
+
+    def stop(self) -> None:
+        """Leave the process to the next stage."""
+        self._pool = None
+
+    @classmethod
+    def end_shared(cls) -> None:
+        """End the shared process and wait for it: `Planner.stop` kills every child of this process."""
+        pool, cls.shared = cls.shared, None
+        if pool is not None:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
 class Stage:
     """The service on fakes: one replica; give two stages one database for two replicas."""
 
@@ -340,6 +368,7 @@ class Stage:
             cluster=self.cluster, leader=self.leader, inputs=self.inputs, barriers=self.barriers,
             reporter=self.reporter, clock=self.clock, settings=self.settings,
         )  # fmt: skip
+        self.admission.planner = SharedPlanner()
         self.scheduling = Scheduling(
             cluster=self.cluster, leader=self.leader, inputs=self.inputs, admission=self.admission,
             barriers=self.barriers, clock=self.clock, settings=self.settings,
@@ -395,6 +424,11 @@ class Stage:
         """Let time pass, and the lease be renewed."""
         self.clock.advance(seconds)
         self.leader.lease.prolong(self.clock.ms)
+
+    def conditions_due(self) -> None:
+        """Let the time end that the reporter waits before it writes conditions."""
+        for job in list(self.reporter._due):
+            self.reporter._is_due(job)
 
     async def settled(self) -> None:
         """Run passes until one changes neither the log nor the cluster; at most ten."""

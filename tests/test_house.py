@@ -81,6 +81,27 @@ def test_only_the_command_line_prints(path):
     assert calls == []
 
 
+SLEEP_MAX_S = 0.1  # a unit test that polls may rest for less
+
+
+def _slept_s(call):
+    """Give the seconds of a call of sleep whose argument is a literal, else 0."""
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    literal = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else 0
+    return literal if name == "sleep" and isinstance(literal, int | float) else 0
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests/unit").rglob("*.py")), ids=_name)
+def test_unit_tests_do_not_sleep(path):
+    """Unit tests wait for what they wait for: a sleep is too long on a quiet machine and too short on a busy one."""
+    calls = [
+        (node.lineno, _slept_s(node))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and _slept_s(node) >= SLEEP_MAX_S
+    ]
+    assert calls == []
+
+
 def test_nothing_is_left_to_do():
     """No unfinished business in the sources (STYLE 3.1)."""
     word = "TO" + "DO"

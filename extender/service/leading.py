@@ -349,7 +349,14 @@ class Leader:
         following = asyncio.create_task(self.following.run(self._followed), name="follow the log")
         first = asyncio.create_task(self.following.loaded.wait(), name="first fold")
         try:
-            await asyncio.wait({following, first}, timeout=self._pause_s)
+            if not self.following.loaded.is_set():  # for the first fold, not for the whole pause
+                await asyncio.wait(
+                    {following, first},
+                    timeout=self._pause_s,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            else:
+                await asyncio.wait({following}, timeout=self._pause_s)
             while (grant := await self._taken()) is None:
                 await asyncio.wait({following}, timeout=self._pause_s)
                 if following.done():

@@ -220,6 +220,7 @@ async def test_a_backup_is_restored_while_the_service_lives(world):
         await player.close()
 
 
+@pytest.mark.full
 async def test_a_backup_is_restored_and_the_service_restarted(world):
     """The new process knows only what was published outside of the database."""
     player = await before_the_copy(world)
@@ -236,6 +237,7 @@ async def test_a_backup_is_restored_and_the_service_restarted(world):
         await player.close()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("world", PROGRAMS, ids=lambda path: path.parent.name, indirect=True)
 async def test_a_lagging_standby_is_promoted(world):
     """An asynchronous standby without the last facts takes over, on a timeline of its own."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.service.ports import DecisionInput
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.engine import create_engine
 from tests.fakes_store import FakeDecisionInputs
+from tests.hypothesis_profile import examples
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ async def test_many_at_once(inputs):
         assert await inputs.load(one.digest) == one
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(st.lists(st.binary(max_size=40), max_size=30))
 def test_packing_gives_numbers_back(bodies):
     """The list of part numbers survives its packing, whatever the numbers are."""

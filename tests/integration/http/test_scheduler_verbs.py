@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -29,6 +29,7 @@ from extender.wiring import read_wire_pod
 from tests.builders import GPU, GROUP_LABEL, RACK, a_gang, a_group, a_node, a_pod
 from tests.fakes import Stage
 from tests.fakes_store import FakeAuditReader, FakeDecisionInputs, FakeEventLog
+from tests.hypothesis_profile import examples
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "wire"
 MODES = ("node-names", "full-nodes")
@@ -394,7 +395,7 @@ async def test_an_undecodable_body_is_a_400(served, verb, name):
     assert (await served.client.get("/livez")).status == 200
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.binary(max_size=60), st.sampled_from(sorted(SCHEMAS)))
 def test_no_bytes_break_the_decoders(body, verb):
     """Decoders give a value or a named fault, never anything else."""

@@ -8,7 +8,7 @@ import asyncpg
 import msgspec
 import pytest
 import sqlalchemy as sa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import event
 
@@ -22,6 +22,7 @@ from extender.store.event_log import PostgresEventLog
 from extender.store.mentions import PostgresMentions
 from tests.bench.history import write_history
 from tests.fakes_store import Script
+from tests.hypothesis_profile import examples
 from tests.integration.store.test_codec import GOLDEN, Sample
 from tests.postgres import execute, fresh_database, run
 
@@ -88,7 +89,7 @@ def mentions_of(postgres_url, template_database):
 
 
 @given(st.text(st.sampled_from(list('\0\\u0a"{}')), max_size=12))
-@settings(max_examples=60)
+@examples(60)
 def test_no_text_of_a_fact_hides_its_node(mentions_of, text):
     """jsonb refuses NUL characters: they are taken out, escaped backslashes before them stay what they are."""
     fact = BindFailed(plan="p", pod="ns/p", uid="u", node="n1", error=text)

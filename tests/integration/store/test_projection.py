@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from extender.core.errors import CorruptLog
@@ -36,6 +36,7 @@ from extender.store.codec import EMPTY_CHAIN, VERSIONS
 from extender.store.engine import create_engine, our_faults
 from extender.store.event_log import PostgresEventLog
 from tests.histories import NODES, ROOTS, event_after, histories, lean
+from tests.hypothesis_profile import examples
 from tests.logs import copy_events, forget_log, writing_connection
 from tests.postgres import fresh_database, run
 
@@ -153,10 +154,7 @@ async def project_in_steps(connection, upto, step):
 
 
 @pytest.mark.timeout(300)  # some ten thousand small questions
-@settings(
-    max_examples=60,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(histories(), st.integers(1, 26), st.integers(0, 25), st.integers(0, 25))
 def test_fold_checkpoint_and_sql_tell_the_same(log_url, events, step, saved, asked):
     """At every position, in whatever steps it was projected, and from whichever checkpoint it is loaded."""

@@ -11,7 +11,7 @@ from itertools import islice, product
 import msgspec
 import pytest
 import sqlalchemy as sa
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.events import (
@@ -30,6 +30,7 @@ from extender.store.engine import transaction
 from extender.store.report_reader import PostgresReportReader, query_of
 from tests.bench.history import admission, history, write_history
 from tests.histories import ROOTS, event_after, histories
+from tests.hypothesis_profile import examples
 from tests.integration.store.test_questions import DOCUMENT, QUERY
 from tests.logs import copy_events, forget_log, writing_connection
 from tests.postgres import fresh_database
@@ -186,7 +187,7 @@ def tell(postgres_url, template_database):
     loop.close()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@examples(60)
 @given(st.data())
 @pytest.mark.timeout(300)
 def test_every_report_is_the_plain_computation(tell, data):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.groups import (
@@ -20,6 +20,7 @@ from extender.core.groups import (
 )
 from extender.core.ids import PodUid, RootUid
 from extender.core.pods import Pod, PodShape
+from tests.hypothesis_profile import examples
 
 NS = "a"
 
@@ -243,7 +244,7 @@ any_group = st.builds(
 )
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.lists(any_group, max_size=8, unique_by=lambda g: g.key), st.randoms())
 def test_every_group_is_in_exactly_one_tree_or_waits(some, chance) -> None:
     """No group is lost or counted twice, and the order of creation does not matter."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from immutables import Map
 
@@ -41,6 +41,7 @@ from extender.service.replay import (
 from extender.service.stateview import Scope
 from tests.fakes import check_state
 from tests.histories import NODES, ROOTS, a_leaf, event_after, histories, lean
+from tests.hypothesis_profile import examples
 
 A_POD = VictimPod(pod="ns/v", uid=PodUid("v"), node=NODES[0])
 
@@ -67,7 +68,7 @@ def test_folding_by_the_page_is_evolving_event_by_event(events, cut, page, bulk)
     check_state(before)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(histories())
 def test_invariants_hold_after_every_fact(events):
     """After every prefix the indexes equal their recomputation from the roots, and positions are contiguous."""

@@ -321,6 +321,8 @@ def _long_case():
     return case.request()
 
 
+@pytest.mark.cpu(2)
+@pytest.mark.usefixtures("alone")
 async def test_another_process_gives_the_same_answer():
     """Where the planner runs changes nothing but time."""
     request = _long_case()
@@ -332,6 +334,8 @@ async def test_another_process_gives_the_same_answer():
         planner.stop()
 
 
+@pytest.mark.cpu(3)
+@pytest.mark.usefixtures("alone")
 async def test_a_killed_planner_process_is_replaced():
     """SIGKILL of the worker costs another try, not the answer."""
     request = _long_case()

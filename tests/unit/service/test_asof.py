@@ -19,6 +19,7 @@ from extender.service.stateview import Scope, scope_of
 from tests.fakes import FakeClock
 from tests.fakes_store import FakeAuditReader, FakeCheckpoints, FakeDatabase, FakeEventLog
 from tests.histories import histories, lean
+from tests.hypothesis_profile import examples
 from tests.stories import at_us, story
 
 ALL = Scope()
@@ -228,6 +229,7 @@ async def test_a_gang_that_left_the_node_is_not_gone(past):
     ]
 
 
+@examples(100, quick=8)
 @given(histories(), st.integers(0, 25), st.integers(0, 25))
 def test_a_difference_is_what_the_two_pictures_differ_in(events, first, second):
     """Whatever the log: a gang is in the difference exactly when it does not look the same."""
@@ -248,6 +250,7 @@ def test_a_difference_is_what_the_two_pictures_differ_in(events, first, second):
     assert moved == places[0] ^ places[1]
 
 
+@examples(100, quick=8)
 @given(histories())
 def test_sums_are_those_of_the_pods(events):
     """Each member is on its node once, and a node's sums are its pods'."""

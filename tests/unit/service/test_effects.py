@@ -10,7 +10,7 @@ import pytest
 from extender.core.decisions.requests import GATE
 from extender.core.errors import BindRefused, ClusterUnavailable
 from tests.builders import GPU, a_gang, a_group, a_node, a_pod
-from tests.fakes import GATED, Stage, idle, until
+from tests.fakes import GATED, Stage, until
 
 LAPSE_S = 60
 
@@ -136,7 +136,7 @@ async def test_nothing_happens_outside_the_lease():
         await stage.one_pass()
         stage.clock.advance(LAPSE_S)
         stage.start(stage.admission.effects.run())
-        await idle()
+        await looked_again(stage)
         assert stage.cluster.calls == []
         stage.leader.lease.prolong(stage.clock.monotonic_ms())
         await carried_out(stage, "g-0", "g-1")
@@ -152,7 +152,7 @@ async def test_the_lease_is_checked_before_each_request():
         stage.clock.advance(LAPSE_S)
         stage.cluster.go.set()
         await until(lambda: stage.cluster.did("nominate"), "the nomination that was under way")
-        await idle()
+        await looked_again(stage)
         assert stage.cluster.did("lift_gate") == []
 
 
@@ -174,8 +174,18 @@ async def test_a_reservation_given_back_meanwhile_is_not_carried_out():
 # --- the reporter
 
 
+async def looked_again(stage):
+    """Wait until whoever waits for the lease has looked twice more whether it is ours."""
+    looks, inner = [], stage.leader.may_act
+    stage.leader.may_act = lambda: looks.append(inner()) or looks[-1]
+    await until(lambda: len(looks) >= 2, "two looks at the lease")
+    stage.leader.may_act = inner
+    await rest(stage)
+
+
 async def reported(stage):
     reporter = stage.reporter
+    stage.conditions_due()
     await until(lambda: not reporter._due and reporter._jobs.empty(), "the reporter")
     await rest(stage)
 
@@ -193,6 +203,15 @@ async def test_a_pending_gang_has_one_condition_until_it_changes():
         assert condition[:3] == ("PodGroupInitiallyScheduled", "False", "Unschedulable")
         assert condition[3] == message
         assert message.startswith(stage.root("g").answer.reasons[0])
+
+
+async def test_conditions_are_written_by_themselves(monkeypatch):
+    """Nobody has to ask for it: what differs for long enough is written."""
+    monkeypatch.setattr("extender.service.reporting.CONDITION_AFTER_S", 0.01)
+    async with await leading(*gated(pods=17)) as stage:
+        stage.start(stage.reporter.run())
+        await stage.settled()
+        await until(lambda: stage.cluster.did("set_conditions"), "the condition")
 
 
 async def both_bound(stage):
@@ -312,7 +331,7 @@ async def test_a_burst_of_reasons_takes_a_third_of_the_time(monkeypatch):
 
         stage.cluster.fault = slow
         await stage.settled()
-        await until(lambda: not stage.reporter._due, "all due")
+        stage.conditions_due()
         stage.start(stage.reporter.run())
         await until(lambda: len(stage.cluster.did("set_conditions")) == 5, "all told")
     assert rests == pytest.approx([0.020] * 4)
@@ -328,7 +347,7 @@ async def test_the_newest_reason_wins_over_a_late_retry():
         stage.cluster.go.clear()
         stage.start(stage.reporter.run())
         await stage.settled()
-        await until(lambda: not stage.reporter._due, "the first reason on its way")
+        stage.conditions_due()
         await rest(stage)
         for number in range(16):
             stage.cluster.delete_pod(f"g-{number}")
@@ -339,7 +358,6 @@ async def test_the_newest_reason_wins_over_a_late_retry():
         stage.cluster.go.set()
         await until(lambda: stage.cluster.did("set_conditions") and not faults, "a write")
         await until(stage.reporter._jobs.empty, "the write that failed is tried again")
-        await idle()
         await reported(stage)
         assert stage.cluster.group("g").conditions[0][3] == wanted
 
@@ -362,7 +380,8 @@ async def test_nothing_is_reported_outside_the_lease():
         await stage.settled()
         stage.clock.advance(LAPSE_S)
         stage.start(stage.reporter.run())
-        await idle()
+        stage.conditions_due()
+        await looked_again(stage)
         assert stage.cluster.calls == []
 
 

@@ -140,6 +140,7 @@ async def test_what_people_see():
         for name in ("low", "mid", "top"):
             conditions = {c[0]: c[1:3] for c in stage.cluster.group(name).conditions}
             assert conditions["DisruptionTarget"] == ("True", "PreemptionByScheduler"), name
+        stage.conditions_due()
         waits = await until(
             lambda: next(
                 (c for c in stage.cluster.group("hi").conditions if "preemption" in c[3]), None
@@ -396,6 +397,7 @@ async def test_victims_that_do_not_go_are_told_of_and_never_evicted_around():
         stage.cluster.delete_pod("low-0")
         stage.later(3600)
         await stage.settled()
+        stage.conditions_due()
         await until(
             lambda: any(
                 "pod default/low-1 is still there after its grace period" in c[3]

@@ -133,6 +133,7 @@ async def test_each_condition_has_one_writer(native, type_):
         await watch(stage, plane).look()
         stage.start(stage.reporter.run())
         await stage.one_pass()
+        stage.conditions_due()
         await until(lambda: stage.cluster.group("g").conditions, "a condition")
         ((told, status, reason, _),) = stage.cluster.group("g").conditions
         assert (told, status, reason) == (type_, "False", "Unschedulable")

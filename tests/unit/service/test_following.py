@@ -9,7 +9,7 @@ from extender.core.events import HistoryTruncated, LeaseTaken
 from extender.core.state import EMPTY, fold
 from extender.service.following import BEHIND_MS
 from tests.builders import a_node
-from tests.fakes import TTL_MS, Stage, idle, until
+from tests.fakes import TTL_MS, Stage, until
 from tests.unit.service.test_leading import drafts
 
 
@@ -22,6 +22,19 @@ async def pair():
             second.start(second.leader.run())
             await until(lambda: second.leader.role == "following", "following")
             yield first, second
+
+
+async def looked(stage, times=3):
+    """Wait until a follower has looked again, so often, whether it can take the lease."""
+    looks, inner = [], stage.log.lease
+
+    async def counting():
+        looks.append(1)
+        return await inner()
+
+    stage.log.lease = counting
+    await until(lambda: len(looks) > times, "looks at the lease")
+    stage.log.lease = inner
 
 
 async def followed(first, second):
@@ -82,7 +95,7 @@ async def test_who_gave_the_lease_back_does_not_take_it_again(pair):
     await until(second.leader.may_record, "take-over")
     await followed(second, first)
     await second.leader.give_back()
-    await looks(first)
+    await looked(first)
     assert not first.leader.may_record()
     assert first.leader.following.lease.expired
 
@@ -106,7 +119,7 @@ async def test_a_follower_that_cannot_read_says_so_and_takes_nothing_over(pair):
     second.leader.following._current_ms -= BEHIND_MS + 1
     second.leader.following._mark = None
     first.clock.advance(TTL_MS / 1000)
-    await looks(second)
+    await looked(second)
     assert not second.leader.may_record()
     assert second.leader.why_not == "behind the log, see /readyz"
     assert "it grows faster than it is read here" in second.leader.following.behind()
@@ -136,6 +149,13 @@ async def test_a_follower_starts_the_planners_process_ahead(pair):
     second.admission.planner.warm = lambda: warmed.append(second.leader.role)
     second.start(second.admission.run())
     await until(lambda: warmed, "started")
+    seen, inner = [], second.cluster.changed
+
+    def watched(revision):
+        seen.append(revision)
+        return inner(revision)
+
+    second.cluster.changed = watched
     second.cluster.add(a_node("n9"))
-    await idle()
+    await until(lambda: second.cluster.seen.revision in seen, "the loop has gone on")
     assert warmed == ["following"]

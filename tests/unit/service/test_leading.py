@@ -48,6 +48,14 @@ async def test_the_first_fact_of_an_epoch_is_the_lease(stage):
     assert stage.leader.epoch == stage.events()[0].epoch == 1
 
 
+async def test_a_free_lease_is_taken_as_soon_as_the_log_is_folded(monkeypatch):
+    """The pause between two looks at the lease is no part of the start of a service."""
+    monkeypatch.setattr("extender.service.leading.LOOK_EVERY_S", 3600)
+    async with Stage(ttl_ms=5 * 3_600_000) as stage:
+        await stage.lead()
+        assert stage.leader.may_record()
+
+
 async def test_recorded_is_acknowledged(stage):
     """On return the facts are in the log and in the acknowledged state; nothing to record is nothing."""
     events = await stage.leader.record(drafts(3))

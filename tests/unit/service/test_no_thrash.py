@@ -161,7 +161,8 @@ def check_units(told: Told, run: Arrivals) -> None:
 @pytest.mark.parametrize(
     ("jobs", "seed"),
     [
-        *(pytest.param(60, seed, id=f"60, {seed}") for seed in (2, 4, 7)),
+        *(pytest.param(20, seed, id=f"20, {seed}") for seed in (2, 4, 5, 7)),
+        *(pytest.param(60, seed, id=f"60, {seed}", marks=pytest.mark.full) for seed in (2, 4, 7)),
         pytest.param(1000, 3, id="1000", marks=[pytest.mark.long, pytest.mark.timeout(3600)]),
     ],
 )

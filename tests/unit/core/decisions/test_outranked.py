@@ -28,6 +28,7 @@ from extender.core.state import EMPTY
 from tests import preemption
 from tests.builders import GPU, a_node, a_pod
 from tests.fakes import forest_of
+from tests.hypothesis_profile import examples
 from tests.unit.core.decisions.support import fold_drafts, folded
 from tests.unit.core.decisions.test_units import RECIPE, Case, gang
 
@@ -104,6 +105,7 @@ def stories(draw):
     return case, [draw(fate) for _ in pods]
 
 
+@examples(100, quick=10)
 @given(stories())
 def test_room_is_never_promised_twice_nor_lost_in_silence(story):
     """Whatever of the victims is gone: who fits beside the room goes there, who takes it over says so."""

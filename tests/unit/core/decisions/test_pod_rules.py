@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.decisions.pod_rules import RuleBook
@@ -17,6 +17,7 @@ from extender.core.state import EMPTY
 from extender.core.view import without_pod
 from tests.builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.fakes import FakeCluster, forest_of
+from tests.hypothesis_profile import examples
 from tests.unit.core.decisions.support import folded
 
 HOST, ZONE = "kubernetes.io/hostname", "zone"
@@ -156,7 +157,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(CHANGES, st.sampled_from(["apart", "near", "spread", "none"]))
 def test_what_is_kept_changes_nothing(changes, kind):
     """A book used before gives what a new one gives."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.decisions.differences import Circumstances
@@ -28,6 +28,7 @@ from extender.core.pods import PodEnd
 from extender.core.state import EMPTY
 from tests.builders import GPU, a_gang, a_node, a_pod
 from tests.fakes import FakeCluster, forest_of
+from tests.hypothesis_profile import examples
 from tests.unit.core.decisions.support import ME, check_prefixes, folded
 
 
@@ -384,7 +385,7 @@ ACTIONS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=6), st.booleans(), st.integers(1, 4))
 def test_any_prefix_of_a_decision_is_sound(actions, look_between, minimum):
     """Whatever happens to a gang of 4: after every prefix of a decision the invariants hold, and deciding again leads to the same place."""

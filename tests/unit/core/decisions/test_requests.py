@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.decisions.requests import (
@@ -33,6 +33,7 @@ from extender.core.state import EMPTY, Reservation
 from extender.core.view import ClusterView, with_node, with_pod, without_node, without_pod
 from tests.builders import GPU, a_fleet, a_gang, a_group, a_node, a_pod
 from tests.fakes import FakeCluster, forest_of
+from tests.hypothesis_profile import examples
 from tests.unit.core.decisions.support import folded
 
 
@@ -280,7 +281,7 @@ _holds = st.builds(
 )
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.lists(st.tuples(_changes, st.dictionaries(st.sampled_from(NODES), _holds)), max_size=30))
 def test_a_remembered_row_is_never_stale(changes):
     """After any sequence of changes a cache in use gives the very rows that a fresh one makes."""

@@ -8,7 +8,7 @@ import random
 import immutables
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.decisions.turns import Stages, spread_rules, whose_turn
@@ -17,6 +17,7 @@ from extender.core.ids import NodeName, PlanId, RootUid
 from extender.core.state import EMPTY, Reservation, RootState
 from tests.builders import a_node, a_pod
 from tests.fakes import FakeCluster
+from tests.hypothesis_profile import examples
 
 ZONES = "abcd"
 
@@ -41,7 +42,7 @@ def held(cluster, name, zone):
     )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=4), st.data())
 def test_every_member_gets_its_turn_and_none_is_refused(final, data):
     """From what runs to what is planned, one by one, each within the skew when it comes."""
@@ -129,7 +130,7 @@ def tree_of(cluster, leaves):
     )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     st.lists(
         st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=4), min_size=1, max_size=2

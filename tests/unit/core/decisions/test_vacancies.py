@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.decisions.differences import Circumstances
@@ -35,6 +35,7 @@ from extender.core.view import with_end
 from extender.service.replay import decode_state, encode_state
 from tests.builders import GPU, a_group, a_node, a_pod
 from tests.fakes import FakeCluster, forest_of
+from tests.hypothesis_profile import examples
 from tests.unit.core.decisions.support import ME, check_prefixes, fold_drafts, folded
 from tests.unit.core.decisions.test_reconcile import admitted
 
@@ -340,7 +341,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(STEPS)
 def test_room_is_counted_once_whatever_happens(steps):
     """What a rival sees of a node is what running pods, reservations and held rooms leave, and never less than none."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 
 from extender.core.ids import GroupKey, NodeName
 from extender.core.planner.canonical import BUCKETS, PARTS, decode, digest_of, encode
 from extender.core.planner.placement import PlanGroup, PlanNode, PlanRequest
 from extender.core.planner.search import plan
+from tests.hypothesis_profile import examples
 from tests.unit.core.planner.trees import requests
 
 replace = msgspec.structs.replace
@@ -24,7 +25,7 @@ def request_of(count: int) -> PlanRequest:
     return PlanRequest(root=root, nodes=nodes, shapes=())
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(150, suppress_health_check=list(HealthCheck))
 @given(requests())
 def test_round_trip(request_):
     """Decoding gives an equal request, the same bytes again, and the same verdict."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from extender.core.ids import NodeName, PodUid
@@ -18,6 +18,7 @@ from extender.core.planner.evictable_parts import from_parts, to_parts
 from extender.core.planner.preempt import preempt
 from extender.core.planner.units import Evictable, PlanBudget, PlanGang, PlanUnit, PlanVictim
 from extender.core.pods import PodShape
+from tests.hypothesis_profile import examples
 from tests.unit.core.planner.trees import evictables, requests
 
 replace = msgspec.structs.replace
@@ -48,7 +49,7 @@ def many(count: int = 2000) -> list[PlanUnit]:
     ]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(60, quick=6, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_round_trip(data):
     """Put together again it is equal: units over several parts, gangs, budgets, rules and shapes."""
@@ -65,7 +66,7 @@ def summary_of(head, parts):
         return end.value
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(60)
 @given(st.data())
 def test_a_summary_counts_what_the_request_has(data):
     """Nodes, units and pods counted in the pieces are those of the request that the pieces decode to."""

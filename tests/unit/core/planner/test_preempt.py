@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from extender.core.planner import preempt as front
@@ -18,6 +18,7 @@ from extender.core.planner.search import Fleet, plan
 from tests import preemption, vectors
 from tests.bruteforce import best_total
 from tests.hashseeds import outputs
+from tests.hypothesis_profile import examples
 from tests.unit.core.planner.trees import crowded
 
 UNKNOWN = Cheapest(None, {}, proved=False, steps=0)
@@ -92,21 +93,21 @@ def _agree(request) -> None:
         assert best == preemption.price(request, [])
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(100, suppress_health_check=list(HealthCheck))
 @given(crowded())
 def test_agrees_with_brute_force(request_):
     """Somebody goes exactly when some set helps, and the set is the cheapest one where that is claimed."""
     _agree(request_)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(60, suppress_health_check=list(HealthCheck))
 @given(crowded(rules_=True))
 def test_agrees_where_pods_have_rules(request_):
     """The same with rules between pods: who keeps a member off goes, whom it must be near stays."""
     _agree(request_)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(30, suppress_health_check=list(HealthCheck))
 @given(crowded())
 def test_without_the_complete_search(request_):
     """With the complete search taken out the same trees are helped, validly, and nothing is claimed to be proved."""
@@ -121,7 +122,7 @@ def test_without_the_complete_search(request_):
         assert made.cost >= whole.cost or not whole.search.exhausted
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(30, suppress_health_check=list(HealthCheck))
 @given(crowded(), st.sampled_from([0, 1, 2, 5, 20, 100]))
 def test_a_budget_that_ends_evicts_validly_or_nobody(request_, budget):
     """Whatever the budget, a set is valid and has no unit too many; a verdict without proof evicts nobody."""
@@ -136,7 +137,7 @@ def test_a_budget_that_ends_evicts_validly_or_nobody(request_, budget):
         assert preemption.cheapest(request_) is None
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(30, suppress_health_check=list(HealthCheck))
 @given(crowded())
 def test_the_stored_input_says_everything(request_):
     """Decoded from its bytes the request is the same one, and so is the decision, byte for byte."""
@@ -170,6 +171,7 @@ print(h.hexdigest())
 """
 
 
+@pytest.mark.cpu(4)
 def test_same_bytes_in_another_process():
     """The order of sets and dicts has no say: two hash seeds, one answer."""
     seen = outputs(SCRIPT, ("0", "4711"))

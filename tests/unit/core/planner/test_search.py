@@ -6,7 +6,7 @@ from collections import Counter
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 
 from extender.core.decisions.standing import Refusals
@@ -20,6 +20,7 @@ from tests import vectors
 from tests.bruteforce import best_total
 from tests.checker import faults
 from tests.hashseeds import outputs
+from tests.hypothesis_profile import examples
 from tests.unit.core.planner.trees import changed_nodes, requests, ruled_requests
 
 PLACE = vectors.of_kind("place")
@@ -102,14 +103,14 @@ def _agree(request):
         assert verdict.outcome == "impossible"
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(400, suppress_health_check=list(HealthCheck))
 @given(requests())
 def test_agrees_with_brute_force(request_):
     """Placed exactly when brute force places, with the same total; impossible exactly when it finds none."""
     _agree(request_)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(150, suppress_health_check=list(HealthCheck))
 @given(requests())
 def test_complete_search_agrees_alone(request_):
     """With the quick way taken out, the complete one gives the same answers."""
@@ -118,14 +119,14 @@ def test_complete_search_agrees_alone(request_):
         _agree(request_)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(400, quick=10, suppress_health_check=list(HealthCheck))
 @given(ruled_requests())
 def test_rules_between_pods_agree_with_brute_force(request_):
     """Affinity, anti-affinity and spread: every answer is the best there is, and keeps the rules."""
     _agree(request_)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(200, suppress_health_check=list(HealthCheck))
 @given(ruled_requests())
 def test_rules_between_pods_in_the_complete_search(request_):
     """The same with the quick way taken out."""
@@ -134,7 +135,7 @@ def test_rules_between_pods_in_the_complete_search(request_):
         _agree(request_)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(150, suppress_health_check=list(HealthCheck))
 @given(requests())
 def test_complete_search_without_patterns(request_):
     """The same where nodes are kept one by one."""
@@ -144,7 +145,7 @@ def test_complete_search_without_patterns(request_):
         _agree(request_)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(requests())
 def test_fleet_changes_nothing(request_):
     """A fleet used before gives the same bytes."""
@@ -154,7 +155,7 @@ def test_fleet_changes_nothing(request_):
     assert msgspec.json.encode(plan(request_)) == msgspec.json.encode(first)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(200, suppress_health_check=list(HealthCheck))
 @given(requests(), st.data())
 def test_what_is_kept_changes_nothing(request_, data):
     """Fleet, bytes and rows kept from other nodes give what those made anew give."""
@@ -172,7 +173,7 @@ def test_what_is_kept_changes_nothing(request_, data):
         )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(300, suppress_health_check=list(HealthCheck))
 @given(requests(), st.sampled_from([1, 3, 1000]))
 def test_at_once_is_the_same_answer_or_none(request_, effort):
     """What comes at once is what the whole search says; what is left to explain is refused."""
@@ -185,7 +186,7 @@ def test_at_once_is_the_same_answer_or_none(request_, effort):
         assert msgspec.json.encode(answer) == msgspec.json.encode(whole)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(300, suppress_health_check=list(HealthCheck))
 @given(requests(), st.data())
 def test_a_refusal_stands_while_there_is_only_less(request_, data):
     """Whenever an earlier refusal is said to hold, planning would refuse as well (L39)."""
@@ -211,6 +212,7 @@ print(h.hexdigest())
 """
 
 
+@pytest.mark.cpu(6)
 def test_same_bytes_in_another_process():
     """The order of sets and dicts has no say: three hash seeds, one answer."""
     seen = outputs(SCRIPT, ("0", "1", "4711"))
