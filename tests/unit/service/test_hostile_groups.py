@@ -46,7 +46,8 @@ async def test_their_conditions_are_written_once():
         await stage.settled()
         recorded = len(stage.database.rows)
         stage.start(stage.reporter.run())
-        await until(lambda: len(stage.cluster.did("set_conditions")) == 200, "said on each", 30)
+        stage.conditions_due()
+        await until(lambda: len(stage.cluster.did("set_conditions")) == 200, "written on each", 30)
         await stage.settled()
         wanted = []
         inner = stage.reporter._condition
