@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from extender.core.errors import BadInput
+from extender.core.model.errors import BadInput
 
 PREFIX = "GANG_EXTENDER_"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")

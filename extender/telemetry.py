@@ -10,8 +10,8 @@ from typing import TextIO
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from extender.core.planner.placement import Plan, Verdict
-from extender.core.planner.preempt import Answer, NoPreemption
+from extender.core.planner.plan_types import Plan, Verdict
+from extender.core.planner.preempt.victim_search import Answer, NoPreemption
 
 _PLAIN = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 

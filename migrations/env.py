@@ -1,6 +1,6 @@
 """How Alembic runs our migrations: forward only, one transaction, one migrator at a time.
 
-`extender.store.migrate` hands a connection over in `config.attributes`; `alembic upgrade head` on the
+`extender.store.schema_migration` hands a connection over in `config.attributes`; `alembic upgrade head` on the
 command line opens its own to GANG_EXTENDER_DATABASE_URL. Either way the advisory lock is taken before
 Alembic looks which revisions are missing, so replicas that start together do the work once.
 """

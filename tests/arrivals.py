@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from extender.core.decisions.victims import Candidate
-from extender.core.ids import NodeName, PodUid
-from extender.core.pods import Pod
+from extender.core.decisions.verbs.preempt_verb import Candidate
+from extender.core.model.ids import NodeName, PodUid
+from extender.core.model.pods import Pod
 from tests.builders import BLOCK, GPU, RACK, Object, a_fleet, a_group, a_pod
 from tests.fakes import GATED, Stage
 

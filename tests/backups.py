@@ -16,7 +16,7 @@ from pathlib import Path
 
 import asyncpg
 
-from extender.store.embedded import SUPERUSER, EmbeddedPostgres
+from extender.store.embedded.embedded_server import SUPERUSER, EmbeddedPostgres
 from extender.store.engine import plain_url
 
 

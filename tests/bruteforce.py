@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from extender.core.planner.placement import PlanGroup, PlanRequest
+from extender.core.planner.plan_types import PlanGroup, PlanRequest
 from tests.checker import _holds, _leaves, _walk, clash
 from tests.rules import broken_rules
 from tests.static import passes

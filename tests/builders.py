@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from extender.cluster.documents import Document
-from extender.cluster.manifest import Manifest, Role, build, complete, objects_in
+from extender.cluster.manifests.manifest_loader import Manifest, Role, build, complete, objects_in
+from extender.cluster.manifests.yaml_reader import Document
 
 Object = dict[str, Any]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from extender.core.planner.placement import Plan, PlanGroup, PlanRequest
+from extender.core.planner.plan_types import Plan, PlanGroup, PlanRequest
 from tests.rules import broken_rules
 from tests.static import passes
 

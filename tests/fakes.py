@@ -17,16 +17,19 @@ from uuid import UUID
 import msgspec
 from immutables import Map
 
-from extender.cluster.shapes import end_of_doomed
-from extender.core.decisions.protection import Protection
-from extender.core.decisions.requests import GATE
-from extender.core.errors import BindRefused
-from extender.core.events import AnyFact, Event
-from extender.core.groups import Forest, build_forest
-from extender.core.ids import GroupKey, NodeName, PodUid, RootUid
-from extender.core.pods import Pod, PodEnd
-from extender.core.preemptions import claimed_on
-from extender.core.view import (
+from extender.cluster.read.pod_conversion import end_of_doomed
+from extender.control.actuators.status_reporter import Reporter
+from extender.control.binding.bind_barrier import Barriers
+from extender.control.log.leader import Leader
+from extender.control.log.lease import Identity
+from extender.control.loop.control_loop import Admission
+from extender.control.loop.planner_pool import Planner
+from extender.control.verbs.extender_service import Scheduling
+from extender.core.decisions.admit.plan_request import GATE
+from extender.core.decisions.reconcile.finalizer_rules import Protection
+from extender.core.log.events import AnyFact, Event
+from extender.core.log.preemption_state import claimed_on
+from extender.core.model.cluster_view import (
     ClusterView,
     with_end,
     with_group,
@@ -38,16 +41,13 @@ from extender.core.view import (
     without_node,
     without_pod,
 )
-from extender.service.admission import Admission
-from extender.service.barriers import Barriers
-from extender.service.leading import Leader
-from extender.service.lease import Identity
-from extender.service.planning import Planner
-from extender.service.ports import Binding, Condition, Mark, Notice, PodRef
-from extender.service.reporting import Reporter
-from extender.service.scheduling import Scheduling
+from extender.core.model.errors import BindRefused
+from extender.core.model.ids import GroupKey, NodeName, PodUid, RootUid
+from extender.core.model.pod_groups import Forest, build_forest
+from extender.core.model.pods import Pod, PodEnd
+from extender.ports.protocols import Binding, Condition, Mark, Notice, PodRef
 from extender.settings import Settings
-from extender.store.codec import to_event
+from extender.store.log.event_codec import to_event
 from tests.builders import Object, a_manifest
 from tests.fakes_store import FakeCheckpoints, FakeDatabase, FakeDecisionInputs, FakeEventLog
 

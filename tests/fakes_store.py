@@ -15,7 +15,9 @@ from uuid import uuid4
 
 import msgspec
 
-from extender.core.errors import (
+from extender.core.log.events import AnyFact, Event, RootObserved
+from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.model.errors import (
     CorruptLog,
     DuplicateEvent,
     Fenced,
@@ -24,11 +26,8 @@ from extender.core.errors import (
     LeaseHeld,
     StoreUnavailable,
 )
-from extender.core.events import AnyFact, Event, RootObserved
-from extender.core.ids import NIL_ROOT, Epoch, NodeName, Position, RootUid
-from extender.core.state import EMPTY, fold
-from extender.service.matching import matches
-from extender.service.ports import (
+from extender.core.model.ids import NIL_ROOT, Epoch, NodeName, Position, RootUid
+from extender.ports.protocols import (
     Checkpoint,
     DecisionInput,
     EventFilter,
@@ -39,8 +38,9 @@ from extender.service.ports import (
     Mark,
     Page,
 )
-from extender.store.checkpoints import KEPT, RUNG_EVENTS, RUNGS
-from extender.store.codec import EMPTY_CHAIN, chain, encode_event, to_event
+from extender.queries.log.event_filter import matches
+from extender.store.log.event_codec import EMPTY_CHAIN, chain, encode_event, to_event
+from extender.store.snapshot_table import KEPT, RUNG_EVENTS, RUNGS
 
 START = Position(0)
 COPIED = (

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from immutables import Map
 from msgspec.structs import replace
 
-from extender.core.events import (
+from extender.core.log.events import (
     AssignmentRecord,
     BarrierExpired,
     BindFailed,
@@ -38,9 +38,9 @@ from extender.core.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.ids import NIL_ROOT, Epoch, NodeName, PlanId, PodUid, Position, RootUid
-from extender.core.state import EMPTY, fold
-from extender.service.replay import living
+from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.model.ids import NIL_ROOT, Epoch, NodeName, PlanId, PodUid, Position, RootUid
+from extender.snapshots.state_loader import living
 
 ROOTS = [RootUid(f"root-{n}") for n in range(3)]
 NODES = [NodeName(f"n{n}") for n in range(3)]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import asyncpg
 
-from extender.core.events import Event
-from extender.store.codec import EMPTY_CHAIN, encode_event, link
+from extender.core.log.events import Event
+from extender.store.log.event_codec import EMPTY_CHAIN, encode_event, link
 
 COLUMNS = (
     "position", "event_id", "epoch", "at_us", "type", "ver", "root_uid", "version", "root", "actor",

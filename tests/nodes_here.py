@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extender.http.state import PastNodesApi
+from extender.http.v1.state_api import PastNodesApi
 
 
 def past_node(as_of):

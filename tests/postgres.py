@@ -25,8 +25,8 @@ import asyncpg
 import pytest
 from sqlalchemy import make_url
 
-from extender.store import migrate
-from extender.store.embedded import running
+from extender.store import schema_migration
+from extender.store.embedded.embedded_server import running
 from extender.store.engine import plain_url
 
 # A test server may lose everything when the machine loses power. (A killed server loses nothing by it.)
@@ -129,7 +129,7 @@ def postgres_url() -> Iterator[str]:
 def template_database(postgres_url: str) -> Iterator[str]:
     """Name of a migrated database to copy from: copying is faster than migrating each time."""
     run(execute(postgres_url, f'CREATE DATABASE "{TEMPLATE}"'))
-    run(migrate.upgrade(database_of(postgres_url, TEMPLATE)))
+    run(schema_migration.upgrade(database_of(postgres_url, TEMPLATE)))
     yield TEMPLATE
     run(execute(postgres_url, f'DROP DATABASE "{TEMPLATE}" WITH (FORCE)'))
 

@@ -11,9 +11,9 @@ from collections import Counter, defaultdict
 
 import msgspec
 
-from extender.core.planner.placement import PlanRequest, PlanRule
-from extender.core.planner.preempt import Preemption
-from extender.core.planner.units import PlanUnit, PlanVictim
+from extender.core.planner.plan_types import PlanRequest, PlanRule
+from extender.core.planner.preempt.victim_search import Preemption
+from extender.core.planner.preemption_types import PlanUnit, PlanVictim
 from tests import checker
 from tests.bruteforce import best_total
 from tests.rules import broken_rules

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from extender.core.events import (
+from extender.core.log.events import (
     AssignmentRecord,
     Draft,
     PreemptionPlanned,
@@ -16,8 +16,8 @@ from extender.core.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.ids import NodeName, PlanId
-from extender.core.view import ClusterView
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.ids import NodeName, PlanId
 from tests.fakes import Stage
 
 Victims = Mapping[str, Sequence[str]]  # unit (Kind/name, namespace default) -> names of its pods

@@ -31,27 +31,27 @@ import yaml
 from prometheus_client import Histogram
 
 from extender import settings
-from extender.cluster.anchors import NAME as LOG_END_NAME
-from extender.cluster.anchors import Written as LogEnd
-from extender.cluster.client import USER_AGENT
-from extender.cluster.notices import REPORTER
-from extender.cluster.parse import PARENT_ANNOTATIONS
-from extender.cluster.records import Record
-from extender.cluster.shapes import GROUP_LABELS, MARKERS, PLAN_ANNOTATION
-from extender.cluster.written import WRITTEN
-from extender.core.decisions.protection import FINALIZER
-from extender.core.decisions.requests import GATE
-from extender.http import wire
-from extender.http.contract import OPERATIONS, Contract
-from extender.http.errors import KNOWN
-from extender.http.health import Health, Probes
-from extender.http.openapi import document
-from extender.http.scheduler import SchedulerVerbs
-from extender.http.ui import Ui
-from extender.service.ports import Condition, Notice
-from extender.service.reports import catalogue
-from extender.store import migrate
-from extender.store.codec import TYPES, VERSIONS, Row
+from extender.cluster.connection.api_client import USER_AGENT
+from extender.cluster.manifests.journal import Record
+from extender.cluster.read.dropped_group_fields import WRITTEN
+from extender.cluster.read.object_decoding import PARENT_ANNOTATIONS
+from extender.cluster.read.pod_conversion import GROUP_LABELS, MARKERS, PLAN_ANNOTATION
+from extender.cluster.write.event_recorder import REPORTER
+from extender.cluster.write.log_head_configmap import NAME as LOG_END_NAME
+from extender.cluster.write.log_head_configmap import Written as LogEnd
+from extender.core.decisions.admit.plan_request import GATE
+from extender.core.decisions.reconcile.finalizer_rules import FINALIZER
+from extender.http.responses.error_responses import KNOWN
+from extender.http.scheduler import wire
+from extender.http.scheduler.verb_handlers import SchedulerVerbs
+from extender.http.v1.openapi import document
+from extender.http.v1.openapi_route import OPERATIONS, Contract
+from extender.http.web.health import Health, Probes
+from extender.http.web.ui import Ui
+from extender.ports.protocols import Condition, Notice
+from extender.queries.log.reports import catalogue
+from extender.store import schema_migration
+from extender.store.log.event_codec import TYPES, VERSIONS, Row
 from extender.telemetry import METRICS
 from tests.postgres import execute, fresh_database, run, running_postgres
 
@@ -612,7 +612,7 @@ async def database(url: str) -> dict[str, list[str]]:
         `database`: all names with types, signatures and rights; `database-comments`: what `\\d+` shows beside them.
     """
     await execute(url, ROLES_SQL.read_text())
-    await migrate.upgrade(url)
+    await schema_migration.upgrade(url)
     *parts, comments = await _fetched(url, *DATABASE, COMMENTS)
     lines = [line for part in parts if part for line in (*part, "")]
     return {

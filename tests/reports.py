@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from extender.core.events import (
+from extender.core.log.events import (
     Event,
     GangAdmitted,
     GangExtended,
@@ -25,9 +25,15 @@ from extender.core.events import (
     RootInvalid,
     VictimEvicted,
 )
-from extender.core.state import EMPTY, Reservation, ReservationState, RootState, fold
-from extender.service.reports import Asked, Found
-from extender.store.codec import to_event
+from extender.core.log.reservation_state import (
+    EMPTY,
+    Reservation,
+    ReservationState,
+    RootState,
+    fold,
+)
+from extender.queries.log.reports import Asked, Found
+from extender.store.log.event_codec import to_event
 from tests.fakes_store import FakeDatabase
 
 HOUR_US = 3_600_000_000

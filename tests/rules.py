@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from extender.core.planner.placement import PlanNode, PlanRequest, PlanRule
+from extender.core.planner.plan_types import PlanNode, PlanRequest, PlanRule
 from tests.static import passes
 
 Seat = tuple[int, PlanNode]  # shape and node of a placed pod

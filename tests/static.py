@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from extender.core.planner.placement import PlanNode
-from extender.core.pods import PodShape
+from extender.core.model.pods import PodShape
+from extender.core.planner.plan_types import PlanNode
 
 
 def _number(text: str) -> int | None:

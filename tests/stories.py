@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from uuid import UUID
 
-from extender.core.events import (
+from extender.core.log.events import (
     AssignmentRecord,
     Event,
     GangAdmitted,
@@ -40,7 +40,7 @@ from extender.core.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.ids import NIL_ROOT, Epoch, NodeName, PlanId, PodUid, Position, RootUid
+from extender.core.model.ids import NIL_ROOT, Epoch, NodeName, PlanId, PodUid, Position, RootUid
 
 START_US = 1_790_000_000_000_000  # 2026-09-21T14:13:20Z
 GPUS = {"nvidia.com/gpu": 2, "pods": 1}

@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from extender.core.events import AnyFact
+from extender.core.log.events import AnyFact
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "extender").rglob("*.py"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import platform
 
-from extender.service.timeslice import SET_ATTRIBUTES
+from extender.runtime.cpu_slice import SET_ATTRIBUTES
 
 BYTES = 56  # room for `struct sched_attr` of kernels to come
 RUNTIME_AT = 24

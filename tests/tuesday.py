@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import asyncpg
 import msgspec
 
-from extender.core.events import (
+from extender.core.log.events import (
     AnyFact,
     AssignmentRecord,
     Event,
@@ -33,9 +33,9 @@ from extender.core.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.ids import NIL_ROOT, NodeName, PlanId, PodUid, Position
-from extender.service.ports import Grant
-from extender.store.event_log import PostgresEventLog
+from extender.core.model.ids import NIL_ROOT, NodeName, PlanId, PodUid, Position
+from extender.ports.protocols import Grant
+from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.fakes_store import Script
 
 GPU, RACK = "nvidia.com/gpu", "topology.example.com/rack"

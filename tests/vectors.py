@@ -7,10 +7,16 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from extender.core.ids import GroupKey, NodeName, PodUid
-from extender.core.planner.placement import PlanBound, PlanGroup, PlanMember, PlanNode, PlanRequest
-from extender.core.planner.units import Evictable, PlanBudget, PlanGang, PlanUnit, PlanVictim
-from extender.core.pods import PodShape
+from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.pods import PodShape
+from extender.core.planner.plan_types import PlanBound, PlanGroup, PlanMember, PlanNode, PlanRequest
+from extender.core.planner.preemption_types import (
+    Evictable,
+    PlanBudget,
+    PlanGang,
+    PlanUnit,
+    PlanVictim,
+)
 
 ALL = yaml.safe_load((Path(__file__).parent / "golden" / "vectors.yaml").read_text())
 

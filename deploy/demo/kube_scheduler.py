@@ -18,9 +18,9 @@ from pathlib import Path
 import aiohttp
 import yaml
 
-from extender.cluster import manifest
-from extender.core.pods import Pod
-from extender.core.view import NOTHING
+from extender.cluster.manifests import manifest_loader
+from extender.core.model.cluster_view import NOTHING
+from extender.core.model.pods import Pod
 
 GATE = "gang-extender.dev/admission"
 
@@ -41,7 +41,7 @@ class Player:
 
     def reload(self) -> None:
         """Read the manifests."""
-        self.view = manifest.load([str(self.manifests)]).world.view
+        self.view = manifest_loader.load([str(self.manifests)]).world.view
         self.raw = {}
         for file in sorted(self.manifests.glob("*.yaml")):
             for thing in yaml.safe_load_all(file.read_text()):

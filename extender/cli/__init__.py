@@ -1,1 +1,1 @@
-"""Commands: parse, call a service, print."""
+"""The command line: parse, call a service, print."""

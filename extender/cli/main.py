@@ -14,65 +14,65 @@ import typer
 import typer.core
 
 from extender import __version__
-from extender.cli.output import complain
-from extender.core.errors import BadInput, ExtenderError, NotFound, SchemaOutdated
+from extender.cli.output.printing import complain
+from extender.core.model.errors import BadInput, ExtenderError, NotFound, SchemaOutdated
 
 # In the order of `--help`: module and function, and the first line of its docstring.
 COMMANDS = {
     "serve": (
-        "extender.cli.serve:serve",
+        "extender.cli.commands.serve_command:serve",
         "Run the service that kube-scheduler calls. Every option is also GANG_EXTENDER_<OPTION> in the environment.",
     ),
     "migrate": (
-        "extender.cli.serve:migrate",
+        "extender.cli.commands.serve_command:migrate",
         "Bring the database to the schema of this version.",
     ),
     "plan": (
-        "extender.cli.plan:plan",
+        "extender.cli.commands.plan_command:plan",
         "Say whether trees of pod groups fit on a cluster, and where. Exit 0 only when all are placed.",
     ),
     "gangs": (
-        "extender.cli.live:gangs",
+        "extender.cli.commands.gang_commands:gangs",
         "List the gangs that the service knows, with their state.",
     ),
     "explain": (
-        "extender.cli.live:explain",
+        "extender.cli.commands.gang_commands:explain",
         "Tell where a gang stands: its members, or why it waits.",
     ),
     "history": (
-        "extender.cli.audit:history",
+        "extender.cli.commands.history_commands:history",
         "Tell everything the log knows about a gang, also about one long gone: when, what, why, who.",
     ),
     "events": (
-        "extender.cli.audit:events",
+        "extender.cli.commands.history_commands:events",
         "List facts of the log, oldest first, or follow them.",
     ),
     "preemptions": (
-        "extender.cli.preemptions:preemptions",
+        "extender.cli.commands.preemptions_command:preemptions",
         "Tell who preempted whom and why: cost, alternatives, when each victim was gone, whether the preemptor ran.",
     ),
     "state": (
-        "extender.cli.state:state",
+        "extender.cli.commands.state_commands:state",
         "Tell who held and who had which node at a moment, which trees waited and why.",
     ),
     "project": (
-        "extender.cli.state:project",
+        "extender.cli.commands.state_commands:project",
         "Bring the tables of intervals and the checkpoints for looking back up to the end of the log.",
     ),
     "report": (
-        "extender.cli.reports:report",
+        "extender.cli.commands.report_command:report",
         "Tell how long gangs waited and why, who was passed over, who preempted whom, and what else REPORTS has.",
     ),
     "replay": (
-        "extender.cli.audit:replay",
+        "extender.cli.commands.history_commands:replay",
         "Decide once more from the stored input of a decision, and compare. Exit 1 when it differs.",
     ),
     "verify": (
-        "extender.cli.audit:verify",
+        "extender.cli.commands.history_commands:verify",
         "Read the whole log and check its chain of hashes. Exit 1 when it is broken.",
     ),
     "prune": (
-        "extender.cli.prune:prune",
+        "extender.cli.commands.prune_command:prune",
         "Remove the stored inputs of old decisions, by far the largest part of the database; the log stays whole.",
     ),
 }

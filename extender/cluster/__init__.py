@@ -1,1 +1,1 @@
-"""Kubernetes, and manifests read from files, behind the cluster port of the service."""
+"""Kubernetes, and manifests read from files, behind the cluster port; imports `core` and `ports`."""

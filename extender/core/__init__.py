@@ -1,1 +1,1 @@
-"""The pure core: values in, values out; no await, clock, chance, diagnostics or I/O."""
+"""Pure values and decisions; imports only the standard library, msgspec, immutables, numpy and ortools, and does no I/O."""

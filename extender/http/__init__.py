@@ -1,1 +1,1 @@
-"""aiohttp: the four verbs of kube-scheduler, health, metrics and the read API."""
+"""aiohttp: the verbs of kube-scheduler, the read API, health, metrics and the page; imports everything below the composition root."""

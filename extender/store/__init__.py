@@ -1,1 +1,1 @@
-"""Postgres: the event log, the lease, checkpoints and decision inputs, behind the ports of the service."""
+"""Postgres: the event log, the lease, snapshots and decision inputs, behind the log ports; imports `core` and `ports`."""

@@ -16,7 +16,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from extender.core.errors import (
+from extender.core.model.errors import (
     BadInput,
     CorruptLog,
     DuplicateEvent,

@@ -23,7 +23,7 @@ import yaml
 
 from deploy.demo.kube_scheduler import Player
 from deploy.demo.play import Service
-from extender.store import migrate
+from extender.store import schema_migration
 from tests.acceptance.test_kills import (
     ROOT,
     WITHIN_S,
@@ -59,7 +59,7 @@ class World:
             f"postgresql://gang_extender@/gang_extender?host={self.address}"
         )
         self.service.environ["GANG_EXTENDER_LEASE_TTL_S"] = "3"
-        run(migrate.upgrade(server.url))
+        run(schema_migration.upgrade(server.url))
 
     def point_at(self, sockets):
         new = self.address.with_suffix(".new")

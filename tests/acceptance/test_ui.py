@@ -13,7 +13,7 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from deploy.demo.kube_scheduler import Player
-from extender.store.lodging import lodge
+from extender.store.embedded.os_account import lodge
 from tests.acceptance.test_kills import WITHIN_S, play_until, recorded, service
 from tests.acceptance.test_preemption_kills import full_nodes, preemptor, write
 from tests.browser import chromium

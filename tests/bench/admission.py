@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from extender.core.decisions.requests import TreeParts, plan_request
-from extender.core.decisions.rows import NodeRows
-from extender.core.planner.search import plan
-from extender.core.view import forest_of
+from extender.core.decisions.admit.plan_request import TreeParts, plan_request
+from extender.core.decisions.capacity.free_capacity import NodeRows
+from extender.core.model.cluster_view import forest_of
+from extender.core.planner.planning import plan
 from tests.bench.figures import Figure, Scale
 from tests.builders import GPU, Object, a_fleet, a_group, a_pod
 from tests.fakes import GATED, Stage

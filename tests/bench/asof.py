@@ -18,18 +18,18 @@ import asyncpg
 import msgspec
 import uvloop
 
-from extender.core.ids import NodeName, Position
-from extender.service.asof import AsOf
-from extender.service.clock import SystemClock
-from extender.service.ladder import fill_ladder
-from extender.service.projecting import BATCH, project_all
-from extender.service.stateview import Scope
-from extender.store import migrate
-from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
-from extender.store.checkpoints import PostgresCheckpoints
+from extender.control.monitors.read_model_projector import BATCH, project_all
+from extender.core.model.ids import NodeName, Position
+from extender.queries.state.historical_state import AsOf
+from extender.queries.state.state_dto import Scope
+from extender.runtime.system_clock import SystemClock
+from extender.snapshots.snapshot_backfill import fill_ladder
+from extender.store import schema_migration
 from extender.store.engine import create_engine
-from extender.store.event_log import PostgresEventLog
-from extender.store.projection import SETTINGS, PostgresProjection
+from extender.store.interval_projection import SETTINGS, PostgresProjection
+from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
+from extender.store.snapshot_table import PostgresCheckpoints
 from tests.bench.figures import Figure, Scale
 from tests.bench.history import node_of, write_history
 from tests.bench.store import server
@@ -59,7 +59,7 @@ def run(scale: Scale) -> list[Figure]:
 
 
 async def looking_back(url: str, events: int, rounds: int) -> list[Figure]:
-    await migrate.upgrade(url)
+    await schema_migration.upgrade(url)
     await write_history(url, events)
     writing, reading = create_engine(url, name="bench"), create_reading_engine(url)
     projecting = create_engine(url, name="bench", settings=SETTINGS, pool_size=1)

@@ -25,13 +25,13 @@ import aiohttp
 import msgspec
 
 from deploy.demo.ports import free_port
-from extender.service.ladder import fill_ladder
-from extender.service.projecting import project_all
-from extender.store import migrate
-from extender.store.checkpoints import PostgresCheckpoints
+from extender.control.monitors.read_model_projector import project_all
+from extender.snapshots.snapshot_backfill import fill_ladder
+from extender.store import schema_migration
 from extender.store.engine import create_engine
-from extender.store.event_log import PostgresEventLog
-from extender.store.projection import SETTINGS, PostgresProjection
+from extender.store.interval_projection import SETTINGS, PostgresProjection
+from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.snapshot_table import PostgresCheckpoints
 from tests.bench.figures import QUANTILES, Figure, Scale, quantile
 from tests.bench.history import note_names, write_history
 from tests.bench.store import server
@@ -70,7 +70,7 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
 
 async def fill(url: str, events: int) -> None:
     """Write a log, and do what the service would do about it in its own time for the next minutes."""
-    await migrate.upgrade(url)
+    await schema_migration.upgrade(url)
     await write_history(url, events)
     await note_names(url)
     projecting = create_engine(url, name="bench", settings=SETTINGS, pool_size=1)

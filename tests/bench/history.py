@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 from uuid import UUID
 
-from extender.core.events import (
+from extender.core.log.events import (
     AnyFact,
     AssignmentRecord,
     BarrierExpired,
@@ -27,10 +27,10 @@ from extender.core.events import (
     RootCompleted,
     RootObserved,
 )
-from extender.core.ids import NIL_ROOT, Epoch, NodeName, PlanId, PodUid, Position, RootUid
-from extender.store.codec import EMPTY_CHAIN
+from extender.core.model.ids import NIL_ROOT, Epoch, NodeName, PlanId, PodUid, Position, RootUid
 from extender.store.engine import create_engine
-from extender.store.mentions import PostgresMentions
+from extender.store.log.event_codec import EMPTY_CHAIN
+from extender.store.log.reference_index import PostgresMentions
 from tests.logs import copy_events, writing_connection
 
 CHUNK = 10_000

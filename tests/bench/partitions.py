@@ -14,8 +14,8 @@ from pathlib import Path
 import asyncpg
 import uvloop
 
-from extender.store import migrate
-from extender.store.event_log import PostgresEventLog
+from extender.store import schema_migration
+from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.bench.figures import Figure, Scale
 from tests.bench.store import Admissions, Timed, server, together
 from tests.postgres import fresh_database
@@ -69,7 +69,7 @@ def run(scale: Scale) -> list[Figure]:
 
 async def appending(urls: dict[str, str], scale: Scale) -> list[Figure]:
     for url in urls.values():
-        await migrate.upgrade(url)
+        await schema_migration.upgrade(url)
     await partition(urls["cut"])
     figures = []
     async with AsyncExitStack() as stack:

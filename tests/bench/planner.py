@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from extender.core.ids import GroupKey, NodeName, PodUid
-from extender.core.planner.placement import Plan, PlanGroup, PlanMember, PlanNode, PlanRequest
-from extender.core.planner.search import Fleet, plan
-from extender.core.pods import PodShape
+from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.pods import PodShape
+from extender.core.planner.plan_types import Plan, PlanGroup, PlanMember, PlanNode, PlanRequest
+from extender.core.planner.planning import Fleet, plan
 from tests.bench.figures import Figure, Scale
 
 SHAPES = (

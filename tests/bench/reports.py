@@ -13,11 +13,11 @@ import sqlalchemy as sa
 import uvloop
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from extender.service.reports import DAY_US, REPORTS, Asked
-from extender.store import migrate
-from extender.store.audit_reader import create_reading_engine
+from extender.queries.log.reports import DAY_US, REPORTS, Asked
+from extender.store import schema_migration
 from extender.store.engine import transaction
-from extender.store.report_reader import PostgresReportReader, query_of
+from extender.store.queries.event_queries import create_reading_engine
+from extender.store.queries.report_queries import PostgresReportReader, query_of
 from tests.bench.asof import analyze
 from tests.bench.figures import Figure, Scale
 from tests.bench.history import write_history
@@ -37,7 +37,7 @@ def run(scale: Scale) -> list[Figure]:
 
 
 async def reporting(url: str, events: int, rounds: int) -> list[Figure]:
-    await migrate.upgrade(url)
+    await schema_migration.upgrade(url)
     await write_history(url, events, pace_us=PACE_US, measured_every=500)
     reading = create_reading_engine(url)
     try:

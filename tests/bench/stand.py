@@ -22,8 +22,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from deploy.demo.ports import free_port
-from extender.store import migrate
-from extender.store.embedded import running
+from extender.store import schema_migration
+from extender.store.embedded.embedded_server import running
 from tests.bench.sides import BUILT_IN, NAMESPACE, OUR_VERSION, RACK, ZONE, Side
 from tests.bench.weight import Weight, children
 from tests.builders import SLOT
@@ -105,7 +105,7 @@ class Stand:
 
     async def _set_up(self) -> None:
         await execute(self.postgres.url, f'CREATE DATABASE "{TEMPLATE}"')
-        await migrate.upgrade(database_of(self.postgres.url, TEMPLATE))
+        await schema_migration.upgrade(database_of(self.postgres.url, TEMPLATE))
         async with self.plane.api() as api:
             await api.create(
                 {

@@ -19,23 +19,23 @@ from typing import TypeAlias
 import asyncpg
 import uvloop
 
-from extender.core.events import Event
-from extender.core.ids import Epoch, Position, RootUid
-from extender.service.audit import FactLine, line_of, parse_time
-from extender.service.clock import SystemClock
-from extender.service.drift import DriftWatch
-from extender.service.leading import Identity, Leader
-from extender.service.ports import Checkpoint, EventFilter, Grant, Head
-from extender.service.replay import load_state, save_checkpoint
-from extender.service.telling import Asked, history
-from extender.store import migrate
-from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
-from extender.store.checkpoints import PostgresCheckpoints
-from extender.store.codec import Row, encode_event
+from extender.control.log.leader import Identity, Leader
+from extender.control.monitors.state_verifier import DriftWatch
+from extender.core.log.events import Event
+from extender.core.model.ids import Epoch, Position, RootUid
+from extender.ports.protocols import Checkpoint, EventFilter, Grant, Head
+from extender.queries.log.event_dto import FactLine, line_of, parse_time
+from extender.queries.log.gang_history import Asked, history
+from extender.runtime.system_clock import SystemClock
+from extender.snapshots.state_loader import load_state, save_checkpoint
+from extender.store import schema_migration
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.engine import create_engine
-from extender.store.event_log import PostgresEventLog
-from extender.store.pages import PAGE, PAGE_EVENTS, reading_connection
+from extender.store.log.event_codec import Row, encode_event
+from extender.store.log.log_reader import PAGE, PAGE_EVENTS, reading_connection
+from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
+from extender.store.snapshot_table import PostgresCheckpoints
 from tests.bench.figures import Figure, Scale
 from tests.bench.history import admission, note_names, write_history
 from tests.logs import COLUMNS
@@ -155,7 +155,7 @@ async def together(producers: int, count: int, once: Callable[[int], Awaitable[N
 
 
 async def appending(url: str, scale: Scale) -> list[Figure]:
-    await migrate.upgrade(url)
+    await schema_migration.upgrade(url)
     bare = [await asyncpg.connect(url) for _ in range(64)]
     await bare[0].execute(
         "CREATE TABLE bare (LIKE gx.event); ALTER TABLE bare ADD PRIMARY KEY (position); "
@@ -290,7 +290,7 @@ async def restart(url: str, checkpoints: PostgresCheckpoints | Nothing) -> None:
 
 async def reading(url: str, scale: Scale) -> list[Figure]:
     events, rounds = (30_000, scale.rounds) if scale.quick else (1_000_000, min(scale.rounds, 3))
-    await migrate.upgrade(url)
+    await schema_migration.upgrade(url)
     size = await write_history(url, events)
     note = f"{events:,} events of {size // events} B"
     engine = create_engine(url, name="bench")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from extender.cluster.files import ANCHOR, FileCluster
-from extender.core.errors import ClusterUnavailable
-from extender.core.ids import Epoch, Position
-from extender.service.clock import SystemClock
-from extender.service.ports import Mark
+from extender.cluster.manifests.manifest_cluster import ANCHOR, FileCluster
+from extender.core.model.errors import ClusterUnavailable
+from extender.core.model.ids import Epoch, Position
+from extender.ports.protocols import Mark
+from extender.runtime.system_clock import SystemClock
 from tests.fakes import FakeCluster
 
 

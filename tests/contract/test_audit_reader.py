@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.core.events import (
+from extender.core.log.events import (
     AssignmentRecord,
     BindFailed,
     GangAdmitted,
@@ -20,12 +20,12 @@ from extender.core.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.ids import NIL_ROOT, Position
-from extender.service.ports import EventFilter
-from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
+from extender.core.model.ids import NIL_ROOT, Position
+from extender.ports.protocols import EventFilter
 from extender.store.engine import create_engine
-from extender.store.event_log import PostgresEventLog
-from extender.store.mentions import PostgresMentions
+from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.log.reference_index import PostgresMentions
+from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
 from tests.fakes_store import FakeAuditReader, FakeDatabase, FakeEventLog, Script
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from extender.core.ids import Position
-from extender.service.ports import Checkpoint
-from extender.store.checkpoints import PostgresCheckpoints
+from extender.core.model.ids import Position
+from extender.ports.protocols import Checkpoint
 from extender.store.engine import create_engine
-from extender.store.event_log import PostgresEventLog
+from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.snapshot_table import PostgresCheckpoints
 from tests.fakes_store import FakeCheckpoints, FakeDatabase, FakeEventLog, Script
 
 LADDER = {"rung_events": 2, "rungs": 4}  # stretches of 2 events up to position 8, of 4 behind

@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from extender.cluster.client import ApiServer
-from extender.cluster.files import FileCluster
-from extender.cluster.kubernetes import KubernetesCluster
-from extender.core.errors import ClusterUnavailable
-from extender.core.ids import PodUid
-from extender.core.pods import PodEnd
-from extender.service.clock import SystemClock
-from extender.service.ports import PodRef
+from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
+from extender.cluster.connection.api_client import ApiServer
+from extender.cluster.manifests.manifest_cluster import FileCluster
+from extender.core.model.errors import ClusterUnavailable
+from extender.core.model.ids import PodUid
+from extender.core.model.pods import PodEnd
+from extender.ports.protocols import PodRef
+from extender.runtime.system_clock import SystemClock
 from tests.builders import a_node, a_pod
 from tests.integration.cluster.fake_api import FakeApi, Fault
 
@@ -123,7 +123,7 @@ async def test_the_name_was_used_again(place):
 
 
 async def test_an_api_server_that_does_not_answer(tmp_path, monkeypatch):
-    monkeypatch.setattr("extender.cluster.client.PAUSE_FIRST_S", 0.005)
+    monkeypatch.setattr("extender.cluster.connection.api_client.PAUSE_FIRST_S", 0.005)
     place = Server(tmp_path)
     async with place.running():
         place.api.faults.append(Fault(lambda r: r.path.endswith("/p"), status=503, times=9))

@@ -8,7 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from extender.core.errors import (
+from extender.core.log.events import GangRefused, LeaseTaken
+from extender.core.model.errors import (
     CorruptLog,
     DuplicateEvent,
     Fenced,
@@ -16,10 +17,9 @@ from extender.core.errors import (
     InvariantBroken,
     LeaseHeld,
 )
-from extender.core.events import GangRefused, LeaseTaken
-from extender.core.ids import NIL_ROOT, Position
-from extender.service.ports import Head, Mark
-from extender.store.event_log import PostgresEventLog
+from extender.core.model.ids import NIL_ROOT, Position
+from extender.ports.protocols import Head, Mark
+from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.fakes_store import FakeDatabase, FakeEventLog, Script
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from extender.core.events import PodBound
-from extender.core.ids import NodeName, PlanId, PodUid, Position
-from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
+from extender.core.log.events import PodBound
+from extender.core.model.ids import NodeName, PlanId, PodUid, Position
 from extender.store.engine import create_engine
-from extender.store.event_log import PostgresEventLog
-from extender.store.projection import PostgresProjection
+from extender.store.interval_projection import PostgresProjection
+from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
 from tests.fakes_store import FakeAuditReader, FakeDatabase, FakeEventLog, FakeProjection, Script
 
 

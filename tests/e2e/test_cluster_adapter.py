@@ -14,15 +14,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from extender.cluster.kubernetes import KubernetesCluster
-from extender.core.decisions.protection import FINALIZER, decide_protection
-from extender.core.errors import BindRefused, ClusterUnavailable
-from extender.core.features import NAME, SchedulerGates, features_of
-from extender.core.groups import composite_key, leaf_key
-from extender.core.ids import Epoch, GroupKey, NodeName, PlanId, PodUid, Position, RootUid
-from extender.core.pods import Pod
-from extender.service.clock import SystemClock
-from extender.service.ports import Binding, Condition, Mark, Notice, PodRef
+from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
+from extender.core.decisions.reconcile.finalizer_rules import FINALIZER, decide_protection
+from extender.core.log.control_plane_features import NAME, SchedulerGates, features_of
+from extender.core.model.errors import BindRefused, ClusterUnavailable
+from extender.core.model.ids import Epoch, GroupKey, NodeName, PlanId, PodUid, Position, RootUid
+from extender.core.model.pod_groups import composite_key, leaf_key
+from extender.core.model.pods import Pod
+from extender.ports.protocols import Binding, Condition, Mark, Notice, PodRef
+from extender.runtime.system_clock import SystemClock
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.objects import a_node, a_pod, path_of
 from tests.controlplane.plane import ControlPlane
@@ -236,7 +236,7 @@ async def test_a_repeated_event_becomes_a_series(
     cluster: KubernetesCluster, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real API server takes the count."""
-    monkeypatch.setattr("extender.cluster.notices.WRITE_SERIES_EVERY_MS", 0)
+    monkeypatch.setattr("extender.cluster.write.event_recorder.WRITE_SERIES_EVERY_MS", 0)
     await api.create(a_pod("p"))
     pod = await seen(cluster, "p")
     notice = Notice(
@@ -268,7 +268,7 @@ async def test_a_frozen_api_server_is_doubted(
     plane: ControlPlane, cluster: KubernetesCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Connections stay open and nobody answers: the view is not trusted for long."""
-    monkeypatch.setattr("extender.cluster.kubernetes.SILENT_MS", 3000)
+    monkeypatch.setattr("extender.cluster.api_server.kubernetes_cluster.SILENT_MS", 3000)
 
     async def doubted() -> str:
         return cluster.doubt()

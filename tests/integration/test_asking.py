@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from extender.core.events import (
+from extender.core.log.events import (
     AssignmentRecord,
     GangAdmitted,
     GangRefused,
@@ -28,26 +28,26 @@ from extender.core.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.ids import NIL_ROOT
-from extender.http.audit import AuditApi
-from extender.http.contract import OPERATIONS, Contract
-from extender.http.errors import problems
-from extender.http.events import EventsApi
-from extender.http.fleet import FleetApi
-from extender.http.gangs import GangsApi
-from extender.http.planning import PlanApi
-from extender.http.reports import ReportApi
-from extender.http.state import NodesApi, StateApi
-from extender.service.asof import AsOf
-from extender.service.audit import FactLine
-from extender.service.clock import SystemClock
-from extender.service.feed import Feed
-from extender.service.fleet import Fleet
-from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
-from extender.store.checkpoints import PostgresCheckpoints
+from extender.core.model.ids import NIL_ROOT
+from extender.http.responses.error_responses import problems
+from extender.http.v1.event_api import EventsApi
+from extender.http.v1.gang_api import GangsApi
+from extender.http.v1.history_api import AuditApi
+from extender.http.v1.node_api import FleetApi
+from extender.http.v1.openapi_route import OPERATIONS, Contract
+from extender.http.v1.plan_api import PlanApi
+from extender.http.v1.report_api import ReportApi
+from extender.http.v1.state_api import NodesApi, StateApi
+from extender.queries.log.event_dto import FactLine
+from extender.queries.log.event_stream import Feed
+from extender.queries.state.historical_state import AsOf
+from extender.queries.state.node_inventory import Fleet
+from extender.runtime.system_clock import SystemClock
 from extender.store.decision_inputs import PostgresDecisionInputs
-from extender.store.event_log import PostgresEventLog
-from extender.store.report_reader import PostgresReportReader
+from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
+from extender.store.queries.report_queries import PostgresReportReader
+from extender.store.snapshot_table import PostgresCheckpoints
 from tests.builders import a_gang, a_node
 from tests.command_line import run_command
 from tests.fakes import Stage

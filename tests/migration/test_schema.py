@@ -11,10 +11,10 @@ import asyncpg
 import pytest
 from sqlalchemy.schema import CreateSchema
 
-from extender.core.errors import SchemaOutdated
-from extender.store import migrate
+from extender.core.model.errors import SchemaOutdated
+from extender.store import schema_migration
 from extender.store.engine import create_engine
-from extender.store.event_log import PostgresEventLog
+from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.tables import METADATA, SCHEMA
 from tests.fakes_store import Script
 from tests.postgres import execute, fresh_database, running_postgres
@@ -55,7 +55,7 @@ def other_database_url(postgres_url):
 
 
 async def test_migrations_from_empty_equal_the_metadata(empty_database_url, other_database_url):
-    await migrate.upgrade(empty_database_url)
+    await schema_migration.upgrade(empty_database_url)
     engine = create_engine(other_database_url, name="test")
     async with engine.begin() as connection:
         await connection.execute(CreateSchema(SCHEMA))
@@ -68,26 +68,26 @@ async def test_migrations_from_empty_equal_the_metadata(empty_database_url, othe
 
 async def test_replicas_that_start_together_migrate_once(empty_database_url):
     url = empty_database_url
-    assert await migrate.current_revision(url) is None
-    assert await migrate.needs_migration(url)
-    program = "import asyncio, sys; from extender.store.migrate import upgrade; asyncio.run(upgrade(sys.argv[1]))"
+    assert await schema_migration.current_revision(url) is None
+    assert await schema_migration.needs_migration(url)
+    program = "import asyncio, sys; from extender.store.schema_migration import upgrade; asyncio.run(upgrade(sys.argv[1]))"
     others = [
         await asyncio.create_subprocess_exec(sys.executable, "-c", program, url, cwd=SQL.parents[1])
         for _ in range(2)
     ]
-    revisions = await asyncio.gather(*(migrate.upgrade(url) for _ in range(3)))
-    assert set(revisions) == {migrate.newest_revision()}
+    revisions = await asyncio.gather(*(schema_migration.upgrade(url) for _ in range(3)))
+    assert set(revisions) == {schema_migration.newest_revision()}
     assert [await other.wait() for other in others] == [0, 0]
-    assert await migrate.current_revision(url) == migrate.newest_revision()
-    assert not await migrate.needs_migration(url)
+    assert await schema_migration.current_revision(url) == schema_migration.newest_revision()
+    assert not await schema_migration.needs_migration(url)
 
 
 async def test_a_database_from_the_future_is_refused(database_url):
     await execute(database_url, "UPDATE gx.migration SET version_num = '9999'")
     with pytest.raises(SchemaOutdated, match="9999"):
-        await migrate.needs_migration(database_url)
+        await schema_migration.needs_migration(database_url)
     with pytest.raises(SchemaOutdated, match="9999"):
-        await migrate.upgrade(database_url)
+        await schema_migration.upgrade(database_url)
 
 
 async def test_a_database_without_schema_is_named_so(empty_database_url):
@@ -144,7 +144,7 @@ async def test_live_functions_and_views_are_those_of_the_files(database_url):
 
 
 async def use(url):
-    await migrate.upgrade(url)
+    await schema_migration.upgrade(url)
     async with PostgresEventLog(url) as log:
         grant = await log.take(holder="a", address="", ttl_ms=60_000)
         events = Script(grant).some(1000)
@@ -174,7 +174,9 @@ async def test_a_fresh_migration_would_pass_the_linter(tmp_path):
     from alembic.config import Config
 
     copy = tmp_path / "migrations"
-    shutil.copytree(migrate.migrations_folder(), copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        schema_migration.migrations_folder(), copy, ignore=shutil.ignore_patterns("__pycache__")
+    )
     config = Config()
     config.set_main_option("script_location", str(copy))
     config.set_main_option("file_template", "%%(rev)s_%%(slug)s")

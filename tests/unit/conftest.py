@@ -6,7 +6,7 @@ import importlib
 
 import pytest
 
-from extender.service.planning import SOLVER
+from extender.control.loop.planner_pool import SOLVER
 from tests import cpu_limit, hypothesis_profile
 
 

@@ -13,10 +13,11 @@ import jsonschema
 import pytest
 import yaml
 
-from extender.cluster import bindings, crds
-from extender.service.scheduling import HANDOVER_MS
+from extender.cluster.crd import render_crds
+from extender.cluster.write import pod_writer
+from extender.composition import DRAIN_S, TAKEN_WITHIN_S
+from extender.control.verbs.extender_service import HANDOVER_MS
 from extender.settings import Settings
-from extender.wiring import DRAIN_S, TAKEN_WITHIN_S
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBERNETES = ROOT / "deploy" / "kubernetes"
@@ -40,17 +41,17 @@ def documents(name: str) -> list[Any]:
 
 
 def test_the_crds_are_what_the_types_say() -> None:
-    """python -m extender.cluster.crds > deploy/kubernetes/crds.yaml"""
-    assert (KUBERNETES / "crds.yaml").read_text(encoding="utf-8") == crds.render()
+    """python -m extender.cluster.crd.render_crds > deploy/kubernetes/crds.yaml"""
+    assert (KUBERNETES / "crds.yaml").read_text(encoding="utf-8") == render_crds.render()
 
 
 def test_the_schemas_are_structural() -> None:
     """No references, no titles, a bound on every list and text that a rule may look at."""
-    for kind in crds.KINDS:
-        seen = json.dumps(crds.definition(kind))
+    for kind in render_crds.KINDS:
+        seen = json.dumps(render_crds.definition(kind))
         assert "$ref" not in seen
         assert '"title"' not in seen
-    spec = crds.structural_schema(crds.KINDS[0].spec)
+    spec = render_crds.structural_schema(render_crds.KINDS[0].spec)
     below = spec["properties"]["compositePodGroupTemplates"]
     for _ in range(3):
         assert below["maxItems"] == 8
@@ -116,7 +117,7 @@ def test_names_in_manifests_are_those_of_the_code() -> None:
     """Gate, markers, profile, port, group: written in several places, meant once."""
     (config,) = documents("scheduler-config")
     policy = (KUBERNETES / "admission-policy.yaml").read_text(encoding="utf-8")
-    assert bindings.GATE in policy
+    assert pod_writer.GATE in policy
     profiles = [profile["schedulerName"] for profile in config["profiles"]]
     assert profiles == ["default-scheduler", "gang-scheduler"]
     assert '"gang-scheduler"' in policy

@@ -16,7 +16,7 @@ from extender.cli.main import COMMANDS, imported_command
 HEAVY = {
     "aiohttp", "alembic", "asyncpg", "kubernetes_asyncio", "numpy", "ortools", "prometheus_client", "rich",
     "sqlalchemy", "uvloop", "extender.cluster", "extender.http", "extender.service", "extender.store",
-    "extender.wiring",
+    "extender.composition",
 }  # fmt: skip
 # Prints to stderr which of them are there when the program ends.
 PROBE = f"""

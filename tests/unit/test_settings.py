@@ -9,8 +9,8 @@ import pytest
 import typer
 
 from extender.cli import main as cli
-from extender.cli import serve
-from extender.core.errors import BadInput
+from extender.cli.commands import serve_command
+from extender.core.model.errors import BadInput
 from extender.settings import PREFIX, Settings, default_data_dir, described, load
 
 
@@ -150,7 +150,7 @@ def flag_of(name):
 def given_on_the_command_line(*words):
     """What `serve` passes to `load` when it is run with these words."""
     alone = typer.Typer(add_completion=False)
-    alone.command("serve")(serve.serve)
+    alone.command("serve")(serve_command.serve)
     return typer.main.get_command(alone).make_context("serve", list(words)).params
 
 

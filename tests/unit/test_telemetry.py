@@ -8,7 +8,7 @@ import logging
 import msgspec
 import pytest
 
-from extender.core.planner.placement import Plan, Refusal, Search
+from extender.core.planner.plan_types import Plan, Refusal, Search
 from extender.telemetry import JsonLines, Metrics, set_up_logging
 
 

@@ -1,1 +1,1 @@
-"""Place a tree of groups on a cluster: pure, deterministic, budgeted in search nodes."""
+"""The pure search for a placement of a tree, or a proof that there is none; imports `core.model`, never `core.log`."""

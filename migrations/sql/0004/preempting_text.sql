@@ -1,4 +1,4 @@
--- The answer that stands while victims go; the words of core/state.py.
+-- The answer that stands while victims go; the words of core/log/reservation_state.py.
 CREATE FUNCTION gx.preempting_text(d json) RETURNS text
 LANGUAGE sql IMMUTABLE
 AS $function$

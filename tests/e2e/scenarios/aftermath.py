@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from extender.service.whatif import Question, RootVerdict, answer
+from extender.queries.plan.plan_query import Question, RootVerdict, answer
 from tests.builders import a_manifest
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.livedin import NAMESPACE

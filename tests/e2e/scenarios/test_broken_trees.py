@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from extender.core.decisions.protection import FINALIZER
+from extender.core.decisions.reconcile.finalizer_rules import FINALIZER
 from tests.builders import a_gang, a_group, a_node, a_pod
 from tests.controlplane.api import ApiError
 from tests.controlplane.waiting import create_priority_class, eventually

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from extender.core.events import Event, PodBound
-from extender.core.ids import NodeName, PlanId, PodUid, Position, RootUid
-from extender.store.event_log import PostgresEventLog
+from extender.core.log.events import Event, PodBound
+from extender.core.model.ids import NodeName, PlanId, PodUid, Position, RootUid
+from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.builders import a_gang, a_node
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import Story, member

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from extender.store import migrate
-from extender.store.embedded import EmbeddedPostgres
+from extender.store import schema_migration
+from extender.store.embedded.embedded_server import EmbeddedPostgres
 from tests.backups import Backup
 from tests.builders import a_gang, a_node
 from tests.controlplane.api import ApiError
@@ -40,7 +40,7 @@ def own_postgres() -> Iterator[EmbeddedPostgres]:
 @pytest.fixture
 def database_url(own_postgres: EmbeddedPostgres) -> str:
     """Its database; `story` gets this one."""
-    run(migrate.upgrade(own_postgres.url))
+    run(schema_migration.upgrade(own_postgres.url))
     return own_postgres.url
 
 

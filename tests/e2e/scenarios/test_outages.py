@@ -20,8 +20,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from extender.store import migrate
-from extender.store.embedded import EmbeddedPostgres
+from extender.store import schema_migration
+from extender.store.embedded.embedded_server import EmbeddedPostgres
 from tests.builders import a_gang, a_node
 from tests.controlplane.waiting import TIMEOUT_S, eventually
 from tests.e2e.scenarios.conftest import Story
@@ -56,7 +56,7 @@ def own_postgres() -> Iterator[EmbeddedPostgres]:
 def database_url(own_postgres: EmbeddedPostgres) -> Iterator[str]:
     """A database on it; `story` gets this one."""
     with fresh_database(own_postgres.url) as url:
-        run(migrate.upgrade(url))
+        run(schema_migration.upgrade(url))
         yield url
 
 

@@ -22,8 +22,8 @@ from typing import Any
 
 import pytest
 
-from extender.core.decisions.evictions import GRACE_OVER_US
-from extender.service.preempting import AGAIN_MS
+from extender.control.loop.preemption_policy import AGAIN_MS
+from extender.core.decisions.preempt.preemption_lifecycle import GRACE_OVER_US
 from tests.builders import GROUP_LABEL, SLOT, a_group, a_node, a_pod, vector_objects
 from tests.e2e.scenarios.conftest import Story
 from tests.e2e.scenarios.test_preemption import conditions, facts

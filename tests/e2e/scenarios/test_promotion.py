@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from extender.store import migrate
-from extender.store.embedded import EmbeddedPostgres
+from extender.store import schema_migration
+from extender.store.embedded.embedded_server import EmbeddedPostgres
 from tests.backups import Standby
 from tests.controlplane.waiting import eventually
 from tests.database_proxy import DatabaseProxy
@@ -44,7 +44,7 @@ pytestmark = [
 def own_postgres() -> Iterator[EmbeddedPostgres]:
     """A primary that the test may kill; it has a schema."""
     with running_postgres(pg_bin=PROGRAMS[-1]) as server:
-        run(migrate.upgrade(server.url))
+        run(schema_migration.upgrade(server.url))
         yield server
 
 

@@ -21,7 +21,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from extender.core.decisions.evictions import GRACE_OVER_US
+from extender.core.decisions.preempt.preemption_lifecycle import GRACE_OVER_US
 from tests.builders import RACK, a_gang, a_node
 from tests.controlplane.livedin import STUCK
 from tests.controlplane.waiting import eventually

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from extender.cluster.client import ApiServer
-from extender.cluster.kubernetes import KubernetesCluster
-from extender.service.clock import SystemClock
+from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
+from extender.cluster.connection.api_client import ApiServer
+from extender.runtime.system_clock import SystemClock
 from extender.telemetry import METRICS
 from tests.integration.cluster.fake_api import FakeApi
 

@@ -9,13 +9,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from extender.cluster import client
-from extender.cluster.client import ApiServer
-from extender.cluster.kubernetes import KubernetesCluster
-from extender.core.errors import BadInput, BindRefused, ClusterUnavailable
-from extender.core.groups import leaf_key
-from extender.core.ids import NodeName, PlanId, PodUid
-from extender.service.ports import Binding, Condition, Notice, PodRef
+from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
+from extender.cluster.connection import api_client
+from extender.cluster.connection.api_client import ApiServer
+from extender.core.model.errors import BadInput, BindRefused, ClusterUnavailable
+from extender.core.model.ids import NodeName, PlanId, PodUid
+from extender.core.model.pod_groups import leaf_key
+from extender.ports.protocols import Binding, Condition, Notice, PodRef
 from tests.integration.cluster.fake_api import FakeApi, Fault, a_pod, a_pod_group, counted, until
 
 POD = PodRef(namespace="default", name="p", uid=PodUid("uid-pods-p"))
@@ -29,7 +29,7 @@ WAITS = Condition(
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses of milliseconds."""
-    monkeypatch.setattr(client, "PAUSE_FIRST_S", 0.005)
+    monkeypatch.setattr(api_client, "PAUSE_FIRST_S", 0.005)
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ async def test_a_lasting_failure_is_told(there: KubernetesCluster, fake: FakeApi
     fake.faults.append(Fault(on("PATCH", "/status"), status=503, times=100))
     with pytest.raises(ClusterUnavailable, match="503"):
         await there.set_conditions(GROUP, "uid-podgroups-g", [WAITS])
-    assert fake.count("PATCH", "/status") == client.TRIES_MAX
+    assert fake.count("PATCH", "/status") == api_client.TRIES_MAX
 
 
 async def test_retry_after_is_honoured(there: KubernetesCluster, fake: FakeApi) -> None:
@@ -224,7 +224,7 @@ async def test_nothing_is_sent_or_tried_again_without_the_lease(
     sent = fake.count("PATCH", "/status")
     with pytest.raises(ClusterUnavailable, match="not the leader"):
         await there.bind(TO_N1)
-    assert fake.count("PATCH", "/status") == sent < client.TRIES_MAX
+    assert fake.count("PATCH", "/status") == sent < api_client.TRIES_MAX
     assert fake.count("POST", "/binding") == 0
 
 
@@ -233,12 +233,12 @@ async def test_nothing_is_sent_when_the_lease_went_while_it_waited_for_its_turn(
 ) -> None:
     """Fencing is asked after the queue, not only in front of it: a process may sleep there for long."""
     turns = there._server._turns
-    for _ in range(client.CONNECTIONS_MAX):
+    for _ in range(api_client.CONNECTIONS_MAX):
         await turns.acquire()
     binding = asyncio.create_task(there.bind(TO_N1))
     await until(lambda: turns._waiters)
     leading[0] = False
-    for _ in range(client.CONNECTIONS_MAX):
+    for _ in range(api_client.CONNECTIONS_MAX):
         turns.release()
     with pytest.raises(ClusterUnavailable, match="not the leader"):
         await binding
@@ -283,7 +283,7 @@ async def test_calls_keep_to_their_connections(there: KubernetesCluster, fake: F
 
     fake.faults.append(Fault(matches))
     await asyncio.gather(*(there.nominate(POD, NodeName("n1")) for _ in range(200)))
-    assert most <= client.CONNECTIONS_MAX + 10  # and the watches
+    assert most <= api_client.CONNECTIONS_MAX + 10  # and the watches
 
 
 async def test_who_comes_later_has_a_turn(there: KubernetesCluster, fake: FakeApi) -> None:
@@ -293,11 +293,11 @@ async def test_who_comes_later_has_a_turn(there: KubernetesCluster, fake: FakeAp
         for _ in range(20):
             await there.nominate(POD, NodeName("n1"))
 
-    busy = [asyncio.create_task(nominate_often()) for _ in range(client.CONNECTIONS_MAX)]
-    await until(lambda: fake.count("PATCH", "/status") > client.CONNECTIONS_MAX)
+    busy = [asyncio.create_task(nominate_often()) for _ in range(api_client.CONNECTIONS_MAX)]
+    await until(lambda: fake.count("PATCH", "/status") > api_client.CONNECTIONS_MAX)
     before = fake.count("PATCH", "/status")
     await there.bind(TO_N1)
-    assert fake.count("PATCH", "/status") - before <= 3 * client.CONNECTIONS_MAX
+    assert fake.count("PATCH", "/status") - before <= 3 * api_client.CONNECTIONS_MAX
     await asyncio.gather(*busy)
 
 
@@ -328,14 +328,14 @@ async def test_credentials_are_loaded_again_after_401(fake: FakeApi) -> None:
     configuration = fake.configuration()
     configuration.api_key["BearerToken"] = "Bearer old"
     async with ApiServer(configuration, renew=renew) as server:
-        await server.call(client.Request(method="GET", path="/readyz"))
+        await server.call(api_client.Request(method="GET", path="/readyz"))
     assert renewals == 1
 
 
 async def test_no_configuration_is_bad_input(tmp_path) -> None:
     """A path that is not there is named."""
     with pytest.raises(BadInput, match="nowhere"):
-        await client.load_configuration(str(tmp_path / "nowhere"))
+        await api_client.load_configuration(str(tmp_path / "nowhere"))
 
 
 # --- conditions

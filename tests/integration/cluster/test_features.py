@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from extender.cluster.client import ApiServer
-from extender.cluster.features import FullObjects, SchedulerMetrics
-from extender.core.errors import ClusterUnavailable
-from extender.core.features import NAME, PriorityOf, SchedulerGates, features_of
+from extender.cluster.api_server.feature_gate_reader import FullObjects, SchedulerMetrics
+from extender.cluster.connection.api_client import ApiServer
+from extender.core.log.control_plane_features import NAME, PriorityOf, SchedulerGates, features_of
+from extender.core.model.errors import ClusterUnavailable
 from tests.integration.cluster.fake_api import FakeApi, Fault
 
 PAGE = """# HELP kubernetes_feature_enabled [BETA] This metric records the data about the stage and enablement

@@ -7,10 +7,10 @@ import asyncio
 import msgspec
 import pytest
 
-from extender.cluster import discovery, informers, kubernetes
-from extender.cluster.kubernetes import KubernetesCluster
-from extender.core.groups import leaf_key
-from extender.core.ids import NodeName
+from extender.cluster.api_server import api_discovery, informers, kubernetes_cluster
+from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
+from extender.core.model.ids import NodeName
+from extender.core.model.pod_groups import leaf_key
 from tests.integration.cluster.fake_api import (
     FakeApi,
     Fault,
@@ -219,8 +219,8 @@ async def test_an_api_server_that_does_not_answer_is_doubted(
     cluster: KubernetesCluster, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Caches are not trusted beyond a stated age; trust comes back by itself."""
-    monkeypatch.setattr(kubernetes, "ASK_EVERY_S", 0.05)
-    monkeypatch.setattr(kubernetes, "SILENT_MS", 300)
+    monkeypatch.setattr(kubernetes_cluster, "ASK_EVERY_S", 0.05)
+    monkeypatch.setattr(kubernetes_cluster, "SILENT_MS", 300)
     await synced(cluster, fake)
     fake.silent = True
     await until(lambda: "the API server has not answered" in cluster.doubt())
@@ -271,8 +271,8 @@ async def test_kinds_installed_later_are_noticed_and_removed_ones_forgotten(
     cluster: KubernetesCluster, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CRDs come and go while we run."""
-    monkeypatch.setattr(kubernetes, "DISCOVER_EVERY_S", 0.1)
-    monkeypatch.setattr(kubernetes, "DISCOVER_MISSING_S", 0.1)
+    monkeypatch.setattr(kubernetes_cluster, "DISCOVER_EVERY_S", 0.1)
+    monkeypatch.setattr(kubernetes_cluster, "DISCOVER_MISSING_S", 0.1)
     await synced(cluster, fake)
     fake.put("podgroups", a_pod_group("g"))
     assert not cluster.view().groups
@@ -295,8 +295,8 @@ async def test_the_newest_known_version_of_a_builtin_kind_is_read(
     fake.groups["scheduling.k8s.io/v1alpha3"] = ["podgroups", "compositepodgroups"]
     await cluster.start()
     await asyncio.wait_for(cluster.synced(), 60)
-    found = await discovery.discover(cluster._server)
-    assert {r.path for r in found if r not in discovery.ALWAYS} == {
+    found = await api_discovery.discover(cluster._server)
+    assert {r.path for r in found if r not in api_discovery.ALWAYS} == {
         "/apis/scheduling.k8s.io/v1beta1/podgroups",
         "/apis/scheduling.k8s.io/v1alpha3/compositepodgroups",
     }

@@ -8,9 +8,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
-from extender.cluster.kubernetes import KubernetesCluster
-from extender.http.health import Probes
-from extender.service.ports import Notice
+from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
+from extender.http.web.health import Probes
+from extender.ports.protocols import Notice
 from tests.fakes import Stage
 from tests.integration.cluster.fake_api import FakeApi, Fault, a_node, a_pod, until
 

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from extender.cluster.kubernetes import KubernetesCluster
-from extender.core.decisions.protection import FINALIZER
-from extender.core.groups import leaf_key
-from extender.service import protection
-from extender.service.protection import Protector
+from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
+from extender.control.actuators import finalizer_controller
+from extender.control.actuators.finalizer_controller import Protector
+from extender.core.decisions.reconcile.finalizer_rules import FINALIZER
+from extender.core.model.pod_groups import leaf_key
 from tests.fakes import GATED, Stage
 from tests.integration.cluster.fake_api import FakeApi, a_pod, a_pod_group, until
 
@@ -28,8 +28,8 @@ async def test_a_deleted_group_goes_when_its_last_bound_pod_has_ended(
     cluster: KubernetesCluster, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pods that were never bound do not keep it, and wait for a group of that name."""
-    monkeypatch.setattr(protection, "SETTLE_S", 0.001)
-    monkeypatch.setattr(protection, "TICK_S", 0.01)
+    monkeypatch.setattr(finalizer_controller, "SETTLE_S", 0.001)
+    monkeypatch.setattr(finalizer_controller, "TICK_S", 0.01)
     fake.groups["gang-extender.dev/v1alpha1"] = ["podgroups"]
     fake.put("pods", a_member("runs", nodeName="n1"))
     fake.put("pods", a_member("waits", schedulingGates=GATED))

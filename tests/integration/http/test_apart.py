@@ -16,22 +16,22 @@ import pytest_asyncio
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from extender.http.apart import PATHS, Apart
-from extender.http.audit import AuditApi
-from extender.http.errors import problems
-from extender.http.events import EventsApi
-from extender.http.reports import ReportApi
-from extender.http.state import NodesApi, StateApi
-from extender.service.asof import AsOf
-from extender.service.clock import SystemClock
-from extender.service.feed import Feed
-from extender.service.timeslice import SHORT_NS
-from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
-from extender.store.checkpoints import PostgresCheckpoints
+from extender.composition import ANSWERING
+from extender.http.responses.error_responses import problems
+from extender.http.v1.event_api import EventsApi
+from extender.http.v1.history_api import AuditApi
+from extender.http.v1.report_api import ReportApi
+from extender.http.v1.state_api import NodesApi, StateApi
+from extender.http.web.query_process import PATHS, Apart
+from extender.queries.log.event_stream import Feed
+from extender.queries.state.historical_state import AsOf
+from extender.runtime.cpu_slice import SHORT_NS
+from extender.runtime.system_clock import SystemClock
 from extender.store.decision_inputs import PostgresDecisionInputs
-from extender.store.event_log import PostgresEventLog
-from extender.store.report_reader import PostgresReportReader
-from extender.wiring import ANSWERING
+from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
+from extender.store.queries.report_queries import PostgresReportReader
+from extender.store.snapshot_table import PostgresCheckpoints
 from tests.bench.history import node_of, write_history
 from tests.builders import GPU, a_fleet, a_node, a_pod
 from tests.fakes import FakeCluster, until
@@ -221,7 +221,7 @@ NOBODY = (sys.executable, "-c", "import sys; sys.exit(3)")
 
 
 async def test_without_a_process_the_asker_is_told(filled_url, monkeypatch):
-    monkeypatch.setattr("extender.http.apart.SILENT_S", 2.0)
+    monkeypatch.setattr("extender.http.web.query_process.SILENT_S", 2.0)
     async with apart(filled_url, NOBODY) as (client, _):
         status, headers, body = await asked(client, "/v1/events")
         assert status == 503
@@ -249,7 +249,7 @@ def command(pid):
 
 def answers(pid):
     """Tell the process that answers from the others that the service has."""
-    return [p for p in children(pid) if b"extender.questions" in command(p)]
+    return [p for p in children(pid) if b"extender.query_main" in command(p)]
 
 
 def started(folder, url):

@@ -8,16 +8,16 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from extender.cli.telling import print_line
-from extender.core.events import GangAdmitted, PreemptionPlanned
-from extender.core.ids import PlanId
-from extender.core.planner.canonical import BUCKETS
-from extender.http.audit import AuditApi
-from extender.http.errors import problems
-from extender.http.gangs import GangsApi
-from extender.http.scheduler import SchedulerVerbs
-from extender.service.telling import Asked, history
-from extender.wiring import read_wire_pod
+from extender.cli.output.history_lines import print_line
+from extender.composition import read_wire_pod
+from extender.core.log.events import GangAdmitted, PreemptionPlanned
+from extender.core.model.ids import PlanId
+from extender.core.planner.codec.request_codec import BUCKETS
+from extender.http.responses.error_responses import problems
+from extender.http.scheduler.verb_handlers import SchedulerVerbs
+from extender.http.v1.gang_api import GangsApi
+from extender.http.v1.history_api import AuditApi
+from extender.queries.log.gang_history import Asked, history
 from tests.builders import RACK, a_gang, a_node, a_pod
 from tests.fakes import Stage
 from tests.fakes_store import FakeAuditReader

@@ -18,14 +18,14 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from extender.core.events import GangRefused, PodBound
-from extender.http.errors import problems
-from extender.http.events import EventsApi
-from extender.service.feed import KEPT_FACTS, Feed
-from extender.store import migrate
-from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
-from extender.store.embedded import EmbeddedPostgres
-from extender.store.event_log import PostgresEventLog
+from extender.core.log.events import GangRefused, PodBound
+from extender.http.responses.error_responses import problems
+from extender.http.v1.event_api import EventsApi
+from extender.queries.log.event_stream import KEPT_FACTS, Feed
+from extender.store import schema_migration
+from extender.store.embedded.embedded_server import EmbeddedPostgres
+from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
 from tests.fakes_store import Script
 from tests.integration.store.test_unknown_outcome import children_of, everything, resolve, take
 from tests.postgres import FAST
@@ -135,7 +135,7 @@ async def test_a_postgres_that_dies_again_and_again(tmp_path):
     folder.chmod(0o755)
     try:
         async with EmbeddedPostgres(folder, settings=FAST) as server:
-            await migrate.upgrade(server.url)
+            await schema_migration.upgrade(server.url)
             log = PostgresEventLog(server.url)
             grant = await take(log)
             script = Script(grant)
@@ -165,7 +165,7 @@ async def test_a_postgres_that_dies_again_and_again(tmp_path):
 
 async def write_until_killed(server, log, grant, script):
     """Write while the whole server is killed; what is not known to be written is in `script.open`."""
-    from extender.core.errors import StoreUnavailable
+    from extender.core.model.errors import StoreUnavailable
 
     victims = [server.pid, *children_of(server.pid)]
     killing = asyncio.get_running_loop().call_later(0.2, kill, victims)

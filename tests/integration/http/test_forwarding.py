@@ -8,8 +8,8 @@ import json
 import pytest
 
 from deploy.demo.ports import free_port
-from extender.core.events import BarrierExpired
-from extender.http.forwarding import FORWARDED, MISDIRECTED
+from extender.core.log.events import BarrierExpired
+from extender.http.scheduler.leader_proxy import FORWARDED, MISDIRECTED
 from tests.builders import GPU, a_gang, a_node, a_pod
 from tests.fakes import TTL_MS, FakeClock, FakeCluster, until
 from tests.fakes_store import FakeDatabase

@@ -6,11 +6,11 @@ import asyncio
 
 import msgspec
 
-from extender.cli import live
-from extender.cli.output import Output
-from extender.core.events import RootCompleted
-from extender.service.picturing import picture
-from extender.service.stateview import GangAt, Scope
+from extender.cli.commands import gang_commands
+from extender.cli.output.printing import Output
+from extender.core.log.events import RootCompleted
+from extender.queries.state.state_dto import GangAt, Scope
+from extender.queries.state.state_report import picture
 from tests.builders import RACK, a_gang, a_group, a_node, a_pod
 from tests.fakes import Stage
 from tests.integration.http.test_decisions import asking, got
@@ -54,16 +54,16 @@ async def test_the_command_line_shows_the_state_and_the_domains(monkeypatch, cap
         await stage.lead()
         await stage.settled()
         url = str(client.make_url("")).rstrip("/")
-        await asyncio.to_thread(live.gangs, "", url, Output.table)
+        await asyncio.to_thread(gang_commands.gangs, "", url, Output.table)
         table = capsys.readouterr().out
         assert table.splitlines()[0].split()[3] == "STATE"
         (line,) = [line for line in table.splitlines() if "default/hi" in line]
         assert line.split()[3] == "preempting"
-        await asyncio.to_thread(live.explain, "g", "default", url, Output.table)
+        await asyncio.to_thread(gang_commands.explain, "g", "default", url, Output.table)
         text = capsys.readouterr().out
         assert text.startswith("PodGroup default/g: admitted, 0 bound, 1 reserved\n")
         assert f"  g in {RACK}=r9\n" in text
-        await asyncio.to_thread(live.explain, "g", "default", url, Output.json)
+        await asyncio.to_thread(gang_commands.explain, "g", "default", url, Output.json)
         (found,) = [msgspec.json.decode(capsys.readouterr().out, type=GangAt)]
         assert [m.pod for m in found.members] == ["default/g-0"]
 

@@ -10,16 +10,16 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from typer.testing import CliRunner
 
+from extender.cli.commands.report_command import duration
 from extender.cli.main import app as program
-from extender.cli.reports import duration
-from extender.core.errors import BadInput
-from extender.http.errors import problems
-from extender.http.reports import ReportApi
-from extender.service.asking import NAME_MAX
-from extender.service.clock import SystemClock
-from extender.service.reports import DAY_US, LIMIT, REPORTS, Asked, question, report
-from extender.store.audit_reader import create_reading_engine
-from extender.store.report_reader import PostgresReportReader
+from extender.core.model.errors import BadInput
+from extender.http.responses.error_responses import problems
+from extender.http.v1.report_api import ReportApi
+from extender.queries.log.parameter_validation import NAME_MAX
+from extender.queries.log.reports import DAY_US, LIMIT, REPORTS, Asked, question, report
+from extender.runtime.system_clock import SystemClock
+from extender.store.queries.event_queries import create_reading_engine
+from extender.store.queries.report_queries import PostgresReportReader
 from tests.fakes_store import FakeDatabase, FakeEventLog
 from tests.postgres import fresh_database, run
 from tests.reports import FakeReportReader

@@ -13,19 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from extender.core.errors import ClusterUnavailable
-from extender.http import wire
-from extender.http.audit import AuditApi
-from extender.http.events import EventsApi
-from extender.http.fleet import FleetApi
-from extender.http.forwarding import Forwarder
-from extender.http.gangs import GangsApi
-from extender.http.health import Probes
-from extender.http.scheduler import SchedulerVerbs
-from extender.http.server import Parts, application
-from extender.service.feed import Feed
-from extender.service.fleet import Fleet
-from extender.wiring import read_wire_pod
+from extender.composition import read_wire_pod
+from extender.core.model.errors import ClusterUnavailable
+from extender.http.scheduler import wire
+from extender.http.scheduler.leader_proxy import Forwarder
+from extender.http.scheduler.verb_handlers import SchedulerVerbs
+from extender.http.v1.event_api import EventsApi
+from extender.http.v1.gang_api import GangsApi
+from extender.http.v1.history_api import AuditApi
+from extender.http.v1.node_api import FleetApi
+from extender.http.web.health import Probes
+from extender.http.web.server import Parts, application
+from extender.queries.log.event_stream import Feed
+from extender.queries.state.node_inventory import Fleet
 from tests.builders import GPU, GROUP_LABEL, RACK, a_gang, a_group, a_node, a_pod
 from tests.fakes import Stage
 from tests.fakes_store import FakeAuditReader, FakeDecisionInputs, FakeEventLog

@@ -6,10 +6,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from extender.http.errors import problems
-from extender.http.state import NodesApi, StateApi
-from extender.service.asof import AsOf
-from extender.store.codec import chain, encode_event
+from extender.http.responses.error_responses import problems
+from extender.http.v1.state_api import NodesApi, StateApi
+from extender.queries.state.historical_state import AsOf
+from extender.store.log.event_codec import chain, encode_event
 from tests.builders import GPU, a_node, a_pod
 from tests.fakes import FakeClock, FakeCluster
 from tests.fakes_store import FakeAuditReader, FakeCheckpoints, FakeDatabase, FakeEventLog

@@ -12,8 +12,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from extender.http.errors import problems
-from extender.http.ui import CONTENT_TYPES, Ui, pages
+from extender.http.responses.error_responses import problems
+from extender.http.web.ui import CONTENT_TYPES, Ui, pages
 
 ROOT = Path(__file__).parents[3]
 FILES = sorted(path for path in (ROOT / "extender/http/pages").rglob("*") if path.is_file())

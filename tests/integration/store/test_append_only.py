@@ -7,12 +7,12 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from extender.core.errors import CorruptLog, StoreUnavailable
-from extender.service.ports import DecisionInput
-from extender.store.audit_reader import create_reading_engine
+from extender.core.model.errors import CorruptLog, StoreUnavailable
+from extender.ports.protocols import DecisionInput
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.engine import create_engine
-from extender.store.event_log import PostgresEventLog
+from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.queries.event_queries import create_reading_engine
 from tests.fakes_store import Script
 from tests.postgres import execute
 

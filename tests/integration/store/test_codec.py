@@ -12,12 +12,12 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from extender.core.errors import CorruptLog, InvariantBroken
-from extender.core.events import RootObserved
-from extender.core.ids import Epoch, Position
-from extender.service.ports import Grant, Head
-from extender.store import codec, upcasters
-from extender.store.codec import (
+from extender.core.log.events import RootObserved
+from extender.core.model.errors import CorruptLog, InvariantBroken
+from extender.core.model.ids import Epoch, Position
+from extender.ports.protocols import Grant, Head
+from extender.store.log import event_codec, upcasters
+from extender.store.log.event_codec import (
     EMPTY_CHAIN,
     TYPES,
     VERSIONS,
@@ -215,4 +215,4 @@ def test_each_column_is_hashed():
     assert chain(EMPTY_CHAIN, row._replace(root="ab", actor="c")) != chain(
         EMPTY_CHAIN, row._replace(root="a", actor="bc")
     )
-    assert codec.VERSIONS.keys() == TYPES.keys()
+    assert event_codec.VERSIONS.keys() == TYPES.keys()

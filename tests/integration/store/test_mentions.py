@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import event
 
-from extender.core.events import BindFailed
-from extender.service.matching import nodes_of, plan_of, victims_of
-from extender.service.ports import EventFilter
-from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
-from extender.store.codec import VERSIONS, decode_fact
+from extender.core.log.events import BindFailed
+from extender.ports.protocols import EventFilter
+from extender.queries.log.event_filter import nodes_of, plan_of, victims_of
 from extender.store.engine import create_engine
-from extender.store.event_log import PostgresEventLog
-from extender.store.mentions import PostgresMentions
+from extender.store.log.event_codec import VERSIONS, decode_fact
+from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.log.reference_index import PostgresMentions
+from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
 from tests.bench.history import write_history
 from tests.fakes_store import Script
 from tests.hypothesis_profile import examples

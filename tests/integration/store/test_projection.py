@@ -9,8 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from extender.core.errors import CorruptLog
-from extender.core.events import (
+from extender.core.log.events import (
     AssignmentRecord,
     GangAdmitted,
     GangRefused,
@@ -27,14 +26,15 @@ from extender.core.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.ids import PlanId, PodUid, Position, RootUid
-from extender.core.state import EMPTY, fold
-from extender.service.ports import Head
-from extender.service.replay import load_past, load_state, save_checkpoint
-from extender.store.checkpoints import PostgresCheckpoints
-from extender.store.codec import EMPTY_CHAIN, VERSIONS
+from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.model.errors import CorruptLog
+from extender.core.model.ids import PlanId, PodUid, Position, RootUid
+from extender.ports.protocols import Head
+from extender.snapshots.state_loader import load_past, load_state, save_checkpoint
 from extender.store.engine import create_engine, our_faults
-from extender.store.event_log import PostgresEventLog
+from extender.store.log.event_codec import EMPTY_CHAIN, VERSIONS
+from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.snapshot_table import PostgresCheckpoints
 from tests.histories import NODES, ROOTS, event_after, histories, lean
 from tests.hypothesis_profile import examples
 from tests.logs import copy_events, forget_log, writing_connection

@@ -9,13 +9,13 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from extender.core.events import GangRefused, RootCompleted, RootObserved
-from extender.service.ports import DecisionInput
-from extender.store import migrate
+from extender.core.log.events import GangRefused, RootCompleted, RootObserved
+from extender.ports.protocols import DecisionInput
+from extender.store import schema_migration
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.engine import create_engine
-from extender.store.event_log import PostgresEventLog
-from extender.store.pruning import prune
+from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.retention import prune
 from tests.fakes_store import Script
 from tests.integration.test_asking import command
 from tests.postgres import execute, make_roles
@@ -118,7 +118,7 @@ async def test_old_inputs_go_and_all_else_stays(database_url):
 async def test_a_schema_of_gx_owner_is_pruned_too(postgres_url, empty_database_url):
     """The other tests have one of the superuser, on a server that has gx_owner as well."""
     await make_roles(postgres_url, empty_database_url)
-    await migrate.upgrade(empty_database_url)
+    await schema_migration.upgrade(empty_database_url)
     engine, _ = await decide(empty_database_url, {"old": False})
     await projected(empty_database_url)
     await age(empty_database_url, ["old"])

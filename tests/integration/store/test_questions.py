@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from extender.cli.main import app
-from extender.store import migrate
+from extender.store import schema_migration
 from tests.postgres import execute, fresh_database, run
 from tests.tuesday import write_tuesday
 
@@ -30,7 +30,7 @@ QUERY = re.compile(r"```sql\n(.*?);\n```\n\n```text\n(.*?)```", re.DOTALL)
 
 async def fill(url):
     await execute(url, (ROOT / "deploy/postgres/roles.sql").read_text())
-    await migrate.upgrade(url)
+    await schema_migration.upgrade(url)
     await write_tuesday(url)
 
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.events import (
+from extender.core.log.events import (
     GangAdmitted,
     GangExtended,
     GangRefused,
@@ -22,12 +22,12 @@ from extender.core.events import (
     RoomMeasured,
     RoomRecord,
 )
-from extender.core.ids import NIL_ROOT, NodeName, PodUid, Position, RootUid
-from extender.core.state import EMPTY, fold
-from extender.service.reports import EPOCH, REPORTS, Asked
-from extender.store.audit_reader import create_reading_engine
+from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.model.ids import NIL_ROOT, NodeName, PodUid, Position, RootUid
+from extender.queries.log.reports import EPOCH, REPORTS, Asked
 from extender.store.engine import transaction
-from extender.store.report_reader import PostgresReportReader, query_of
+from extender.store.queries.event_queries import create_reading_engine
+from extender.store.queries.report_queries import PostgresReportReader, query_of
 from tests.bench.history import admission, history, write_history
 from tests.histories import ROOTS, event_after, histories
 from tests.hypothesis_profile import examples

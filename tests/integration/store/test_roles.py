@@ -9,16 +9,16 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from extender.service.ports import Checkpoint, DecisionInput, EventFilter
-from extender.store import migrate
-from extender.store.audit_reader import PostgresAuditReader, create_reading_engine
-from extender.store.checkpoints import PostgresCheckpoints
+from extender.ports.protocols import Checkpoint, DecisionInput, EventFilter
+from extender.store import schema_migration
+from extender.store.database_roles import AUDITOR, WRITER, as_role, powers
 from extender.store.decision_inputs import PostgresDecisionInputs
-from extender.store.embedded import EmbeddedPostgres
+from extender.store.embedded.embedded_server import EmbeddedPostgres
 from extender.store.engine import create_engine, plain_url
-from extender.store.event_log import PostgresEventLog
-from extender.store.projection import PostgresProjection
-from extender.store.roles import AUDITOR, WRITER, as_role, powers
+from extender.store.interval_projection import PostgresProjection
+from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
+from extender.store.snapshot_table import PostgresCheckpoints
 from tests.fakes_store import Script
 from tests.postgres import FAST, execute, fresh_database, running_postgres
 
@@ -83,7 +83,7 @@ def becoming(monkeypatch, role):
 async def migrated(url, monkeypatch):
     with monkeypatch.context() as patch:
         becoming(patch, "gx_test_migrator")
-        await migrate.upgrade(url)
+        await schema_migration.upgrade(url)
 
 
 async def session_as(url, role):
@@ -171,7 +171,7 @@ async def test_the_service_does_its_part(prepared, monkeypatch):
         audit = PostgresAuditReader(reading)
         assert len(await audit.events(EventFilter())) == 12
         assert not await audit.has_node("n")
-        assert not await migrate.needs_migration(url)
+        assert not await schema_migration.needs_migration(url)
         assert await powers(url) == []
         await writing.dispose()
         await reading.dispose()
@@ -241,7 +241,7 @@ async def test_everything_belongs_to_the_owner_who_cannot_log_in(prepared, monke
 async def test_a_schema_that_was_there_before_the_roles(empty_url):
     """It is handed over, and what it is for still works."""
     url = empty_url
-    await migrate.upgrade(url)
+    await schema_migration.upgrade(url)
     for name in ("roles.sql", "ownership.sql", "ownership.sql"):
         await execute(url, (DEPLOY / name).read_text())
     connection = await asyncpg.connect(plain_url(url))
@@ -263,7 +263,7 @@ async def test_the_embedded_server_makes_the_roles():
     try:
         for _ in range(2):
             async with EmbeddedPostgres(folder, settings=FAST) as server:
-                await migrate.upgrade(server.url)
+                await schema_migration.upgrade(server.url)
                 assert await powers(as_role(server.url, WRITER)) == []
                 auditor = await asyncpg.connect(as_role(server.url, AUDITOR))
                 await auditor.fetch("SELECT * FROM gx.placement")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from extender.service.audit import rfc3339
+from extender.queries.log.event_dto import rfc3339
 from tests.command_line import run_command
 from tests.logs import copy_events, writing_connection
 from tests.postgres import fresh_database, run

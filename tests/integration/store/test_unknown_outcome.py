@@ -14,11 +14,11 @@ import asyncpg
 import msgspec
 import pytest
 
-from extender.core.errors import StoreUnavailable
-from extender.store import migrate
-from extender.store.appender import Limits
-from extender.store.embedded import EmbeddedPostgres
-from extender.store.event_log import PostgresEventLog
+from extender.core.model.errors import StoreUnavailable
+from extender.store import schema_migration
+from extender.store.embedded.embedded_server import EmbeddedPostgres
+from extender.store.log.appender import Limits
+from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.fakes import until
 from tests.fakes_store import Script
 from tests.postgres import FAST
@@ -224,7 +224,7 @@ async def test_kill_9_of_postgres_mid_append_loses_nothing_acknowledged():
     chance = random.Random(1)
     acked, unknown = {}, 0
     async with EmbeddedPostgres(folder, settings=FAST) as server:
-        await migrate.upgrade(server.url)
+        await schema_migration.upgrade(server.url)
         log = PostgresEventLog(server.url)
         grant = await take(log)
         script = Script(grant)

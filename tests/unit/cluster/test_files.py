@@ -9,12 +9,12 @@ import msgspec
 import pytest
 import yaml
 
-from extender.cluster import records
-from extender.cluster.files import FileCluster
-from extender.core.errors import BadInput, BindRefused
-from extender.core.groups import leaf_key
-from extender.core.ids import NodeName
-from extender.service.ports import Binding, Condition, Notice, PodRef
+from extender.cluster.manifests import journal
+from extender.cluster.manifests.manifest_cluster import FileCluster
+from extender.core.model.errors import BadInput, BindRefused
+from extender.core.model.ids import NodeName
+from extender.core.model.pod_groups import leaf_key
+from extender.ports.protocols import Binding, Condition, Notice, PodRef
 from tests.builders import a_gang, a_node, a_pod
 
 GATE = "gang-extender.dev/admission"
@@ -184,7 +184,7 @@ async def test_a_line_without_end_is_an_error_that_names_the_file(
     write, running, tmp_path, monkeypatch
 ) -> None:
     """More than a line may have, and no newline: nothing behind it can be read, so the start fails and says where."""
-    monkeypatch.setattr(records, "LINE_MAX_BYTES", 3 << 20)
+    monkeypatch.setattr(journal, "LINE_MAX_BYTES", 3 << 20)
     write(*a_gang("g", pods=1))
     async with running():
         pass

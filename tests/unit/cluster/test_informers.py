@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.cluster import api, informers
-from extender.cluster.informers import Gone, Resource, _whole_lines
+from extender.cluster import types as api
+from extender.cluster.api_server import informers
+from extender.cluster.api_server.informers import Gone, Resource, _whole_lines
 
 
 async def pieces_of(text: bytes, cuts: list[int]) -> AsyncIterator[bytes]:

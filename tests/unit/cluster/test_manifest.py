@@ -10,10 +10,10 @@ import msgspec
 import pytest
 import yaml
 
-from extender.cluster.documents import EXPANDED_MAX, read_bytes
-from extender.cluster.manifest import load
-from extender.core.errors import BadInput
-from extender.core.groups import build_forest, leaf_key
+from extender.cluster.manifests.manifest_loader import load
+from extender.cluster.manifests.yaml_reader import EXPANDED_MAX, read_bytes
+from extender.core.model.errors import BadInput
+from extender.core.model.pod_groups import build_forest, leaf_key
 from tests.builders import (
     SLOT,
     a_budget,

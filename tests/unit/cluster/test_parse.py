@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.cluster import api
-from extender.cluster.parse import (
+from extender.cluster import types as api
+from extender.cluster.read.object_decoding import (
     convert,
     decode,
     decode_page,
@@ -20,10 +20,10 @@ from extender.cluster.parse import (
     node_of,
     without_nulls,
 )
-from extender.cluster.priorities import Priorities
-from extender.cluster.shapes import ended, pod_of, requests_of
-from extender.core.errors import BadInput
-from extender.core.pods import AboutPods, HostPort, PodRule, PodShape, Requirement, Toleration
+from extender.cluster.read.pod_conversion import ended, pod_of, requests_of
+from extender.cluster.read.priority_classes import Priorities
+from extender.core.model.errors import BadInput
+from extender.core.model.pods import AboutPods, HostPort, PodRule, PodShape, Requirement, Toleration
 from tests.builders import a_group, a_node, a_pod, an_object
 
 NOBODY = Priorities()

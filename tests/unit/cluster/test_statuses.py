@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from extender.cluster.bindings import fault_of
-from extender.cluster.client import Answered
-from extender.cluster.notices import _Bucket, _cut
-from extender.cluster.statuses import differing, rfc3339
-from extender.core.errors import BindRefused, ClusterUnavailable
-from extender.service.ports import Condition
+from extender.cluster.connection.api_client import Answered
+from extender.cluster.write.event_recorder import _Bucket, _cut
+from extender.cluster.write.group_status import differing, rfc3339
+from extender.cluster.write.pod_writer import fault_of
+from extender.core.model.errors import BindRefused, ClusterUnavailable
+from extender.ports.protocols import Condition
 
 WAITS = Condition(type="T", status="False", reason="R", message="m")
 

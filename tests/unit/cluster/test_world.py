@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from extender.cluster import api
-from extender.cluster.parse import convert
-from extender.cluster.world import World
-from extender.core.errors import BadInput
-from extender.core.groups import leaf_key
-from extender.core.pods import PodEnd
+from extender.cluster import types as api
+from extender.cluster.read.object_decoding import convert
+from extender.cluster.read.object_store import World
+from extender.core.model.errors import BadInput
+from extender.core.model.pod_groups import leaf_key
+from extender.core.model.pods import PodEnd
 from tests.builders import a_group, a_node, a_pod, an_object
 
 ZONE = "topology.kubernetes.io/zone"
@@ -171,7 +171,7 @@ def test_what_was_seen_of_a_deletion_is_known_when_the_pod_is_gone(
 
 def test_ends_are_not_kept_for_ever(monkeypatch) -> None:
     """The log has them a moment later."""
-    monkeypatch.setattr("extender.cluster.world._ENDS_KEPT", 2)
+    monkeypatch.setattr("extender.cluster.read.object_store._ENDS_KEPT", 2)
     world = a_world()
     for name in "pqr":
         over = a_pod(name, "g", node="n", metadata={"uid": name}, status={"phase": "Succeeded"})

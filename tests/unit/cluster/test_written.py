@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from extender.cluster.written import APPLIED, WRITTEN, asked_by
-from extender.core.groups import composite_key, leaf_key
-from extender.core.view import forest_of
+from extender.cluster.read.dropped_group_fields import APPLIED, WRITTEN, asked_by
+from extender.core.model.cluster_view import forest_of
+from extender.core.model.pod_groups import composite_key, leaf_key
 from tests.builders import OURS, RACK, a_group, a_pod, a_world
 
 NATIVE = "scheduling.k8s.io/v1beta1"

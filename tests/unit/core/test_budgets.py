@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from extender.core.budgets import PodDisruptionBudget
-from extender.core.pods import AboutPods, Requirement
+from extender.core.model.disruption_budgets import PodDisruptionBudget
+from extender.core.model.pods import AboutPods, Requirement
 
 
 def test_a_budget_protects_pods_of_its_namespace_by_labels() -> None:

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from extender.core.features import (
+from extender.core.log.control_plane_features import (
     NOT_CONFIGURED,
     PriorityOf,
     SchedulerGates,
@@ -17,7 +17,7 @@ from extender.core.features import (
     samples,
     worth_saying,
 )
-from extender.core.losses import GATES, gate_of, loss_text
+from extender.core.model.dropped_fields import GATES, gate_of, loss_text
 
 GATE = "gang-extender.dev/admission"
 NEW = [

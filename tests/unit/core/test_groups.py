@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.groups import (
+from extender.core.model.ids import PodUid, RootUid
+from extender.core.model.pod_groups import (
     CHILDREN_MAX,
     Forest,
     Group,
@@ -18,8 +19,7 @@ from extender.core.groups import (
     leaf_key,
     regrown,
 )
-from extender.core.ids import PodUid, RootUid
-from extender.core.pods import Pod, PodShape
+from extender.core.model.pods import Pod, PodShape
 from tests.hypothesis_profile import examples
 
 NS = "a"

@@ -13,9 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from immutables import Map
 
-from extender.core import view as view_module
-from extender.core.decisions.units import groups_above
-from extender.core.groups import (
+from extender.core.decisions.preempt.disruption_units import groups_above
+from extender.core.model import cluster_view as view_module
+from extender.core.model.cluster_view import (
+    ClusterView,
+    forest_after,
+    forest_of,
+    with_group,
+    with_pod,
+    without_group,
+    without_pod,
+)
+from extender.core.model.ids import GroupKey, PodUid, RootUid
+from extender.core.model.pod_groups import (
     CHILDREN_MAX,
     DEPTH_MAX,
     PROBLEMS_NAMED_MAX,
@@ -26,17 +36,7 @@ from extender.core.groups import (
     composite_key,
     leaf_key,
 )
-from extender.core.ids import GroupKey, PodUid, RootUid
-from extender.core.pods import Pod, PodShape
-from extender.core.view import (
-    ClusterView,
-    forest_after,
-    forest_of,
-    with_group,
-    with_pod,
-    without_group,
-    without_pod,
-)
+from extender.core.model.pods import Pod, PodShape
 
 NS = "a"
 

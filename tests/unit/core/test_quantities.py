@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.errors import BadQuantity
-from extender.core.quantities import (
+from extender.core.model.errors import BadQuantity
+from extender.core.model.quantities import (
     INT64_MAX,
     NANO,
     amounts,

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from immutables import Map
 
-from extender.core.errors import CorruptLog
-from extender.core.events import (
+from extender.core.log.events import (
     AssignmentRecord,
     GangAdmitted,
     GangRefused,
@@ -27,10 +26,19 @@ from extender.core.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.ids import PlanId, PodUid, RootUid
-from extender.core.state import EMPTY, Folding, barrier_unit, fold, room_of, satisfied
-from extender.service.picturing import compare, picture
-from extender.service.replay import (
+from extender.core.log.reservation_state import (
+    EMPTY,
+    Folding,
+    barrier_unit,
+    fold,
+    room_of,
+    satisfied,
+)
+from extender.core.model.errors import CorruptLog
+from extender.core.model.ids import PlanId, PodUid, RootUid
+from extender.queries.state.state_dto import Scope
+from extender.queries.state.state_report import compare, picture
+from extender.snapshots.state_loader import (
     decode_living,
     decode_past,
     decode_state,
@@ -38,7 +46,6 @@ from extender.service.replay import (
     encode_state,
     living,
 )
-from extender.service.stateview import Scope
 from tests.fakes import check_state
 from tests.histories import NODES, ROOTS, a_leaf, event_after, histories, lean
 from tests.hypothesis_profile import examples

@@ -9,12 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from immutables import Map
 
-from extender.core.budgets import PodDisruptionBudget
-from extender.core.groups import Group, composite_key, leaf_key
-from extender.core.ids import NodeName, PodUid, RootUid
-from extender.core.nodes import Node
-from extender.core.pods import HostPort, Pod, PodShape
-from extender.core.view import (
+from extender.core.model.cluster_view import (
     ClusterView,
     forest_after,
     forest_of,
@@ -27,6 +22,11 @@ from extender.core.view import (
     without_pdb,
     without_pod,
 )
+from extender.core.model.disruption_budgets import PodDisruptionBudget
+from extender.core.model.ids import NodeName, PodUid, RootUid
+from extender.core.model.nodes import Node
+from extender.core.model.pod_groups import Group, composite_key, leaf_key
+from extender.core.model.pods import HostPort, Pod, PodShape
 
 NODES = [NodeName(f"n{i}") for i in range(3)]
 shapes = st.builds(

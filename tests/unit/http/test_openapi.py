@@ -9,14 +9,14 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
-from extender.http.contract import OPERATIONS
-from extender.http.openapi import FACTS, document
-from extender.http.planning import PlanApi
-from extender.http.reports import ReportApi
-from extender.http.state import PastNodesApi, StateApi
-from extender.service.audit import FactLine
-from extender.service.decisions import Decision
-from extender.service.telling import HistoryLine
+from extender.http.v1.openapi import FACTS, document
+from extender.http.v1.openapi_route import OPERATIONS
+from extender.http.v1.plan_api import PlanApi
+from extender.http.v1.report_api import ReportApi
+from extender.http.v1.state_api import PastNodesApi, StateApi
+from extender.queries.log.decision_details import Decision
+from extender.queries.log.event_dto import FactLine
+from extender.queries.log.gang_history import HistoryLine
 from tests.integration.http.test_scheduler_verbs import Served
 from tests.integration.store.test_mentions import golden_facts
 

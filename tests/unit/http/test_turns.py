@@ -9,11 +9,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from extender.core.ids import Position
-from extender.http.answers import answer
-from extender.http.apart import CALLED, Apart, Turns
-from extender.service import pacing
-from extender.service.pacing import Pace
+from extender.core.model.ids import Position
+from extender.http.responses.json_responses import answer
+from extender.http.web.query_process import CALLED, Apart, Turns
+from extender.runtime import cooperative_yield
+from extender.runtime.cooperative_yield import Pace
 from tests.fakes import until
 
 CALM_S = 600.0
@@ -44,9 +44,9 @@ class Questions:
 def asked(monkeypatch):
     monkeypatch.setattr(Pace, "_called_s", -math.inf)
     monkeypatch.setattr(
-        pacing, "CALM_S", CALM_S
+        cooperative_yield, "CALM_S", CALM_S
     )  # no test waits for the calm, however busy the machine
-    monkeypatch.setattr("extender.http.apart.REST_S_MAX", 3600.0)
+    monkeypatch.setattr("extender.http.web.query_process.REST_S_MAX", 3600.0)
     return Questions()
 
 
@@ -103,7 +103,7 @@ async def test_there_is_no_rest_where_there_are_processors_enough(asked):
 
 
 async def test_a_rest_has_an_end(asked, monkeypatch):
-    monkeypatch.setattr("extender.http.apart.REST_S_MAX", 0.0)
+    monkeypatch.setattr("extender.http.web.query_process.REST_S_MAX", 0.0)
     async with await serving(asked, Turns(1, 1e9)) as client:
         asked.go.set()
         calling = {CALLED: "3"}

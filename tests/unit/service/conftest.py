@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from extender.service import reporting
+from extender.control.actuators import status_reporter
 from tests.fakes import SharedPlanner
 
 
 @pytest.fixture(autouse=True)
 def _conditions_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporting, "CONDITION_AFTER_S", 3600)
+    monkeypatch.setattr(status_reporter, "CONDITION_AFTER_S", 3600)
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ import signal
 
 import pytest
 
-from extender.core.errors import StoreUnavailable
-from extender.core.events import GangAdmitted, GangRefused, ReservationReleased, RootObserved
-from extender.core.planner.search import plan
-from extender.service.admission import rest_ms
-from extender.service.planning import Planner
-from extender.service.replaying import replay_decision
+from extender.control.loop.control_loop import rest_ms
+from extender.control.loop.planner_pool import Planner
+from extender.core.log.events import GangAdmitted, GangRefused, ReservationReleased, RootObserved
+from extender.core.model.errors import StoreUnavailable
+from extender.core.planner.planning import plan
+from extender.queries.log.decision_replay import replay_decision
 from tests.builders import GPU, a_fleet, a_gang, a_node, a_pod
 from tests.fakes import Stage, idle, until
 from tests.unit.core.decisions.test_admission import Case

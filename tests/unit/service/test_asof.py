@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.errors import BadInput, NotFound
-from extender.core.ids import NodeName, Position
-from extender.core.state import EMPTY, fold
-from extender.service.asof import AsOf
-from extender.service.audit import rfc3339
-from extender.service.picturing import ORDINARY, compare, picture
-from extender.service.ports import Head
-from extender.service.replay import save_checkpoint
-from extender.service.stateview import Scope, scope_of
+from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.model.errors import BadInput, NotFound
+from extender.core.model.ids import NodeName, Position
+from extender.ports.protocols import Head
+from extender.queries.log.event_dto import rfc3339
+from extender.queries.state.historical_state import AsOf
+from extender.queries.state.state_dto import Scope, scope_of
+from extender.queries.state.state_report import ORDINARY, compare, picture
+from extender.snapshots.state_loader import save_checkpoint
 from tests.fakes import FakeClock
 from tests.fakes_store import FakeAuditReader, FakeCheckpoints, FakeDatabase, FakeEventLog
 from tests.histories import histories, lean
@@ -50,7 +50,7 @@ class Past:
         self.write(events)
 
     def write(self, events):
-        from extender.store.codec import chain, encode_event
+        from extender.store.log.event_codec import chain, encode_event
 
         for event in events:
             row = encode_event(event)[0]

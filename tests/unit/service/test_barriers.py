@@ -6,9 +6,8 @@ import asyncio
 
 import pytest
 
-from extender.core.decisions.requests import GATE
-from extender.core.errors import BindRefused, ClusterUnavailable
-from extender.core.events import (
+from extender.core.decisions.admit.plan_request import GATE
+from extender.core.log.events import (
     BarrierExpired,
     BindFailed,
     DriftFound,
@@ -16,7 +15,8 @@ from extender.core.events import (
     PodBound,
     ReservationReleased,
 )
-from extender.core.groups import composite_key
+from extender.core.model.errors import BindRefused, ClusterUnavailable
+from extender.core.model.pod_groups import composite_key
 from tests.builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.fakes import Stage, until
 

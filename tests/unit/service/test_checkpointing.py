@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from extender.core.errors import StoreUnavailable
-from extender.core.state import EMPTY, fold
-from extender.service.checkpointing import Checkpointing
-from extender.service.replay import CODEC, PAST
-from extender.store.codec import chain, encode_event
+from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.model.errors import StoreUnavailable
+from extender.snapshots.snapshot_writer import Checkpointing
+from extender.snapshots.state_loader import CODEC, PAST
+from extender.store.log.event_codec import chain, encode_event
 from tests.fakes import FakeClock
 from tests.fakes_store import FakeCheckpoints, FakeDatabase, FakeEventLog
 from tests.stories import story

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from extender.core.decisions.verbs import COMMITTED_LAST
-from extender.core.events import BarrierExpired, ReservationReleased
+from extender.core.decisions.verbs.filter_and_prioritize import COMMITTED_LAST
+from extender.core.log.events import BarrierExpired, ReservationReleased
 from tests.builders import a_gang, a_node, a_pod
 from tests.fakes import GATED, Stage, idle, until
 

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 from immutables import Map
 
-from extender.core.errors import NotLeading
-from extender.core.events import Draft, DriftFound
-from extender.core.ids import NIL_ROOT
-from extender.core.state import EMPTY, fold
-from extender.service.drift import DriftWatch
+from extender.control.monitors.state_verifier import DriftWatch
+from extender.core.log.events import Draft, DriftFound
+from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.model.errors import NotLeading
+from extender.core.model.ids import NIL_ROOT
 from tests.builders import a_gang, a_node
 from tests.fakes import Stage, until
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from extender.core.decisions.requests import GATE
-from extender.core.errors import BindRefused, ClusterUnavailable
+from extender.core.decisions.admit.plan_request import GATE
+from extender.core.model.errors import BindRefused, ClusterUnavailable
 from tests.builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.fakes import GATED, Stage, until
 
@@ -207,7 +207,7 @@ async def test_a_pending_gang_has_one_condition_until_it_changes():
 
 async def test_conditions_are_written_by_themselves(monkeypatch):
     """Nobody has to ask for it: what differs for long enough is written."""
-    monkeypatch.setattr("extender.service.reporting.CONDITION_AFTER_S", 0.01)
+    monkeypatch.setattr("extender.control.actuators.status_reporter.CONDITION_AFTER_S", 0.01)
     async with await leading(*gated(pods=17)) as stage:
         stage.start(stage.reporter.run())
         await stage.settled()
@@ -321,7 +321,7 @@ async def test_a_burst_of_reasons_takes_a_third_of_the_time(monkeypatch):
     only = SimpleNamespace(
         Queue=asyncio.Queue, sleep=rested, get_running_loop=asyncio.get_running_loop
     )
-    monkeypatch.setattr("extender.service.reporting.asyncio", only)
+    monkeypatch.setattr("extender.control.actuators.status_reporter.asyncio", only)
     gangs = [gang for n in range(5) for gang in gated(f"g{n}", pods=17)]
     async with await leading(*gangs) as stage:
 
@@ -465,7 +465,7 @@ async def test_gates_of_a_gang_without_room_are_lifted_where_autoscalers_shall_s
 
 async def test_lifting_the_gate_of_a_refused_member_is_tried_again(monkeypatch):
     """An API server that is away is no reason to hide it for ever."""
-    monkeypatch.setattr("extender.service.letting_go.PAUSE_S", 0.001)
+    monkeypatch.setattr("extender.control.actuators.gate_remover.PAUSE_S", 0.001)
     async with await leading(*gated(requests={GPU: 9}), refused_gates="lift") as stage:
         faults = [ClusterUnavailable("away")]
         stage.cluster.fault = lambda verb, name: (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from extender.core.errors import ClusterUnavailable
-from extender.core.events import MemberLost
-from extender.core.pods import PodEnd
-from extender.service import endings
+from extender.control.loop import termination_reasons
+from extender.core.log.events import MemberLost
+from extender.core.model.errors import ClusterUnavailable
+from extender.core.model.pods import PodEnd
 from tests.builders import GPU, a_gang, a_node
 from tests.fakes import Stage
 
@@ -54,7 +54,7 @@ async def test_the_cause_comes_from_the_api_server():
 
 @pytest.mark.parametrize("how", ["silent", "unavailable"])
 async def test_an_api_server_that_does_not_tell_keeps_no_loss_from_the_log(how, monkeypatch):
-    monkeypatch.setattr(endings, "WAIT_S", 0.05)
+    monkeypatch.setattr(termination_reasons, "WAIT_S", 0.05)
     async with a_stage() as stage:
         await bound(stage)
         if how == "silent":
@@ -70,7 +70,7 @@ async def test_an_api_server_that_does_not_tell_keeps_no_loss_from_the_log(how, 
 
 
 async def test_of_many_that_vanish_at_once_some_are_asked_about(monkeypatch):
-    monkeypatch.setattr(endings, "ASKED_MAX", 2)
+    monkeypatch.setattr(termination_reasons, "ASKED_MAX", 2)
     async with a_stage(4) as stage:
         await bound(stage, 4)
         for n in range(4):

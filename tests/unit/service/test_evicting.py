@@ -9,9 +9,8 @@ import asyncio
 
 import pytest
 
-from extender.core.decisions.victims import Candidate
-from extender.core.errors import BindRefused, ClusterUnavailable
-from extender.core.events import (
+from extender.core.decisions.verbs.preempt_verb import Candidate
+from extender.core.log.events import (
     GangAdmitted,
     PreemptionAbandoned,
     PreemptionCompleted,
@@ -19,6 +18,7 @@ from extender.core.events import (
     ReservationReleased,
     VictimEvicted,
 )
+from extender.core.model.errors import BindRefused, ClusterUnavailable
 from tests.builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.fakes import Stage, until
 from tests.preemptions import order

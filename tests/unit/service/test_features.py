@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from extender.core.errors import ClusterUnavailable
-from extender.core.events import FeaturesFound, GangRefused
-from extender.core.features import SchedulerGates, Trial, samples
-from extender.core.ids import NIL_ROOT
-from extender.service import features
-from extender.service.features import FeatureWatch
-from extender.service.replay import decode_state, encode_state
+from extender.control.monitors import feature_gate_monitor
+from extender.control.monitors.feature_gate_monitor import FeatureWatch
+from extender.core.log.control_plane_features import SchedulerGates, Trial, samples
+from extender.core.log.events import FeaturesFound, GangRefused
+from extender.core.model.errors import ClusterUnavailable
+from extender.core.model.ids import NIL_ROOT
+from extender.snapshots.state_loader import decode_state, encode_state
 from tests.builders import GPU, a_fleet, a_gang, a_pod
 from tests.fakes import Stage, until
 
@@ -76,8 +76,8 @@ async def test_what_did_not_change_is_recorded_once(stage):
 
 async def test_a_change_is_seen_when_its_time_comes(stage, monkeypatch):
     """kube-scheduler often, kube-apiserver seldom or when it serves other kinds."""
-    monkeypatch.setattr(features, "SCHEDULER_EVERY_MS", ASK_MS)
-    monkeypatch.setattr(features, "TRY_EVERY_MS", TRY_MS)
+    monkeypatch.setattr(feature_gate_monitor, "SCHEDULER_EVERY_MS", ASK_MS)
+    monkeypatch.setattr(feature_gate_monitor, "TRY_EVERY_MS", TRY_MS)
     plane = FakePlane()
     looking = watch(stage, plane)
     await looking.look()

@@ -7,12 +7,12 @@ from contextlib import aclosing
 
 import pytest
 
-from extender.core.errors import CorruptLog, StoreUnavailable
-from extender.core.events import PodBound, RootObserved
-from extender.core.ids import Position
-from extender.service import feed as feed_module
-from extender.service.feed import Feed
-from extender.service.ports import EventFilter
+from extender.core.log.events import PodBound, RootObserved
+from extender.core.model.errors import CorruptLog, StoreUnavailable
+from extender.core.model.ids import Position
+from extender.ports.protocols import EventFilter
+from extender.queries.log import event_stream as feed_module
+from extender.queries.log.event_stream import Feed
 from tests.fakes import until
 from tests.fakes_store import FakeAuditReader, FakeDatabase, FakeEventLog, Script
 

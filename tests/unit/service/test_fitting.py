@@ -7,11 +7,11 @@ import json
 import msgspec
 import pytest
 
-from extender.cluster.questions import planned
-from extender.core.errors import BadInput, ClusterUnavailable
-from extender.service import fitting
-from extender.service.fitting import WhatIf
-from extender.service.now import restored, snapshot
+from extender.cluster.manifests.plan_request_body import planned
+from extender.core.model.errors import BadInput, ClusterUnavailable
+from extender.queries.plan import plan_service
+from extender.queries.plan.live_snapshot import restored, snapshot
+from extender.queries.plan.plan_service import WhatIf
 from tests.builders import GPU, RACK, a_gang, a_node, an_object
 from tests.fakes import Stage
 
@@ -130,11 +130,11 @@ async def test_questions_that_cannot_be_answered(monkeypatch):
             await ask()
         assert (await ask(cluster=[]))[1] is None  # files need no cluster
         stage.cluster.doubted = ""
-        monkeypatch.setattr("extender.cluster.questions.ROOTS_MAX", 1)
+        monkeypatch.setattr("extender.cluster.manifests.plan_request_body.ROOTS_MAX", 1)
         pairs = [thing for n in "ab" for thing in a_gang(n, pods=1)]
         with pytest.raises(BadInput, match="2 roots are to be planned, 1 at most"):
             await ask(*pairs)
-        monkeypatch.setattr(fitting, "NOW_BODY_MAX", 10)
+        monkeypatch.setattr(plan_service, "NOW_BODY_MAX", 10)
         with pytest.raises(BadInput, match="no cluster"):
             await ask(*pairs)
         with pytest.raises(BadInput, match="body"):

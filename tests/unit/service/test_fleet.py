@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from immutables import Map
 
-from extender.core.errors import NotFound
-from extender.core.groups import Group, composite_key
-from extender.core.ids import NodeName, RootUid
-from extender.core.view import without_node
-from extender.service.fleet import Fleet, TreeNow
+from extender.core.model.cluster_view import without_node
+from extender.core.model.errors import NotFound
+from extender.core.model.ids import NodeName, RootUid
+from extender.core.model.pod_groups import Group, composite_key
+from extender.queries.state.node_inventory import Fleet, TreeNow
 from tests.builders import GPU, RACK, a_gang, a_group, a_node, a_pod
 from tests.fakes import FakeCluster
 

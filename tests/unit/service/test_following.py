@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from extender.core.errors import NotLeading
-from extender.core.events import HistoryTruncated, LeaseTaken
-from extender.core.state import EMPTY, fold
-from extender.service.following import BEHIND_MS
+from extender.control.log.follower import BEHIND_MS
+from extender.core.log.events import HistoryTruncated, LeaseTaken
+from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.model.errors import NotLeading
 from tests.builders import a_node
 from tests.fakes import TTL_MS, Stage, until
 from tests.unit.service.test_leading import drafts

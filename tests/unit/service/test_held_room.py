@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from extender.core.events import GangAdmitted, GangExtended, MemberLost, ReservationReleased
-from extender.core.ids import NodeName
+from extender.core.log.events import GangAdmitted, GangExtended, MemberLost, ReservationReleased
+from extender.core.model.ids import NodeName
 from tests.builders import GPU, a_gang, a_node, a_pod
 from tests.fakes import Stage, until
 

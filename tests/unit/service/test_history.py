@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from extender.core.errors import CannotAnswer, ClusterUnavailable, NotLeading
-from extender.core.events import (
+from extender.control.log.log_head_publisher import Publisher
+from extender.core.log.events import (
     Draft,
     DriftFound,
     GangAdmitted,
@@ -16,9 +16,9 @@ from extender.core.events import (
     PodBound,
     RootObserved,
 )
-from extender.core.ids import PlanId, RootUid
-from extender.core.state import EMPTY, fold
-from extender.service.publishing import Publisher
+from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.model.errors import CannotAnswer, ClusterUnavailable, NotLeading
+from extender.core.model.ids import PlanId, RootUid
 from tests.builders import a_gang, a_node
 from tests.fakes import GATED, Stage, until
 from tests.fakes_store import FakeDatabase

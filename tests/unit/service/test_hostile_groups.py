@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from extender.core.decisions import oddities as oddities_module
-from extender.core.decisions.oddities import NodeLabels
-from extender.core.events import GangAdmitted, RootInvalid
-from extender.core.view import with_group
-from extender.service import reporting
+from extender.control.actuators import status_reporter
+from extender.core.decisions.admit import tree_warnings as oddities_module
+from extender.core.decisions.admit.tree_warnings import NodeLabels
+from extender.core.log.events import GangAdmitted, RootInvalid
+from extender.core.model.cluster_view import with_group
 from tests.builders import a_gang, a_node
 from tests.fakes import Stage, until
 from tests.unit.core.test_hostile_groups import SHAPES, roots, star_that_differs
@@ -27,7 +27,7 @@ def create(stage, groups) -> None:
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape is not roots])
 async def test_a_gang_beside_them_is_admitted(shape, monkeypatch):
     """A chain as deep as its owner likes ends no pass; what is recorded and written of it is a few lines."""
-    monkeypatch.setattr(reporting, "CONDITION_AFTER_S", 0.0)
+    monkeypatch.setattr(status_reporter, "CONDITION_AFTER_S", 0.0)
     async with Stage(a_node("n0", gpu=8), *a_gang("g", pods=2)) as stage:
         await stage.lead()
         create(stage, shape(COUNT))

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from extender.core.errors import Fenced, HeadMoved, NotLeading, StoreUnavailable
-from extender.core.events import Draft, LeaseTaken, RootObserved
-from extender.core.ids import RootUid
-from extender.core.state import EMPTY, fold
-from extender.service.replay import CODEC, PAST
+from extender.core.log.events import Draft, LeaseTaken, RootObserved
+from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.model.errors import Fenced, HeadMoved, NotLeading, StoreUnavailable
+from extender.core.model.ids import RootUid
+from extender.snapshots.state_loader import CODEC, PAST
 from tests.fakes import TTL_MS, Stage, until
 from tests.fakes_store import FakeDatabase
 
@@ -50,7 +50,7 @@ async def test_the_first_fact_of_an_epoch_is_the_lease(stage):
 
 async def test_a_free_lease_is_taken_as_soon_as_the_log_is_folded(monkeypatch):
     """The pause between two looks at the lease is no part of the start of a service."""
-    monkeypatch.setattr("extender.service.leading.LOOK_EVERY_S", 3600)
+    monkeypatch.setattr("extender.control.log.leader.LOOK_EVERY_S", 3600)
     async with Stage(ttl_ms=5 * 3_600_000) as stage:
         await stage.lead()
         assert stage.leader.may_record()

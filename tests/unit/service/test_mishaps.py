@@ -9,9 +9,9 @@ from collections import Counter
 
 import pytest
 
-from extender.core.errors import BindRefused, ClusterUnavailable, NotLeading, StoreUnavailable
-from extender.core.events import GangAdmitted, GangExtended, PodBound
-from extender.core.state import EMPTY, fold
+from extender.core.log.events import GangAdmitted, GangExtended, PodBound
+from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.model.errors import BindRefused, ClusterUnavailable, NotLeading, StoreUnavailable
 from tests.builders import GPU, a_gang, a_node
 from tests.fakes import GATED, Stage, check_state, until
 

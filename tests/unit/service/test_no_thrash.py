@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from extender.core.events import (
+from extender.core.log.events import (
     Event,
     GangAdmitted,
     GangExtended,

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from extender.core.events import (
+from extender.core.log.events import (
     GangRefused,
     PreemptionAbandoned,
     PreemptionCompleted,
@@ -14,8 +14,8 @@ from extender.core.events import (
     ReservationReleased,
     VictimEvicted,
 )
-from extender.core.preemptions import SPARED_US
-from extender.service.replaying import replay_decision
+from extender.core.log.preemption_state import SPARED_US
+from extender.queries.log.decision_replay import replay_decision
 from tests.builders import a_group, a_node, a_pod
 from tests.unit.service.test_evicting import ONE, evicted, his, lows, runs
 from tests.unit.service.test_preempting import leading, settled

@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from extender.service import pacing
-from extender.service.pacing import Pace
+from extender.runtime import cooperative_yield
+from extender.runtime.cooperative_yield import Pace
 
 
 @pytest.fixture
@@ -21,9 +21,9 @@ def rests(monkeypatch):
         seen.append(delay_s)
         await sleep(0)
 
-    monkeypatch.setattr(pacing, "SLICE_S", 0.0)
-    monkeypatch.setattr(pacing, "CALM_S", 600.0)  # the calm comes in no test by itself
-    monkeypatch.setattr(pacing.asyncio, "sleep", slept)
+    monkeypatch.setattr(cooperative_yield, "SLICE_S", 0.0)
+    monkeypatch.setattr(cooperative_yield, "CALM_S", 600.0)  # the calm comes in no test by itself
+    monkeypatch.setattr(cooperative_yield.asyncio, "sleep", slept)
     monkeypatch.setattr(Pace, "_called_s", -math.inf)
     monkeypatch.setattr(Pace, "_next_s", 0.0)
     return seen
@@ -46,12 +46,12 @@ async def test_kube_scheduler_calls(rests):
     Pace.called()
     await work(1)
     await work(1)
-    assert rests[0] == pytest.approx(pacing.REST_S)
-    assert rests[1] > pacing.REST_S
+    assert rests[0] == pytest.approx(cooperative_yield.REST_S)
+    assert rests[1] > cooperative_yield.REST_S
 
 
 async def test_it_has_called(rests):
-    Pace.called(pacing.CALM_S + 0.1)
+    Pace.called(cooperative_yield.CALM_S + 0.1)
     await work(2)
     assert rests == [0.0] * 2
 
@@ -59,6 +59,6 @@ async def test_it_has_called(rests):
 async def test_the_last_call_counts(rests):
     """News of an older one, that came later, changes nothing."""
     Pace.called(0.1)
-    Pace.called(pacing.CALM_S + 0.1)
+    Pace.called(cooperative_yield.CALM_S + 0.1)
     await work(1)
-    assert rests == [pytest.approx(pacing.REST_S)]
+    assert rests == [pytest.approx(cooperative_yield.REST_S)]

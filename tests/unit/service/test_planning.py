@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from extender.core.ids import GroupKey
-from extender.core.planner.placement import PlanGroup, PlanRequest
-from extender.service.planning import SOLVER, Planner, begin_worker
+from extender.control.loop.planner_pool import SOLVER, Planner, begin_worker
+from extender.core.model.ids import GroupKey
+from extender.core.planner.plan_types import PlanGroup, PlanRequest
 from tests.fakes import until
 
 

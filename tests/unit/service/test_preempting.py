@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from extender.core.decisions.victims import Candidate
-from extender.core.events import (
+from extender.control.loop.preemption_policy import Asking
+from extender.core.decisions.verbs.preempt_verb import Candidate
+from extender.core.log.events import (
     AssignmentRecord,
     GangAdmitted,
     GangRefused,
@@ -17,10 +18,9 @@ from extender.core.events import (
     ReservationReleased,
     VictimEvicted,
 )
-from extender.core.ids import PlanId
-from extender.core.planner.placement import Refusal, Search
-from extender.core.planner.preempt import NoPreemption
-from extender.service.preempting import Asking
+from extender.core.model.ids import PlanId
+from extender.core.planner.plan_types import Refusal, Search
+from extender.core.planner.preempt.victim_search import NoPreemption
 from tests.builders import GPU, RACK, a_gang, a_group, a_node, a_pod
 from tests.fakes import Stage, until
 from tests.unit.core.decisions.support import folded

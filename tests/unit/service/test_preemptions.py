@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from extender.cli.preemptions import _print
-from extender.core.decisions.victims import Candidate
-from extender.core.errors import CannotAnswer, StoreUnavailable
-from extender.core.events import PreemptionPlanned
-from extender.service.preemptions import Wanted, preemptions
-from extender.service.replaying import replay_decision
+from extender.cli.commands.preemptions_command import _print
+from extender.core.decisions.verbs.preempt_verb import Candidate
+from extender.core.log.events import PreemptionPlanned
+from extender.core.model.errors import CannotAnswer, StoreUnavailable
+from extender.queries.log.decision_replay import replay_decision
+from extender.queries.log.preemption_report import Wanted, preemptions
 from tests.builders import RACK, a_node, a_pod
 from tests.fakes import Stage
 from tests.fakes_store import FakeAuditReader

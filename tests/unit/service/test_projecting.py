@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from extender.core.errors import StoreUnavailable
-from extender.core.events import Draft, RootObserved
-from extender.core.ids import Position, RootUid
-from extender.core.state import EMPTY, fold
-from extender.service import projecting
-from extender.service.ladder import fill_ladder
-from extender.service.projecting import Projector, project_all
-from extender.service.replay import PAST, decode_past, load_past, load_state
+from extender.control.monitors import read_model_projector
+from extender.control.monitors.read_model_projector import Projector, project_all
+from extender.core.log.events import Draft, RootObserved
+from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.model.errors import StoreUnavailable
+from extender.core.model.ids import Position, RootUid
+from extender.snapshots.snapshot_backfill import fill_ladder
+from extender.snapshots.state_loader import PAST, decode_past, load_past, load_state
 from tests.fakes import Stage, until
 from tests.fakes_store import FakeCheckpoints, FakeProjection
 from tests.histories import lean
@@ -33,8 +33,8 @@ class Watched(FakeProjection):
 
 @pytest.fixture
 async def stage(monkeypatch):
-    monkeypatch.setattr(projecting, "LOOK_EVERY_S", 0.001)
-    monkeypatch.setattr(projecting, "BATCH", 4)
+    monkeypatch.setattr(read_model_projector, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(read_model_projector, "BATCH", 4)
     async with Stage() as made:
         yield await made.lead()
 
@@ -84,7 +84,7 @@ async def test_a_slow_database_is_asked_for_less(stage, monkeypatch):
     assert projection.asked[-1][1] == 4
     slow = Watched(stage.database)
     slow.unavailable = True
-    monkeypatch.setattr(projecting, "BULK", 20)
+    monkeypatch.setattr(read_model_projector, "BULK", 20)
     with pytest.raises(StoreUnavailable):
         await project_all(slow, Position(11))
     assert [most for _, most in slow.asked] == [20, 5, 1]

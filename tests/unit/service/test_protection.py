@@ -5,21 +5,21 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from extender.core.decisions.protection import FINALIZER
-from extender.core.errors import BindRefused, ClusterUnavailable
-from extender.core.events import ReservationReleased
-from extender.core.pods import PodEnd
-from extender.core.view import Guard, with_guard
-from extender.service import protection
-from extender.service.protection import Protector
+from extender.control.actuators import finalizer_controller
+from extender.control.actuators.finalizer_controller import Protector
+from extender.core.decisions.reconcile.finalizer_rules import FINALIZER
+from extender.core.log.events import ReservationReleased
+from extender.core.model.cluster_view import Guard, with_guard
+from extender.core.model.errors import BindRefused, ClusterUnavailable
+from extender.core.model.pods import PodEnd
 from tests.builders import a_gang, a_node
 from tests.fakes import GATED, Stage, idle, until
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protection, "SETTLE_S", 0.001)
-    monkeypatch.setattr(protection, "TICK_S", 0.01)
+    monkeypatch.setattr(finalizer_controller, "SETTLE_S", 0.001)
+    monkeypatch.setattr(finalizer_controller, "TICK_S", 0.01)
 
 
 def guard(stage, name="g", **changes):

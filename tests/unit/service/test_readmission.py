@@ -6,10 +6,10 @@ import logging
 
 import pytest
 
-from extender.core.decisions import reconcile
-from extender.core.events import GangAdmitted, GangExtended, ReservationReleased
-from extender.core.nodes import Taint
-from extender.service.readmission_alarm import REASON
+from extender.control.loop.readmission_alarm import REASON
+from extender.core.decisions.reconcile import cluster_reconciliation
+from extender.core.log.events import GangAdmitted, GangExtended, ReservationReleased
+from extender.core.model.nodes import Taint
 from extender.telemetry import METRICS
 from tests.builders import GPU, a_gang, a_node, a_pod
 from tests.fakes import GATED, Stage, until
@@ -29,14 +29,14 @@ def inject(monkeypatch, stage: Stage, fault: str, *, only: str = "") -> None:
         def unfit(view, root, reservations):
             return {uid: "unfit, says the test:" for uid, r in reservations.items() if hit(r.pod)}
 
-        monkeypatch.setattr(reconcile, "unfit_pods", unfit)
+        monkeypatch.setattr(cluster_reconciliation, "unfit_pods", unfit)
     elif fault == "superseded":
 
         def overtaken(view, state):
             roots = state.roots.values()
             return {uid for root in roots for uid, r in root.held.items() if hit(r.pod)}
 
-        monkeypatch.setattr(reconcile, "overtaken_pods", overtaken)
+        monkeypatch.setattr(cluster_reconciliation, "overtaken_pods", overtaken)
     else:
         monkeypatch.setattr(
             stage.admission,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extender.service import reporting
+from extender.control.actuators import status_reporter
 from tests.builders import a_gang, a_node
 from tests.fakes import Stage, until
 
@@ -17,13 +17,13 @@ def said(stage):
 
 async def test_only_trees_that_changed_are_looked_at(monkeypatch):
     """Whoever looks at all of them whenever one changes has no time left with a thousand."""
-    looked, inner = [], reporting.oddities
+    looked, inner = [], status_reporter.oddities
 
     def counting(view, tree, labels):
         looked.append(tree.root.key.name)
         return inner(view, tree, labels)
 
-    monkeypatch.setattr(reporting, "oddities", counting)
+    monkeypatch.setattr(status_reporter, "oddities", counting)
     odd = a_gang("odd", pods=2, topo=KEY)
     async with Stage(a_node("n0", gpu=1), *odd, *a_gang("plain", pods=2)) as stage:
         await stage.lead()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from extender.core.events import RoomMeasured
-from extender.core.ids import NIL_ROOT
-from extender.service.room import RoomWatch
+from extender.control.monitors.capacity_sampler import RoomWatch
+from extender.core.log.events import RoomMeasured
+from extender.core.model.ids import NIL_ROOT
 from tests.builders import GPU, RACK, a_fleet, a_gang
 from tests.fakes import Stage
 

@@ -8,7 +8,7 @@ import platform
 
 import pytest
 
-from extender.service.timeslice import (
+from extender.runtime.cpu_slice import (
     SHORT_NS,
     ask_for_short_slices,
     ask_for_usual_slices,
@@ -49,13 +49,13 @@ def test_slices_are_short_until_usual_ones_are_asked_for():
 def test_a_kernel_that_refuses_is_told_of(monkeypatch, caplog):
     """As under a seccomp profile without the call."""
     caplog.set_level("INFO")
-    monkeypatch.setattr("extender.service.timeslice.SET_ATTRIBUTES", {platform.machine(): 10_000})
+    monkeypatch.setattr("extender.runtime.cpu_slice.SET_ATTRIBUTES", {platform.machine(): 10_000})
     ask_for_short_slices()
     assert [r.reason for r in caplog.records] == ["Function not implemented"]
 
 
 def test_an_unknown_machine_is_left_alone(monkeypatch, caplog):
     caplog.set_level("INFO")
-    monkeypatch.setattr("extender.service.timeslice.SET_ATTRIBUTES", {})
+    monkeypatch.setattr("extender.runtime.cpu_slice.SET_ATTRIBUTES", {})
     ask_for_short_slices()
     assert not caplog.records

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from extender.core.events import GangRefused
-from extender.service import admission
-from extender.service.wakeup import Wakeup, first_of
+from extender.control.loop import control_loop
+from extender.core.log.events import GangRefused
+from extender.runtime.wakeup import Wakeup, first_of
 from tests.builders import a_gang, a_node
 from tests.fakes import Stage, until
 
@@ -105,7 +105,7 @@ async def quiet(stage: Stage) -> None:
 @pytest.mark.parametrize("source", ["barriers", "leader", "view"])
 async def test_a_wake_up_during_a_pass_leads_to_another_pass(monkeypatch, source):
     """A change of barriers, state or view while a pass runs is followed by a pass without a tick."""
-    monkeypatch.setattr(admission, "TICK_S", NEVER_S)
+    monkeypatch.setattr(control_loop, "TICK_S", NEVER_S)
     async with Stage(a_node("n0", gpu=1)) as stage:
         await stage.lead()
         wake = {
@@ -121,7 +121,7 @@ async def test_a_wake_up_during_a_pass_leads_to_another_pass(monkeypatch, source
 
 async def test_a_quiet_cluster_makes_no_passes(monkeypatch):
     """What a pass itself records leads to at most one more pass; then the loop waits."""
-    monkeypatch.setattr(admission, "TICK_S", NEVER_S)
+    monkeypatch.setattr(control_loop, "TICK_S", NEVER_S)
     async with Stage(a_node("n0", gpu=1), *a_gang("g", pods=2)) as stage:
         await stage.lead()
         begun = count_passes(stage)
@@ -137,7 +137,7 @@ async def test_a_quiet_cluster_makes_no_passes(monkeypatch):
 
 async def test_all_refusals_of_a_quiet_cluster_are_explained_at_once(monkeypatch):
     """Refusals that take longer than one pass has for them are explained by the passes that follow at once."""
-    monkeypatch.setattr(admission, "TICK_S", NEVER_S)
+    monkeypatch.setattr(control_loop, "TICK_S", NEVER_S)
     gangs = [thing for n in range(6) for thing in a_gang(f"g{n}", pods=2)]
     async with Stage(a_node("n0", gpu=1), *gangs) as stage:
         await stage.lead()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from extender.core.ids import NodeName
-from extender.service.whatif import Question, answer
+from extender.core.model.ids import NodeName
+from extender.queries.plan.plan_query import Question, answer
 from tests.builders import GPU, a_node, a_pod
 from tests.fakes import FakeCluster
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from extender.core.decisions.differences import Circumstances
-from extender.core.events import AnyFact, Draft, Event
-from extender.core.ids import Epoch, Position, RootUid
-from extender.core.state import ReservationState, fold
+from extender.core.decisions.reconcile.drift import Circumstances
+from extender.core.log.events import AnyFact, Draft, Event
+from extender.core.log.reservation_state import ReservationState, fold
+from extender.core.model.ids import Epoch, Position, RootUid
 from tests.fakes import check_state
 
 ME = Circumstances(actor="test", cause="test")

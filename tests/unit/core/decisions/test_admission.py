@@ -5,21 +5,21 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from extender.core.decisions.admission import (
+from extender.core.decisions.admit.plan_request import TreeParts, plan_request
+from extender.core.decisions.admit.verdict_events import (
     Recipe,
     decide_invalid,
     decide_observed,
     decide_verdict,
     still_holds,
 )
-from extender.core.decisions.requests import TreeParts, plan_request
-from extender.core.decisions.rows import NodeRows
-from extender.core.events import GangAdmitted, GangExtended
-from extender.core.ids import NodeName, PlanId
-from extender.core.nodes import Taint
-from extender.core.planner.placement import PLANNER_VERSION, Plan, Refusal, Veto
-from extender.core.planner.search import plan
-from extender.core.state import EMPTY
+from extender.core.decisions.capacity.free_capacity import NodeRows
+from extender.core.log.events import GangAdmitted, GangExtended
+from extender.core.log.reservation_state import EMPTY
+from extender.core.model.ids import NodeName, PlanId
+from extender.core.model.nodes import Taint
+from extender.core.planner.plan_types import PLANNER_VERSION, Plan, Refusal, Veto
+from extender.core.planner.planning import plan
 from tests.builders import GPU, RACK, a_fleet, a_gang, a_node, a_pod
 from tests.fakes import FakeCluster, forest_of
 from tests.unit.core.decisions.support import fold_drafts

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from extender.core.decisions.differences import Nominations
-from extender.core.events import DriftFound, MemberLost, PodBound
-from extender.core.ids import NodeName, PlanId
-from extender.core.view import with_node
-from extender.service.replay import decode_state, encode_state
+from extender.core.decisions.reconcile.drift import Nominations
+from extender.core.log.events import DriftFound, MemberLost, PodBound
+from extender.core.model.cluster_view import with_node
+from extender.core.model.ids import NodeName, PlanId
+from extender.snapshots.state_loader import decode_state, encode_state
 from tests.builders import GPU, a_pod
 from tests.unit.core.decisions.support import ME
 from tests.unit.core.decisions.test_reconcile import Scene, kinds

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.decisions.fitness import unfit_pods
-from extender.core.ids import NodeName
-from extender.core.nodes import Taint
-from extender.core.state import EMPTY
+from extender.core.decisions.reconcile.reservation_checks import unfit_pods
+from extender.core.log.reservation_state import EMPTY
+from extender.core.model.ids import NodeName
+from extender.core.model.nodes import Taint
 from tests.builders import a_gang, a_node
 from tests.fakes import FakeCluster
 from tests.unit.core.decisions.test_reconcile import admitted

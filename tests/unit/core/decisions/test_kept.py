@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.decisions.differences import Circumstances
-from extender.core.decisions.reconcile import Agreement, decide_reconcile
-from extender.core.decisions.rows import NodeRows
-from extender.core.ids import NIL_ROOT, NodeName
-from extender.core.state import EMPTY
-from extender.core.view import forest_after, without_node
+from extender.core.decisions.capacity.free_capacity import NodeRows
+from extender.core.decisions.reconcile.cluster_reconciliation import Agreement, decide_reconcile
+from extender.core.decisions.reconcile.drift import Circumstances
+from extender.core.log.reservation_state import EMPTY
+from extender.core.model.cluster_view import forest_after, without_node
+from extender.core.model.ids import NIL_ROOT, NodeName
 from tests.builders import GPU, a_gang, a_node, a_pod
 from tests.fakes import FakeCluster, forest_of
 from tests.unit.core.decisions.support import fold_drafts

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from extender.core.decisions.native import never_at_bind, to_let_go, waits_for_all
-from extender.core.decisions.requests import GATE
-from extender.core.events import FeaturesFound
-from extender.core.groups import leaf_key
-from extender.core.state import ReservationState
-from extender.core.view import forest_of
+from extender.core.decisions.admit.native_gang_scheduling import (
+    never_at_bind,
+    to_let_go,
+    waits_for_all,
+)
+from extender.core.decisions.admit.plan_request import GATE
+from extender.core.log.events import FeaturesFound
+from extender.core.log.reservation_state import ReservationState
+from extender.core.model.cluster_view import forest_of
+from extender.core.model.pod_groups import leaf_key
 from tests.builders import a_group, a_pod, a_world
 
 NEW, OLD = "scheduling.k8s.io/v1beta1", "scheduling.k8s.io/v1alpha2"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from extender.core.decisions.oddities import oddities, template_mismatches
-from extender.core.groups import build_forest
+from extender.core.decisions.admit.tree_warnings import oddities, template_mismatches
+from extender.core.model.pod_groups import build_forest
 from tests.builders import a_group, a_node, a_world, an_object
 
 

@@ -6,25 +6,29 @@ import msgspec
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from extender.core.decisions.evictions import Knowledge
-from extender.core.decisions.outranked import outranked_by_plan, outranked_by_pods
-from extender.core.decisions.preemption import decide_preemption, preemption_request, spared_by
-from extender.core.decisions.requests import TreeParts, ruled_part
-from extender.core.decisions.rows import NodeRows
-from extender.core.decisions.units import Moment
-from extender.core.decisions.verbs import decide_filter
-from extender.core.events import (
+from extender.core.decisions.admit.plan_request import TreeParts, ruled_part
+from extender.core.decisions.capacity.free_capacity import NodeRows
+from extender.core.decisions.preempt.disruption_units import Moment
+from extender.core.decisions.preempt.preemption_lifecycle import Knowledge
+from extender.core.decisions.preempt.preemption_planning import (
+    decide_preemption,
+    preemption_request,
+    spared_by,
+)
+from extender.core.decisions.preempt.preemption_takeover import outranked_by_plan, outranked_by_pods
+from extender.core.decisions.verbs.filter_and_prioritize import decide_filter
+from extender.core.log.events import (
     PreemptionAbandoned,
     PreemptionPlanned,
     RootCompleted,
     VictimEvicted,
 )
-from extender.core.ids import Epoch, PlanId
-from extender.core.planner.placement import Plan
-from extender.core.planner.preempt import Preemption, preempt
-from extender.core.planner.search import plan
-from extender.core.preemptions import SPARED_US
-from extender.core.state import EMPTY
+from extender.core.log.preemption_state import SPARED_US
+from extender.core.log.reservation_state import EMPTY
+from extender.core.model.ids import Epoch, PlanId
+from extender.core.planner.plan_types import Plan
+from extender.core.planner.planning import plan
+from extender.core.planner.preempt.victim_search import Preemption, preempt
 from tests import preemption
 from tests.builders import GPU, a_node, a_pod
 from tests.fakes import forest_of

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.decisions.pod_rules import RuleBook
-from extender.core.decisions.requests import TreeParts, plan_request
-from extender.core.decisions.rows import NodeRows
-from extender.core.events import AssignmentRecord, GangAdmitted, GroupRecord, RootObserved
-from extender.core.ids import NodeName, PlanId
-from extender.core.planner.placement import PlanRequest
-from extender.core.state import EMPTY
-from extender.core.view import without_pod
+from extender.core.decisions.admit.interpod_rules import RuleBook
+from extender.core.decisions.admit.plan_request import TreeParts, plan_request
+from extender.core.decisions.capacity.free_capacity import NodeRows
+from extender.core.log.events import AssignmentRecord, GangAdmitted, GroupRecord, RootObserved
+from extender.core.log.reservation_state import EMPTY
+from extender.core.model.cluster_view import without_pod
+from extender.core.model.ids import NodeName, PlanId
+from extender.core.planner.plan_types import PlanRequest
 from tests.builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.fakes import FakeCluster, forest_of
 from tests.hypothesis_profile import examples

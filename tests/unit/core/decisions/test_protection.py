@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.cluster import api
-from extender.cluster.parse import convert
-from extender.cluster.world import World
-from extender.core.decisions.protection import FINALIZER, decide_protection, may_go
-from extender.core.decisions.requests import GATE
-from extender.core.errors import BadInput
-from extender.core.groups import leaf_key
+from extender.cluster import types as api
+from extender.cluster.read.object_decoding import convert
+from extender.cluster.read.object_store import World
+from extender.core.decisions.admit.plan_request import GATE
+from extender.core.decisions.reconcile.finalizer_rules import FINALIZER, decide_protection, may_go
+from extender.core.model.errors import BadInput
+from extender.core.model.pod_groups import leaf_key
 from tests.builders import a_group, a_pod
 
 OTHER = "example.com/mine"

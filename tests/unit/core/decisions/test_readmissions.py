@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from extender.core.decisions.readmissions import (
+from extender.core.decisions.admit.readmission_backoff import (
     PAUSE_MS,
     PAUSE_MS_MAX,
     ROUNDS_FREE,
@@ -14,9 +14,15 @@ from extender.core.decisions.readmissions import (
     Readmissions,
     same_tree,
 )
-from extender.core.events import Draft, NodeVetoed, ReleasedPod, ReleaseReason, ReservationReleased
-from extender.core.ids import NodeName, PlanId
-from extender.core.state import EMPTY
+from extender.core.log.events import (
+    Draft,
+    NodeVetoed,
+    ReleasedPod,
+    ReleaseReason,
+    ReservationReleased,
+)
+from extender.core.log.reservation_state import EMPTY
+from extender.core.model.ids import NodeName, PlanId
 from tests.builders import GPU, a_gang, a_node, a_pod
 from tests.fakes import GATED, FakeCluster, forest_of
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.decisions.differences import Circumstances
-from extender.core.decisions.fitness import overtaken_pods
-from extender.core.decisions.reconcile import decide_reconcile
-from extender.core.events import (
+from extender.core.decisions.reconcile.cluster_reconciliation import decide_reconcile
+from extender.core.decisions.reconcile.drift import Circumstances
+from extender.core.decisions.reconcile.reservation_checks import overtaken_pods
+from extender.core.log.events import (
     AssignmentRecord,
     DriftFound,
     GangAdmitted,
@@ -22,10 +22,10 @@ from extender.core.events import (
     RootCompleted,
     RootObserved,
 )
-from extender.core.ids import NodeName, PlanId, RootUid
-from extender.core.nodes import Taint
-from extender.core.pods import PodEnd
-from extender.core.state import EMPTY
+from extender.core.log.reservation_state import EMPTY
+from extender.core.model.ids import NodeName, PlanId, RootUid
+from extender.core.model.nodes import Taint
+from extender.core.model.pods import PodEnd
 from tests.builders import GPU, a_gang, a_node, a_pod
 from tests.fakes import FakeCluster, forest_of
 from tests.hypothesis_profile import examples

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from extender.core.decisions.differences import Circumstances
-from extender.core.decisions.fitness import unfit_pods
-from extender.core.decisions.reconcile import decide_reconcile
-from extender.core.events import (
+from extender.core.decisions.reconcile.cluster_reconciliation import decide_reconcile
+from extender.core.decisions.reconcile.drift import Circumstances
+from extender.core.decisions.reconcile.reservation_checks import unfit_pods
+from extender.core.log.events import (
     AssignmentRecord,
     GangAdmitted,
     GroupRecord,
@@ -16,11 +16,11 @@ from extender.core.events import (
     ReservationReleased,
     RootObserved,
 )
-from extender.core.ids import NodeName, PlanId, RootUid
-from extender.core.nodes import Taint
-from extender.core.pods import PodShape, Toleration
-from extender.core.state import EMPTY
-from extender.service.replay import decode_state, encode_state
+from extender.core.log.reservation_state import EMPTY
+from extender.core.model.ids import NodeName, PlanId, RootUid
+from extender.core.model.nodes import Taint
+from extender.core.model.pods import PodShape, Toleration
+from extender.snapshots.state_loader import decode_state, encode_state
 from tests.builders import GPU, RACK, a_gang, a_group, a_node, a_pod
 from tests.fakes import FakeCluster, forest_of
 from tests.unit.core.decisions.support import ME, check_prefixes, folded

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.decisions.requests import (
+from extender.core.decisions.admit.node_rejections import VetoBook
+from extender.core.decisions.admit.plan_request import (
     GATE,
     TreeParts,
     foreign_gates,
@@ -16,9 +17,8 @@ from extender.core.decisions.requests import (
     members_wanting,
     plan_request,
 )
-from extender.core.decisions.rows import NodeRows, Taken, taken_room
-from extender.core.decisions.vetoes import VetoBook
-from extender.core.events import (
+from extender.core.decisions.capacity.free_capacity import NodeRows, Taken, taken_room
+from extender.core.log.events import (
     AssignmentRecord,
     Draft,
     GangAdmitted,
@@ -26,11 +26,17 @@ from extender.core.events import (
     NodeVetoed,
     RootObserved,
 )
-from extender.core.ids import NIL_ROOT, NodeName, PlanId, PodUid, RootUid
-from extender.core.nodes import Node, Taint
-from extender.core.pods import HostPort, Pod, PodShape
-from extender.core.state import EMPTY, Reservation
-from extender.core.view import ClusterView, with_node, with_pod, without_node, without_pod
+from extender.core.log.reservation_state import EMPTY, Reservation
+from extender.core.model.cluster_view import (
+    ClusterView,
+    with_node,
+    with_pod,
+    without_node,
+    without_pod,
+)
+from extender.core.model.ids import NIL_ROOT, NodeName, PlanId, PodUid, RootUid
+from extender.core.model.nodes import Node, Taint
+from extender.core.model.pods import HostPort, Pod, PodShape
 from tests.builders import GPU, a_fleet, a_gang, a_group, a_node, a_pod
 from tests.fakes import FakeCluster, forest_of
 from tests.hypothesis_profile import examples

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.decisions.room import devices, levels_of, measure_room
-from extender.core.decisions.rows import NodeRows
-from extender.core.state import EMPTY, ReservationState
-from extender.core.view import ClusterView
+from extender.core.decisions.capacity.free_capacity import NodeRows
+from extender.core.decisions.capacity.largest_free_domain import devices, levels_of, measure_room
+from extender.core.log.reservation_state import EMPTY, ReservationState
+from extender.core.model.cluster_view import ClusterView
 from tests.builders import BLOCK, GPU, RACK, a_fleet, a_gang, a_node, a_pod
 from tests.fakes import FakeCluster
 

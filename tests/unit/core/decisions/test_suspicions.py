@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from extender.core.decisions.vetoes import RESTLESS_CALLS, RESTLESS_MS, SETTLED_MS, Suspicions
-from extender.core.events import (
+from extender.core.decisions.admit.node_rejections import (
+    RESTLESS_CALLS,
+    RESTLESS_MS,
+    SETTLED_MS,
+    Suspicions,
+)
+from extender.core.log.events import (
     AssignmentRecord,
     GangAdmitted,
     GroupRecord,
@@ -14,8 +19,8 @@ from extender.core.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.ids import NodeName, PlanId
-from extender.core.state import EMPTY
+from extender.core.log.reservation_state import EMPTY
+from extender.core.model.ids import NodeName, PlanId
 from tests.builders import GPU, a_gang, a_node, a_pod
 from tests.fakes import FakeCluster
 from tests.unit.core.decisions.support import folded

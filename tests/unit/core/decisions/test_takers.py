@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from extender.core.decisions.takers import PAUSE_US, PAUSE_US_MAX, planned_again_us, takers
-from extender.core.events import ReservationReleased, RoomTaker
-from extender.core.ids import NodeName, PlanId, PodUid
-from extender.core.state import EMPTY, TAKEN_LATELY_US
+from extender.core.decisions.reconcile.overcommit_attribution import (
+    PAUSE_US,
+    PAUSE_US_MAX,
+    planned_again_us,
+    takers,
+)
+from extender.core.log.events import ReservationReleased, RoomTaker
+from extender.core.log.reservation_state import EMPTY, TAKEN_LATELY_US
+from extender.core.model.ids import NodeName, PlanId, PodUid
 from tests.builders import GPU, a_gang, a_node, a_pod
 from tests.fakes import FakeCluster
 from tests.unit.core.decisions.support import folded

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.decisions.turns import Stages, spread_rules, whose_turn
-from extender.core.events import GroupRecord
-from extender.core.ids import NodeName, PlanId, RootUid
-from extender.core.state import EMPTY, Reservation, RootState
+from extender.core.decisions.admit.gate_removal_order import Stages, spread_rules, whose_turn
+from extender.core.log.events import GroupRecord
+from extender.core.log.reservation_state import EMPTY, Reservation, RootState
+from extender.core.model.ids import NodeName, PlanId, RootUid
 from tests.builders import a_node, a_pod
 from tests.fakes import FakeCluster
 from tests.hypothesis_profile import examples

@@ -5,19 +5,19 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from extender.core.decisions.admission import Recipe, decide_verdict
-from extender.core.decisions.evictions import GRACE_OVER_US
-from extender.core.decisions.requests import TreeParts, plan_request, ruled_part
-from extender.core.decisions.rows import NodeRows
-from extender.core.decisions.units import Moment, evictable_for, may_preempt
-from extender.core.events import PodBound
-from extender.core.groups import leaf_key
-from extender.core.ids import NodeName, PlanId
-from extender.core.planner.evictable_parts import from_parts, to_parts
-from extender.core.planner.placement import Plan, Refusal
-from extender.core.planner.preempt import NoPreemption, Preemption, preempt
-from extender.core.planner.search import plan
-from extender.core.state import EMPTY
+from extender.core.decisions.admit.plan_request import TreeParts, plan_request, ruled_part
+from extender.core.decisions.admit.verdict_events import Recipe, decide_verdict
+from extender.core.decisions.capacity.free_capacity import NodeRows
+from extender.core.decisions.preempt.disruption_units import Moment, evictable_for, may_preempt
+from extender.core.decisions.preempt.preemption_lifecycle import GRACE_OVER_US
+from extender.core.log.events import PodBound
+from extender.core.log.reservation_state import EMPTY
+from extender.core.model.ids import NodeName, PlanId
+from extender.core.model.pod_groups import leaf_key
+from extender.core.planner.codec.victim_codec import from_parts, to_parts
+from extender.core.planner.plan_types import Plan, Refusal
+from extender.core.planner.planning import plan
+from extender.core.planner.preempt.victim_search import NoPreemption, Preemption, preempt
 from tests import preemption
 from tests.builders import GPU, a_budget, a_group, a_node, a_pod
 from tests.fakes import FakeCluster, forest_of

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.decisions.differences import Circumstances
-from extender.core.decisions.pod_rules import Ruled
-from extender.core.decisions.reconcile import decide_reconcile
-from extender.core.decisions.requests import TreeParts, plan_request
-from extender.core.decisions.rows import NodeRows
-from extender.core.decisions.units import evictable_for
-from extender.core.decisions.vacancies import time_over
-from extender.core.decisions.verbs import decide_filter, room_scores
-from extender.core.events import (
+from extender.core.decisions.admit.interpod_rules import Ruled
+from extender.core.decisions.admit.plan_request import TreeParts, plan_request
+from extender.core.decisions.capacity.free_capacity import NodeRows
+from extender.core.decisions.capacity.replacement_holds import time_over
+from extender.core.decisions.preempt.disruption_units import evictable_for
+from extender.core.decisions.reconcile.cluster_reconciliation import decide_reconcile
+from extender.core.decisions.reconcile.drift import Circumstances
+from extender.core.decisions.verbs.filter_and_prioritize import decide_filter, room_scores
+from extender.core.log.events import (
     AssignmentRecord,
     GangExtended,
     GroupRecord,
@@ -26,13 +26,13 @@ from extender.core.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.ids import NodeName, PlanId, PodUid, RootUid
-from extender.core.planner.placement import Plan
-from extender.core.planner.search import plan
-from extender.core.pods import SUCCEEDED, PodEnd
-from extender.core.state import EMPTY
-from extender.core.view import with_end
-from extender.service.replay import decode_state, encode_state
+from extender.core.log.reservation_state import EMPTY
+from extender.core.model.cluster_view import with_end
+from extender.core.model.ids import NodeName, PlanId, PodUid, RootUid
+from extender.core.model.pods import SUCCEEDED, PodEnd
+from extender.core.planner.plan_types import Plan
+from extender.core.planner.planning import plan
+from extender.snapshots.state_loader import decode_state, encode_state
 from tests.builders import GPU, a_group, a_node, a_pod
 from tests.fakes import FakeCluster, forest_of
 from tests.hypothesis_profile import examples

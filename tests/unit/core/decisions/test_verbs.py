@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.decisions.verbs import (
+from extender.core.decisions.verbs.filter_and_prioritize import (
     NAMED_MAX,
     SCORE_MAX,
     decide_filter,
@@ -16,11 +16,11 @@ from extender.core.decisions.verbs import (
     reservation_of,
     room_scores,
 )
-from extender.core.events import GangRefused, RootInvalid, RootObserved
-from extender.core.groups import leaf_key
-from extender.core.ids import NodeName
-from extender.core.planner.placement import GIVEN
-from extender.core.state import EMPTY
+from extender.core.log.events import GangRefused, RootInvalid, RootObserved
+from extender.core.log.reservation_state import EMPTY
+from extender.core.model.ids import NodeName
+from extender.core.model.pod_groups import leaf_key
+from extender.core.planner.plan_types import GIVEN
 from tests.builders import GPU, RACK, a_fleet, a_gang, a_group, a_node, a_pod
 from tests.fakes import FakeCluster, forest_of
 from tests.unit.core.decisions.support import folded

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
-from extender.core.decisions.admission import Recipe, decide_verdict
-from extender.core.decisions.requests import TreeParts, plan_request
-from extender.core.decisions.rows import NodeRows
-from extender.core.decisions.vetoes import Suspicions, VetoBook, decide_vetoes
-from extender.core.events import NodeVetoed
-from extender.core.ids import NodeName, PlanId, PodUid
-from extender.core.planner.placement import Plan
-from extender.core.planner.search import plan
-from extender.core.pods import NEEDS_PODS
-from extender.core.state import EMPTY, VetoKey
+from extender.core.decisions.admit.node_rejections import Suspicions, VetoBook, decide_vetoes
+from extender.core.decisions.admit.plan_request import TreeParts, plan_request
+from extender.core.decisions.admit.verdict_events import Recipe, decide_verdict
+from extender.core.decisions.capacity.free_capacity import NodeRows
+from extender.core.log.events import NodeVetoed
+from extender.core.log.reservation_state import EMPTY, VetoKey
+from extender.core.model.ids import NodeName, PlanId, PodUid
+from extender.core.model.pods import NEEDS_PODS
+from extender.core.planner.plan_types import Plan
+from extender.core.planner.planning import plan
 from tests.builders import GPU, a_gang, a_node
 from tests.fakes import FakeCluster, forest_of
 from tests.unit.core.decisions.support import fold_drafts, folded

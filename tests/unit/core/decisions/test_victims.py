@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from extender.core.decisions import node_offers
-from extender.core.decisions.victims import (
+from extender.core.decisions.verbs import preempt_verb_input
+from extender.core.decisions.verbs.preempt_verb import (
     Candidate,
     answered_before,
     choose,
     question_about,
     recorded,
 )
-from extender.core.ids import PlanId
+from extender.core.model.ids import PlanId
 from tests.builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.fakes import Stage
 from tests.unit.service.test_preempting import settled
@@ -40,8 +40,8 @@ def asked(stage, offered, *, records=True, pod="vip"):
     choice = answered_before(view, state, cluster.pod(pod))
     if choice is None:
         question = question_about(view, state, stage.admission.forest, cluster.pod(pod), candidates)
-        stored = node_offers.encode(question)
-        assert node_offers.decode(stored.head, stored.parts) == question
+        stored = preempt_verb_input.encode(question)
+        assert preempt_verb_input.decode(stored.head, stored.parts) == question
         choice = choose(question, preemption=PlanId("p") if records else None)
     names = {p.uid: p.name for p in view.pods.values()}
     plan = recorded(view, choice.plan, stored.digest) if choice.plan is not None else None

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given
 
-from extender.core.ids import GroupKey, NodeName
-from extender.core.planner.canonical import BUCKETS, PARTS, decode, digest_of, encode
-from extender.core.planner.placement import PlanGroup, PlanNode, PlanRequest
-from extender.core.planner.search import plan
+from extender.core.model.ids import GroupKey, NodeName
+from extender.core.planner.codec.request_codec import BUCKETS, PARTS, decode, digest_of, encode
+from extender.core.planner.plan_types import PlanGroup, PlanNode, PlanRequest
+from extender.core.planner.planning import plan
 from tests.hypothesis_profile import examples
 from tests.unit.core.planner.trees import requests
 

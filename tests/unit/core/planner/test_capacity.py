@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.errors import InvariantBroken
-from extender.core.ids import NodeName
-from extender.core.planner.capacity import FIT_MAX, Fleet, count_fitting
-from extender.core.planner.cells import _patterns
-from extender.core.planner.placement import PlanNode
+from extender.core.model.errors import InvariantBroken
+from extender.core.model.ids import NodeName
+from extender.core.planner.model.node_table import FIT_MAX, Fleet, count_fitting
+from extender.core.planner.plan_types import PlanNode
+from extender.core.planner.solve.node_classes import _patterns
 
 
 def fleet(*labels: dict[str, str]) -> Fleet:

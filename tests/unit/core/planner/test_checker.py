@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from extender.core.ids import GroupKey, NodeName, PodUid
-from extender.core.nodes import Taint
-from extender.core.planner.placement import (
+from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.nodes import Taint
+from extender.core.model.pods import HostPort, PodShape
+from extender.core.planner.plan_types import (
     Plan,
     PlanGroup,
     PlanMember,
@@ -15,8 +16,7 @@ from extender.core.planner.placement import (
     PlanRequest,
     Veto,
 )
-from extender.core.planner.search import plan
-from extender.core.pods import HostPort, PodShape
+from extender.core.planner.planning import plan
 from tests import vectors
 from tests.checker import faults
 

@@ -11,13 +11,19 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from extender.core.ids import NodeName, PodUid
-from extender.core.planner.canonical import PARTS, decode, digest_of, encode, summarize
-from extender.core.planner.cuts import ROWS_PER_PART
-from extender.core.planner.evictable_parts import from_parts, to_parts
-from extender.core.planner.preempt import preempt
-from extender.core.planner.units import Evictable, PlanBudget, PlanGang, PlanUnit, PlanVictim
-from extender.core.pods import PodShape
+from extender.core.model.ids import NodeName, PodUid
+from extender.core.model.pods import PodShape
+from extender.core.planner.codec.content_defined_chunks import ROWS_PER_PART
+from extender.core.planner.codec.request_codec import PARTS, decode, digest_of, encode, summarize
+from extender.core.planner.codec.victim_codec import from_parts, to_parts
+from extender.core.planner.preempt.victim_search import preempt
+from extender.core.planner.preemption_types import (
+    Evictable,
+    PlanBudget,
+    PlanGang,
+    PlanUnit,
+    PlanVictim,
+)
 from tests.hypothesis_profile import examples
 from tests.unit.core.planner.trees import evictables, requests
 

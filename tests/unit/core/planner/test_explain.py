@@ -7,10 +7,11 @@ import re
 import msgspec
 import pytest
 
-from extender.core.ids import GroupKey, NodeName, PodUid
-from extender.core.nodes import Taint
-from extender.core.planner.explain import edit
-from extender.core.planner.placement import (
+from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.nodes import Taint
+from extender.core.model.pods import PodShape
+from extender.core.planner.explain.minimal_conflict import edit
+from extender.core.planner.plan_types import (
     Plan,
     PlanGroup,
     PlanMember,
@@ -18,8 +19,7 @@ from extender.core.planner.placement import (
     PlanRequest,
     Refusal,
 )
-from extender.core.planner.search import plan
-from extender.core.pods import PodShape
+from extender.core.planner.planning import plan
 from tests import vectors
 
 replace = msgspec.structs.replace

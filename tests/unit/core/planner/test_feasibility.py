@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from extender.core.ids import GroupKey, NodeName, PodUid
-from extender.core.planner.feasibility import (
+from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.planner.model.feasibility import (
     admissible,
     holds_already,
     status,
     waiting_reasons,
 )
-from extender.core.planner.placement import PlanBound, PlanGroup, PlanMember
+from extender.core.planner.plan_types import PlanBound, PlanGroup, PlanMember
 from tests import vectors
 
 WORDS = {"UU": "UnschedulableAndUnresolvable"}

@@ -4,20 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from extender.core.ids import GroupKey, NodeName, PodUid
-from extender.core.nodes import Taint
-from extender.core.planner.capacity import Fleet
-from extender.core.planner.filters import may_run
-from extender.core.planner.placement import (
-    Plan,
-    PlanGroup,
-    PlanMember,
-    PlanNode,
-    PlanRequest,
-    Veto,
-)
-from extender.core.planner.search import plan
-from extender.core.pods import (
+from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.nodes import Taint
+from extender.core.model.pods import (
     HostPort,
     NodeSelector,
     PodShape,
@@ -25,6 +14,17 @@ from extender.core.pods import (
     SelectorTerm,
     Toleration,
 )
+from extender.core.planner.model.node_filters import may_run
+from extender.core.planner.model.node_table import Fleet
+from extender.core.planner.plan_types import (
+    Plan,
+    PlanGroup,
+    PlanMember,
+    PlanNode,
+    PlanRequest,
+    Veto,
+)
+from extender.core.planner.planning import plan
 from tests.checker import faults
 
 OFFER = {"pods": 10, "cpu": 4000}

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from extender.core.planner import preempt as front
-from extender.core.planner.canonical import decode, encode
-from extender.core.planner.cheapest import Cheapest
-from extender.core.planner.disruption import Cost
-from extender.core.planner.feasibility import holds_already
-from extender.core.planner.placement import Plan
-from extender.core.planner.preempt import NoPreemption, Preemption, preempt
-from extender.core.planner.search import Fleet, plan
+from extender.core.planner.codec.request_codec import decode, encode
+from extender.core.planner.model.feasibility import holds_already
+from extender.core.planner.plan_types import Plan
+from extender.core.planner.planning import Fleet, plan
+from extender.core.planner.preempt import victim_search as front
+from extender.core.planner.preempt.min_cost_cp_sat import Cheapest
+from extender.core.planner.preempt.victim_cost import Cost
+from extender.core.planner.preempt.victim_search import NoPreemption, Preemption, preempt
 from tests import preemption, vectors
 from tests.bruteforce import best_total
 from tests.hashseeds import outputs
@@ -162,7 +162,7 @@ def test_an_input_stored_before_there_was_preemption_can_be_read():
 
 SCRIPT = """
 import hashlib, msgspec
-from extender.core.planner.preempt import preempt
+from extender.core.planner.preempt.victim_search import preempt
 from tests import vectors
 h = hashlib.sha256()
 for v in vectors.of_kind("preempt"):

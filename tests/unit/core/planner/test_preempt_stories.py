@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from extender.core.ids import GroupKey, NodeName, PodUid
-from extender.core.planner.placement import (
+from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.pods import HostPort, PodShape
+from extender.core.planner.plan_types import (
     PlanBound,
     PlanGroup,
     PlanMember,
@@ -13,11 +14,16 @@ from extender.core.planner.placement import (
     PlanRequest,
     Veto,
 )
-from extender.core.planner.preempt import NoPreemption, Preemption, may_ask, preempt
-from extender.core.planner.removal import without
-from extender.core.planner.search import plan
-from extender.core.planner.units import Evictable, PlanBudget, PlanGang, PlanUnit, PlanVictim
-from extender.core.pods import HostPort, PodShape
+from extender.core.planner.planning import plan
+from extender.core.planner.preempt.post_eviction_view import without
+from extender.core.planner.preempt.victim_search import NoPreemption, Preemption, may_ask, preempt
+from extender.core.planner.preemption_types import (
+    Evictable,
+    PlanBudget,
+    PlanGang,
+    PlanUnit,
+    PlanVictim,
+)
 from tests import preemption
 
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 
-from extender.core.decisions.standing import Refusals
-from extender.core.ids import RootUid
-from extender.core.planner import cells, solve
-from extender.core.planner.canonical import Decoder, Encoder, encode
-from extender.core.planner.feasibility import admissible
-from extender.core.planner.placement import Plan, Refusal
-from extender.core.planner.search import Fleet, plan, plan_at_once
+from extender.core.decisions.admit.unschedulable_cache import Refusals
+from extender.core.model.ids import RootUid
+from extender.core.planner.codec.request_codec import Decoder, Encoder, encode
+from extender.core.planner.model.feasibility import admissible
+from extender.core.planner.plan_types import Plan, Refusal
+from extender.core.planner.planning import Fleet, plan, plan_at_once
+from extender.core.planner.solve import node_classes, solver_pipeline
 from tests import vectors
 from tests.bruteforce import best_total
 from tests.checker import faults
@@ -115,7 +115,7 @@ def test_agrees_with_brute_force(request_):
 def test_complete_search_agrees_alone(request_):
     """With the quick way taken out, the complete one gives the same answers."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solve, "_quickly", lambda *args, **options: None)
+        patch.setattr(solver_pipeline, "_quickly", lambda *args, **options: None)
         _agree(request_)
 
 
@@ -131,7 +131,7 @@ def test_rules_between_pods_agree_with_brute_force(request_):
 def test_rules_between_pods_in_the_complete_search(request_):
     """The same with the quick way taken out."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solve, "_quickly", lambda *args, **options: None)
+        patch.setattr(solver_pipeline, "_quickly", lambda *args, **options: None)
         _agree(request_)
 
 
@@ -140,8 +140,8 @@ def test_rules_between_pods_in_the_complete_search(request_):
 def test_complete_search_without_patterns(request_):
     """The same where nodes are kept one by one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solve, "_quickly", lambda *args, **options: None)
-        patch.setattr(cells, "PATTERNS_MAX", -1)
+        patch.setattr(solver_pipeline, "_quickly", lambda *args, **options: None)
+        patch.setattr(node_classes, "PATTERNS_MAX", -1)
         _agree(request_)
 
 
@@ -202,7 +202,7 @@ def test_a_refusal_stands_while_there_is_only_less(request_, data):
 
 SCRIPT = """
 import hashlib, msgspec, sys
-from extender.core.planner.search import plan
+from extender.core.planner.planning import plan
 from tests import vectors
 h = hashlib.sha256()
 for v in vectors.of_kind("place"):

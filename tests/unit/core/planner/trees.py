@@ -8,10 +8,19 @@ import msgspec
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from extender.core.ids import GroupKey, NodeName, PodUid
-from extender.core.nodes import Taint
-from extender.core.planner.capacity import Fleet
-from extender.core.planner.placement import (
+from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.nodes import Taint
+from extender.core.model.pods import (
+    HostPort,
+    NodeSelector,
+    PodShape,
+    Requirement,
+    SelectorTerm,
+    Toleration,
+)
+from extender.core.planner.model.interpod_constraints import compile_rules
+from extender.core.planner.model.node_table import Fleet
+from extender.core.planner.plan_types import (
     PlanBound,
     PlanGroup,
     PlanMember,
@@ -20,16 +29,13 @@ from extender.core.planner.placement import (
     PlanRule,
     Veto,
 )
-from extender.core.planner.removal import without
-from extender.core.planner.rules import compile_rules
-from extender.core.planner.units import Evictable, PlanBudget, PlanGang, PlanUnit, PlanVictim
-from extender.core.pods import (
-    HostPort,
-    NodeSelector,
-    PodShape,
-    Requirement,
-    SelectorTerm,
-    Toleration,
+from extender.core.planner.preempt.post_eviction_view import without
+from extender.core.planner.preemption_types import (
+    Evictable,
+    PlanBudget,
+    PlanGang,
+    PlanUnit,
+    PlanVictim,
 )
 
 TOPOLOGIES = [(), (), (), ("zone",), ("rack",), ("rack",), ("zone", "rack"), ("rack", "zone")]

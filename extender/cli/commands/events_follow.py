@@ -1,0 +1,97 @@
+"""`events --follow`: facts as they come, from the database or from a running service, until somebody presses Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+
+import msgspec
+
+from extender import settings as settings_module
+from extender.cli.output.printing import Output, complain
+from extender.ports.protocols import EventFilter
+from extender.queries.log.event_stream import Feed
+
+
+class _Told(msgspec.Struct):
+    """What a line says of a fact."""
+
+    position: int
+    time: str
+    type: str
+    gang: str
+    summary: str
+
+
+_TOLD = msgspec.json.Decoder(_Told)
+
+
+async def follow_facts(
+    database_url: str | None,
+    data_dir: str | None,
+    wanted: EventFilter,
+    output: Output,
+    *,
+    from_now: bool,
+) -> None:
+    """Print one line per fact of the database; its outages are waited for.
+
+    Args:
+        from_now: Begin at the end of the log instead of `wanted.after`.
+    """
+    from extender.composition import store
+
+    settings = settings_module.load(database_url=database_url, data_dir=data_dir)
+    async with store(settings, migrates=False) as opened:
+        feed = Feed(opened.log, opened.audit)
+        _until_interrupted(feed.stop)
+        if from_now:
+            wanted = msgspec.structs.replace(wanted, after=await feed.head())
+        async with aclosing(feed.follow(wanted)) as batches:
+            async for batch in batches:
+                for _, body in batch.facts:
+                    sys.stdout.write(line_of_body(body, output))
+                sys.stdout.flush()
+
+
+async def follow_services(
+    servers: Sequence[str], query: Sequence[tuple[str, str]], output: Output
+) -> None:
+    """Print one line per fact that a service sends; goes on where it was at the next one when one is lost.
+
+    Args:
+        servers: URLs of replicas, or of what stands in front of them.
+        query: Parameters of GET /v1/events.
+
+    Raises:
+        BadInput: None of them answers at the beginning, or one does not take the question.
+        HistoryGone: The log does not reach any more where the stream was.
+    """
+    from extender.cli.output.sse_client import Stream
+
+    stream = Stream(servers, query, complain=complain)
+    _until_interrupted(stream.stop)
+    async with aclosing(stream.facts()) as facts:
+        async for body in facts:
+            sys.stdout.write(line_of_body(body, output))
+            sys.stdout.flush()
+
+
+def _until_interrupted(stop: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+
+
+def line_of_body(body: bytes, output: Output) -> str:
+    """Write a fact as this command prints it; `body` is its JSON (`FactLine`)."""
+    if output is Output.json:
+        return body.decode() + "\n"
+    if output is Output.yaml:
+        return "---\n" + msgspec.yaml.encode(msgspec.json.decode(body)).decode()
+    line = _TOLD.decode(body)
+    when = line.time[:19].replace("T", " ")
+    return f"{line.position}  {when}  {line.gang or '-'}  {line.type}  {line.summary}\n"

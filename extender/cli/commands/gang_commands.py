@@ -1,0 +1,136 @@
+"""`gangs` and `explain`: questions to a running service; and how one is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated, TypeVar
+
+import msgspec
+import typer
+
+from extender import settings as settings_module
+from extender.cli.output.printing import Output, complain, print_table, print_value
+from extender.core.model.errors import BadInput
+from extender.queries.state.state_dto import GangAt
+
+T = TypeVar("T")
+Server = Annotated[str | None, typer.Option(help="URL of the service; else GANG_EXTENDER_SERVER.")]
+Form = Annotated[Output, typer.Option("-o", "--output", help="Form of the output.")]
+
+
+class _Problem(msgspec.Struct):
+    detail: str = ""
+    status: int = 0
+
+
+def ask_service(
+    server: str | None, path: str, kind: type[T], *, body: bytes | None = None, within_s: float = 10
+) -> T:
+    """Ask a running service, with GET, or with POST where there is a body; ends the program where it says no.
+
+    Raises:
+        BadInput: No answer, or none of this program.
+    """
+    import aiohttp
+
+    base = settings_module.load(server=server).server.rstrip("/")
+
+    async def fetch() -> tuple[int, bytes]:
+        timeout = aiohttp.ClientTimeout(total=within_s, sock_connect=10)
+        method = "GET" if body is None else "POST"
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.request(method, base + path, data=body) as reply,
+        ):
+            return reply.status, await reply.read()
+
+    try:
+        status, body = asyncio.run(fetch())
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        msg = f"no answer from {base}: {error}; is `gang-extender serve` running there? (--server URL)"
+        raise BadInput(msg) from error
+    if status != 200:  # noqa: PLR2004 -- OK
+        try:
+            detail = msgspec.json.decode(body, type=_Problem).detail
+        except msgspec.MsgspecError:
+            detail = body[:200].decode(errors="replace")
+        complain(detail or f"{base}{path} answered {status}")
+        raise typer.Exit(1 if status == 404 else 2)  # noqa: PLR2004 -- not found is a "no"
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.MsgspecError as error:
+        msg = (
+            f"{base}{path} did not answer as gang-extender does: {error}; is it the right --server?"
+        )
+        raise BadInput(msg) from error
+
+
+def root_path(name: str, namespace: str) -> str:
+    """Join a namespace and the name of a root, unless the name has one.
+
+    Raises:
+        BadInput: More than one slash, or nothing.
+    """
+    path = name if "/" in name else f"{namespace}/{name}"
+    if path.count("/") != 1 or path.startswith("/") or path.endswith("/"):
+        msg = f"gang {name!r} is not NAME or NAMESPACE/NAME"
+        raise BadInput(msg)
+    return path
+
+
+def gangs(
+    namespace: Annotated[str, typer.Option("-n", "--namespace", help="Only this one.")] = "",
+    server: Server = None,
+    output: Form = Output.table,
+) -> None:
+    """List the gangs that the service knows, with their state."""
+    query = f"?namespace={namespace}" if namespace else ""
+    lines = ask_service(server, f"/v1/gangs{query}", list[GangAt])
+    if output is not Output.table:
+        print_value(lines, output)
+        return
+    print_table(
+        ("gang", "kind", "priority", "state", "reserved", "bound", "why"),
+        (
+            (
+                line.gang,
+                line.kind,
+                str(line.priority),
+                line.state,
+                str(line.reserved),
+                str(line.bound),
+                line.reasons[0] if line.reasons else "",
+            )
+            for line in lines
+        ),
+        empty="No gangs.",
+    )
+
+
+def explain(
+    gang: Annotated[str, typer.Argument(help="NAME or NAMESPACE/NAME of the root group.")],
+    namespace: Annotated[str, typer.Option("-n", "--namespace")] = "default",
+    server: Server = None,
+    output: Form = Output.table,
+) -> None:
+    """Tell where a gang stands: its members, or why it waits."""
+    line = ask_service(server, f"/v1/gangs/{root_path(gang, namespace)}", GangAt)
+    if output is not Output.table:
+        print_value(line, output)
+        return
+    print(f"{line.kind} {line.gang}: {line.state}, {line.bound} bound, {line.reserved} reserved")
+    for group in sorted(line.groups, key=lambda group: group.name):
+        if group.domain:
+            print(f"  {group.name} in " + ", ".join(f"{k}={v}" for k, v in group.domain.items()))
+    _reasons(line.reasons)
+    print_table(
+        ("pod", "group", "node", "state"),
+        ((m.pod, m.group, m.node, m.state + (" (extra)" if m.extra else "")) for m in line.members),
+        empty="No members hold room.",
+    )
+
+
+def _reasons(reasons: Sequence[str]) -> None:
+    for reason in reasons:
+        print(f"  {reason}")

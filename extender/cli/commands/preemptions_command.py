@@ -1,0 +1,92 @@
+"""`preemptions`: who was evicted for whom, why this set, and what came of it; straight from the database."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from extender.cli.commands.gang_commands import root_path
+from extender.cli.commands.history_commands import Folder, Form, Url, ask
+from extender.cli.output.printing import Output, complain, console, print_table, print_value
+from extender.queries.log.event_dto import parse_time
+from extender.queries.log.preemption_report import PreemptionLine, UnitLine, Wanted
+from extender.queries.log.preemption_report import preemptions as read
+
+ALTERNATIVES_MAX = 3  # printed per preemption; JSON has all
+
+
+def preemptions(
+    victim: Annotated[
+        str, typer.Option(help="Only those that evict this pod or group, [NAMESPACE/]NAME.")
+    ] = "",
+    preemptor: Annotated[
+        str, typer.Option(help="Only those for this root group or pod, [NAMESPACE/]NAME.")
+    ] = "",
+    since: Annotated[str | None, typer.Option(help="RFC 3339 time with offset.")] = None,
+    namespace: Annotated[str, typer.Option("-n", "--namespace")] = "default",
+    database_url: Url = None,
+    data_dir: Folder = None,
+    output: Form = Output.table,
+) -> None:
+    """Tell who preempted whom and why: cost, alternatives, when each victim was gone, whether the preemptor ran."""
+    wanted = Wanted(
+        victim=root_path(victim, namespace) if victim else "",
+        preemptor=root_path(preemptor, namespace) if preemptor else "",
+        since_us=parse_time(since, "--since") if since else None,
+    )
+    found = ask(database_url, data_dir, lambda opened: read(opened.audit, wanted))
+    lines = found.lines
+    if found.more:
+        complain(f"cut off after {len(lines)} preemptions; --since goes on behind the last one")
+    if output is not Output.table:
+        print_value(lines, output)
+        return
+    if not lines:
+        console().print("No preemptions match.")
+    for line in lines:
+        _print(line)
+
+
+def _print(line: PreemptionLine) -> None:
+    console().print(
+        f"{line.planned[:19].replace('T', ' ')}  {line.preemptor} (priority {line.priority}): {_end(line)}"
+    )
+    rows = [
+        [unit.unit, str(unit.priority), pod.pod, pod.node, _gone(unit, pod.gone), pod.how]
+        for unit in line.victims
+        for pod in unit.pods
+    ]
+    nobody = "  nobody was evicted" + (
+        f"; reservations of {', '.join(line.superseded)} gave way" if line.superseded else ""
+    )
+    print_table(["unit", "priority", "pod", "node", "gone", "how"], rows, empty=nobody)
+    for unit in line.victims:
+        if unit.doubt:
+            console().print(f"  {unit.unit} is not put back: {unit.doubt}")
+    console().print(f"  cost: {_cost(line.cost)}")
+    for other in line.alternatives[:ALTERNATIVES_MAX]:
+        console().print(f"  not {', '.join(other.units)} ({_cost(other.cost)}): {other.why}")
+
+
+def _end(line: PreemptionLine) -> str:
+    if line.outcome == "completed":
+        return f"completed after {line.took_ms / 1000:.1f} s, {line.bound} bound"
+    if line.outcome == "abandoned":
+        return f"abandoned ({line.why})" + (f": {line.text}" if line.text else "")
+    return "pending"
+
+
+def _gone(unit: UnitLine, gone: str) -> str:
+    if unit.spared:
+        return "spared"
+    return gone[11:23] or "not yet"
+
+
+def _cost(cost: dict[str, int]) -> str:
+    """Write a cost, the part that counts most first."""
+    from extender.core.planner.preempt.victim_cost import Cost
+
+    order = {name: number for number, name in enumerate(Cost.__struct_fields__)}
+    ordered = sorted(cost, key=lambda name: (order.get(name, len(order)), name))
+    return ", ".join(f"{name} {cost[name]}" for name in ordered) or "nothing"

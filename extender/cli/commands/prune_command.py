@@ -1,0 +1,65 @@
+"""`prune`: remove inputs of old decisions; the log stays."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from extender import settings as settings_module
+from extender.cli.commands.history_commands import Folder, Form, Url
+from extender.cli.output.printing import Output, console, print_value
+from extender.core.model.errors import BadInput
+from extender.queries.log.event_dto import parse_time
+from extender.runtime.system_clock import SystemClock
+
+if TYPE_CHECKING:
+    from extender.store.retention import Pruned
+
+
+def prune(
+    before: Annotated[
+        str | None, typer.Option(help="RFC 3339 time with offset: of decisions before it.")
+    ] = None,
+    days: Annotated[
+        int | None, typer.Option(help="Of decisions that are older than so many days.", min=1)
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be removed.")
+    ] = False,
+    database_url: Url = None,
+    data_dir: Folder = None,
+    output: Form = Output.table,
+) -> None:
+    """Remove the stored inputs of old decisions, by far the largest part of the database; the log stays whole.
+
+    Gangs that are still there keep theirs. Decisions without an input stand in the log as before, with their
+    reasons; only `replay` and the numbers of `history --decisions` need it. As the role of `migrate`.
+    """
+    if (before is None) == (days is None):
+        raise BadInput("--before, --days: one of them, and not both")
+    now_us = SystemClock().now_us()
+    until_us = parse_time(before, "--before") if before else now_us - (days or 0) * 86_400_000_000
+    if until_us > now_us:
+        raise BadInput(f"--before {before}: is in the future")
+    until = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=until_us)
+    from extender.composition import database
+    from extender.store.retention import prune as prune_store
+
+    settings = settings_module.load(database_url=database_url, data_dir=data_dir)
+
+    async def run() -> Pruned:
+        async with database(settings, creates=False) as url:
+            return await prune_store(url, until, dry_run=dry_run)
+
+    found = asyncio.run(run())
+    if output is not Output.table:
+        print_value(found, output)
+        return
+    done = "would be removed" if dry_run else "removed"
+    console().print(
+        f"{found.inputs:,} inputs and {found.parts:,} parts ({found.bytes / 1e6:,.1f} MB) of decisions before "
+        f"{found.before[:19]}Z {done}; {found.inputs_kept:,} inputs with {found.parts_kept:,} parts stay"
+    )

@@ -1,0 +1,83 @@
+"""`serve` and `migrate`."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from extender import settings as settings_module
+from extender.core.model.errors import BadInput
+
+OF_OTHER_COMMANDS = ("server",)  # the URL at which a service is asked
+
+
+def _flags() -> list[inspect.Parameter]:
+    """Make a flag of each setting: a parameter from which typer reads name and help.
+
+    All values are texts: `settings.load` converts them, and names setting and value where one does not fit.
+    """
+    flags = []
+    for setting in settings_module.described():
+        if setting.name in OF_OTHER_COMMANDS:
+            continue
+        about = setting.about
+        if setting.listed:
+            about += " Repeatable."
+        elif setting.default != "":
+            about += f" [default: {setting.default}]"
+        metavar = "|".join(setting.choices) or f"<{setting.kind.__name__}>"
+        flags.append(
+            inspect.Parameter(
+                setting.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=typer.Option(None, help=about, metavar=metavar),
+                annotation=list[str] | None if setting.listed else str | None,
+            )
+        )
+    return flags
+
+
+def serve(**flags: Any) -> None:  # noqa: ANN401 -- one per setting, see `_flags`
+    """Run the service that kube-scheduler calls. Every option is also GANG_EXTENDER_<OPTION> in the environment."""
+    settings = settings_module.load(**flags)
+    import uvloop
+
+    from extender.composition import serve as run_service
+    from extender.telemetry import set_up_logging
+
+    set_up_logging(settings.log_level, sys.stdout)
+    try:
+        uvloop.run(run_service(settings, lambda: None))
+    except OSError as error:
+        msg = (
+            f"cannot listen on {settings.listen}: {error.strerror or error}; set --listen HOST:PORT"
+        )
+        raise BadInput(msg) from error
+
+
+serve.__signature__ = inspect.Signature(_flags())  # type: ignore[attr-defined]
+
+
+def migrate(
+    database_url: Annotated[
+        str | None, typer.Option(help="postgresql://… ; unset: the embedded PostgreSQL.")
+    ] = None,
+    data_dir: Annotated[str | None, typer.Option(help="Folder for the embedded server.")] = None,
+) -> None:
+    """Bring the database to the schema of this version."""
+    from extender.composition import database
+    from extender.store import (
+        schema_migration as migrations,  # the one adapter a command names: it owns the schema
+    )
+
+    settings = settings_module.load(database_url=database_url, data_dir=data_dir)
+
+    async def run() -> str:
+        async with database(settings) as url:
+            return await migrations.upgrade(url)
+
+    print(f"the database has schema {asyncio.run(run())}")

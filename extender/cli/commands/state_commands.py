@@ -1,0 +1,221 @@
+"""`state` and `project`: what was where, and the tables that tell it to SQL; straight from the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from extender.cli.commands.history_commands import Folder, Form, Url, ask
+from extender.cli.output.printing import Output, console, print_table, print_value
+from extender.queries.state.state_dto import (
+    Brief,
+    GangChange,
+    MemberChange,
+    NodeAt,
+    Place,
+    scope_of,
+)
+
+if TYPE_CHECKING:
+    from extender.composition import Store
+    from extender.queries.state.historical_state import Moment, StateAt, StateDiff
+
+BYTES = ("memory", "ephemeral-storage")
+BINARY = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
+
+
+def state(  # noqa: PLR0917 -- typer reads options from the signature
+    at: Annotated[
+        str, typer.Option("--at", help="RFC 3339 time with offset, or a position; else the end.")
+    ] = "",
+    node: Annotated[str, typer.Option(help="Only what was on this node.")] = "",
+    domain: Annotated[
+        str, typer.Option(help="Only what was on nodes with this topology label, KEY=VALUE.")
+    ] = "",
+    namespace: Annotated[str, typer.Option("-n", "--namespace", help="Only this one.")] = "",
+    diff: Annotated[
+        str | None, typer.Option(help="Another time or position: what changed between the two.")
+    ] = None,
+    database_url: Url = None,
+    data_dir: Folder = None,
+    output: Form = Output.table,
+) -> None:
+    """Tell who held and who had which node at a moment, which trees waited and why."""
+    scope = scope_of(node, domain, namespace)
+    if diff is not None:
+        change = ask(database_url, data_dir, lambda s: s.as_of.difference(at, diff, scope))
+        if output is Output.table:
+            _print_change(change)
+        else:
+            print_value(change, output)
+        return
+    found = ask(database_url, data_dir, lambda s: s.as_of.state(at, scope))
+    if output is Output.table:
+        _print_state(found)
+    else:
+        print_value(found, output)
+
+
+def project(
+    again: Annotated[
+        bool, typer.Option("--again", help="Empty the tables first, and make them anew.")
+    ] = False,
+    database_url: Url = None,
+    data_dir: Folder = None,
+) -> None:
+    """Bring the tables of intervals and the checkpoints for looking back up to the end of the log.
+
+    The service does it as it goes; by hand it is of use after an upgrade that says so, or when nobody leads.
+    """
+    from extender.control.monitors.read_model_projector import project_all
+    from extender.snapshots.snapshot_backfill import fill_ladder
+
+    async def question(opened: Store) -> tuple[int, int]:
+        end = (await opened.log.head()).position
+        if again:
+            await opened.projection.forget()
+        reached = await project_all(opened.projection, end)
+        every = opened.checkpoints.stretch(end)
+        made = await fill_ladder(opened.log, opened.checkpoints, until=end, every=every)
+        return reached, made
+
+    reached, made = ask(database_url, data_dir, question)
+    print(f"projected up to position {reached}; {made} checkpoints made")
+
+
+def _print_state(found: StateAt) -> None:
+    totals = found.totals
+    print(
+        f"{_moment(found.as_of)}: gangs {totals.gangs} (pending {totals.pending}), members reserved "
+        f"{totals.reserved}, bound {totals.bound}, nodes {totals.nodes}"
+    )
+    print(f"the log ends at position {found.log.position}, {found.log.time}")
+    print()
+    print_table(
+        ("gang", "kind", "priority", "state", "reserved", "bound", "why"),
+        (
+            (
+                gang.gang,
+                gang.kind,
+                str(gang.priority),
+                gang.state,
+                str(gang.reserved),
+                str(gang.bound),
+                gang.reasons[0] if gang.reasons else "",
+            )
+            for gang in found.gangs
+        ),
+        empty="No gangs there.",
+    )
+    if found.nodes:
+        print()
+        _print_nodes(found.nodes, whole=bool(found.scope.node))
+    for preemption in found.preemptions:
+        print()
+        print(
+            f"preemption for {preemption.preemptor} since {preemption.planned}: {preemption.evicted} victims gone, "
+            f"{len(preemption.victims)} to go"
+        )
+    _notes(found.not_known)
+
+
+def _print_nodes(nodes: Sequence[NodeAt], *, whole: bool) -> None:
+    if whole:
+        print_table(
+            ("node", "gang", "pod", "state", "requests"),
+            (
+                (node.node, pod.gang, pod.pod, pod.state, _amounts(pod.requests))
+                for node in nodes
+                for pod in node.pods
+            ),
+            empty="",
+        )
+        return
+    print_table(
+        ("node", "reserved", "bound", "what is reserved", "what is bound"),
+        (
+            (
+                node.node,
+                str(sum(p.state == "reserved" for p in node.pods)),
+                str(sum(p.state == "bound" for p in node.pods)),
+                _amounts(node.reserved),
+                _amounts(node.bound),
+            )
+            for node in nodes
+        ),
+        empty="",
+    )
+
+
+def _print_change(change: StateDiff) -> None:
+    print(f"from {_moment(change.begin)}")
+    print(f"to   {_moment(change.end)}")
+    print()
+    print_table(
+        ("gang", "change", "before", "after", "why"),
+        (_changed(line) for line in change.gangs),
+        empty="No gang changed.",
+    )
+    if change.members:
+        print()
+        print_table(
+            ("pod", "gang", "before", "after"),
+            (_moved(line) for line in change.members),
+            empty="",
+        )
+    _notes(change.not_known)
+
+
+def _changed(line: GangChange) -> tuple[str, ...]:
+    why = line.after.reasons[0] if line.after is not None and line.after.reasons else ""
+    return line.gang, line.change, _brief(line.before), _brief(line.after), why
+
+
+def _moved(line: MemberChange) -> tuple[str, ...]:
+    return line.pod, line.gang, _place(line.before), _place(line.after)
+
+
+def _brief(brief: Brief | None) -> str:
+    if brief is None:
+        return "-"
+    return f"{brief.state}, {brief.reserved} reserved, {brief.bound} bound"
+
+
+def _place(place: Place | None) -> str:
+    return "-" if place is None else f"{place.state} on {place.node}"
+
+
+def _moment(moment: Moment) -> str:
+    asked = f" (asked for {moment.asked})" if moment.asked else ""
+    return f"position {moment.position}, {moment.time}{asked}"
+
+
+def _notes(lines: Iterable[str]) -> None:
+    print()
+    for line in lines:
+        console().print(line)
+
+
+def _amounts(requests: dict[str, int]) -> str:
+    """Write amounts for people; the number of pods is told elsewhere.
+
+    >>> _amounts({"cpu": 1500, "memory": 3 << 30, "nvidia.com/gpu": 2, "pods": 1})
+    'cpu 1.5, memory 3Gi, nvidia.com/gpu 2'
+    """
+    return ", ".join(
+        f"{name} {_amount(name, amount)}"
+        for name, amount in sorted(requests.items())
+        if name != "pods"
+    )
+
+
+def _amount(name: str, amount: int) -> str:
+    if name == "cpu":
+        return f"{amount / 1000:g}"
+    if name in BYTES:
+        for size, unit in BINARY:
+            if amount >= size:
+                return f"{amount / size:.4g}{unit}"
+    return str(amount)

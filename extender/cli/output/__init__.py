@@ -1,0 +1,1 @@
+"""Printing for people and programs, and reading streams of events."""

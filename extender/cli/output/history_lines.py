@@ -1,0 +1,46 @@
+"""Printing the history of a gang: one line per fact, and below decisions what they rested on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from extender.queries.log.decision_details import Decision
+from extender.queries.log.gang_history import HistoryLine
+
+NAMED_MAX = 3  # alternatives and members named; JSON has all
+
+
+def print_line(line: HistoryLine, gang: str) -> None:
+    """Print when, what, why and who; and the decision, where it was asked for."""
+    when = line.time[:19].replace("T", " ")
+    about = f" ({line.gang})" if line.gang and line.gang != gang else ""
+    why = f"; why: {line.why}" if line.why else ""
+    led = f", position {line.cause_position}" if line.cause_position else ""
+    print(f"{line.position}  {when}  {line.type}{about}: {line.summary}{why}{led}; by {line.who}")
+    if isinstance(line.decision, Decision):
+        for text in _decided(line.decision):
+            print(f"      {text}")
+
+
+def _decided(decision: Decision) -> Iterator[str]:
+    asked = decision.input
+    if asked.stored:
+        yield (
+            f"input {asked.digest[:12]}: {asked.waiting} waiting and {asked.bound} bound members of "
+            f"{asked.groups} groups, {asked.nodes} nodes, {asked.vetoes} vetoes, {asked.rules} rules "
+            f"between pods, {asked.evictable} units ({asked.evictable_pods} pods) that could be evicted"
+        )
+    else:
+        yield f"input {asked.digest[:12]}: not stored any more"
+    proof = "proved" if decision.exhausted else "not proved"
+    yield f"planner {decision.planner}: {decision.search_nodes} search nodes, {proof}"
+    if decision.unplaced:
+        names = ", ".join(decision.unplaced[:NAMED_MAX])
+        more = " and more" if len(decision.unplaced) > NAMED_MAX else ""
+        yield f"without room: {names}{more}"
+    yield from (f"reason: {reason}" for reason in decision.reasons)
+    for conflict in decision.conflict:
+        yield f"cannot hold together: {conflict.object}: {conflict.text}"
+    yield from (f"preemption: {text}" for text in decision.considered)
+    for other in decision.alternatives[:NAMED_MAX]:
+        yield f"not {', '.join(other.units)}: {other.why}"

@@ -1,0 +1,151 @@
+"""Ask kube-apiserver what it keeps of full objects, and kube-scheduler for its feature gates.
+
+Owns the two questions (DESIGN 9.9); what the answers mean is `core/log/control_plane_features`. The first is a server-side dry run: it
+creates nothing, but needs the right to create, in a namespace that holds nothing else. The second reads a page of
+metrics, which is somebody else's server with a certificate of its own.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Callable
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+
+from extender.cluster.api_server.api_discovery import VERSIONS, served_resources
+from extender.cluster.connection.api_client import Answered, ApiServer, Request
+from extender.core.log.control_plane_features import (
+    NAME,
+    NOT_CONFIGURED,
+    PriorityOf,
+    Sample,
+    SchedulerGates,
+    Trial,
+    samples,
+)
+from extender.core.model.dropped_fields import BUILTIN
+from extender.core.model.errors import ClusterUnavailable
+
+KINDS: Final = ("compositepodgroups", "podgroups", "workloads")
+METRICS_TIMEOUT_S: Final = 5.0
+METRICS_BYTES_MAX: Final = 32 * 1024 * 1024
+TOKEN_OF_POD: Final = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 -- a path
+_ENABLED: Final = re.compile(
+    r'^kubernetes_feature_enabled\{[^}]*\bname="(\w+)"[^}]*\} ([01])$', re.MULTILINE
+)
+
+
+class FullObjects:
+    """Dry runs on one API server."""
+
+    def __init__(self, server: ApiServer, priority: Callable[[], PriorityOf | None]) -> None:
+        """Prepare.
+
+        Args:
+            server: Where.
+            priority: Gives a class that groups may have.
+        """
+        self._server = server
+        self._priority = priority
+
+    async def trials(self) -> tuple[Trial, ...]:
+        """Try a full object of every built-in kind and version that is served, and a member.
+
+        Raises:
+            ClusterUnavailable: No answer; nothing is known.
+        """
+        served = [
+            (api_version, name)
+            for version in VERSIONS[BUILTIN]
+            for api_version in (f"{BUILTIN}/{version}",)
+            for name in await served_resources(self._server, api_version)
+            if name in KINDS
+        ]
+        return tuple([await self._try(one) for one in samples(served, self._priority())])
+
+    async def _try(self, sample: Sample) -> Trial:
+        root = "/api/v1" if sample.api_version == "v1" else f"/apis/{sample.api_version}"
+        request = Request(
+            method="POST",
+            path=f"{root}/namespaces/{NAME}/{sample.plural}",
+            query={"dryRun": "All"},
+            body=msgspec.json.encode(sample.body),
+        )
+        try:
+            kept: dict[str, Any] = msgspec.json.decode(await self._server.call(request), type=dict)
+        except Answered as refusal:
+            return Trial(sample, None, str(refusal))
+        except msgspec.DecodeError as problem:
+            raise ClusterUnavailable(f"dry run of {sample.label}: {problem}") from problem
+        return Trial(sample, kept)
+
+
+class SchedulerMetrics:
+    """The metrics of one kube-scheduler."""
+
+    def __init__(self, url: str = "", *, ca_file: str = "", token_file: str = "") -> None:
+        """Prepare; files are read at every question, because they are renewed.
+
+        Args:
+            url: Of the page of metrics; empty: nobody is asked.
+            ca_file: Who may sign the server's certificate; empty: it is not looked at, because kube-scheduler makes
+                one up at its start. Settings allow that on this machine only.
+            token_file: Who we are; the ServiceAccount of this pod where empty.
+        """
+        self._url = url
+        self._ca_file = ca_file
+        self._token_file = token_file
+
+    async def gates(self) -> SchedulerGates:
+        """Read the feature gates; every trouble is an answer."""
+        if not self._url:
+            return SchedulerGates(None, NOT_CONFIGURED)
+        try:
+            text = await self._page()
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as problem:
+            return SchedulerGates(None, f"{self._url}: {_words(problem)}")
+        found = {name: value == "1" for name, value in _ENABLED.findall(text)}
+        if not found:
+            return SchedulerGates(None, f"{self._url}: no kubernetes_feature_enabled there")
+        return SchedulerGates(found)
+
+    async def _page(self) -> str:
+        limits = aiohttp.ClientTimeout(total=METRICS_TIMEOUT_S)
+        async with (
+            aiohttp.ClientSession(timeout=limits) as session,
+            session.get(
+                self._url, headers=self._headers(), ssl=self._tls(), allow_redirects=False
+            ) as reply,
+        ):
+            if reply.status != HTTPStatus.OK:
+                msg = f"answered {reply.status} {reply.reason}"
+                raise ValueError(msg)
+            body = await reply.content.read(METRICS_BYTES_MAX)
+            while not reply.content.at_eof() and len(body) < METRICS_BYTES_MAX:
+                body += await reply.content.read(METRICS_BYTES_MAX - len(body))
+            return body.decode()
+
+    def _headers(self) -> dict[str, str]:
+        file = Path(self._token_file or TOKEN_OF_POD)
+        if not self._token_file and not file.exists():
+            return {}
+        return {"Authorization": f"Bearer {file.read_text(encoding='utf-8').strip()}"}
+
+    def _tls(self) -> ssl.SSLContext:
+        tls = ssl.create_default_context(cafile=self._ca_file or None)
+        if not self._ca_file:
+            tls.check_hostname = False
+            tls.verify_mode = ssl.CERT_NONE
+        return tls
+
+
+def _words(problem: Exception) -> str:
+    """Say what is wrong in words that are the same every time: aiohttp's name addresses of objects."""
+    if isinstance(problem, aiohttp.ClientConnectorError):
+        return str(problem.os_error)
+    return str(problem) or type(problem).__name__

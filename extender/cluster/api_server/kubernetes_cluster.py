@@ -1,0 +1,361 @@
+"""The `Cluster` port on a real API server: caches in, few and careful writes out.
+
+Owns the life of the informers (which there are follows from discovery, asked again every minute
+and whenever a resource disappears) and the answer to "may I decide from this view". It decides
+nothing and repeats no effect by itself beyond the retries of one call.
+
+The surprise: a silent watch looks like a quiet cluster. So the API server is asked every few
+seconds whether it is there, and a view is doubted long before its watches time out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Self
+
+from extender.cluster.api_server.api_discovery import discover, serves_ours
+from extender.cluster.api_server.feature_gate_reader import FullObjects, SchedulerMetrics
+from extender.cluster.api_server.informers import Informer, Resource, Vanished
+from extender.cluster.connection.api_client import Answered, ApiServer, Request, load_configuration
+from extender.cluster.read.object_store import World
+from extender.cluster.write.event_recorder import Notices
+from extender.cluster.write.finalizer_writer import write_finalizers
+from extender.cluster.write.group_status import Statuses
+from extender.cluster.write.log_head_configmap import Anchors
+from extender.cluster.write.pod_evictions import Evictions
+from extender.cluster.write.pod_writer import Bindings
+from extender.core.decisions.reconcile.finalizer_rules import Protection
+from extender.core.log.control_plane_features import PriorityOf, SchedulerGates, Trial
+from extender.core.log.events import EvictionHow
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.errors import BindRefused, ClusterUnavailable
+from extender.core.model.ids import GroupKey, NodeName
+from extender.core.model.pod_groups import kind_of
+from extender.core.model.pods import PodEnd
+from extender.ports.protocols import Binding, Clock, Condition, Mark, Notice, PodRef
+from extender.runtime.wakeup import Wakeup
+
+logger = logging.getLogger(__name__)
+
+ASK_EVERY_S = 5.0
+SILENT_MS = 15_000  # the age after which nothing is decided from the caches any more
+DISCOVER_EVERY_S = 60.0
+DISCOVER_MISSING_S = 5.0  # while our own kinds are not served: somebody is about to install them
+PAUSE_S = 1.0
+GROUP_PRIORITY_MAX = 1_000_000_000  # HighestUserDefinablePriority
+
+
+class KubernetesCluster:
+    """A cluster behind an API server."""
+
+    def __init__(
+        self,
+        server: ApiServer,
+        *,
+        clock: Clock,
+        chance: random.Random | None = None,
+        instance: str = "",
+        scheduler: SchedulerMetrics | None = None,
+    ) -> None:
+        """Prepare; nothing is asked before `start`.
+
+        Args:
+            server: The connection; opened by `start`, closed by `stop`.
+            clock: For ages and timestamps.
+            chance: Source of jitter, for tests.
+            instance: Name of this replica in Events; the host name when empty.
+            scheduler: The metrics of kube-scheduler, where they can be read.
+        """
+        self._server = server
+        self._clock = clock
+        self._chance = chance or random.Random()  # noqa: S311 -- jitter, not a secret
+        self._world = World(guards=True)
+        self._bindings = Bindings(server)
+        self._evictions = Evictions(server, clock)
+        self._anchors = Anchors(server)
+        self._statuses = Statuses(server, clock)
+        self._notices = Notices(server, clock, instance=instance or socket.gethostname())
+        self._full = FullObjects(server, self._a_priority)
+        self._scheduler = scheduler or SchedulerMetrics()
+        self.discoveries = 0
+        self._informers: dict[Resource, Informer] = {}
+        self._tasks: dict[Resource, asyncio.Task[None]] = {}
+        self._background: list[asyncio.Task[None]] = []
+        self._turned = Wakeup()  # moves with the view
+        self._rediscover = asyncio.Event()
+        self._discovered = False
+        self._answered_ms = 0
+        self._trouble = "not asked yet"
+        self._broken: asyncio.Future[None] | None = None
+
+    @classmethod
+    async def connect(
+        cls,
+        kubeconfig: str | None,
+        *,
+        clock: Clock,
+        fence: Callable[[], bool] | None = None,
+        scheduler: SchedulerMetrics | None = None,
+    ) -> Self:
+        """Find the API server and prepare; `start` follows.
+
+        Args:
+            kubeconfig: See `load_configuration`.
+            clock: For ages and timestamps.
+            fence: Says whether this process may still have effects; asked before each try.
+            scheduler: The metrics of kube-scheduler, where they can be read.
+
+        Raises:
+            BadInput: There is no usable configuration.
+        """
+        configuration = await load_configuration(kubeconfig)
+        server = ApiServer(
+            configuration,
+            fence=fence or (lambda: True),
+            renew=lambda: load_configuration(kubeconfig),
+        )
+        return cls(server, clock=clock, scheduler=scheduler)
+
+    # --- life
+
+    async def start(self) -> None:
+        """Open the connection and begin to follow the cluster; returns before anything is synced."""
+        await self._server.__aenter__()
+        self._broken = asyncio.get_running_loop().create_future()
+        self._answered_ms = self._clock.monotonic_ms()
+        for name, work in (("discovery", self._supervise()), ("ping", self._ask_for_ever())):
+            self._background.append(self._spawn(work, name))
+
+    async def stop(self) -> None:
+        """End everything; nothing of it runs when this returns."""
+        tasks = [*self._background, *self._tasks.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._background.clear()
+        self._tasks.clear()
+        await self._server.__aexit__()
+        if self._broken is not None and not self._broken.done():
+            self._broken.cancel()
+
+    async def broken(self) -> None:
+        """Wait until something of this runs no more though it should, and raise why: a defect."""
+        if self._broken is not None:
+            await asyncio.shield(self._broken)
+
+    async def synced(self) -> None:
+        """Wait until the view may be decided from."""
+        while self.doubt():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._turned.wait(self._turned.revision), PAUSE_S)
+
+    # --- reading
+
+    def view(self) -> ClusterView:
+        """Give the newest snapshot."""
+        return self._world.view
+
+    def doubt(self) -> str:
+        """Say why `view` must not be decided from, or the empty string."""
+        if self._broken is not None and self._broken.done():
+            return "a task that follows the cluster has ended by a defect; see the log"
+        if not self._discovered:
+            return f"API groups are not discovered yet: {self._trouble}"
+        now_ms = self._clock.monotonic_ms()
+        silent_ms = now_ms - self._answered_ms
+        if silent_ms > SILENT_MS:
+            return f"the API server has not answered for {silent_ms // 1000} s: {self._trouble}"
+        for informer in self._informers.values():
+            if why := informer.doubt(now_ms):
+                return why
+        return ""
+
+    def priority_classes(self) -> tuple[bytes, ...]:
+        """Give the PriorityClasses as JSON objects."""
+        return self._world.priorities.documents()
+
+    async def changed(self, revision: int) -> int:
+        """Wait until the view's revision differs from `revision`; give the new one."""
+        while self._world.view.revision == revision:
+            await self._turned.wait(self._turned.revision)
+        return self._world.view.revision
+
+    @property
+    def control_plane(self) -> Self:
+        """Give what tells of kube-apiserver and kube-scheduler themselves."""
+        return self
+
+    async def trials(self) -> tuple[Trial, ...]:
+        """Create full objects on trial; see the port."""
+        return await self._full.trials()
+
+    async def scheduler_gates(self) -> SchedulerGates:
+        """Read the feature gates of kube-scheduler; see the port."""
+        return await self._scheduler.gates()
+
+    def _a_priority(self) -> PriorityOf | None:
+        """Give a class that groups may have; those of Kubernetes itself are too high for them."""
+        known = self._world.priorities
+        found = ((name, known.resolve(None, name, "")) for name in sorted(known.names()))
+        return next(
+            (
+                PriorityOf(name, one.preemption_policy)
+                for name, one in found
+                if one.value <= GROUP_PRIORITY_MAX
+            ),
+            None,
+        )
+
+    # --- writing
+
+    async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
+        """Write `status.nominatedNodeName`; see the port."""
+        await self._bindings.nominate(pod, node)
+
+    async def lift_gate(self, pod: PodRef) -> None:
+        """Remove our scheduling gate; see the port."""
+        await self._bindings.lift_gate(pod)
+
+    async def doom(self, pod: PodRef, message: str) -> None:
+        """Mark a pod as about to be disrupted; see the port."""
+        await self._evictions.doom(pod, message)
+
+    async def evict(self, pod: PodRef, how: EvictionHow) -> None:
+        """Delete or evict a pod; see the port."""
+        await self._evictions.evict(pod, how)
+
+    async def ending(self, pod: PodRef) -> PodEnd | None:
+        """Ask what became of a pod; see the port."""
+        return await self._evictions.ending(pod)
+
+    async def bind(self, binding: Binding) -> None:
+        """Post a Binding; see the port."""
+        await self._bindings.bind(binding)
+
+    async def published(self) -> Mark | None:
+        """Read the published end of the log; see the port."""
+        return await self._anchors.published()
+
+    async def publish(self, mark: Mark) -> None:
+        """Publish the end of the log; see the port."""
+        await self._anchors.publish(mark)
+
+    async def set_conditions(
+        self, group: GroupKey, uid: str, conditions: Sequence[Condition]
+    ) -> None:
+        """Merge conditions into the status of a group; see the port."""
+        found = self._world.view.groups.get(group)
+        if found is None or found.uid != uid:
+            raise BindRefused(f"conditions of {group}: it is gone or was made again")
+        await self._statuses.set_conditions(found, conditions)
+
+    async def set_finalizers(self, wanted: Protection) -> None:
+        """Write the finalizers of one of our groups; see the port."""
+        await write_finalizers(self._server, wanted)
+
+    async def notice(self, notice: Notice) -> None:
+        """Record a Kubernetes Event, if there are not too many; see the port."""
+        related = self._api_version_of(*notice.related[:3]) if notice.related else ""
+        version = self._api_version_of(notice.kind, notice.namespace, notice.name)
+        await self._notices.say(notice, version, related)
+
+    def _api_version_of(self, kind: str, namespace: str, name: str) -> str:
+        if kind == "Pod":
+            return "v1"
+        key = GroupKey(namespace, name, kind_of(kind))
+        found = self._world.view.groups.get(key)
+        return found.api_version if found is not None else ""
+
+    # --- details
+
+    def _spawn(self, work: object, name: str) -> asyncio.Task[None]:
+        assert asyncio.iscoroutine(work)
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(
+            work, name=f"cluster {name}"
+        )
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or task.exception() is None:
+            return
+        problem = task.exception()
+        assert problem is not None
+        logger.error(
+            "a task of the cluster failed", exc_info=problem, extra={"task": task.get_name()}
+        )
+        if self._broken is not None and not self._broken.done():
+            self._broken.set_exception(problem)
+            self._broken.exception()  # it is logged; nobody has to fetch it
+
+    def _applied(self) -> None:
+        """Wake whoever waits for a change."""
+        self._turned.wake()
+
+    async def _supervise(self) -> None:
+        """Keep one informer per resource that is served."""
+        while True:
+            self._rediscover.clear()
+            try:
+                wanted = await discover(self._server)
+            except ClusterUnavailable as problem:
+                if not self._discovered:
+                    self._trouble = str(problem)
+                logger.info("discovery failed", extra={"why": str(problem)})
+                await asyncio.sleep(PAUSE_S * (0.5 + self._chance.random()))
+                continue
+            await self._adjust(wanted)
+            self._discovered = True
+            self._statuses.forget({group.uid for group in self._world.view.groups.values()})
+            pause_s = DISCOVER_EVERY_S if serves_ours(wanted) else DISCOVER_MISSING_S
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._rediscover.wait(), pause_s)
+
+    async def _adjust(self, wanted: tuple[Resource, ...]) -> None:
+        """Stop what is not served any more, then start what is new."""
+        self.discoveries += set(wanted) != set(self._informers)
+        for resource in [one for one in self._informers if one not in wanted]:
+            task = self._tasks.pop(resource)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            self._informers.pop(resource).purge()
+            logger.info("resource is not served any more", extra={"resource": resource.label})
+        for resource in wanted:
+            if resource not in self._informers:
+                self._informers[resource] = Informer(
+                    self._server,
+                    resource,
+                    self._world,
+                    clock=self._clock,
+                    applied=self._applied,
+                    chance=self._chance,
+                )
+            if resource not in self._tasks or self._tasks[resource].done():  # gone for a moment
+                informer = self._informers[resource]
+                self._tasks[resource] = self._spawn(self._follow(informer), resource.label)
+
+    async def _follow(self, informer: Informer) -> None:
+        try:
+            await informer.run()
+        except Vanished:
+            informer.synced = False
+            informer.trouble = "not served any more"
+            await asyncio.sleep(PAUSE_S)  # discovery lags a little behind
+            asyncio.get_running_loop().call_soon(self._rediscover.set)
+
+    async def _ask_for_ever(self) -> None:
+        """Ask every few seconds whether the API server is ready; any answer but 5xx is one."""
+        request = Request(method="GET", path="/readyz", timeout_s=ASK_EVERY_S, tries_max=1)
+        while True:
+            try:
+                with suppress(Answered):
+                    await self._server.call(request)
+                self._answered_ms = self._clock.monotonic_ms()
+            except ClusterUnavailable as problem:
+                self._trouble = str(problem)
+            await asyncio.sleep(ASK_EVERY_S)

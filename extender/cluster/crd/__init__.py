@@ -1,0 +1,1 @@
+"""The CustomResourceDefinitions of `gang-extender.dev`, rendered from types."""

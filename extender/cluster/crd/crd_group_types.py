@@ -1,0 +1,241 @@
+"""The kinds of `gang-extender.dev/v1alpha1`, written once: fields, bounds, and rules in CEL.
+
+Owns what a user may store; `crds.py` renders it as CustomResourceDefinitions. The field names are
+those of the built-in `scheduling.k8s.io` kinds, so that a manifest moves between the groups by its
+`apiVersion` alone. These types are never decoded from: the service reads groups of every source
+with `parse.py`, which is forgiving; here is what an API server refuses.
+
+Numbers E01 to E14 are those of SPEC A.7. What CEL cannot say (E08: does the class exist; E15: is
+the parent being deleted; what two objects must share) is judged at runtime (`core/model/pod_groups.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+LABEL_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+LABEL_KEY_PATTERN = (
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    "[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+)
+SEGMENT_PATTERN = r"^[^/%]+$"
+PRIORITY_MAX = 1_000_000_000  # above it are the classes of the system
+
+
+class Rule(Struct, frozen=True):
+    """A rule in CEL and what the user reads when it does not hold."""
+
+    rule: str
+    message: str
+
+
+def _exactly_one(first: str, second: str) -> Rule:
+    return Rule(
+        f"has(self.{first}) != has(self.{second})", f"choose exactly one of {first}, {second}"
+    )
+
+
+def frozen(field: str, *, why: str = "recreate the object") -> Rule:
+    """Let a field neither change nor come nor go.
+
+    Written with `has`: the size of an optional is unknown to the cost estimate of an API server.
+    """
+    same = f"has(self.{field}) == has(oldSelf.{field})"
+    rule = f"{same} && (!has(self.{field}) || self.{field} == oldSelf.{field})"
+    return Rule(rule, f"{field} is immutable; {why}")
+
+
+Label = Annotated[str, Meta(min_length=1, max_length=63, pattern=LABEL_PATTERN)]
+Subdomain = Annotated[str, Meta(min_length=1, max_length=253, pattern=SUBDOMAIN_PATTERN)]
+Segment = Annotated[str, Meta(min_length=1, max_length=253, pattern=SEGMENT_PATTERN)]
+Count = Annotated[int, Meta(ge=1, le=2**31 - 1, extra_json_schema={"format": "int32"})]
+Priority = Annotated[int, Meta(ge=-(2**31), le=PRIORITY_MAX, extra_json_schema={"format": "int32"})]
+PreemptionPolicy = Annotated[
+    str,
+    Meta(
+        max_length=20,
+        description="Whether the tree may preempt others; unset is PreemptLowerPriority.",
+        extra_json_schema={"enum": ["Never", "PreemptLowerPriority"]},
+    ),
+]
+
+
+class Empty(Struct):
+    """Chosen by being there; it has no settings."""
+
+
+class GangPolicy(Struct, rename="camel"):
+    """All or nothing: no pod is bound before `minCount` of them can be."""
+
+    min_count: Annotated[Count, Meta(description="Least pods to run together; may be changed.")]
+
+
+class CompositeGangPolicy(Struct, rename="camel"):
+    """All or nothing: nothing is bound before `minGroupCount` children can have their minimum."""
+
+    min_group_count: Annotated[Count, Meta(description="Least child groups to run together.")]
+
+
+class LeafPolicy(Struct, rename="camel"):
+    """Exactly one of basic (pods on their own) and gang."""
+
+    RULES: ClassVar = (
+        _exactly_one("basic", "gang"),
+        Rule(
+            "has(self.gang) == has(oldSelf.gang)",
+            "basic and gang cannot be switched; recreate the object",
+        ),
+    )
+    basic: Empty | UnsetType = UNSET
+    gang: GangPolicy | UnsetType = UNSET
+
+
+class CompositePolicy(Struct, rename="camel"):
+    """Exactly one of basic (children on their own) and gang."""
+
+    RULES: ClassVar = (_exactly_one("basic", "gang"),)
+    basic: Empty | UnsetType = UNSET
+    gang: CompositeGangPolicy | UnsetType = UNSET
+
+
+class TopologyConstraint(Struct):
+    """Keep the whole group within one value of a node label."""
+
+    key: Annotated[str, Meta(min_length=1, max_length=317, pattern=LABEL_KEY_PATTERN)]
+
+
+class Constraints(Struct):
+    """Where a group may run as a whole."""
+
+    topology: (
+        Annotated[
+            list[TopologyConstraint],
+            Meta(max_length=1, extra_json_schema={"x-kubernetes-list-type": "atomic"}),
+        ]
+        | UnsetType
+    ) = UNSET
+
+
+class Disruption(Struct):
+    """Exactly one of single (unset means this) and all: what is preempted goes alone or together."""
+
+    RULES: ClassVar = (_exactly_one("single", "all"),)
+    single: Empty | UnsetType = UNSET
+    all: Empty | UnsetType = UNSET
+
+
+class ResourceClaim(Struct, rename="camel"):
+    """A claim that all pods of the group share."""
+
+    RULES: ClassVar = (_exactly_one("resourceClaimName", "resourceClaimTemplateName"),)
+    name: Label
+    resource_claim_name: Subdomain | UnsetType = UNSET
+    resource_claim_template_name: Subdomain | UnsetType = UNSET
+
+
+class WorkloadReference(Struct, rename="camel"):
+    """The template a group was made from; the Workload need not exist."""
+
+    workload_name: Subdomain
+    template_name: Label
+
+
+class Condition(Struct, rename="camel"):
+    """As every Kubernetes condition."""
+
+    type: Annotated[str, Meta(max_length=316)]
+    status: Annotated[
+        str, Meta(max_length=7, extra_json_schema={"enum": ["True", "False", "Unknown"]})
+    ]
+    last_transition_time: Annotated[
+        str, Meta(max_length=64, extra_json_schema={"format": "date-time"})
+    ]
+    reason: Annotated[str, Meta(min_length=1, max_length=1024)]
+    message: Annotated[str, Meta(max_length=32768)]
+    observed_generation: (
+        Annotated[int, Meta(ge=0, extra_json_schema={"format": "int64"})] | UnsetType
+    ) = UNSET
+
+
+def keyed_by(key: str) -> dict[str, object]:
+    """Let a list have one item per value of a field."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
+
+
+ClaimList = Annotated[list[ResourceClaim], Meta(max_length=4, extra_json_schema=keyed_by("name"))]
+ConditionList = Annotated[list[Condition], Meta(max_length=32, extra_json_schema=keyed_by("type"))]
+
+ALL_NEEDS_A_GANG = Rule(
+    "!(has(self.disruptionMode) && has(self.disruptionMode.all) && has(self.schedulingPolicy.basic))",
+    "disruptionMode all needs schedulingPolicy gang, but it is basic",
+)
+
+
+class Policies(Struct, rename="camel", kw_only=True):
+    """What leaves and composites, groups and templates have in common."""
+
+    scheduling_constraints: Constraints | UnsetType = UNSET
+    disruption_mode: Disruption | UnsetType = UNSET
+    priority_class_name: Subdomain | UnsetType = UNSET
+    priority: (
+        Annotated[Priority, Meta(description="Normally unset: the value of the class.")] | UnsetType
+    ) = UNSET
+    preemption_policy: PreemptionPolicy | UnsetType = UNSET
+
+
+FROZEN_POLICIES = tuple(
+    frozen(field)
+    for field in (
+        "schedulingConstraints",
+        "disruptionMode",
+        "priorityClassName",
+        "priority",
+        "preemptionPolicy",
+    )
+)
+PARENT = Annotated[
+    Subdomain, Meta(description="CompositePodGroup in this namespace; unset: this is a root.")
+]
+
+
+class PodGroupSpec(Policies, rename="camel", kw_only=True):
+    """A leaf group of pods; all but `minCount` is frozen."""
+
+    RULES: ClassVar = (
+        ALL_NEEDS_A_GANG,
+        Rule(
+            "!has(self.parentCompositePodGroupName) || has(self.workloadRef)",
+            "workloadRef is required with parentCompositePodGroupName",
+        ),
+        frozen("parentCompositePodGroupName"),
+        frozen("workloadRef"),
+        frozen("resourceClaims"),
+        *FROZEN_POLICIES,
+    )
+    parent_composite_pod_group_name: PARENT | UnsetType = UNSET
+    workload_ref: WorkloadReference | UnsetType = UNSET
+    scheduling_policy: LeafPolicy
+    resource_claims: ClaimList | UnsetType = UNSET
+
+
+class CompositePodGroupSpec(Policies, rename="camel", kw_only=True):
+    """A group of groups; everything is frozen."""
+
+    RULES: ClassVar = (
+        frozen("parentCompositePodGroupName"),
+        frozen("workloadRef"),
+        frozen("schedulingPolicy"),
+        *FROZEN_POLICIES,
+    )
+    parent_composite_pod_group_name: PARENT | UnsetType = UNSET
+    workload_ref: WorkloadReference
+    scheduling_policy: CompositePolicy
+
+
+class GroupStatus(Struct):
+    """What was decided about the group, written by the extender."""
+
+    conditions: ConditionList | UnsetType = UNSET

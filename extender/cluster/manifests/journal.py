@@ -1,0 +1,223 @@
+"""What was done to a cluster of files: one append-only file of JSON lines, `cluster.jsonl`.
+
+Owns the shapes of the lines, reading them and writing them durably; what they add up
+to is in `deeds`. Manifests stay read-only; a binding exists only here.
+
+Each line is an object with `type` and `at_us` (microseconds since the epoch):
+
+    {"type":"nominated","at_us":1,"namespace":"default","name":"p-0","uid":"...","node":"n1"}
+    {"type":"gate-lifted","at_us":2,"namespace":"default","name":"p-0","uid":"..."}
+    {"type":"bound","at_us":3,"namespace":"default","name":"p-0","uid":"...","node":"n1","plan":"..."}
+    {"type":"conditions","at_us":4,"kind":"PodGroup","source":"crd","namespace":"default","name":"p",
+     "uid":"...","conditions":[{"type":"...","status":"True","reason":"...","message":"..."}]}
+    {"type":"notice","at_us":5,"kind":"Pod","namespace":"default","name":"p-0","uid":"...",
+     "reason":"...","message":"...","warning":false,"action":"Scheduling"}
+    {"type":"doomed","at_us":6,"namespace":"default","name":"p-0","uid":"...","message":"..."}
+    {"type":"evicted","at_us":7,"namespace":"default","name":"p-0","uid":"..."}
+    {"type":"gone","at_us":8,"kind":"Pod","source":"","namespace":"default","name":"p-0","uid":"..."}
+
+`evicted`: the pod is gone at once, there is no kubelet to wait for, though its manifest may still be
+there. `gone`: the object left the manifests; an object that comes back under its name is a new one, with a
+new UID unless the manifest gives one. Readers may follow the file while it grows: only lines that
+end in a newline count, and types they do not know are to be skipped.
+
+The surprise: a line torn by a crash is closed with a newline at the next start and then skipped; it
+was acknowledged to nobody. Several processes may append; the first of two contrary bindings counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from extender.core.model.errors import BadInput, ClusterUnavailable
+from extender.ports.protocols import Condition
+
+logger = logging.getLogger(__name__)
+
+FILE: Final = "cluster.jsonl"
+READ_BYTES: Final = 1 << 20  # read at once; more for a line that does not fit
+LINE_MAX_BYTES: Final = 32 << 20  # as of a watch: an object is at most 1.5 MiB in etcd
+
+
+class _Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    at_us: int
+    namespace: str
+    name: str
+    uid: str
+
+
+class Nominated(_Line, frozen=True, kw_only=True, tag="nominated"):
+    """A pod got a nominated node."""
+
+    node: str
+
+
+class GateLifted(_Line, frozen=True, kw_only=True, tag="gate-lifted"):
+    """Our scheduling gate was taken off a pod."""
+
+
+class Bound(_Line, frozen=True, kw_only=True, tag="bound"):
+    """A pod was bound."""
+
+    node: str
+    plan: str = ""
+
+
+class Doomed(_Line, frozen=True, kw_only=True, tag="doomed"):
+    """A pod was marked as about to be disrupted."""
+
+    message: str
+
+
+class Evicted(_Line, frozen=True, kw_only=True, tag="evicted"):
+    """A pod was deleted or evicted."""
+
+
+class Conditions(_Line, frozen=True, kw_only=True, tag="conditions"):
+    """Conditions of a group changed; only those that did."""
+
+    kind: str
+    source: str = ""
+    conditions: tuple[Condition, ...]
+
+
+class Noticed(_Line, frozen=True, kw_only=True, tag="notice"):
+    """A Kubernetes Event would have been written."""
+
+    kind: str
+    reason: str
+    message: str
+    warning: bool = False
+    action: str = "Scheduling"
+    related: tuple[str, str, str, str] | None = None  # kind, namespace, name, UID
+
+
+class Gone(_Line, frozen=True, kw_only=True, tag="gone"):
+    """An object left the manifests."""
+
+    kind: str
+    source: str = ""
+
+
+_Waiting = tuple[bytes, asyncio.Future[None]]
+Record = Nominated | GateLifted | Bound | Doomed | Evicted | Conditions | Noticed | Gone
+
+
+class Records:
+    """The file, open for reading and appending."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = -1
+        self._read_up_to = 0
+        self._line = 0
+        self._decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+        self._queue: asyncio.Queue[_Waiting | None] = asyncio.Queue()
+        self._writer: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Open the file, closing a torn last line.
+
+        Raises:
+            OSError: The directory cannot be written.
+        """
+        await asyncio.to_thread(self._open)
+        self._writer = asyncio.create_task(self._write_for_ever(), name="cluster-records")
+
+    async def close(self) -> None:
+        """Write what is waiting, then stop."""
+        if self._writer is not None:
+            self._queue.put_nowait(None)
+            await self._writer
+            self._writer = None
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def unread(self) -> Iterator[Record]:
+        """Give the whole lines that were not given before, of all writers.
+
+        Raises:
+            BadInput: A line is longer than `LINE_MAX_BYTES`, so that nothing behind it can be read.
+        """
+        size = READ_BYTES
+        while True:
+            body = os.pread(self._file, size, self._read_up_to)
+            whole = body.rfind(b"\n") + 1
+            if not whole and len(body) < size:
+                return  # the end of the file; of a line that is being written the rest comes later
+            if not whole:
+                if size >= LINE_MAX_BYTES:
+                    limit = f"{LINE_MAX_BYTES >> 20} MiB"
+                    raise BadInput(f"{self._path}: line {self._line + 1} is longer than {limit}")
+                size = min(2 * size, LINE_MAX_BYTES)
+                continue
+            size = READ_BYTES
+            self._read_up_to += whole
+            for line in body[: whole - 1].split(b"\n"):
+                self._line += 1
+                try:
+                    yield self._decoder.decode(line)
+                except msgspec.DecodeError as fault:
+                    where = {"path": str(self._path), "line": self._line, "fault": str(fault)}
+                    if line:
+                        logger.warning("A line of the cluster file is skipped", extra=where)
+
+    async def append(self, record: Record) -> None:
+        """Write a line; it is durable on return.
+
+        Raises:
+            ClusterUnavailable: It could not be written; it may be there all the same.
+        """
+        if self._writer is None or self._writer.done():
+            msg = f"{self._path} is not open"
+            raise ClusterUnavailable(msg)
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait((msgspec.json.encode(record) + b"\n", written))
+        await written
+
+    def _open(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        size = os.fstat(self._file).st_size
+        if size and os.pread(self._file, 1, size - 1) != b"\n":
+            self._flush(b"\n")
+        directory = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def _flush(self, body: bytes) -> None:
+        while body:
+            body = body[os.write(self._file, body) :]
+        os.fsync(self._file)
+
+    async def _write_for_ever(self) -> None:
+        """Write what has gathered while the last write went on, with one fsync; end at a None."""
+        going = True
+        while going:
+            items = [await self._queue.get()]
+            while not self._queue.empty():
+                items.append(self._queue.get_nowait())
+            batch = [item for item in items if item is not None]
+            going = len(batch) == len(items)
+            fault: ClusterUnavailable | None = None
+            try:
+                await asyncio.to_thread(self._flush, b"".join(line for line, _ in batch))
+            except OSError as raised:
+                fault = ClusterUnavailable(f"{self._path}: {raised}")
+            for _, written in batch:
+                if written.cancelled():
+                    continue
+                if fault is None:
+                    written.set_result(None)
+                else:
+                    written.set_exception(fault)

@@ -1,0 +1,142 @@
+"""What the lines of `cluster.jsonl` add up to, and objects of manifests as they are after it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from extender.cluster import types as api
+from extender.cluster.manifests.journal import (
+    Bound,
+    Conditions,
+    Doomed,
+    Evicted,
+    GateLifted,
+    Gone,
+    Nominated,
+    Noticed,
+    Record,
+)
+from extender.cluster.read.pod_conversion import PLAN_ANNOTATION
+from extender.core.decisions.admit.plan_request import GATE
+from extender.ports.protocols import Condition
+
+
+class Deeds:
+    """What all lines so far add up to, by UID."""
+
+    def __init__(self) -> None:
+        self.bound: dict[str, Bound] = {}
+        self.nominated: dict[str, str] = {}
+        self.lifted: set[str] = set()
+        self.doomed: dict[str, str] = {}  # what their DisruptionTarget says
+        self.evicted: set[str] = set()
+        self.conditions: dict[str, dict[str, Condition]] = {}
+        self.where: dict[
+            str, tuple[str, str, str, str]
+        ] = {}  # UID -> kind, source, namespace, name
+        self.gone: dict[
+            tuple[str, str, str, str], int
+        ] = {}  # how often an object of a name has left
+
+    def apply(self, record: Record) -> bool:
+        """Take a line in; say whether it changed how its object stands.
+
+        The first of several bindings counts, whatever the later ones say.
+        """
+        uid = record.uid
+        match record:
+            case Bound():
+                if uid in self.bound:
+                    return False
+                self.bound[uid] = record
+                self.nominated.pop(uid, None)
+            case Nominated():
+                if uid in self.bound:
+                    return False
+                self.nominated[uid] = record.node
+            case GateLifted():
+                self.lifted.add(uid)
+            case Doomed():
+                self.doomed[uid] = record.message
+            case Evicted():
+                self.evicted.add(uid)
+            case Conditions():
+                known = self.conditions.setdefault(uid, {})
+                known.update({one.type: one for one in record.conditions})
+                self.where[uid] = (record.kind, record.source, record.namespace, record.name)
+                return True
+            case Noticed():
+                return False
+            case Gone():
+                self._forget(record)
+                return False
+        self.where[uid] = ("Pod", "", record.namespace, record.name)
+        return True
+
+    def _forget(self, record: Gone) -> None:
+        ident = (record.kind, record.source, record.namespace, record.name)
+        self.gone[ident] = self.gone.get(ident, 0) + 1
+        self.lifted.discard(record.uid)
+        self.evicted.discard(record.uid)
+        for table in (self.bound, self.nominated, self.doomed, self.conditions, self.where):
+            table.pop(record.uid, None)
+
+
+def done_to(thing: api.Readable, deeds: Deeds) -> api.Readable:
+    """Add to an object of the manifests what was done to it."""
+    if isinstance(thing, api.Pod):
+        return _pod(thing, deeds)
+    if isinstance(thing, api.PodGroup | api.CompositePodGroup):
+        return _group(thing, deeds)
+    return thing
+
+
+def _group(group: api.Group, deeds: Deeds) -> api.Group:
+    conditions = deeds.conditions.get(group.metadata.uid)
+    if conditions is None:
+        return group
+    stored = {c.type: c for c in group.status.conditions}
+    stored |= {
+        c.type: api.StoredCondition(
+            type=c.type, status=c.status, reason=c.reason, message=c.message
+        )
+        for c in conditions.values()
+    }
+    status = msgspec.structs.replace(group.status, conditions=tuple(stored.values()))
+    return msgspec.structs.replace(group, status=status)
+
+
+def _pod(pod: api.Pod, deeds: Deeds) -> api.Pod:
+    uid = pod.metadata.uid
+    spec, status, metadata = pod.spec, pod.status, pod.metadata
+    if uid in deeds.lifted:
+        gates = tuple(gate for gate in spec.scheduling_gates if gate.name != GATE)
+        spec = msgspec.structs.replace(spec, scheduling_gates=gates)
+    bound = deeds.bound.get(uid)
+    if bound is not None and not spec.node_name:
+        spec = msgspec.structs.replace(spec, node_name=bound.node)
+        status = msgspec.structs.replace(
+            status, nominated_node_name="", phase=_running(status.phase)
+        )
+        if bound.plan:
+            annotations = {**metadata.annotations, PLAN_ANNOTATION: bound.plan}
+            metadata = msgspec.structs.replace(metadata, annotations=annotations)
+    elif uid in deeds.nominated and not spec.node_name:
+        status = msgspec.structs.replace(status, nominated_node_name=deeds.nominated[uid])
+    if uid in deeds.doomed:
+        condition = api.StoredCondition(
+            type="DisruptionTarget",
+            status="True",
+            reason="PreemptionByScheduler",
+            message=deeds.doomed[uid],
+        )
+        status = msgspec.structs.replace(status, conditions=(*status.conditions, condition))
+    if uid in deeds.evicted:
+        status = msgspec.structs.replace(status, phase="Failed")
+    if spec is pod.spec and status is pod.status:
+        return pod
+    return msgspec.structs.replace(pod, spec=spec, status=status, metadata=metadata)
+
+
+def _running(phase: str) -> str:
+    return "Running" if phase in {"", "Pending"} else phase

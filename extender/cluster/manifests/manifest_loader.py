@@ -1,0 +1,392 @@
+"""A cluster read from files: what `plan` plans on and what `serve --cluster` serves.
+
+Files hold what `kubectl get ... -o yaml` prints, or what a person writes. They come without
+admission, so this module fills in what an API server would: namespace, UID, creation time, the
+number behind a priority class, `allocatable` from `capacity`. What an API server would refuse is
+`BadInput`, naming file, document, object, field and value. It does not add gates, markers or a
+scheduler name: the MutatingAdmissionPolicy in `deploy/` does that on a real cluster, and manifests
+come as they are.
+
+The surprise: a node whose capacity does not name `pods` is given 110, the kubelet's default, and the
+warnings say so.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+from extender.cluster import types as api
+from extender.cluster.manifests.manifest_validation import check, questions
+from extender.cluster.manifests.yaml_reader import Document, files_of, read_file
+from extender.cluster.read.disruption_budget_conversion import counted
+from extender.cluster.read.object_decoding import (
+    BUILTIN_GROUP,
+    OUR_GROUP,
+    convert,
+    key_of,
+    named,
+    source_of,
+)
+from extender.cluster.read.object_store import World
+from extender.cluster.read.pod_conversion import ended
+from extender.cluster.read.priority_classes import Priorities
+from extender.core.model.errors import BadInput
+from extender.core.model.ids import GroupKey, PodUid
+
+NAMESPACE: Final = "default"
+KUBELET_PODS_MAX: Final = 110  # the kubelet's default of maxPods
+STEP: Final = timedelta(seconds=1)  # between objects that have no creation time of their own
+_BEGINNING: Final = datetime(2000, 1, 1, tzinfo=UTC)  # where no object has a creation time
+_UIDS: Final = uuid.uuid5(uuid.NAMESPACE_DNS, OUR_GROUP)
+_CLUSTER_WIDE: Final = (api.Node, api.PersistentVolume, api.PriorityClass)
+_GROUP_KINDS: Final = {"PodGroup", "CompositePodGroup", "Workload"}
+_READ: Final[dict[str, frozenset[str]]] = {  # API group -> kinds that are read
+    "": frozenset({"Node", "Pod", "PersistentVolume", "PersistentVolumeClaim"}),
+    BUILTIN_GROUP: frozenset({"PriorityClass", *_GROUP_KINDS}),
+    OUR_GROUP: frozenset(_GROUP_KINDS),
+    "policy": frozenset({"PodDisruptionBudget"}),
+}
+_OLDEST: Final = (
+    "Workload",
+    f"{BUILTIN_GROUP}/v1alpha1",
+)  # Kubernetes 1.35: another thing altogether
+_HARMLESS: Final = frozenset(  # allowed in -f, say nothing about where a pod fits
+    {("", "Namespace"), ("storage.k8s.io", "StorageClass")}
+)
+_FEED_ORDER: Final[tuple[type[api.Readable], ...]] = (  # so that nothing has to be derived twice
+    api.PriorityClass,
+    api.PersistentVolume,
+    api.PersistentVolumeClaim,
+    api.Node,
+    api.Workload,
+    api.PodDisruptionBudget,
+    api.PodGroup,
+    api.CompositePodGroup,
+    api.Pod,
+)
+
+Ident = tuple[str, str, str, str]  # kind, API group (of groups), namespace, name
+
+
+class Role(Enum):
+    """What a file is for."""
+
+    CLUSTER = "--cluster"  # what there is; unknown kinds are somebody else's
+    WANTED = "-f"  # what is to be planned; an unknown kind is a mistake
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One object and where it was found."""
+
+    thing: api.Readable
+    where: str
+    role: Role
+
+    @property
+    def ident(self) -> Ident:
+        """Give what makes two objects the same one."""
+        return ident_of(self.thing)
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What was read, ready to be planned on."""
+
+    world: World
+    groups: tuple[GroupKey, ...]  # from -f, in file order
+    pods: tuple[PodUid, ...]  # from -f, in file order; ended ones left out
+    order: Mapping[GroupKey | PodUid, int]  # file order of all groups and pods, to break ties
+    warnings: tuple[str, ...]
+
+
+def load(cluster: Sequence[str], wanted: Sequence[str] = ()) -> Manifest:
+    """Read files and build the cluster they describe.
+
+    Args:
+        cluster: Paths given with --cluster: files, directories, or `-` for standard input.
+        wanted: Paths given with -f; what they hold replaces the same object of `cluster`.
+
+    Raises:
+        BadInput: Anything that cannot be read or that an API server would refuse. Show the message.
+    """
+    entries = (*read(cluster, Role.CLUSTER), *read(wanted, Role.WANTED))
+    return build(complete(entries))
+
+
+def read(paths: Sequence[str], role: Role) -> tuple[Entry, ...]:
+    """Read the objects of files, as they stand.
+
+    Raises:
+        BadInput: As `load`.
+    """
+    return tuple(
+        entry
+        for name in files_of(paths)
+        for document in read_file(name)
+        for entry in objects_in(document, role)
+    )
+
+
+def objects_in(document: Document, role: Role) -> Iterator[Entry]:
+    """Give the objects of one document, those of lists one by one.
+
+    Raises:
+        BadInput: It is no object, or of an unknown kind in -f.
+    """
+    yield from _objects(document.value, document.where, role, {})
+
+
+def _objects(
+    value: object, where: str, role: Role, defaults: Mapping[str, object]
+) -> Iterator[Entry]:
+    if not isinstance(value, dict):
+        msg = f"{where}: not an object with apiVersion and kind"
+        raise BadInput(msg)
+    thing = {**defaults, **value}
+    kind, version = thing.get("kind"), thing.get("apiVersion")
+    if not isinstance(kind, str) or not isinstance(version, str):
+        field = "apiVersion" if isinstance(kind, str) else "kind"
+        msg = f"{where}: {named('object', value)}: {field} is missing or not text"
+        raise BadInput(msg)
+    if kind.endswith("List") and "items" in thing:
+        inside = (
+            {} if kind == "List" else {"kind": kind.removesuffix("List"), "apiVersion": version}
+        )
+        items = thing["items"] or []
+        if not isinstance(items, list):
+            msg = f"{where}: {kind}: items: not a list"
+            raise BadInput(msg)
+        for n, item in enumerate(items, start=1):
+            yield from _objects(item, f"{where}, item {n}", role, inside)
+        return
+    group = version.rpartition("/")[0]
+    if kind in _READ.get(group, ()) and (kind, version) != _OLDEST:
+        yield _entry(thing, api.KINDS[kind], where, role)
+    elif role is Role.WANTED and (group, kind) not in _HARMLESS:
+        msg = f"{where}: {named(kind, thing)}: kind {kind} of {version} is not planned; give its pods and groups"
+        raise BadInput(msg)
+
+
+def _entry(thing: object, kind: type[api.Readable], where: str, role: Role) -> Entry:
+    try:
+        found = convert(kind, thing)
+        space = "" if isinstance(found, _CLUSTER_WIDE) else found.metadata.namespace or NAMESPACE
+        found = _with_metadata(found, namespace=space)
+        check(found)
+    except BadInput as fault:
+        msg = f"{where}: {fault}"
+        raise BadInput(msg) from fault
+    if not found.metadata.name:
+        msg = f"{where}: {kind.__name__}: metadata.name: is missing"
+        raise BadInput(msg)
+    return Entry(thing=found, where=where, role=role)
+
+
+def ident_of(thing: api.Readable) -> Ident:
+    """Name an object; groups of the two API groups are different objects."""
+    source = ""
+    if isinstance(thing, api.PodGroup | api.CompositePodGroup):
+        source = source_of(thing)
+    return (type(thing).__name__, source, *thing.key)
+
+
+# --- filling in
+
+
+class Memory(msgspec.Struct, kw_only=True):
+    """What a file-based cluster remembers from one reading to the next."""
+
+    created: dict[Ident, datetime] = {}  # creation times that were given out
+    incarnation: dict[Ident, int] = {}  # how often an object of this name has gone
+
+
+class Complete(msgspec.Struct, frozen=True, kw_only=True):
+    """Objects as an API server would have stored them."""
+
+    entries: tuple[Entry, ...]  # every object once, in file order, --cluster before -f
+    warnings: tuple[str, ...]
+
+
+def complete(entries: Iterable[Entry], memory: Memory | None = None) -> Complete:
+    """Fill in what an API server, or a kubelet, would have.
+
+    Args:
+        entries: In file order, --cluster before -f; of the same object twice the last one counts.
+        memory: Filled with the creation times given out, and read on the next call.
+
+    Raises:
+        BadInput: A priority class that is named and not there.
+    """
+    memory = Memory() if memory is None else memory
+    last: dict[Ident, Entry] = {}
+    warnings = []
+    for entry in entries:
+        before = last.pop(entry.ident, None)
+        if before is not None and before.role is entry.role:
+            warnings.append(
+                f"{entry.thing.label}: found twice, in {before.where} and {entry.where}; the second one counts"
+            )
+        last[entry.ident] = entry if before is None else _inherited(entry, before)
+    filled = [_identified(entry, memory) for entry in last.values()]
+    filled = list(_dated(filled, memory))
+    roomy = _with_counts([_with_room(entry) for entry in filled])
+    limited = [f for f in filled if _lacks_pods(f.thing)]
+    if limited:
+        warnings.append(
+            f"{len(limited)} nodes say nothing of how many pods they take, such as {limited[0].thing.label}; "
+            f"{KUBELET_PODS_MAX} is assumed, the kubelet's default"
+        )
+    warnings += [text for entry in roomy for text in questions(entry.thing)]
+    _check_priorities(roomy)
+    return Complete(entries=tuple(roomy), warnings=tuple(warnings))
+
+
+def _inherited(entry: Entry, before: Entry) -> Entry:
+    """Let an object of -f be the one it replaces, as `kubectl apply` does."""
+    mine, theirs = entry.thing.metadata, before.thing.metadata
+    thing = _with_metadata(
+        entry.thing,
+        uid=mine.uid or theirs.uid,
+        creation_timestamp=mine.creation_timestamp or theirs.creation_timestamp,
+    )
+    return msgspec.structs.replace(entry, thing=thing)
+
+
+def _identified(entry: Entry, memory: Memory) -> Entry:
+    if entry.thing.metadata.uid:
+        return entry
+    kind, group, *rest = entry.ident
+    name = "/".join((kind, *rest) if group != "builtin" else (kind, group, *rest))
+    times = memory.incarnation.get(entry.ident, 0)
+    uid = str(uuid.uuid5(_UIDS, f"{name}#{times}" if times else name))
+    return msgspec.structs.replace(entry, thing=_with_metadata(entry.thing, uid=uid))
+
+
+def _dated(entries: Sequence[Entry], memory: Memory) -> Iterator[Entry]:
+    """Let objects without a creation time follow all others, a second apart, in file order."""
+    known = [e.thing.metadata.creation_timestamp for e in entries]
+    last = max([at for at in known if at] + list(memory.created.values()), default=_BEGINNING)
+    for entry in entries:
+        if entry.thing.metadata.creation_timestamp is not None:
+            yield entry
+            continue
+        at = memory.created.get(entry.ident)
+        if at is None:
+            last = at = last + STEP
+            memory.created[entry.ident] = at
+        thing = _with_metadata(entry.thing, creation_timestamp=at)
+        yield msgspec.structs.replace(entry, thing=thing)
+
+
+def _lacks_pods(thing: api.Readable) -> bool:
+    return isinstance(thing, api.Node) and "pods" not in (
+        thing.status.allocatable or thing.status.capacity
+    )
+
+
+def _with_room(entry: Entry) -> Entry:
+    node = entry.thing
+    if not isinstance(node, api.Node):
+        return entry
+    room = node.status.allocatable or node.status.capacity
+    if room is node.status.allocatable and "pods" in room:
+        return entry
+    status = msgspec.structs.replace(
+        node.status,
+        allocatable={"pods": node.status.capacity.get("pods", KUBELET_PODS_MAX), **room},
+    )
+    return msgspec.structs.replace(entry, thing=msgspec.structs.replace(node, status=status))
+
+
+def _with_counts(entries: Sequence[Entry]) -> list[Entry]:
+    """Let budgets without a status allow what a disruption controller would.
+
+    Raises:
+        BadInput: A bound or a selector that is none; names file, object and field.
+    """
+    pods = [entry.thing for entry in entries if isinstance(entry.thing, api.Pod)]
+
+    def filled(entry: Entry) -> Entry:
+        if not isinstance(entry.thing, api.PodDisruptionBudget):
+            return entry
+        try:
+            return msgspec.structs.replace(entry, thing=counted(entry.thing, pods))
+        except BadInput as fault:
+            msg = f"{entry.where}: {fault}"
+            raise BadInput(msg) from fault
+
+    return [filled(entry) for entry in entries]
+
+
+def _check_priorities(entries: Sequence[Entry]) -> None:
+    """Refuse a priority class that is named, is not there, and has no number beside it."""
+    classes = Priorities()
+    for entry in entries:
+        if isinstance(entry.thing, api.PriorityClass):
+            classes.put(entry.thing)
+    for entry in entries:
+        thing = entry.thing
+        if not isinstance(thing, api.Pod | api.PodGroup | api.CompositePodGroup):
+            continue
+        if isinstance(thing, api.Pod) and ended(thing):
+            continue
+        name = thing.spec.priority_class_name
+        if classes.resolve(thing.spec.priority, name, "").unknown:
+            msg = (
+                f"{entry.where}: {thing.label}: spec.priorityClassName: "
+                f'no PriorityClass "{name}" in the files'
+            )
+            raise BadInput(msg)
+
+
+def _with_metadata(thing: api.Readable, **changes: object) -> api.Readable:
+    metadata = msgspec.structs.replace(thing.metadata, **changes)
+    return msgspec.structs.replace(thing, metadata=metadata)
+
+
+# --- building
+
+
+def build(found: Complete) -> Manifest:
+    """Feed a world with complete objects.
+
+    Raises:
+        BadInput: An object says something impossible.
+    """
+    world = World()
+    for entry in in_feed_order(found.entries):
+        try:
+            world.upsert(entry.thing)
+        except BadInput as fault:
+            msg = f"{entry.where}: {fault}"
+            raise BadInput(msg) from fault
+    order: dict[GroupKey | PodUid, int] = {}
+    groups: list[GroupKey] = []
+    pods: list[PodUid] = []
+    for n, entry in enumerate(found.entries):
+        thing = entry.thing
+        if isinstance(thing, api.PodGroup | api.CompositePodGroup):
+            order[key_of(thing)] = n
+            if entry.role is Role.WANTED:
+                groups.append(key_of(thing))
+        elif isinstance(thing, api.Pod) and not ended(thing):
+            order[PodUid(thing.metadata.uid)] = n
+            if entry.role is Role.WANTED:
+                pods.append(PodUid(thing.metadata.uid))
+    return Manifest(
+        world=world,
+        groups=tuple(dict.fromkeys(groups)),
+        pods=tuple(pods),
+        order=order,
+        warnings=(*found.warnings, *world.warnings),
+    )
+
+
+def in_feed_order(entries: Sequence[Entry]) -> list[Entry]:
+    """Sort objects so that those that others look at come first."""
+    return sorted(entries, key=lambda entry: _FEED_ORDER.index(type(entry.thing)))

@@ -1,0 +1,204 @@
+"""What an API server would refuse to store, for groups and workloads that come from files.
+
+Owns the rules of SPEC A.7 that one object breaks by itself; rules between the groups of a tree are
+judged at run time by `extender.core.model.pod_groups`. An API server with our CRDs (or the built-in kinds)
+applies the same rules, so nothing that informers see needs this.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from extender.cluster import types as api
+from extender.core.model.errors import BadInput
+
+TEMPLATES_MAX: Final = 8
+TOPOLOGY_MAX: Final = 1
+CLAIMS_MAX: Final = 4
+LEVELS_MAX: Final = 4
+PRIORITY_MAX: Final = 1_000_000_000
+_POLICIES: Final = {"", "PreemptLowerPriority", "Never"}
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_SUBDOMAIN: Final = re.compile(
+    r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+)
+_LABEL_KEY: Final = re.compile(
+    r"((?=.{1,253}/)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
+
+Templated = api.GroupSpec | api.Template
+
+
+def check(thing: api.Readable) -> None:
+    """Refuse what an API server would.
+
+    Raises:
+        BadInput: The first rule that is broken; names object, field and value.
+
+    Source:
+        SPEC A.7, E01 to E08, E10 to E12 and E14.
+    """
+    if isinstance(thing, api.Workload):
+        problems = _workload(thing)
+    elif isinstance(thing, api.PodGroup | api.CompositePodGroup):
+        problems = _group(thing)
+    else:
+        return
+    for problem in problems:
+        msg = f"{thing.label}: {problem}"
+        raise BadInput(msg)
+
+
+def questions(thing: api.Readable) -> Iterator[str]:
+    """Say what an API server would refuse of a group, and a planner can answer for all the same.
+
+    Files come without admission: a name or a missing reference does not change where a tree goes.
+
+    Source:
+        SPEC A.7, E12 and E14.
+    """
+    if not isinstance(thing, api.PodGroup | api.CompositePodGroup):
+        return
+    spec, refused = thing.spec, "an API server would refuse it"
+    if not _SUBDOMAIN.fullmatch(thing.metadata.name):
+        yield f'{thing.label}: metadata.name: "{thing.metadata.name}" is not a valid name; {refused}'
+    for key in _keys(spec):
+        if not _LABEL_KEY.fullmatch(key):
+            field = "spec.schedulingConstraints.topology"
+            yield f'{thing.label}: {field}: "{key}" is not a valid label key; {refused}'
+    old = spec.pod_group_template_ref
+    if spec.parent_composite_pod_group_name and spec.workload_ref is None and old is None:
+        yield (
+            f"{thing.label}: spec.workloadRef: is required with parentCompositePodGroupName "
+            f'"{spec.parent_composite_pod_group_name}"; {refused}'
+        )
+
+
+def _group(thing: api.Group) -> Iterator[str]:
+    yield from _common("spec", thing.spec, composite=isinstance(thing, api.CompositePodGroup))
+
+
+def _keys(spec: Templated) -> Iterator[str]:
+    constraints = spec.scheduling_constraints
+    for entry in (*constraints.topology, *constraints.topology_constraints):
+        yield entry.key or entry.level or entry.topology_key
+
+
+def _common(path: str, spec: Templated, *, composite: bool) -> Iterator[str]:
+    """Check what templates and running groups have in common."""
+    constraints = spec.scheduling_constraints
+    topology = (*constraints.topology, *constraints.topology_constraints)
+    yield from _too_many(f"{path}.schedulingConstraints.topology", topology, TOPOLOGY_MAX)
+    yield from _too_many(f"{path}.resourceClaims", spec.resource_claims, CLAIMS_MAX)
+    if composite and spec.resource_claims:
+        yield f"{path}.resourceClaims: a composite cannot have claims"
+    if spec.priority is not None and spec.priority > PRIORITY_MAX:
+        yield f"{path}.priority: {spec.priority} is more than {PRIORITY_MAX}"
+    if spec.preemption_policy not in _POLICIES:
+        yield f'{path}.preemptionPolicy: "{spec.preemption_policy}" is none of PreemptLowerPriority, Never'
+
+
+def _too_many(path: str, found: Sequence[object], most: int) -> Iterator[str]:
+    if len(found) > most:
+        yield f"{path}: too many entries: {len(found)}, at most {most}"
+
+
+# --- workloads
+
+
+def _workload(thing: api.Workload) -> Iterator[str]:
+    leaves, composites = thing.spec.pod_group_templates, thing.spec.composite_pod_group_templates
+    if bool(leaves) == bool(composites):
+        both = "both" if leaves else "neither"
+        yield (
+            f"spec: set exactly one of podGroupTemplates, compositePodGroupTemplates; found {both}"
+        )
+    yield from _too_many("spec.podGroupTemplates", leaves, TEMPLATES_MAX)
+    yield from _too_many("spec.compositePodGroupTemplates", composites, TEMPLATES_MAX)
+    seen: dict[str, str] = {}
+    first: api.Template | None = None
+    for path, template, composite, level in _templates(thing):
+        yield from _template(path, template, seen, composite=composite)
+        for key in _keys(template):
+            if not _LABEL_KEY.fullmatch(key):
+                yield f'{path}.schedulingConstraints.topology: "{key}" is not a valid label key'
+        if level > LEVELS_MAX:
+            yield f"{path}: the template tree has {level} levels, at most {LEVELS_MAX} are allowed"
+        first = first or template
+        ours, theirs = _priority(template), _priority(first)
+        if ours != theirs:
+            yield (
+                f"{path}: all templates share one priority and class: "
+                f'"{first.name}" has {theirs}, "{template.name}" has {ours}'
+            )
+
+
+def _priority(template: api.Template) -> str:
+    number = "no priority" if template.priority is None else str(template.priority)
+    return f'{number} and class "{template.priority_class_name}"'
+
+
+def _templates(thing: api.Workload) -> Iterator[tuple[str, api.Template, bool, int]]:
+    """Walk all templates: path, template, whether it stands in a list of composites, level from 1."""
+
+    def walk(
+        path: str, holder: api.WorkloadSpec | api.Template, level: int
+    ) -> Iterator[tuple[str, api.Template, bool, int]]:
+        for field, templates in (
+            ("podGroupTemplates", holder.pod_group_templates),
+            ("compositePodGroupTemplates", holder.composite_pod_group_templates),
+        ):
+            for n, template in enumerate(templates):
+                here = f"{path}.{field}[{n}]"
+                yield here, template, field[0] == "c", level
+                yield from walk(here, template, level + 1)
+
+    yield from walk("spec", thing.spec, 1)
+
+
+def _template(
+    path: str, template: api.Template, seen: dict[str, str], *, composite: bool
+) -> Iterator[str]:
+    leaves, composites = template.pod_group_templates, template.composite_pod_group_templates
+    if not _LABEL.fullmatch(template.name):
+        yield f'{path}.name: "{template.name}" is not a valid name'
+    if template.name in seen:
+        yield f'{path}.name: template name "{template.name}" used twice: {seen[template.name]}, {path}'
+    seen[template.name] = path
+    yield from _too_many(f"{path}.podGroupTemplates", leaves, TEMPLATES_MAX)
+    yield from _too_many(f"{path}.compositePodGroupTemplates", composites, TEMPLATES_MAX)
+    if composite and not leaves and not composites:
+        yield f'{path}: composite template "{template.name}" has no child template'
+    if not composite and (leaves or composites):
+        yield f'{path}: template "{template.name}" of a PodGroup has child templates'
+    yield from _common(path, template, composite=composite)
+    yield from _policy(path, template, composite=composite)
+    if whole(template.disruption_mode):
+        for child in (*leaves, *composites):
+            if not whole(child.disruption_mode):
+                yield (
+                    f'{path}.disruptionMode: child "{child.name}" is single under "{template.name}", '
+                    "which is disrupted as a whole (all)"
+                )
+
+
+def _policy(path: str, template: api.Template, *, composite: bool) -> Iterator[str]:
+    policy = template.scheduling_policy
+    if policy is None or (policy.basic is None) == (policy.gang is None):
+        yield f"{path}.schedulingPolicy: choose exactly one of basic, gang"
+        return
+    if policy.gang is not None:
+        minimum = policy.gang.min_group_count if composite else policy.gang.min_count
+        if minimum is None:
+            field = "minGroupCount" if composite else "minCount"
+            yield f"{path}.schedulingPolicy.gang.{field}: is required, at least 1"
+    elif whole(template.disruption_mode) and not composite:
+        yield f"{path}.disruptionMode: all needs a gang, the policy is basic"
+
+
+def whole(mode: api.DisruptionMode | str | None) -> bool:
+    """Say whether a disruption mode means all at once; unset and the 1.36 word Pod mean single."""
+    return mode == "PodGroup" or (isinstance(mode, api.DisruptionMode) and mode.all is not None)

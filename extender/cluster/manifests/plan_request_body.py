@@ -1,0 +1,136 @@
+"""POST /v1/plan: the question of `gang-extender plan` as one JSON body, read and answered in the process it is run in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar, cast
+
+import msgspec
+from msgspec import UNSET
+
+from extender.cluster.manifests.manifest_loader import (
+    Entry,
+    Manifest,
+    Role,
+    build,
+    complete,
+    objects_in,
+)
+from extender.cluster.manifests.yaml_reader import Document, Value
+from extender.core.decisions.preempt.disruption_units import Moment
+from extender.core.model.cluster_view import (
+    ClusterView,
+    with_blueprints,
+    with_group,
+    with_node,
+    with_pdb,
+    with_pod,
+    without_pod,
+)
+from extender.core.model.errors import BadInput
+from extender.core.model.ids import PodUid
+from extender.core.model.pod_groups import Group
+from extender.core.model.pods import Pod
+from extender.queries.plan.live_snapshot import restored
+from extender.queries.plan.plan_query import PlanQuestion, PlanReply, Question, answer, questionable
+from extender.queries.plan.plan_service import NOW_BODY_MAX, Ours
+
+T = TypeVar("T", Group, Pod)
+ROOTS_MAX = 200  # of a question about our cluster, where thousands may wait
+
+
+def planned(body: bytes, ours: Ours | None = None) -> bytes:
+    """Answer a question.
+
+    Args:
+        body: JSON of a `PlanQuestion`.
+        ours: The cluster of the service, for a question that describes none.
+
+    Returns:
+        JSON of a `PlanReply`.
+
+    Raises:
+        BadInput: Names object, field and value.
+    """
+    try:
+        asked = msgspec.json.decode(body, type=PlanQuestion)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise BadInput(f"body: {error}") from error
+    given = () if asked.cluster is UNSET else asked.cluster
+    if ours is None and asked.cluster is UNSET:
+        raise BadInput(
+            f"body: has {len(body)} bytes and no cluster; {NOW_BODY_MAX} at most to plan on that of the service"
+        )
+    entries = (*_read(given, "cluster", Role.CLUSTER), *_read(asked.wanted, "wanted", Role.WANTED))
+    if ours is not None:
+        classes = tuple(msgspec.json.decode(one) for one in ours.priority_classes)
+        entries = (*_read(classes, "priority classes of the cluster", Role.CLUSTER), *entries)
+    try:
+        found = build(complete(entries))
+    except RecursionError as error:
+        raise BadInput("body: nested too deep") from error
+    question = Question(
+        groups=frozenset(found.groups),
+        pods=frozenset(found.pods),
+        all_pending=asked.all_pending or not asked.wanted,
+        budget=asked.budget,
+        preemption=asked.preemption,
+        order=found.order,
+    )
+    view = found.world.view
+    if ours is not None:
+        view, question = _added(found, question, ours)
+    odd = questionable(view, question)
+    told = answer(view, question)
+    reply = PlanReply(
+        verdict=told.verdict,
+        roots=told.roots,
+        warnings=tuple(dict.fromkeys((*found.warnings, *odd))),
+        as_of=ours.as_of if ours is not None else "",
+    )
+    return msgspec.json.encode(reply)
+
+
+def _added(found: Manifest, question: Question, ours: Ours) -> tuple[ClusterView, Question]:
+    """Add what is wanted to our cluster; what is there already under its name is replaced, and stays the same object."""
+    saved, wanted = ours.snapshot, found.world.view
+    view, state = restored(saved)
+    for node in wanted.nodes.values():
+        view = with_node(view, node)
+    for workload, templates in wanted.blueprints.items():
+        view = with_blueprints(view, workload, templates)
+    for budget in wanted.budgets.values():
+        view = with_pdb(view, budget)
+    for key, group in wanted.groups.items():
+        same = view.groups.get(key)
+        view = with_group(view, group if same is None else _as_known(group, same))
+    there = {pod.path: pod for pod in view.pods.values()} if wanted.pods else {}
+    uids: dict[PodUid, PodUid] = {}
+    for pod in wanted.pods.values():
+        old = there.get(pod.path)
+        if old is None:
+            view = with_pod(view, pod)
+        else:
+            uids[pod.uid] = old.uid
+            view = with_pod(without_pod(view, old.uid), _as_known(pod, old))
+    return view, msgspec.structs.replace(
+        question,
+        pods=frozenset(uids.get(uid, uid) for uid in question.pods),
+        state=state,
+        moment=Moment(releasing=saved.releasing, now_us=saved.now_us),
+        roots_max=ROOTS_MAX,
+    )
+
+
+def _as_known(thing: T, known: T) -> T:
+    return msgspec.structs.replace(thing, uid=known.uid, created_us=known.created_us)
+
+
+def _read(objects: Sequence[object], field: str, role: Role) -> tuple[Entry, ...]:
+    return tuple(
+        entry
+        for number, value in enumerate(objects)
+        for entry in objects_in(
+            Document(where=f"body: {field}[{number}]", value=cast("Value", value)), role
+        )
+    )

@@ -1,0 +1,263 @@
+"""Read YAML and JSON files the way kubectl does: many documents, plain data, nothing clever.
+
+YAML goes from libyaml's events straight to dicts and lists, which is faster than pyyaml's own
+constructors and lets duplicate keys, bombs and foreign tags be refused with a line number. A plain
+scalar means what it means to kubectl: dates and `12:30` stay text, `on` is a boolean.
+
+The surprise: JSON is read by msgspec, where the last of two equal keys wins silently.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, NoReturn
+
+import msgspec
+import yaml
+
+from extender.core.model.errors import BadInput
+
+DEPTH_MAX: Final = 100  # no object of Kubernetes is half as deep
+EXPANDED_MAX: Final = 100_000  # values that aliases of one file may stand for, all together
+SUFFIXES: Final = (".yaml", ".yml", ".json")
+STDIN: Final = "-"
+
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAGS: Final = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+_INT: Final = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]+|0[oO]?[0-7]+|0[bB][01]+|0|[1-9][0-9]{0,18})")
+_FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_WORDS: Final[dict[str, bool | None]] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **{f(w): True for w in ("true", "yes", "on") for f in (str.lower, str.title, str.upper)},
+    **{f(w): False for w in ("false", "no", "off") for f in (str.lower, str.title, str.upper)},
+}
+_MERGE: Final = "<<"
+
+Value = None | bool | int | float | str | list["Value"] | dict[str, "Value"]
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """One document of one file."""
+
+    where: str  # for messages: file and number of the document
+    value: Value
+
+
+def files_of(paths: Sequence[str]) -> tuple[str, ...]:
+    """List the files behind paths; a directory stands for its YAML and JSON files, by name.
+
+    Raises:
+        BadInput: A path does not exist, or a directory has no such file.
+    """
+    files: list[str] = []
+    for text in paths:
+        path = Path(text)
+        if text == STDIN or path.is_file() or path.is_fifo() or path.is_char_device():
+            files.append(text)
+        elif path.is_dir():
+            inside = sorted(p for p in path.iterdir() if p.suffix in SUFFIXES and p.is_file())
+            if not inside:
+                msg = f"{text}: no {', '.join(SUFFIXES)} file in this directory"
+                raise BadInput(msg)
+            files += map(str, inside)
+        else:
+            msg = f"{text}: no such file or directory"
+            raise BadInput(msg)
+    return tuple(files)
+
+
+def read_file(name: str) -> tuple[Document, ...]:
+    """Read one file, or standard input for `-`.
+
+    Raises:
+        BadInput: It cannot be read, or is neither YAML nor JSON.
+    """
+    try:
+        body = sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
+    except OSError as fault:
+        msg = f"{name}: {fault.strerror or fault}"
+        raise BadInput(msg) from fault
+    return read_bytes(body, "standard input" if name == STDIN else name)
+
+
+def read_bytes(body: bytes, name: str) -> tuple[Document, ...]:
+    """Read the documents of a file; empty ones are left out.
+
+    Raises:
+        BadInput: As `read_file`.
+    """
+    if body.lstrip()[:1] in {b"{", b"["}:
+        try:
+            return (Document(where=f"{name}, document 1", value=msgspec.json.decode(body)),)
+        except RecursionError as fault:
+            msg = f"{name}: nested too deep"
+            raise BadInput(msg) from fault
+        except msgspec.DecodeError as fault:
+            if name.endswith(".json"):
+                msg = f"{name}: {fault}"
+                raise BadInput(msg) from fault  # else it is YAML that begins like JSON
+    try:
+        text = body.decode("utf-8-sig")
+    except UnicodeDecodeError as fault:
+        msg = f"{name}: not UTF-8 at byte {fault.start}"
+        raise BadInput(msg) from fault
+    try:
+        return tuple(
+            Document(where=f"{name}, document {number}", value=value)
+            for number, value in enumerate(_Reader(text, name).documents(), start=1)
+            if value is not None
+        )
+    except yaml.YAMLError as fault:
+        msg = f"{name}: {_said(fault)}"
+        raise BadInput(msg) from fault
+
+
+def _said(fault: yaml.YAMLError) -> str:
+    mark = getattr(fault, "problem_mark", None)
+    problem = getattr(fault, "problem", None) or str(fault).replace("\n", " ")
+    return problem if mark is None else f"line {mark.line + 1}: {problem}"
+
+
+@lru_cache(maxsize=65_536)
+def plain(text: str) -> bool | int | float | str | None:
+    """Say what an unquoted scalar means.
+
+    >>> plain("8"), plain("0.5"), plain("1Gi"), plain("on"), plain("2026-01-01"), plain("0755")
+    (8, 0.5, '1Gi', True, '2026-01-01', 493)
+    """
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INT.fullmatch(text):
+        digits = text.lstrip("+-")
+        octal = len(digits) > 1 and digits[0] == "0" and digits[1].isdigit()
+        return int(text, 8 if octal else 0)
+    if _FLOAT.fullmatch(text):
+        number = float(text)
+        return number if math.isfinite(number) else text
+    return text
+
+
+class _Open(msgspec.Struct):
+    """A mapping or sequence that is being read."""
+
+    value: dict[str, Value] | list[Value]
+    anchor: str | None
+    size: int = 1  # values in it, aliases counted in full
+    key: str | None = None  # of a mapping: read, its value not yet
+    merged: list[Value] = []  # values of `<<`
+
+
+class _Reader:
+    """Builds the documents of one text."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self._events = yaml.parse(text, Loader=_LOADER)
+        self._name = name
+        self._anchors: dict[str, tuple[Value, int]] = {}
+        self._expanded = 0
+        self._stack: list[_Open] = []
+        self._root: Value = None
+
+    def documents(self) -> Iterator[Value]:
+        """Give the documents one after another.
+
+        Raises:
+            BadInput: A duplicate key, a bomb, a foreign tag.
+            YAMLError: Not YAML.
+        """
+        for event in self._events:
+            if isinstance(event, yaml.ScalarEvent):
+                self._scalar(event)
+            elif isinstance(event, yaml.MappingStartEvent):
+                self._open(event, {})
+            elif isinstance(event, yaml.SequenceStartEvent):
+                self._open(event, [])
+            elif isinstance(event, yaml.CollectionEndEvent):
+                self._close(event)
+            elif isinstance(event, yaml.AliasEvent):
+                self._alias(event)
+            elif isinstance(event, yaml.DocumentStartEvent):
+                self._anchors, self._root = {}, None
+            elif isinstance(event, yaml.DocumentEndEvent):
+                yield self._root
+
+    def _scalar(self, event: yaml.ScalarEvent) -> None:
+        top = self._stack[-1] if self._stack else None
+        if top is not None and top.key is None and isinstance(top.value, dict):
+            if event.value in top.value:
+                self._fail(event, f'key "{event.value}" is there twice')
+            top.key = event.value
+            return
+        self._tag(event)
+        value: Value = plain(event.value) if event.implicit[0] else event.value
+        if event.anchor is not None:
+            self._anchors[event.anchor] = (value, 1)
+        self._give(value, 1)
+
+    def _open(
+        self, event: yaml.CollectionStartEvent, value: dict[str, Value] | list[Value]
+    ) -> None:
+        self._tag(event)
+        if self._wants_key():
+            self._fail(event, "a key has to be text")
+        if len(self._stack) >= DEPTH_MAX:
+            self._fail(event, f"nested deeper than {DEPTH_MAX} levels")
+        self._stack.append(_Open(value, event.anchor))
+
+    def _close(self, event: yaml.Event) -> None:
+        done = self._stack.pop()
+        value = done.value
+        if isinstance(value, dict):
+            for other in done.merged:
+                if not isinstance(other, dict):
+                    self._fail(event, "<< merges mappings only")
+                value |= {key: item for key, item in other.items() if key not in value}
+        if done.anchor is not None:
+            self._anchors[done.anchor] = (value, done.size)
+        self._give(value, done.size)
+
+    def _alias(self, event: yaml.AliasEvent) -> None:
+        if event.anchor not in self._anchors:
+            self._fail(event, f'alias "{event.anchor}" is not defined before')
+        if self._wants_key():
+            self._fail(event, "a key has to be text")
+        value, size = self._anchors[event.anchor]
+        self._expanded += size
+        if self._expanded > EXPANDED_MAX:
+            self._fail(event, f"aliases stand for more than {EXPANDED_MAX} values")
+        self._give(value, size)
+
+    def _give(self, value: Value, size: int) -> None:
+        """Put a finished value where it belongs."""
+        if not self._stack:
+            self._root = value
+            return
+        top = self._stack[-1]
+        top.size += size
+        if isinstance(top.value, list):
+            top.value.append(value)
+            return
+        assert top.key is not None
+        if top.key == _MERGE:
+            top.merged += value if isinstance(value, list) else [value]
+        else:
+            top.value[top.key] = value
+        top.key = None
+
+    def _wants_key(self) -> bool:
+        top = self._stack[-1] if self._stack else None
+        return top is not None and top.key is None and isinstance(top.value, dict)
+
+    def _tag(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent) -> None:
+        if event.tag is not None and event.tag not in _TAGS:
+            self._fail(event, f"tag {event.tag} is not allowed")
+
+    def _fail(self, event: yaml.Event, text: str) -> NoReturn:
+        line = event.start_mark.line + 1 if event.start_mark is not None else "?"
+        msg = f"{self._name}: line {line}: {text}"
+        raise BadInput(msg)

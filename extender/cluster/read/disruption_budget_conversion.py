@@ -1,0 +1,93 @@
+"""PodDisruptionBudgets: from the object of the API to the core, and the count that files lack.
+
+A cluster's disruption controller writes how many disruptions a budget allows into its status. A budget
+that a person wrote has no status; then it is counted here, from the pods of the files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from extender.cluster import types as api
+from extender.cluster.read.interpod_terms import label_requirements
+from extender.cluster.read.object_decoding import bad
+from extender.cluster.read.pod_conversion import ended
+from extender.core.model.disruption_budgets import PodDisruptionBudget
+from extender.core.model.pods import AboutPods
+
+_PERCENT: Final = re.compile(r"([0-9]{1,3})%")
+
+
+def budget_of(found: api.PodDisruptionBudget) -> PodDisruptionBudget:
+    """Convert a budget; one that nobody has counted yet allows nothing.
+
+    Raises:
+        BadInput: An expression of its selector that is none; names the field.
+
+    Source:
+        policy/v1: a missing selector matches no pod, an empty one every pod of the namespace.
+    """
+    namespace, name = found.key
+    selector = found.spec.selector
+    for n, one in enumerate(selector.match_expressions if selector is not None else ()):
+        wants_values = one.operator in {"In", "NotIn"}
+        if one.operator in {"Gt", "Lt"} or wants_values != bool(one.values):
+            field = f"spec.selector.matchExpressions[{n}]"
+            raise bad(
+                found, field, f"{one.key} {one.operator} {list(one.values)}: is no expression"
+            )
+    about = None
+    if selector is not None:
+        about = AboutPods((namespace,), label_requirements(selector))
+    return PodDisruptionBudget(
+        namespace=namespace,
+        name=name,
+        about=about,
+        allowed=max(found.status.disruptions_allowed or 0, 0),
+    )
+
+
+def counted(found: api.PodDisruptionBudget, pods: Iterable[api.Pod]) -> api.PodDisruptionBudget:
+    """Fill in how many disruptions are allowed, where the status does not say.
+
+    Args:
+        found: As written.
+        pods: All pods of the files; one with a node that has not ended counts as healthy.
+
+    Raises:
+        BadInput: A bound that is no number and no percentage; names the field.
+
+    Source:
+        The disruption controller, with the pods there are as the number that is expected.
+    """
+    if found.status.disruptions_allowed is not None:
+        return found
+    budget = budget_of(found)
+    mine = [
+        p for p in pods if not ended(p) and budget.protects(p.metadata.namespace, p.metadata.labels)
+    ]
+    healthy = sum(1 for p in mine if p.spec.node_name and p.metadata.deletion_timestamp is None)
+    if found.spec.max_unavailable is not None:
+        wanted = len(mine) - _scaled(found, "maxUnavailable", found.spec.max_unavailable, len(mine))
+    elif found.spec.min_available is not None:
+        wanted = _scaled(found, "minAvailable", found.spec.min_available, len(mine))
+    else:
+        wanted = 0
+    status = msgspec.structs.replace(
+        found.status, disruptions_allowed=max(healthy - max(wanted, 0), 0)
+    )
+    return msgspec.structs.replace(found, status=status)
+
+
+def _scaled(found: api.PodDisruptionBudget, field: str, bound: int | str, of: int) -> int:
+    """Read a number or a percentage, rounded up."""
+    if isinstance(bound, int):
+        return bound
+    match = _PERCENT.fullmatch(bound)
+    if match is None:
+        raise bad(found, f"spec.{field}", f'"{bound}" is no number and no percentage')
+    return -(-int(match[1]) * of // 100)

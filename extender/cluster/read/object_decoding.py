@@ -1,0 +1,431 @@
+"""From bytes, or what a YAML reader gives, to the Structs of `extender.cluster.types`, and on to the core.
+
+Owns decoding, the words of its errors, and the conversion of nodes and groups; pods are converted in
+`shapes`. Nothing here remembers anything.
+
+The surprise: decoding is tried the fast way first; only when that fails are nulls dropped and is the
+fault looked for, so that a list of 5,000 nodes costs milliseconds and an error still names its field.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from extender.cluster import types as api
+from extender.cluster.read.dropped_group_fields import lost_of
+from extender.cluster.read.priority_classes import Priorities
+from extender.core.model.cluster_view import Guard
+from extender.core.model.errors import BadInput, BadQuantity
+from extender.core.model.ids import GroupKey, GroupKind, NodeName, RootUid
+from extender.core.model.nodes import Node, Taint
+from extender.core.model.pod_groups import Blueprint, Group, Mode, Source, composite_key, leaf_key
+from extender.core.model.pods import NodeSelector, Operator, Requirement, SelectorTerm
+from extender.core.model.quantities import amounts
+
+BUILTIN_GROUP: Final = "scheduling.k8s.io"
+OUR_GROUP: Final = "gang-extender.dev"
+PARENT_ANNOTATIONS: Final = (  # in the order in which they count (SPEC X3, DESIGN 7)
+    "gang-extender.dev/parent",
+    "scheduling.k8s.io/parent-compositepodgroup",
+    "scheduling.k8s.io/parent-composite-podgroup",
+)
+VALUE_SHOWN_MAX: Final = 120  # characters of a wrong value in a message
+
+T = TypeVar("T", bound=api.KubernetesObject)
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
+
+
+# --- decoding
+
+
+class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class _RawList(msgspec.Struct, frozen=True, rename="camel"):
+    api_version: str = ""
+    metadata: _ListMeta = _ListMeta()
+    items: tuple[msgspec.Raw, ...] | None = ()
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of a list call."""
+
+    items: tuple[api.Readable, ...]
+    bad: tuple[BadInput, ...]  # objects that could not be read; they are not in `items`
+    resource_version: str
+    continue_: str
+
+
+class WatchLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a watch; `object` is decoded by `decode` once `type` says what it is."""
+
+    type: str  # ADDED | MODIFIED | DELETED | BOOKMARK | ERROR
+    object: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+_watch = msgspec.json.Decoder(WatchLine)
+_raw_list = msgspec.json.Decoder(_RawList)
+_decoders: Final[dict[type, msgspec.json.Decoder[Any]]] = {
+    kind: msgspec.json.Decoder(kind) for kind in api.KINDS.values()
+}
+
+
+def decode(kind: type[T], body: bytes | msgspec.Raw) -> T:
+    """Decode one object from JSON.
+
+    Raises:
+        BadInput: Not JSON, or a field of the wrong type; names object, field and value.
+    """
+    try:
+        decoded: T = _decoders[kind].decode(body)
+    except msgspec.ValidationError:
+        return convert(kind, msgspec.json.decode(body))
+    except (msgspec.DecodeError, RecursionError) as fault:
+        msg = f"{kind.__name__}: not JSON: {fault}"
+        raise BadInput(msg) from fault
+    return decoded
+
+
+def convert(kind: type[T], thing: object) -> T:
+    """Make a Struct of an object that was read from YAML or JSON into dicts and lists.
+
+    Raises:
+        BadInput: A field of the wrong type; names object, field and value.
+    """
+    try:
+        return msgspec.convert(thing, kind)
+    except msgspec.ValidationError:
+        plain = without_nulls(thing)
+    try:
+        return msgspec.convert(plain, kind)
+    except msgspec.ValidationError as fault:
+        raise BadInput(_explained(kind.__name__, plain, str(fault))) from fault
+
+
+def decode_page(kind: type[api.Readable], body: bytes) -> Page:
+    """Decode the answer of a list call; one bad object does not spoil the others.
+
+    Raises:
+        BadInput: The answer is not a list of the API at all.
+    """
+    try:
+        raw = _raw_list.decode(body)
+    except (msgspec.DecodeError, RecursionError) as fault:
+        msg = f"list of {kind.__name__}: {fault}"
+        raise BadInput(msg) from fault
+    items: list[api.Readable] = []
+    bad: list[BadInput] = []
+    for item in raw.items or ():
+        try:
+            found = decode(kind, item)
+        except BadInput as fault:
+            bad.append(fault)
+            continue
+        if not found.api_version:  # built-in lists leave it to the list
+            found = msgspec.structs.replace(found, api_version=raw.api_version)
+        items.append(found)
+    return Page(
+        items=tuple(items),
+        bad=tuple(bad),
+        resource_version=raw.metadata.resource_version,
+        continue_=raw.metadata.continue_,
+    )
+
+
+def decode_watch(line: bytes) -> WatchLine:
+    """Decode the envelope of a watch line.
+
+    Raises:
+        BadInput: It is not one (a torn connection can end inside a line).
+    """
+    try:
+        return _watch.decode(line)
+    except msgspec.DecodeError as fault:
+        msg = f"watch line: {fault}"
+        raise BadInput(msg) from fault
+
+
+def without_nulls(thing: object) -> object:
+    """Copy a tree of dicts and lists, leaving out fields that are null."""
+    if isinstance(thing, dict):
+        return {key: without_nulls(value) for key, value in thing.items() if value is not None}
+    if isinstance(thing, list):
+        return [without_nulls(value) for value in thing]
+    return thing
+
+
+def named(kind: str, thing: object) -> str:
+    """Name an object that may not be well formed: `Kind/namespace/name`, as far as it says."""
+    metadata = thing.get("metadata") if isinstance(thing, Mapping) else None
+    if not isinstance(metadata, Mapping):
+        return kind
+    parts = (kind, metadata.get("namespace"), metadata.get("name"))
+    return "/".join(str(part) for part in parts if part)
+
+
+def shown(value: object) -> str:
+    """Quote a value for a message, cut to a bearable length."""
+    text = msgspec.json.encode(value, enc_hook=str).decode()
+    return text if len(text) <= VALUE_SHOWN_MAX else text[: VALUE_SHOWN_MAX - 3] + "..."
+
+
+def _explained(kind: str, thing: object, fault: str) -> str:
+    """Put object, field and value in front of msgspec's words."""
+    what, _, where = fault.partition(" - at `")
+    path = where.rstrip("`").split("`")[-1].removeprefix("$").removesuffix("[...]")
+    here: Any = thing
+    for match in _STEP.finditer(path):
+        name, index = match.groups()
+        if name is not None and isinstance(here, dict) and name in here:
+            here = here[name]
+        elif index is not None and isinstance(here, list) and int(index) < len(here):
+            here = here[int(index)]
+        else:
+            return f"{named(kind, thing)}: {path.lstrip('.')}: {what}"
+    field = path.lstrip(".") or "the object"
+    return f"{named(kind, thing)}: {field}: {what}, found {shown(here)}"
+
+
+# --- small conversions
+
+
+def bad(thing: api.KubernetesObject, field: str, text: str) -> BadInput:
+    """Make an error that names object and field."""
+    return BadInput(f"{thing.label}: {field}: {text}")
+
+
+def micros(at: datetime | None) -> int:
+    """Give an instant in microseconds since the epoch; 0 for none."""
+    return 0 if at is None else (at - _EPOCH) // _MICROSECOND
+
+
+def node_selector(found: api.RequiredNodes) -> NodeSelector:
+    """Convert the terms of a required node affinity.
+
+    Raises:
+        BadInput: An operator with a wrong number of values; names the field below the terms.
+    """
+    return NodeSelector(
+        terms=tuple(
+            SelectorTerm(
+                labels=tuple(
+                    _requirement(n, "matchExpressions", r) for r in term.match_expressions
+                ),
+                fields=tuple(_requirement(n, "matchFields", r) for r in term.match_fields),
+            )
+            for n, term in enumerate(found.node_selector_terms)
+        )
+    )
+
+
+def _requirement(term: int, where: str, found: api.SelectorRequirement) -> Requirement:
+    wrong = _wrong_values(found.operator, found.values)
+    if where == "matchFields" and (
+        found.key != "metadata.name" or found.operator not in {"In", "NotIn"}
+    ):
+        wrong = "only metadata.name with In or NotIn exists"
+    if wrong:
+        msg = (
+            f"nodeSelectorTerms[{term}].{where}: {found.key} {found.operator} "
+            f"{shown(found.values)}: {wrong}"
+        )
+        raise BadInput(msg)
+    return Requirement(key=found.key, operator=found.operator, values=tuple(found.values))
+
+
+def _wrong_values(operator: Operator, values: tuple[str, ...]) -> str:
+    match operator:
+        case "In" | "NotIn":
+            return "" if values else "needs at least one value"
+        case "Exists" | "DoesNotExist":
+            return "takes no value" if values else ""
+        case "Gt" | "Lt":
+            whole = len(values) == 1 and re.fullmatch(r"[+-]?[0-9]{1,19}", values[0])
+            return "" if whole else "needs exactly one whole number"
+
+
+# --- nodes
+
+
+def node_of(found: api.Node) -> Node:
+    """Convert a node.
+
+    Raises:
+        BadInput: A quantity that is none.
+    """
+    try:
+        allocatable = amounts(found.status.allocatable)
+    except BadQuantity as fault:
+        raise bad(found, "status.allocatable", str(fault)) from fault
+    return Node(
+        name=NodeName(found.metadata.name),
+        uid=found.metadata.uid,
+        labels=found.metadata.labels,
+        taints=tuple(Taint(key=t.key, value=t.value, effect=t.effect) for t in found.spec.taints),
+        unschedulable=found.spec.unschedulable,
+        allocatable=allocatable,
+        deleting=found.metadata.deletion_timestamp is not None,
+    )
+
+
+# --- groups
+
+
+def source_of(found: api.Group) -> Source:
+    """Say which of the two API groups an object comes from."""
+    return "builtin" if found.api_version.startswith(BUILTIN_GROUP + "/") else "crd"
+
+
+def key_of(found: api.Group) -> GroupKey:
+    """Name a group."""
+    namespace, name = found.key
+    if isinstance(found, api.PodGroup):
+        return leaf_key(namespace, name)
+    return composite_key(namespace, name)
+
+
+def group_of(found: api.Group, priorities: Priorities) -> Group:
+    """Convert a PodGroup or CompositePodGroup of any version.
+
+    Args:
+        found: As stored.
+        priorities: The classes that are known, for a group whose API server fills in no number.
+
+    Raises:
+        BadInput: A union with no or several members, a missing minimum, an unknown word.
+    """
+    spec = found.spec
+    ref, old = spec.workload_ref, spec.pod_group_template_ref
+    workload, template = (ref.workload_name, ref.template_name) if ref is not None else ("", "")
+    if ref is None and old is not None and old.workload is not None:
+        workload, template = old.workload.workload_name, old.workload.pod_group_template_name
+    priority = priorities.resolve(spec.priority, spec.priority_class_name, spec.preemption_policy)
+    basic, minimum = _policy(found)
+    parent, source = parent_of(found), source_of(found)
+    return Group(
+        key=key_of(found),
+        uid=RootUid(found.metadata.uid),
+        parent=parent or None,
+        workload=workload or None,
+        template=template or None,
+        basic=basic,
+        minimum=minimum,
+        topology=_topology(found),
+        mode=_mode(found),
+        priority=priority.value,
+        priority_class=priority.class_name,
+        preemption_policy=priority.preemption_policy,
+        created_us=micros(found.metadata.creation_timestamp),
+        deleting=found.metadata.deletion_timestamp is not None,
+        deleted_us=micros(found.metadata.deletion_timestamp),
+        source=source,
+        lost=lost_of(found, parent) if source == "builtin" else (),
+        resource_version=found.metadata.resource_version,
+        generation=found.metadata.generation,
+        api_version=found.api_version,
+        conditions=tuple((c.type, c.status, c.reason, c.message) for c in found.status.conditions),
+    )
+
+
+def guard_of(found: api.Group) -> Guard:
+    """Read what its deletion depends on; never fails, whatever its spec says."""
+    metadata = found.metadata
+    return Guard(
+        uid=RootUid(metadata.uid),
+        parent=parent_of(found) or None,
+        deleting=metadata.deletion_timestamp is not None,
+        finalizers=metadata.finalizers,
+        resource_version=metadata.resource_version,
+    )
+
+
+def parent_of(found: api.Group) -> str:
+    """Name the parent of a group: the field, else the first annotation that is there, else empty."""
+    if found.spec.parent_composite_pod_group_name:
+        return found.spec.parent_composite_pod_group_name
+    annotations = found.metadata.annotations
+    return next((annotations[name] for name in PARENT_ANNOTATIONS if annotations.get(name)), "")
+
+
+def blueprints_of(found: api.Workload) -> tuple[Blueprint, ...]:
+    """List the templates of a Workload, each with the one above it."""
+    lines: list[Blueprint] = []
+
+    def add(templates: Iterable[api.Template], kind: GroupKind, parent: str) -> None:
+        for template in templates:
+            lines.append(Blueprint(template.name, kind, parent))
+            add(template.pod_group_templates, "PodGroup", template.name)
+            add(template.composite_pod_group_templates, "CompositePodGroup", template.name)
+
+    add(found.spec.pod_group_templates, "PodGroup", "")
+    add(found.spec.composite_pod_group_templates, "CompositePodGroup", "")
+    return tuple(lines)
+
+
+def group_warnings(found: api.Group) -> tuple[str, ...]:
+    """Say which spellings of fields are accepted but not the ones we write (SPEC X1)."""
+    constraints = found.spec.scheduling_constraints
+    said = []
+    if constraints.topology_constraints:
+        said.append("schedulingConstraints.topologyConstraints is read as topology")
+    for entry in (*constraints.topology, *constraints.topology_constraints):
+        if not entry.key:
+            alias = "level" if entry.level else "topologyKey"
+            said.append(f"schedulingConstraints.topology[].{alias} is read as key")
+    return tuple(f"{found.label}: spec.{text}" for text in dict.fromkeys(said))
+
+
+def _policy(found: api.Group) -> tuple[bool, int]:
+    policy = found.spec.scheduling_policy
+    if policy is None or (policy.basic is None) == (policy.gang is None):
+        both = policy is not None and policy.basic is not None
+        there = "both" if both else "neither"
+        raise bad(
+            found, "spec.schedulingPolicy", f"choose exactly one of basic, gang; found {there}"
+        )
+    if policy.gang is None:
+        return True, 1
+    leaf = isinstance(found, api.PodGroup)
+    minimum = policy.gang.min_count if leaf else policy.gang.min_group_count
+    if minimum is None:
+        field = "minCount" if leaf else "minGroupCount"
+        raise bad(found, f"spec.schedulingPolicy.gang.{field}", "is required, at least 1")
+    return False, minimum
+
+
+def _topology(found: api.Group) -> tuple[str, ...]:
+    constraints = found.spec.scheduling_constraints
+    keys = []
+    for entry in (*constraints.topology, *constraints.topology_constraints):
+        key = entry.key or entry.level or entry.topology_key
+        if not key:
+            raise bad(found, "spec.schedulingConstraints.topology", "an entry has no key")
+        keys.append(key)
+    return tuple(dict.fromkeys(keys))
+
+
+def _mode(found: api.Group) -> Mode:
+    match found.spec.disruption_mode:
+        case None | "Pod":
+            return "single"
+        case "PodGroup":
+            return "all"
+        case str(word):
+            text = f'"{word}" is none of Pod, PodGroup, single, all'
+            raise bad(found, "spec.disruptionMode", text)
+        case mode:
+            if mode.single is not None and mode.all is not None:
+                raise bad(
+                    found, "spec.disruptionMode", "choose exactly one of single, all; found both"
+                )
+            return "all" if mode.all is not None else "single"

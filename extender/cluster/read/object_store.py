@@ -1,0 +1,440 @@
+"""All objects of a cluster, and the `ClusterView` that follows from them, kept up to date change by change.
+
+`World` is fed by informers or by files, one object at a time, in any order. It remembers only what
+is needed to look across objects: claims and volumes behind pods, priority classes, and which of two
+groups of one name counts. It does no I/O and knows no time.
+
+The surprise: a change that cannot be read raises `BadInput` and leaves everything as it was, so the
+older version of the object stays in the view.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Final, assert_never
+
+import msgspec
+
+from extender.cluster import types as api
+from extender.cluster.read.disruption_budget_conversion import budget_of
+from extender.cluster.read.object_decoding import (
+    bad,
+    blueprints_of,
+    group_of,
+    group_warnings,
+    guard_of,
+    key_of,
+    node_of,
+    node_selector,
+    source_of,
+)
+from extender.cluster.read.pod_conversion import (
+    NO_VOLUMES,
+    VolumeFacts,
+    end_of,
+    end_of_doomed,
+    ended,
+    group_named,
+    pod_of,
+)
+from extender.cluster.read.priority_classes import Priorities
+from extender.core.model.cluster_view import (
+    ClusterView,
+    with_blueprints,
+    with_end,
+    with_group,
+    with_guard,
+    with_node,
+    with_pdb,
+    with_pod,
+    without_group,
+    without_node,
+    without_pdb,
+    without_pod,
+)
+from extender.core.model.errors import BadInput
+from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.pod_groups import Source, composite_key, leaf_key
+from extender.core.model.pods import (
+    ABSENT,
+    UNBOUND,
+    NodeSelector,
+    Pod,
+    PodEnd,
+    PodShape,
+    Requirement,
+    SelectorTerm,
+)
+
+Name = tuple[str, str]  # namespace and name; the namespace is empty for nodes, volumes and classes
+
+ONE_POD: Final = "ReadWriteOncePod"
+_ZONE: Final = "topology.kubernetes.io/zone"
+_REGION: Final = "topology.kubernetes.io/region"
+_ZONE_LABELS: Final = {  # label of a volume -> the label of nodes that means the same
+    _ZONE: _ZONE,
+    _REGION: _REGION,
+    "failure-domain.beta.kubernetes.io/zone": _ZONE,
+    "failure-domain.beta.kubernetes.io/region": _REGION,
+}
+_SHAPES_KEPT: Final = 4_096  # shapes shared between pods; a cluster has tens
+_ENDS_KEPT: Final = (
+    16_384  # pods of which it is known how they ended; the log has it a moment later
+)
+
+
+class _Volume(msgspec.Struct, frozen=True):
+    """Where a volume can be used, and the CSI driver that attaches it, if one does."""
+
+    reach: tuple[NodeSelector, ...]
+    driver: str = ""
+
+
+class World:
+    """The objects of a cluster and the view of them."""
+
+    def __init__(self, *, guards: bool = False) -> None:
+        """Begin empty.
+
+        Args:
+            guards: Whether to keep in the view what finalizers of our groups need; files have none.
+        """
+        self._guards = guards
+        self.view = ClusterView()
+        self.priorities = Priorities()
+        self.workloads: dict[Name, api.Workload] = {}
+        self._groups: dict[tuple[GroupKey, Source], api.Group] = {}
+        self._uids: dict[Name, PodUid] = {}  # every pod seen, ended ones included
+        self._nodes: set[Name] = set()
+        self._kept: dict[Name, api.Pod] = {}  # pods that depend on other objects
+        self._claims: dict[Name, api.PersistentVolumeClaim] = {}
+        self._volumes: dict[Name, _Volume] = {}
+        self._users: dict[Name, set[Name]] = {}  # claim -> pods
+        self._claimed: dict[Name, set[Name]] = {}  # volume -> claims
+        self._shapes: dict[PodShape, PodShape] = {}
+        self._ends: deque[PodUid] = deque()  # of the view, oldest first
+        self._warnings: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Say what is odd about the objects as they are now, in a fixed order."""
+        return tuple(text for key in sorted(self._warnings) for text in self._warnings[key])
+
+    def upsert(self, thing: api.Readable) -> None:
+        """Add or replace an object.
+
+        Raises:
+            BadInput: It says something impossible; nothing was changed. Log it and go on.
+        """
+        match thing:
+            case api.Pod():
+                self._put_pod(thing)
+            case api.Node():
+                self.view = with_node(self.view, node_of(thing))
+                self._nodes.add(thing.key)
+            case api.PodGroup() | api.CompositePodGroup():
+                self._put_group(thing)
+            case api.PersistentVolumeClaim():
+                before = self._claims.get(thing.key)
+                self._claims[thing.key] = thing
+                self._relink(thing.key, before, thing)
+                self._derive_users(thing.key)
+            case api.PersistentVolume():
+                driver = thing.spec.csi.driver if thing.spec.csi is not None else ""
+                self._volumes[thing.key] = _Volume(_reach(thing), driver)
+                self._derive_claimed(thing.key)
+            case api.PriorityClass():
+                if self.priorities.put(thing):
+                    self._derive_priorities()
+            case api.Workload():
+                self.workloads[thing.key] = thing
+                self.view = with_blueprints(self.view, thing.key, blueprints_of(thing))
+            case api.PodDisruptionBudget():
+                self.view = with_pdb(self.view, budget_of(thing))
+            case _:
+                assert_never(thing)
+
+    def delete(self, thing: api.Readable) -> None:
+        """Forget an object; a pod only if it is the one of this UID, or `thing` has none."""
+        if isinstance(thing, api.Pod):
+            uid = self._uids.get(thing.key)
+            if uid is None or thing.metadata.uid not in {"", uid}:
+                return
+        source: Source = "crd"
+        if isinstance(thing, api.PodGroup | api.CompositePodGroup):
+            source = source_of(thing)
+        self._forget(type(thing), thing.key, source)
+
+    def replace(
+        self, kind: type[api.Readable], things: Iterable[api.Readable], *, source: Source = "crd"
+    ) -> tuple[BadInput, ...]:
+        """Make `things` all there is of a kind, as after a list call.
+
+        Args:
+            kind: What was listed.
+            things: All of it.
+            source: For groups: which of the two API groups was listed; the other one stays.
+
+        Returns:
+            What could not be taken; such an object keeps its older version, if there was one.
+        """
+        faults = []
+        gone = set(self._names(kind, source))
+        for thing in things:
+            gone.discard(thing.key)
+            try:
+                self.upsert(thing)
+            except BadInput as fault:
+                faults.append(fault)
+        for name in sorted(gone):
+            self._forget(kind, name, source)
+        return tuple(faults)
+
+    # --- forgetting
+
+    def _names(self, kind: type[api.Readable], source: Source) -> Iterator[Name]:
+        tables: dict[type[api.Readable], Iterable[Name]] = {
+            api.Pod: self._uids,
+            api.Node: self._nodes,
+            api.Workload: self.workloads,
+            api.PersistentVolumeClaim: self._claims,
+            api.PersistentVolume: self._volumes,
+            api.PodDisruptionBudget: self.view.budgets,
+        }
+        if kind in tables:
+            yield from tables[kind]
+        elif kind is api.PriorityClass:
+            yield from (("", name) for name in self.priorities.names())
+        else:
+            for key, origin in self._groups:
+                if key.kind == kind.__name__ and origin == source:
+                    yield (key.namespace, key.name)
+
+    def _forget(self, kind: type[api.Readable], name: Name, source: Source) -> None:
+        if kind is api.Pod:
+            self._drop_pod(name)
+        elif kind is api.Node:
+            self._nodes.discard(name)
+            self.view = without_node(self.view, NodeName(name[1]))
+        elif kind is api.PersistentVolumeClaim:
+            self._relink(name, self._claims.pop(name, None), None)
+            self._derive_users(name)
+        elif kind is api.PersistentVolume:
+            self._volumes.pop(name, None)
+            self._derive_claimed(name)
+        elif kind is api.PriorityClass:
+            if self.priorities.drop(name[1]):
+                self._derive_priorities()
+        elif kind is api.Workload:
+            self.workloads.pop(name, None)
+            self.view = with_blueprints(self.view, name, None)
+        elif kind is api.PodDisruptionBudget:
+            self.view = without_pdb(self.view, *name)
+        else:
+            key = leaf_key(*name) if kind is api.PodGroup else composite_key(*name)
+            self._groups.pop((key, source), None)
+            if source == "crd":
+                self.view = with_guard(self.view, key, None)
+            self._choose(key)
+
+    # --- groups
+
+    def _put_group(self, found: api.Group) -> None:
+        key = key_of(found)
+        if self._guards and source_of(found) == "crd":  # also of a group that says nonsense
+            self.view = with_guard(self.view, key, guard_of(found))
+        group_of(found, self.priorities)  # raises before anything is changed
+        self._groups[key, source_of(found)] = found
+        self._choose(key)
+
+    def _choose(self, key: GroupKey) -> None:
+        """Put into the view which of the two objects of one name counts (DESIGN 7)."""
+        builtin, ours = self._groups.get((key, "builtin")), self._groups.get((key, "crd"))
+        chosen = builtin or ours
+        if chosen is None:
+            self._warnings.pop(str(key), None)
+            self.view = without_group(self.view, key)
+            return
+        said = group_warnings(chosen)
+        if builtin is not None and ours is not None:
+            text = f"{key}: exists in {builtin.api_version} and in {ours.api_version}; the first one counts"
+            said = (text, *said)
+        if said:
+            self._warnings[str(key)] = said
+        else:
+            self._warnings.pop(str(key), None)
+        group = msgspec.structs.replace(group_of(chosen, self.priorities), warnings=said)
+        self.view = with_group(self.view, group)
+
+    def _derive_priorities(self) -> None:
+        for (key, _), found in list(self._groups.items()):
+            if found.spec.priority is None:
+                self._choose(key)
+        for pod in list(self._kept.values()):
+            if pod.spec.priority is None:
+                self._show(pod)
+
+    # --- pods
+
+    def _put_pod(self, found: api.Pod) -> None:
+        name = found.key
+        if ended(found):
+            self._drop_pod(name)
+            self._uids[name] = uid = PodUid(found.metadata.uid)
+            if group_named(found) is not None:
+                self._tell_end(uid, end_of(found))
+            return
+        pod = self._pod_of(found)  # raises before anything is changed
+        before = self._uids.get(name)
+        if before is not None and before != pod.uid:
+            self._drop_pod(name)  # recreated under its old name
+        self._uids[name] = pod.uid
+        claims = _claims_of(found)
+        if name in self._kept:
+            self._unlink(name)
+        if claims or found.spec.priority is None:
+            self._kept[name] = found
+            for claim in claims:
+                self._users.setdefault(claim, set()).add(name)
+        self.view = with_pod(self.view, pod)
+
+    def _drop_pod(self, name: Name) -> None:
+        uid = self._uids.pop(name, None)
+        if uid is None:
+            return
+        if name in self._kept:
+            self._unlink(name)
+        pod = self.view.pods.get(uid)
+        if pod is not None and pod.group is not None and (pod.deleting or pod.doomed):
+            self._tell_end(uid, end_of_doomed(pod.doomed))
+        self.view = without_pod(self.view, uid)
+
+    def _tell_end(self, uid: PodUid, end: PodEnd) -> None:
+        """Keep how a pod ended until it is in the log: its deletion may come with the word that tells why."""
+        if uid not in self.view.ends:
+            self._ends.append(uid)
+        self.view = with_end(self.view, uid, end)
+        while len(self._ends) > _ENDS_KEPT:
+            self.view = with_end(self.view, self._ends.popleft(), None)
+
+    def _unlink(self, name: Name) -> None:
+        for claim in _claims_of(self._kept.pop(name)):
+            _take_out(self._users, claim, name)
+
+    def _pod_of(self, found: api.Pod) -> Pod:
+        volumes = self._volume_facts(found) if found.spec.volumes else NO_VOLUMES
+        pod = pod_of(found, self.priorities, volumes)
+        shape = self._shapes.get(pod.shape)
+        if shape is None:
+            if len(self._shapes) >= _SHAPES_KEPT:
+                self._shapes.clear()
+            self._shapes[pod.shape] = pod.shape
+        elif shape is not pod.shape:
+            return msgspec.structs.replace(pod, shape=shape)
+        return pod
+
+    def _show(self, found: api.Pod) -> None:
+        self.view = with_pod(self.view, self._pod_of(found))
+
+    # --- volumes
+
+    def _volume_facts(self, found: api.Pod) -> VolumeFacts:
+        """Say what the claims of a pod mean for where it may run."""
+        selectors: list[NodeSelector] = []
+        exclusive, unmodelled = [], []
+        for name in _claims_of(found):
+            claim = self._claims.get(name)
+            path = "/".join(name)
+            if claim is None:
+                unmodelled.append(f"claim {path}{ABSENT}")
+                continue
+            if ONE_POD in claim.spec.access_modes:
+                exclusive.append(path)
+            volume = self._volumes.get(("", claim.spec.volume_name))
+            if not claim.spec.volume_name:
+                unmodelled.append(f"claim {path}{UNBOUND}")
+            elif volume is None:
+                unmodelled.append(f"volume {claim.spec.volume_name} of claim {path}{ABSENT}")
+            else:
+                selectors += (one for one in volume.reach if one not in selectors)
+                if volume.driver:
+                    unmodelled.append(f"how many volumes of {volume.driver} a node attaches")
+        return VolumeFacts(
+            selectors=tuple(selectors),
+            exclusive_claims=tuple(sorted(exclusive)),
+            unmodelled=tuple(unmodelled),
+        )
+
+    def _relink(
+        self,
+        name: Name,
+        before: api.PersistentVolumeClaim | None,
+        after: api.PersistentVolumeClaim | None,
+    ) -> None:
+        for claim, there in ((before, False), (after, True)):
+            if claim is None or not claim.spec.volume_name:
+                continue
+            volume = ("", claim.spec.volume_name)
+            if there:
+                self._claimed.setdefault(volume, set()).add(name)
+            else:
+                _take_out(self._claimed, volume, name)
+
+    def _derive_users(self, claim: Name) -> None:
+        for name in sorted(self._users.get(claim, ())):
+            self._show(self._kept[name])
+
+    def _derive_claimed(self, volume: Name) -> None:
+        for claim in sorted(self._claimed.get(volume, ())):
+            self._derive_users(claim)
+
+
+def _take_out(index: dict[Name, set[Name]], key: Name, name: Name) -> None:
+    names = index.get(key, set())
+    names.discard(name)
+    if not names:
+        index.pop(key, None)
+
+
+def _claims_of(found: api.Pod) -> tuple[Name, ...]:
+    """Name the claims of a pod; a generic ephemeral volume makes one called `<pod>-<volume>`."""
+    namespace, pod = found.key
+    names = []
+    for volume in found.spec.volumes:
+        if volume.persistent_volume_claim is not None:
+            names.append((namespace, volume.persistent_volume_claim.claim_name))
+        elif volume.ephemeral is not None:
+            names.append((namespace, f"{pod}-{volume.name}"))
+    return tuple(dict.fromkeys(names))
+
+
+def _reach(volume: api.PersistentVolume) -> tuple[NodeSelector, ...]:
+    """Say on which nodes a volume can be used: its node affinity, and its zone and region labels.
+
+    A node without any zone or region label passes the labels, as in kube-scheduler.
+
+    Source:
+        Plugins VolumeBinding (bound volumes) and VolumeZone.
+    """
+    selectors = []
+    required = volume.spec.node_affinity.required
+    if required is not None:
+        try:
+            selectors.append(node_selector(required))
+        except BadInput as fault:
+            raise bad(volume, "spec.nodeAffinity.required", str(fault)) from fault
+    nowhere = SelectorTerm(
+        labels=tuple(Requirement(label, "DoesNotExist") for label in sorted(_ZONE_LABELS))
+    )
+    for label, twin in _ZONE_LABELS.items():
+        value = volume.metadata.labels.get(label)
+        if value is None:
+            continue
+        zones = tuple(sorted({zone.strip() for zone in value.split("__")}))
+        terms = [SelectorTerm(labels=(Requirement(label, "In", zones),))]
+        if twin != label:
+            without = Requirement(label, "DoesNotExist")
+            terms.append(SelectorTerm(labels=(without, Requirement(twin, "In", zones))))
+        selectors.append(NodeSelector(terms=(*terms, nowhere)))
+    return tuple(selectors)

@@ -1,0 +1,96 @@
+"""Kubernetes objects as they stand in the API, cut down to the fields that are used."""
+
+from __future__ import annotations
+
+from extender.cluster.types.common_types import (
+    KubernetesObject,
+    NodeSelectorTerm,
+    ObjectMeta,
+    RequiredNodes,
+    Resources,
+    SelectorRequirement,
+    StoredCondition,
+)
+from extender.cluster.types.disruption_budget_types import PodDisruptionBudget
+from extender.cluster.types.group_types import (
+    CompositePodGroup,
+    DisruptionMode,
+    GroupSpec,
+    PodGroup,
+    SchedulingConstraints,
+    SchedulingPolicy,
+    Template,
+    Workload,
+    WorkloadSpec,
+)
+from extender.cluster.types.node_types import Node, PriorityClass
+from extender.cluster.types.pod_types import (
+    Container,
+    ContainerStatus,
+    LabelSelector,
+    Pod,
+    PodAffinityTerm,
+    PodSpec,
+    ResourceNeeds,
+)
+from extender.cluster.types.volume_types import PersistentVolume, PersistentVolumeClaim
+
+Group = PodGroup | CompositePodGroup
+Readable = (
+    Node
+    | Pod
+    | PodGroup
+    | CompositePodGroup
+    | Workload
+    | PersistentVolume
+    | PersistentVolumeClaim
+    | PriorityClass
+    | PodDisruptionBudget
+)
+KINDS: dict[str, type[Readable]] = {
+    kind.__name__: kind
+    for kind in (
+        Node,
+        Pod,
+        PodGroup,
+        CompositePodGroup,
+        Workload,
+        PersistentVolume,
+        PersistentVolumeClaim,
+        PriorityClass,
+        PodDisruptionBudget,
+    )
+}
+__all__ = [
+    "KINDS",
+    "CompositePodGroup",
+    "Container",
+    "ContainerStatus",
+    "DisruptionMode",
+    "Group",
+    "GroupSpec",
+    "KubernetesObject",
+    "LabelSelector",
+    "Node",
+    "NodeSelectorTerm",
+    "ObjectMeta",
+    "PersistentVolume",
+    "PersistentVolumeClaim",
+    "Pod",
+    "PodAffinityTerm",
+    "PodDisruptionBudget",
+    "PodGroup",
+    "PodSpec",
+    "PriorityClass",
+    "Readable",
+    "RequiredNodes",
+    "ResourceNeeds",
+    "Resources",
+    "SchedulingConstraints",
+    "SchedulingPolicy",
+    "SelectorRequirement",
+    "StoredCondition",
+    "Template",
+    "Workload",
+    "WorkloadSpec",
+]

@@ -1,0 +1,104 @@
+"""What objects of several kinds have in common: metadata, conditions, node selectors."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from extender.core.model.pods import Operator
+from extender.core.model.quantities import Written
+
+Resources = dict[str, Written]
+Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Instant = Annotated[datetime, Meta(tz=True)]
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Anything with fields in camelCase."""
+
+
+class Present(Part, frozen=True, kw_only=True):
+    """A field of which only matters that it is there."""
+
+
+class OwnerReference(Part, frozen=True, kw_only=True):
+    """Who an object belongs to; only the kind matters."""
+
+    kind: str = ""
+
+
+class ObjectMeta(Part, frozen=True, kw_only=True):
+    """What every object has."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: Instant | None = None
+    deletion_timestamp: Instant | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    finalizers: tuple[str, ...] = ()
+    owner_references: tuple[OwnerReference, ...] = ()
+
+
+class KubernetesObject(Part, frozen=True, kw_only=True):
+    """An object of the API; items of a list may come without `kind` and `apiVersion`."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = ObjectMeta()
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Give namespace and name, the identity among objects of one kind."""
+        return (self.metadata.namespace, self.metadata.name)
+
+    @property
+    def label(self) -> str:
+        """Give `Kind/namespace/name`, or `Kind/name`, the form of messages."""
+        parts = (type(self).__name__, self.metadata.namespace, self.metadata.name)
+        return "/".join(part for part in parts if part)
+
+
+class StoredCondition(Part, frozen=True, kw_only=True):
+    """A condition of any object."""
+
+    type: str
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = (
+        None  # read where it is asked for: pods have five conditions each
+    )
+
+
+class Named(Part, frozen=True, kw_only=True):
+    """Scheduling gates and resource claims: only the name matters."""
+
+    name: str
+
+
+class SelectorRequirement(Part, frozen=True, kw_only=True):
+    """One expression of a node selector term."""
+
+    key: str
+    operator: Operator
+    values: tuple[str, ...] = ()
+
+
+class NodeSelectorTerm(Part, frozen=True, kw_only=True):
+    """Expressions that must all hold."""
+
+    match_expressions: tuple[SelectorRequirement, ...] = ()
+    match_fields: tuple[SelectorRequirement, ...] = ()
+
+
+class RequiredNodes(Part, frozen=True, kw_only=True):
+    """Terms of which one must hold."""
+
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()

@@ -1,0 +1,47 @@
+"""Nodes and priority classes: what belongs to no namespace and no volume."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import field
+
+from extender.cluster.types.common_types import KubernetesObject, Part, Priority, Resources
+from extender.core.model.pods import TaintEffect
+
+
+class NodeTaint(Part, frozen=True, kw_only=True):
+    """A taint as stored."""
+
+    key: str
+    value: str = ""
+    effect: TaintEffect
+
+
+class NodeSpec(Part, frozen=True, kw_only=True):
+    """What is wanted of a node."""
+
+    unschedulable: bool = False
+    taints: tuple[NodeTaint, ...] = ()
+
+
+class NodeStatus(Part, frozen=True, kw_only=True):
+    """What the kubelet says of a node."""
+
+    capacity: Resources = field(default_factory=dict)
+    allocatable: Resources = field(default_factory=dict)
+
+
+class Node(KubernetesObject, frozen=True, kw_only=True):
+    """A node."""
+
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class PriorityClass(KubernetesObject, frozen=True, kw_only=True):
+    """A named priority."""
+
+    value: Priority = 0
+    global_default: bool = False
+    preemption_policy: Literal["PreemptLowerPriority", "Never"] = "PreemptLowerPriority"

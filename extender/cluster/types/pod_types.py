@@ -1,0 +1,182 @@
+"""Pods."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from extender.cluster.types.common_types import (
+    KubernetesObject,
+    Named,
+    Part,
+    Present,
+    Priority,
+    RequiredNodes,
+    Resources,
+    SelectorRequirement,
+    StoredCondition,
+)
+
+
+class ResourceNeeds(Part, frozen=True, kw_only=True):
+    """Requests and limits of a container or a pod."""
+
+    requests: Resources = field(default_factory=dict)
+    limits: Resources = field(default_factory=dict)
+
+
+class ContainerPort(Part, frozen=True, kw_only=True):
+    """A port of a container."""
+
+    container_port: int = 0
+    host_port: int = 0
+    host_ip: str = field(default="", name="hostIP")
+    protocol: str = "TCP"
+
+
+class Container(Part, frozen=True, kw_only=True):
+    """A container; an init container with restartPolicy Always is a sidecar."""
+
+    name: str = ""
+    resources: ResourceNeeds = ResourceNeeds()
+    ports: tuple[ContainerPort, ...] = ()
+    restart_policy: str = ""
+
+
+class NodeAffinity(Part, frozen=True, kw_only=True):
+    """Only the part that keeps a pod away from nodes."""
+
+    required: RequiredNodes | None = field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class LabelSelector(Part, frozen=True, kw_only=True):
+    """Which objects are meant, by their labels; without any expression every one."""
+
+    match_labels: dict[str, str] = field(default_factory=dict)
+    match_expressions: tuple[SelectorRequirement, ...] = ()
+
+
+class PodAffinityTerm(Part, frozen=True, kw_only=True):
+    """A rule about other pods; without a selector it is about none."""
+
+    topology_key: str = ""
+    label_selector: LabelSelector | None = None
+    namespaces: tuple[str, ...] = ()
+    namespace_selector: LabelSelector | None = None
+    match_label_keys: tuple[str, ...] = ()
+    mismatch_label_keys: tuple[str, ...] = ()
+
+
+class PodAffinity(Part, frozen=True, kw_only=True):
+    """Rules about other pods, those that must hold."""
+
+    required: tuple[PodAffinityTerm, ...] = field(
+        default=(), name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class Affinity(Part, frozen=True, kw_only=True):
+    """All affinities of a pod."""
+
+    node_affinity: NodeAffinity = NodeAffinity()
+    pod_affinity: PodAffinity = PodAffinity()
+    pod_anti_affinity: PodAffinity = PodAffinity()
+
+
+class PodToleration(Part, frozen=True, kw_only=True):
+    """A toleration as stored; newer API servers know operators that compare numbers."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class SpreadConstraint(Part, frozen=True, kw_only=True):
+    """A topology spread constraint."""
+
+    topology_key: str = ""
+    when_unsatisfiable: str = "DoNotSchedule"
+    max_skew: int = 1
+    min_domains: int | None = None
+    label_selector: LabelSelector | None = None
+    match_label_keys: tuple[str, ...] = ()
+    node_affinity_policy: str = "Honor"
+    node_taints_policy: str = "Ignore"
+
+
+class ClaimSource(Part, frozen=True, kw_only=True):
+    """A volume that is a claim by name."""
+
+    claim_name: str
+
+
+class Volume(Part, frozen=True, kw_only=True):
+    """A volume of a pod; `ephemeral` is a claim called `<pod>-<volume>`."""
+
+    name: str = ""
+    persistent_volume_claim: ClaimSource | None = None
+    ephemeral: Present | None = None
+    iscsi: Present | None = None
+    rbd: Present | None = None
+    gce_persistent_disk: Present | None = None
+    aws_elastic_block_store: Present | None = field(default=None, name="awsElasticBlockStore")
+
+
+class SchedulingGroup(Part, frozen=True, kw_only=True):
+    """The leaf group of a pod, Kubernetes 1.36 and later."""
+
+    pod_group_name: str = ""
+
+
+class PodSpec(Part, frozen=True, kw_only=True):
+    """What is wanted of a pod."""
+
+    node_name: str = ""
+    scheduler_name: str = "default-scheduler"
+    priority: Priority | None = None
+    priority_class_name: str = ""
+    preemption_policy: str = ""
+    node_selector: dict[str, str] = field(default_factory=dict)
+    affinity: Affinity = Affinity()
+    tolerations: tuple[PodToleration, ...] = ()
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    resources: ResourceNeeds = ResourceNeeds()
+    overhead: Resources = field(default_factory=dict)
+    host_network: bool = False
+    scheduling_gates: tuple[Named, ...] = ()
+    scheduling_group: SchedulingGroup = SchedulingGroup()
+    volumes: tuple[Volume, ...] = ()
+    resource_claims: tuple[Named, ...] = ()
+    topology_spread_constraints: tuple[SpreadConstraint, ...] = ()
+
+
+class ContainerStatus(Part, frozen=True, kw_only=True):
+    """What a running container was really given (in-place resize)."""
+
+    name: str = ""
+    resources: ResourceNeeds | None = None
+    allocated_resources: Resources = field(default_factory=dict)
+
+
+class PodStatus(Part, frozen=True, kw_only=True):
+    """What is known of a pod."""
+
+    phase: str = ""
+    reason: str = ""  # in CamelCase; a kubelet's, where it made the pod end
+    message: str = ""  # for people; a kubelet's, as the reason
+    nominated_node_name: str = ""
+    conditions: tuple[StoredCondition, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    resources: ResourceNeeds | None = None
+    allocated_resources: Resources = field(default_factory=dict)
+
+
+class Pod(KubernetesObject, frozen=True, kw_only=True):
+    """A pod."""
+
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()

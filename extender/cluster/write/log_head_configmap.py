@@ -1,0 +1,131 @@
+"""The end of the log, published in a ConfigMap: the service may write it, the database's administrator not.
+
+Owns that one object, `gang-extender-log` in our namespace, and its form. It must not judge what it
+reads. The surprise: an object that somebody has made unreadable counts as nothing published, with an
+error in the log; it must not keep the service from starting.
+"""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from extender.cluster.connection.api_client import MERGE_PATCH, Answered, ApiServer, Request
+from extender.cluster.write.pod_writer import fault_of
+from extender.core.model.errors import ClusterUnavailable
+from extender.core.model.ids import Epoch, Position
+from extender.ports.protocols import Mark
+
+logger = logging.getLogger(__name__)
+
+NAME: Final = "gang-extender-log"
+NAMESPACE: Final = "gang-extender"  # of deploy/; a Pod is told its own
+OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+WHAT: Final = "the end of the log in ConfigMap"
+
+
+class Written(msgspec.Struct, frozen=True):
+    """A mark as it is written down outside, all text."""
+
+    position: str
+    epoch: str
+    hash: str
+
+
+class _ConfigMap(msgspec.Struct):
+    data: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def written(mark: Mark) -> Written:
+    """Give the form that is stored."""
+    return Written(str(mark.position), str(mark.epoch), mark.chain.hex())
+
+
+def read_mark(body: bytes, where: str) -> Mark | None:
+    """Read a stored form; what nobody can read is nothing."""
+    try:
+        found = msgspec.json.decode(body, type=Written | None)
+        if found is None:
+            return None
+        return Mark(
+            position=Position(int(found.position)),
+            epoch=Epoch(int(found.epoch)),
+            chain=bytes.fromhex(found.hash),
+        )
+    except (msgspec.MsgspecError, ValueError) as problem:
+        logger.error(  # noqa: TRY400 -- what is wrong is in the message
+            "the published end of the log is not readable and is not compared",
+            extra={"where": where, "why": str(problem)},
+        )
+        return None
+
+
+def own_namespace() -> str:
+    """Give the namespace this process runs in, or that of deploy/ outside of a cluster."""
+    try:
+        return OWN_NAMESPACE.read_text(encoding="utf-8").strip() or NAMESPACE
+    except OSError:
+        return NAMESPACE
+
+
+class Anchors:
+    """The ConfigMap."""
+
+    def __init__(self, server: ApiServer, namespace: str = "") -> None:
+        self._server = server
+        self._folder = f"/api/v1/namespaces/{namespace or own_namespace()}/configmaps"
+
+    async def published(self) -> Mark | None:
+        """Read what was published last; see the port."""
+        path = f"{self._folder}/{NAME}"
+        try:
+            body = await self._server.call(Request(method="GET", path=path))
+        except Answered as refusal:
+            if refusal.status == HTTPStatus.NOT_FOUND:
+                return None
+            raise self._fault(refusal) from refusal
+        try:
+            found = msgspec.json.decode(body, type=_ConfigMap)
+        except msgspec.MsgspecError as problem:
+            raise ClusterUnavailable(f"{WHAT} {path}: {problem}") from problem
+        return read_mark(bytes(found.data), path)
+
+    async def publish(self, mark: Mark) -> None:
+        """Replace what was published; see the port."""
+        data = {"data": msgspec.to_builtins(written(mark))}
+        try:
+            try:
+                await self._server.call(self._request("PATCH", f"{self._folder}/{NAME}", data))
+            except Answered as refusal:
+                if refusal.status != HTTPStatus.NOT_FOUND:
+                    raise
+                whole = {
+                    "apiVersion": "v1",
+                    "kind": "ConfigMap",
+                    "metadata": {
+                        "name": NAME,
+                        "labels": {"app.kubernetes.io/name": "gang-extender"},
+                    },
+                    **data,
+                }
+                await self._server.call(self._request("POST", self._folder, whole))
+        except Answered as refusal:
+            raise self._fault(refusal) from refusal
+
+    def _request(self, method: str, path: str, body: object) -> Request:
+        assert method in ("PATCH", "POST")
+        return Request(
+            method="PATCH" if method == "PATCH" else "POST",
+            path=path,
+            body=msgspec.json.encode(body),
+            content_type=MERGE_PATCH if method == "PATCH" else "application/json",
+            effect=True,
+        )
+
+    def _fault(self, refusal: Answered) -> ClusterUnavailable:
+        fault = fault_of(f"{WHAT} {self._folder}/{NAME}", refusal)
+        return fault if isinstance(fault, ClusterUnavailable) else ClusterUnavailable(str(fault))

@@ -1,0 +1,87 @@
+"""How pods are asked to go: marked as disrupted, then deleted or evicted; and how one went.
+
+Owns the requests and what their refusals mean; every effect carries the UID of the pod as a precondition.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from extender.cluster.connection.api_client import (
+    JSON,
+    STRATEGIC_PATCH,
+    Answered,
+    ApiServer,
+    Method,
+    Request,
+)
+from extender.cluster.read.pod_conversion import end_of, end_of_doomed, ended, reason_of_doom
+from extender.cluster.write.group_status import MESSAGE_MAX, rfc3339
+from extender.cluster.write.pod_writer import fault_of, patch_pod, pod_path, read_pod
+from extender.core.log.events import EvictionHow
+from extender.core.model.pods import PodEnd
+from extender.ports.protocols import Clock, PodRef
+
+
+class Evictions:
+    """Effects on victims."""
+
+    def __init__(self, server: ApiServer, clock: Clock) -> None:
+        self._server = server
+        self._clock = clock
+
+    async def doom(self, pod: PodRef, message: str) -> None:
+        """Write condition DisruptionTarget as kube-scheduler does; other conditions stay (merged by type)."""
+        condition = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "PreemptionByScheduler",
+            "message": message[:MESSAGE_MAX],
+            "lastTransitionTime": rfc3339(self._clock.now_us()),
+        }
+        body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
+        await patch_pod(self._server, pod, "/status", STRATEGIC_PATCH, body)
+
+    async def evict(self, pod: PodRef, how: EvictionHow) -> None:
+        """Delete a pod, or ask the Eviction API to; the grace period is the pod's own.
+
+        Source:
+            pkg/scheduler/util/utils.go (DeletePod), pkg/registry/core/pod/storage/eviction.go: 429 with
+            Retry-After where a PodDisruptionBudget allows no more.
+        """
+        options = {"preconditions": {"uid": pod.uid}}
+        if how == "evicted":
+            method: Method = "POST"
+            path = pod_path(pod, "/eviction")
+            body: dict[str, object] = {
+                "apiVersion": "policy/v1",
+                "kind": "Eviction",
+                "metadata": {"name": pod.name, "namespace": pod.namespace},
+                "deleteOptions": options,
+            }
+        else:
+            method, path = "DELETE", pod_path(pod)
+            body = {"apiVersion": "v1", "kind": "DeleteOptions", **options}
+        request = Request(
+            method=method,
+            path=path,
+            body=msgspec.json.encode(body),
+            content_type=JSON,
+            effect=True,
+            tries_max=1,  # who asked looks whether it is still wanted before it asks again
+        )
+        try:
+            await self._server.call(request)
+        except Answered as refusal:
+            raise fault_of(f"evict {pod.namespace}/{pod.name}", refusal) from refusal
+
+    async def ending(self, pod: PodRef) -> PodEnd | None:
+        """Read how a pod went: it has ended, terminates, or is deleted already."""
+        found = await read_pod(self._server, pod)
+        if found is None or found.metadata.uid != pod.uid:
+            return PodEnd("deleted")
+        if ended(found):
+            return end_of(found)
+        if found.metadata.deletion_timestamp is not None:
+            return end_of_doomed(reason_of_doom(found))
+        return None

@@ -1,0 +1,417 @@
+"""The composition root: builds everything, knows everybody, decides nothing.
+
+Commands that only ask the database open the `store`, and must not wait until Kubernetes, the planner and HTTP are
+imported: what only the service needs is imported where it is built.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import gc
+import logging
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from extender.core.log.events import DriftFound, Event, HistoryTruncated
+from extender.core.model.errors import BadInput, SchemaOutdated
+from extender.core.model.pods import Pod
+from extender.ports.protocols import Clock, Cluster, ControlPlane
+from extender.queries.state.historical_state import AsOf
+from extender.runtime.system_clock import SystemClock
+from extender.settings import Settings
+from extender.store import database_roles, schema_migration
+from extender.store.decision_inputs import PostgresDecisionInputs
+from extender.store.embedded.embedded_server import EmbeddedPostgres
+from extender.store.embedded.os_account import is_lodged
+from extender.store.engine import create_engine
+from extender.store.interval_projection import SETTINGS as PROJECTING
+from extender.store.interval_projection import TIMEOUT_S, PostgresProjection
+from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.log.reference_index import PostgresMentions
+from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
+from extender.store.queries.report_queries import PostgresReportReader
+from extender.store.snapshot_table import PostgresCheckpoints
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from extender.control.log.leader import Leader
+
+log = logging.getLogger(__name__)
+
+TAKEN_WITHIN_S = 0.6  # a lease that was given back is taken by then, if there is another replica
+DRAIN_S = 3.0  # for as long callers may still come here: a Service needs a moment to hear of an end
+LOOK_S = 0.05
+# With the same search path: from another folder `-m` might find another extender.
+_START = "import sys; sys.path[:] = {path!r}; from extender.query_main import main; main()"
+ANSWERING = (sys.executable, "-P", "-c", _START.format(path=sys.path), "gang-extender questions")
+
+
+class Store(msgspec.Struct):
+    """Everything on one database."""
+
+    url: str
+    log: PostgresEventLog
+    checkpoints: PostgresCheckpoints
+    inputs: PostgresDecisionInputs
+    audit: PostgresAuditReader
+    mentions: PostgresMentions
+    projection: PostgresProjection
+    as_of: AsOf
+    looking: PostgresEventLog  # for questions about the past, apart from the one that writes
+    reports: PostgresReportReader
+    engines: tuple[AsyncEngine, ...]
+
+
+@contextlib.asynccontextmanager
+async def database(settings: Settings, *, creates: bool = True) -> AsyncIterator[str]:
+    """Give the URL of the database: the one that is set, or the embedded server's as superuser, started if need be.
+
+    Args:
+        creates: Whether an embedded database may be made where there is none.
+
+    Raises:
+        BadInput: There is none, and none may be made: a question does not leave a database behind.
+    """
+    if settings.database_url:
+        yield settings.database_url
+        return
+    if not creates and not is_lodged(Path(settings.data_dir)):
+        msg = (
+            f"no event log in {settings.data_dir}; name the folder of the service with --data-dir, "
+            "or its database with --database-url"
+        )
+        raise BadInput(msg)
+    embedded = EmbeddedPostgres(
+        Path(settings.data_dir), pg_bin=Path(settings.pg_bin) if settings.pg_bin else None
+    )
+    url = await embedded.start()
+    try:
+        yield url
+    finally:
+        await embedded.stop()
+
+
+@contextlib.asynccontextmanager
+async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
+    """Open the store.
+
+    Args:
+        migrates: Whether an embedded database may be migrated; an external one never is by this.
+
+    Raises:
+        SchemaOutdated: With the command to run.
+    """
+    async with database(settings, creates=migrates) as owner:
+        if await schema_migration.needs_migration(owner):
+            if settings.database_url or not migrates:
+                msg = "the database has not the schema of this version; run: gang-extender migrate"
+                raise SchemaOutdated(msg)
+            revision = await schema_migration.upgrade(owner)
+            log.info("migrated", extra={"revision": revision})
+        # also in an embedded database the service cannot rewrite the log
+        url = (
+            owner if settings.database_url else database_roles.as_role(owner, database_roles.WRITER)
+        )
+        writing, reading = create_engine(url, name="store"), create_reading_engine(url)
+        projecting = create_engine(
+            url, name="project", settings=PROJECTING, pool_size=1, command_timeout_s=TIMEOUT_S
+        )
+        audit, looking = PostgresAuditReader(reading), PostgresEventLog(url)
+        opened = Store(
+            url=url,
+            log=PostgresEventLog(url),
+            checkpoints=PostgresCheckpoints(writing),
+            inputs=PostgresDecisionInputs(writing),
+            audit=audit,
+            mentions=PostgresMentions(writing),
+            projection=PostgresProjection(projecting),
+            as_of=AsOf(looking, PostgresCheckpoints(reading), audit, SystemClock()),
+            looking=looking,
+            reports=PostgresReportReader(reading),
+            engines=(writing, reading, projecting),
+        )
+        try:
+            yield opened
+        finally:
+            await opened.log.close()
+            await opened.looking.close()
+            for engine in opened.engines:
+                await engine.dispose()
+
+
+class Runnable(Cluster, Protocol):
+    """A cluster adapter with a life of its own."""
+
+    @property
+    def control_plane(self) -> ControlPlane | None:
+        """Give what tells of kube-apiserver and kube-scheduler themselves; files have neither."""
+        ...
+
+    async def start(self) -> None:
+        """Begin to observe; does not wait for the first sync."""
+        ...
+
+    async def broken(self) -> None:
+        """Wait for ever, or raise what ended the observation: a defect, which must end the process."""
+        ...
+
+    async def stop(self) -> None:
+        """Stop observing."""
+        ...
+
+    def priority_classes(self) -> tuple[bytes, ...]:
+        """Give the PriorityClasses as JSON objects."""
+        ...
+
+
+async def cluster(settings: Settings, clock: Clock, fence: Callable[[], bool]) -> Runnable:
+    """Choose the adapter: manifests when they are named, else the Kubernetes API.
+
+    Args:
+        fence: Says whether this process may still have effects; asked before each of them.
+    """
+    if settings.cluster:
+        from extender.cluster.manifests.manifest_cluster import FileCluster
+
+        return FileCluster([*settings.cluster], Path(settings.data_dir), clock=clock)
+    from extender.cluster.api_server.feature_gate_reader import SchedulerMetrics
+    from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
+
+    metrics = SchedulerMetrics(
+        settings.scheduler_metrics_url,
+        ca_file=settings.scheduler_metrics_ca_file,
+        token_file=settings.scheduler_metrics_token_file,
+    )
+    return await KubernetesCluster.connect(
+        settings.kubeconfig or None, clock=clock, fence=fence, scheduler=metrics
+    )
+
+
+def leader(settings: Settings, opened: Store, clock: Clock) -> Leader:
+    """Make the one writer."""
+    from extender.control.log.leader import Leader
+    from extender.control.log.lease import Identity
+
+    identity = Identity(
+        holder=settings.holder,
+        address=settings.advertise,
+        ttl_ms=int(settings.lease_ttl_s * 1000),
+    )
+    made = Leader(opened.log, opened.checkpoints, clock, identity)
+    made.on_append = _count
+    return made
+
+
+class Service:
+    """The running service: who does what, in which order it starts and stops."""
+
+    def __init__(
+        self, settings: Settings, opened: Store, seen: Runnable, writer: Leader, clock: Clock
+    ) -> None:
+        from extender.control.actuators.finalizer_controller import Protector
+        from extender.control.actuators.status_reporter import Reporter
+        from extender.control.binding.bind_barrier import Barriers
+        from extender.control.log.log_head_publisher import Publisher
+        from extender.control.loop.control_loop import Admission
+        from extender.control.monitors.capacity_sampler import RoomWatch
+        from extender.control.monitors.feature_gate_monitor import FeatureWatch
+        from extender.control.monitors.read_model_projector import Projector
+        from extender.control.monitors.reference_indexer import Noter
+        from extender.control.monitors.state_verifier import DriftWatch
+        from extender.control.verbs.extender_service import Scheduling
+        from extender.http.scheduler.leader_proxy import Forwarder
+        from extender.http.web.query_process import Apart
+        from extender.runtime.worker_process import Aside
+
+        self.settings = settings
+        self.cluster = seen
+        self.leader = writer
+        self.barriers = Barriers(cluster=seen, leader=self.leader, clock=clock, settings=settings)
+        writer.history.anchor = seen
+        self.publisher = Publisher(writer, opened.log, seen, clock)
+        self.projector = Projector(writer, opened.projection)
+        self.drift = DriftWatch(writer, opened.log, opened.checkpoints, settings.holder)
+        self.noter = Noter(writer, opened.mentions)
+        self.room = RoomWatch(seen, writer, settings)
+        plane = seen.control_plane
+        self.features = FeatureWatch(seen, plane, writer, clock, settings) if plane else None
+        self.reporter = Reporter(seen, self.leader, clock)
+        self.protector = Protector(seen, self.leader)
+        self.admission = Admission(
+            cluster=seen,
+            leader=self.leader,
+            inputs=opened.inputs,
+            barriers=self.barriers,
+            reporter=self.reporter,
+            clock=clock,
+            settings=settings,
+        )
+        self.scheduling = Scheduling(
+            cluster=seen,
+            leader=self.leader,
+            inputs=opened.inputs,
+            admission=self.admission,
+            barriers=self.barriers,
+            clock=clock,
+            settings=settings,
+        )
+        writer.on_lost = self.barriers.let_go
+        self.forwarder = Forwarder(writer, settings)
+        self.apart = Apart(ANSWERING, opened.url, settings.log_level)
+        self.aside = Aside()
+        self.app = self._application(opened, clock)
+
+    def _application(self, opened: Store, clock: Clock) -> web.Application:
+        """Return what answers HTTP."""
+        from extender.cluster.manifests.plan_request_body import planned
+        from extender.http.scheduler.verb_handlers import SchedulerVerbs
+        from extender.http.v1.gang_api import GangsApi
+        from extender.http.v1.node_api import FleetApi
+        from extender.http.v1.plan_api import PlanApi
+        from extender.http.v1.state_api import NodesApi
+        from extender.http.web.health import Probes
+        from extender.http.web.server import Parts, application
+        from extender.queries.plan.plan_service import WhatIf
+        from extender.queries.state.node_inventory import Fleet
+
+        verbs = SchedulerVerbs(self.scheduling, self.leader, read_wire_pod, self.forwarder)
+        probes = Probes(self.scheduling, self.leader)
+        plan_aside = functools.partial(self.aside.run, planned)
+        questions = (
+            self.apart,
+            GangsApi(opened.audit, opened.inputs, self.leader),
+            NodesApi(self.cluster, self.apart.fetch),
+            PlanApi(WhatIf(self.cluster, self.leader, self.barriers, clock, plan_aside).plan),
+            FleetApi(Fleet(self.cluster), self.leader),
+        )
+        return application(Parts(verbs, probes, questions, self.apart.stop), self.settings)
+
+    async def run(self, stopping: asyncio.Event, on_listening: Callable[[], None]) -> None:
+        """Serve until `stopping`; a loop that ends by itself ends the service with its fault."""
+        from extender.http.web.server import listen
+
+        self.apart.open()
+        runner = await listen(self.app, self.settings)
+        on_listening()
+        await self.cluster.start()
+        loops = {
+            asyncio.create_task(self.leader.run(), name="leader"),
+            asyncio.create_task(self.admission.run(), name="admission"),
+            asyncio.create_task(self.admission.effects.run(), name="effects"),
+            asyncio.create_task(self.admission.evictor.run(), name="evictions"),
+            asyncio.create_task(self.admission.letting_go.run(), name="letting go"),
+            asyncio.create_task(self.reporter.run(), name="reporter"),
+            asyncio.create_task(self.protector.run(), name="protector"),
+            asyncio.create_task(self.cluster.broken(), name="cluster"),
+            asyncio.create_task(self.drift.run(), name="drift"),
+            asyncio.create_task(self.room.run(), name="room"),
+            asyncio.create_task(self.publisher.run(), name="publisher"),
+            asyncio.create_task(self.noter.run(), name="noter"),
+            asyncio.create_task(self.projector.run(), name="projector"),
+            asyncio.create_task(self.apart.run(), name="questions"),
+        }
+        if self.features is not None:
+            loops.add(asyncio.create_task(self.features.run(), name="features"))
+        waiting = asyncio.create_task(stopping.wait(), name="stopping")
+        try:
+            done, _ = await asyncio.wait({*loops, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {waiting}:
+                task.result()
+            await self._hand_over()
+        finally:
+            waiting.cancel()
+            self.forwarder.stop()
+            await self.barriers.stop()
+            await runner.cleanup()
+            await self.forwarder.close()
+            for task in loops:
+                task.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+            await self.apart.close()
+            self.aside.stop()
+            self.admission.planner.stop()
+            self.admission.endings.stop()
+            await self.cluster.stop()
+            await self.leader.stop()
+
+    async def _hand_over(self) -> None:
+        """Give the lease back and, if there is another replica, send callers on until they have found it."""
+        await self.leader.give_back()
+        began_s = asyncio.get_running_loop().time()
+        waited_s = 0.0
+        while waited_s < self.settings.grace_s:
+            held = self.leader.following.lease
+            led = held is not None and not held.expired and held.holder != self.settings.holder
+            least_s = DRAIN_S if led or self.forwarder.open else TAKEN_WITHIN_S
+            if waited_s >= least_s and not (led and self.forwarder.open):
+                return
+            await asyncio.sleep(LOOK_S)
+            waited_s = asyncio.get_running_loop().time() - began_s
+
+
+def read_wire_pod(body: bytes) -> Pod:
+    """Read the pod of a call; used only for pods that the informers have not shown yet."""
+    from extender.cluster import types as api
+    from extender.cluster.read.object_decoding import decode
+    from extender.cluster.read.pod_conversion import pod_of
+    from extender.cluster.read.priority_classes import Priorities
+
+    return pod_of(decode(api.Pod, body), Priorities())
+
+
+def _count(events: Sequence[Event]) -> None:
+    from extender.telemetry import METRICS
+
+    for event in events:
+        if isinstance(event.fact, DriftFound):
+            METRICS.drift.labels(event.fact.kind).inc()
+            log.error(
+                "drift",
+                extra={
+                    "kind": event.fact.kind,
+                    "object": event.fact.object,
+                    "text": event.fact.text,
+                },
+            )
+        elif isinstance(event.fact, HistoryTruncated):
+            METRICS.history_truncated.inc()
+            log.error(
+                "history lost",
+                extra={"position": event.position, **msgspec.structs.asdict(event.fact)},
+            )
+        METRICS.facts.labels(type(event.fact).__name__).inc()
+
+
+async def serve(settings: Settings, on_listening: Callable[[], None]) -> None:
+    """Run the service until SIGTERM or SIGINT."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    async with store(settings, migrates=True) as opened:
+        excess = await database_roles.powers(opened.url)
+        if excess:
+            hint = "give it a role that is a member of gx_writer only (deploy/README.md)"
+            log.warning(
+                "the database role of the service could rewrite the log",
+                extra={"may": excess, "hint": hint},
+            )
+        clock = SystemClock()
+        writer = leader(settings, opened, clock)
+        seen = await cluster(settings, clock, writer.may_act)
+        service = Service(settings, opened, seen, writer, clock)
+        gc.collect()
+        gc.freeze()  # what is there from the start is not looked through again: that would hold calls up
+        from extender.runtime.cpu_slice import ask_for_short_slices
+
+        ask_for_short_slices()  # after the embedded database, which is a child, was started
+        await service.run(stopping, on_listening)

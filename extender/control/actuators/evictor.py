@@ -1,0 +1,280 @@
+"""Carry recorded preemptions out: mark victims, then delete them, a bound number at a time.
+
+Nothing is done that is not in the log: the plan is durable before the first request, and before each request
+it is looked up again, in what is acknowledged and in what is about to be recorded, so that an end that
+is on its way to the log stops the next unit already. The admission loop records what came of it
+(`decisions/evictions`); this module only tells it what it knows.
+
+The surprise: memory here is worth little. After a restart victims that are not terminating are asked
+again, by UID, which changes nothing for those that were asked before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from extender.control.log.leader import Leader
+from extender.core.decisions.preempt.disruption_units import groups_above
+from extender.core.decisions.preempt.preemption_lifecycle import (
+    DOOMED_BY_US,
+    Asked,
+    Knowledge,
+    due,
+    is_due,
+    refusing,
+    refusing_text,
+)
+from extender.core.log.events import EvictionHow
+from extender.core.log.preemption_state import Preemption, Victim
+from extender.core.log.reservation_state import ReservationState
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.errors import BindRefused, ClusterUnavailable
+from extender.core.model.ids import PlanId, PodUid, RootUid
+from extender.core.model.pod_groups import Group
+from extender.ports.protocols import Clock, Cluster, Condition, Notice, PodRef
+from extender.settings import Settings
+from extender.telemetry import METRICS
+
+log = logging.getLogger(__name__)
+
+WORKERS: Final = (
+    8  # deletions at once: a third of the connections that an account may use (DESIGN 9.4)
+)
+RETRY_MS: Final = 2_000  # a deletion that was not taken is asked for again after this time, ...
+RETRY_MS_MAX: Final = 30_000  # ... doubled each time, up to this
+DISRUPTED: Final = "PreemptionByScheduler"
+HOW: Final[Mapping[Literal["delete", "evict"], EvictionHow]] = {
+    "delete": "deleted",
+    "evict": "evicted",
+}
+
+
+class _Deed(msgspec.Struct, frozen=True):
+    """One victim whose deletion is to be asked for."""
+
+    preemption: PlanId
+    root_uid: RootUid
+    victim: Victim
+
+
+class _Retry(msgspec.Struct, frozen=True):
+    """A deletion that was not taken."""
+
+    why: str
+    not_before_ms: int
+    pause_ms: int
+
+
+class Evictor:
+    """The only one who deletes pods."""
+
+    def __init__(self, cluster: Cluster, leader: Leader, clock: Clock, settings: Settings) -> None:
+        self._cluster = cluster
+        self._leader = leader
+        self._clock = clock
+        self._settings = settings
+        self._queue: asyncio.Queue[_Deed] = asyncio.Queue()
+        self._queued: set[PodUid] = set()
+        self._asked: dict[PodUid, Asked] = {}
+        self._seen: set[PodUid] = set()
+        self._there: dict[PlanId, frozenset[PodUid]] = {}  # by preemption, when first looked at
+        self._retries: dict[PodUid, _Retry] = {}
+        self._marked: set[tuple[PlanId, str]] = set()  # groups told of a preemption, by UID
+        self.holdups: dict[RootUid, str] = {}  # what keeps the preemption of a root, in words
+
+    # -- what the admission loop asks ------------------------------------------------------------
+
+    def knowledge(self, actor: str, cause: str, view: ClusterView) -> Knowledge:
+        """Say what is known of victims beside the view; what the view shows now is taken in first."""
+        self._look(view)
+        return Knowledge(
+            actor=actor,
+            cause=cause,
+            epoch=self._leader.epoch,
+            now_us=self._clock.now_us(),
+            asked=self._asked,
+            seen=frozenset(self._seen),
+            there=self._there,
+            stalled_us=self._settings.reservation_ttl_s * 1_000_000,
+        )
+
+    def _look(self, view: ClusterView) -> None:
+        """Notice who terminates by our doing, also of before a restart, who runs, and beside whom."""
+        for preemption in self._leader.speculative.preemptions.values():
+            if preemption.claims and preemption.id not in self._there:
+                here = (uid for node in preemption.claims for uid in view.on_node.get(node, ()))
+                self._there[preemption.id] = frozenset(here)
+            for uid in preemption.victims:
+                pod = view.pods.get(uid)
+                if pod is None or uid in self._asked:
+                    continue
+                if pod.deleting and pod.doomed in DOOMED_BY_US:
+                    self._asked[uid] = Asked(how=DOOMED_BY_US[pod.doomed], at_us=0)
+                else:
+                    self._seen.add(uid)
+
+    def sync(self, view: ClusterView, state: ReservationState) -> None:
+        """Take on whatever is due by what is durable, and forget what is over."""
+        self._forget(state)
+        known = self.knowledge("", "", view)
+        now_ms = self._clock.monotonic_ms()
+        for preemption in state.preemptions.values():
+            for victim in due(view, preemption, known):
+                retry = self._retries.get(victim.uid)
+                waits = retry is not None and now_ms < retry.not_before_ms
+                if victim.uid not in self._queued and not waits:
+                    self._queued.add(victim.uid)
+                    self._queue.put_nowait(_Deed(preemption.id, preemption.root_uid, victim))
+        self._report(view, state)
+
+    def _forget(self, state: ReservationState) -> None:
+        victims = {uid for p in state.preemptions.values() for uid in p.victims}
+        ids = {p.id for p in state.preemptions.values()}
+        self._asked = {uid: asked for uid, asked in self._asked.items() if uid in victims}
+        self._retries = {uid: retry for uid, retry in self._retries.items() if uid in victims}
+        self._seen &= victims
+        self._there = {id_: pods for id_, pods in self._there.items() if id_ in ids}
+        self._marked = {key for key in self._marked if key[0] in ids}
+
+    def _report(self, view: ClusterView, state: ReservationState) -> None:
+        refused = {uid: retry.why for uid, retry in self._retries.items()}
+        now_us, total = self._clock.now_us(), 0
+        holdups: dict[RootUid, str] = {}
+        for uid, preemption in state.preemptions.items():
+            found = refusing(view, preemption, refused, now_us)
+            total += len(found)
+            if found:
+                holdups[uid] = refusing_text(found)
+        for uid, text in holdups.items():
+            if self.holdups.get(uid) != text:
+                log.warning("victims do not go", extra={"preemptor": uid, "why": text})
+        self.holdups = holdups
+        METRICS.victims_refusing.set(total)
+        METRICS.preemptions_pending.set(len(state.preemptions))
+
+    # -- the work ----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work for ever."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(WORKERS):
+                group.create_task(self._work(), name=f"evictions {number}")
+
+    async def _work(self) -> None:
+        while True:
+            deed = await self._queue.get()
+            uid = deed.victim.uid
+            try:
+                await self._carry_out(deed)
+                self._retries.pop(uid, None)
+            except (BindRefused, ClusterUnavailable) as error:
+                self._not_taken(deed, error)
+            finally:
+                self._queued.discard(uid)
+
+    def _not_taken(self, deed: _Deed, error: BindRefused | ClusterUnavailable) -> None:
+        """Ask again later; who is gone meanwhile is seen by then."""
+        uid = deed.victim.uid
+        before = self._retries.get(uid)
+        pause_ms = min(before.pause_ms * 2, RETRY_MS_MAX) if before is not None else RETRY_MS
+        if isinstance(error, ClusterUnavailable):
+            pause_ms = max(pause_ms, int(error.retry_after_s * 1000))
+        not_before_ms = self._clock.monotonic_ms() + pause_ms
+        self._retries[uid] = _Retry(str(error), not_before_ms, pause_ms)
+        log.info("victim not deleted", extra={"pod": deed.victim.pod, "error": str(error)})
+
+    async def _carry_out(self, deed: _Deed) -> None:
+        victim = deed.victim
+        namespace, _, name = victim.pod.partition("/")
+        pod = PodRef(namespace=namespace, name=name, uid=victim.uid)
+        preemption = await self._may(deed)
+        if preemption is None:
+            return
+        text = _message(preemption, victim)
+        await self._mark_groups(deed, text)
+        if await self._may(deed) is None:
+            return
+        await self._cluster.doom(pod, text)
+        if await self._may(deed) is None:
+            return
+        # From here on the unit is begun: noted before the request, because its answer may get lost, and because
+        # the pod may be seen gone before the answer is here.
+        how = HOW[self._settings.eviction]
+        self._asked[victim.uid] = Asked(how=how, at_us=self._clock.now_us())
+        try:
+            await self._cluster.evict(pod, how)
+        except (BindRefused, ClusterUnavailable) as error:
+            if isinstance(error, BindRefused) or error.refused:
+                self._asked.pop(victim.uid, None)
+            raise
+        await self._cluster.notice(_notice(preemption, victim, text))
+
+    async def _may(self, deed: _Deed) -> Preemption | None:
+        """Wait for the lease, immediately before each request, and say whether it is still wanted then."""
+        await self._leader.until_may_act()
+        durable = self._wanted(self._leader.acknowledged, deed)
+        return durable if durable and self._wanted(self._leader.speculative, deed) else None
+
+    def _wanted(self, state: ReservationState, deed: _Deed) -> Preemption | None:
+        preemption = state.preemptions.get(deed.root_uid)
+        if preemption is None or preemption.id != deed.preemption:
+            return None
+        if self._cluster.doubt():
+            return None  # the next look at a cluster that can be believed takes it on again
+        known = Knowledge(actor="", cause="", epoch=self._leader.epoch, now_us=0, asked=self._asked)
+        wanted = is_due(self._cluster.view(), preemption, deed.victim.uid, known)
+        return preemption if wanted else None
+
+    async def _mark_groups(self, deed: _Deed, text: str) -> None:
+        """Write DisruptionTarget on the groups of a unit, from the leaf of this victim up to the unit."""
+        for group in _groups_of(self._cluster.view(), deed.victim):
+            if (deed.preemption, group.uid) in self._marked:
+                continue
+            self._marked.add((deed.preemption, group.uid))
+            condition = Condition(
+                type="DisruptionTarget", status="True", reason=DISRUPTED, message=text
+            )
+            try:
+                await self._cluster.set_conditions(group.key, group.uid, [condition])
+            except BindRefused as error:  # gone, or made again
+                log.info("group not marked", extra={"group": str(group.key), "error": str(error)})
+            except ClusterUnavailable:
+                self._marked.discard((deed.preemption, group.uid))
+                raise
+
+
+def _groups_of(view: ClusterView, victim: Victim) -> list[Group]:
+    """Give the groups of a unit above one of its pods, leaf first; none where the pod is the unit."""
+    pod = view.pods.get(victim.uid)
+    above = groups_above(view, pod.group) if pod is not None else []
+    names = [str(group.key) for group in above]
+    # a tree that is not as it was planned has no such unit any more: then no group of it is marked
+    return above[: names.index(victim.unit) + 1] if victim.unit in names else []
+
+
+def _message(preemption: Preemption, victim: Victim) -> str:
+    unit = preemption.units.index(victim.unit)
+    return (
+        f"{preemption.kind} {preemption.root} (priority {preemption.priority}) needs the room of "
+        f"{victim.unit} (priority {preemption.priorities[unit]})"
+    )
+
+
+def _notice(preemption: Preemption, victim: Victim, text: str) -> Notice:
+    namespace, _, name = victim.pod.partition("/")
+    by_namespace, _, by_name = preemption.root.partition("/")
+    return Notice(
+        kind="Pod",
+        namespace=namespace,
+        name=name,
+        uid=victim.uid,
+        reason="Preempted",
+        message=text,
+        action="Preempting",
+        related=(preemption.kind, by_namespace, by_name, preemption.root_uid),
+    )

@@ -1,0 +1,60 @@
+"""Lift our gate of members without room: kube-scheduler's own group scheduling waits for them, or autoscalers shall.
+
+See `decisions/native.to_let_go` (DESIGN 9.9) and `decisions/requests.refused_members` (DESIGN 9.10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from extender.control.log.leader import Leader
+from extender.core.model.errors import BindRefused, ClusterUnavailable
+from extender.core.model.ids import PodUid
+from extender.core.model.pods import Pod
+from extender.ports.protocols import Cluster, PodRef
+
+log = logging.getLogger(__name__)
+
+WORKERS = 4  # beside those that carry admissions out
+PAUSE_S = 0.5
+
+
+class LettingGo:
+    """Works off gates; what fails is found again by the next pass."""
+
+    def __init__(self, cluster: Cluster, leader: Leader) -> None:
+        self._cluster = cluster
+        self._leader = leader
+        self._queue: asyncio.Queue[PodRef] = asyncio.Queue()
+        self._asked: set[PodUid] = set()  # to be done, or done and not seen yet
+
+    def sync(self, held: Iterable[Pod]) -> None:
+        """Take on the members that our gate holds and must not; those of now, in place of those before."""
+        wanted = {pod.uid: pod for pod in held}
+        for uid in wanted.keys() - self._asked:
+            pod = wanted[uid]
+            self._queue.put_nowait(PodRef(namespace=pod.namespace, name=pod.name, uid=uid))
+        self._asked = set(wanted)
+
+    async def run(self) -> None:
+        """Work for ever."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(WORKERS):
+                group.create_task(self._work(), name=f"letting go {number}")
+
+    async def _work(self) -> None:
+        while True:
+            pod = await self._queue.get()
+            await self._leader.until_may_act()
+            if pod.uid not in self._asked:
+                continue  # it has room by now, or is gone
+            try:
+                await self._cluster.lift_gate(pod)
+            except BindRefused as error:
+                log.info("member not let go", extra={"pod": pod.name, "error": str(error)})
+            except ClusterUnavailable as error:
+                log.warning("member not let go yet", extra={"pod": pod.name, "error": str(error)})
+                await asyncio.sleep(max(PAUSE_S, error.retry_after_s))
+                self._asked.discard(pod.uid)  # the next pass asks again

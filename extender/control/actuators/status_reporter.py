@@ -1,0 +1,388 @@
+"""Say on the objects why they are pending: conditions on groups, Kubernetes Events on members.
+
+A member held by our gate never reaches kube-scheduler, so a refusal cannot reach its user that way,
+and one without the gate is not asked about again when its reason changes while it sleeps; an Event on
+the pod reaches both (`kubectl describe pod`). Pod conditions are never written (DESIGN 7).
+Everything is written on change only, from one worker, so that a storm of changes costs one write each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from extender.control.log.leader import Leader
+from extender.core.decisions.admit.plan_request import foreign_gates
+from extender.core.decisions.admit.tree_warnings import NodeLabels, oddities, template_mismatches
+from extender.core.decisions.verbs.filter_and_prioritize import TAKEN, pending_reason, suspect_rules
+from extender.core.log.control_plane_features import native_on
+from extender.core.log.reservation_state import ReservationState, RootState
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.errors import BindRefused, ClusterUnavailable
+from extender.core.model.ids import GroupKey, PodUid, RootUid
+from extender.core.model.object_identity import same_objects
+from extender.core.model.pod_groups import PODS_DIFFER, Forest, Group, Orphan, Tree
+from extender.core.model.pods import Pod
+from extender.ports.protocols import Clock, Cluster, Condition, Notice
+
+log = logging.getLogger(__name__)
+
+MISMATCH = "TemplateMismatch"
+# Ours alone: stands on built-in PodGroups while kube-scheduler writes their usual condition itself (SPEC F).
+EXPLAINED = "PlacementExplained"
+NOTICES_PER_TREE_MAX = 100  # pods of one tree that get an Event of their own per change of reason
+MAKE_IT = "; create the group, again if it was deleted, or delete the pod"
+NO_HOLDUPS: Final[Mapping[RootUid, str]] = {}
+# Thousands of reasons that change at once are no reason to keep the API server busy.
+REST_PER_WRITE = 2
+REST_MS_MAX = 100
+# Members come one by one, and are bound one by one: a condition is written so long after it began to differ, as it is then.
+CONDITION_AFTER_S = 0.5
+SETTLED_MS = 1_000  # a reason that stands shorter is not told: objects of a tree come one by one
+
+
+class _ConditionJob(NamedTuple):
+    """A condition of a group that is due; what it says by then is written."""
+
+    group: GroupKey
+    uid: str
+    type: str
+
+
+class _Leaf(msgspec.Struct):
+    """What the members of a leaf were told."""
+
+    seen: tuple[object, ...]  # what it was made from: pods, tree, root, orphan, group
+    reason: str
+    since_ms: int
+    said: dict[PodUid, str]
+    settled: bool  # everybody was told
+
+
+class _Warned(msgspec.Struct, frozen=True):
+    """What is odd about a tree."""
+
+    tree: Tree
+    said: Mapping[GroupKey, tuple[str, ...]]
+
+
+class Reporter:
+    """Brings conditions and Events up to what the state says."""
+
+    def __init__(self, cluster: Cluster, leader: Leader, clock: Clock) -> None:
+        self._cluster = cluster
+        self._leader = leader
+        self._clock = clock
+        self._jobs: asyncio.Queue[_ConditionJob | Notice] = asyncio.Queue()
+        self._leaves: dict[GroupKey, _Leaf] = {}
+        self._trees: dict[RootUid, tuple[object, ...]] = {}  # what conditions were last made from
+        self._made: tuple[Any, ...] = (None,) * 9  # what everything was last said from, ...
+        self._native = False  # kube-scheduler writes conditions of built-in PodGroups
+        self._said_all = False  # ... if nothing of it waits to settle
+        self._wrote: dict[_ConditionJob, Condition] = {}  # or will, when it is due
+        self._due: set[_ConditionJob] = set()  # not written before its time
+        self._orphans: Mapping[GroupKey, Orphan] = {}  # as they were last said
+        self._kept_of: object = None  # the groups of which `_wrote` was last looked through
+        self._labels = NodeLabels(ClusterView().nodes)
+        self._warned: dict[RootUid, _Warned] = {}
+        # Forest and node generation of the last warnings
+        self._looked: tuple[Forest | None, int] = (None, -1)
+
+    def sync(
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        forest: Forest,
+        holdups: Mapping[RootUid, str] = NO_HOLDUPS,
+    ) -> None:
+        """Queue what differs from what was said before.
+
+        Args:
+            view: The cluster.
+            state: What is durable.
+            forest: The trees of the view.
+            holdups: By root what keeps its preemption from going on, in words.
+        """
+        made = (
+            forest, state.roots, state.root_of, view.groups, view.members, view.blueprints,
+            native_on(state.features), view.generation, dict(holdups),
+        )  # fmt: skip
+        if (
+            self._said_all
+            and same_objects(self._made[:-2], made[:-2])
+            and self._made[-2:] == made[-2:]
+        ):
+            return
+        self._made = made
+        native = native_on(state.features)
+        if native != self._native:
+            # what was said stands under another type
+            self._native, self._trees, self._orphans = native, {}, {}
+        trees: dict[RootUid, tuple[object, ...]] = {}
+        for tree in forest.trees.values():
+            root = state.roots.get(tree.root.uid)
+            holdup = holdups.get(tree.root.uid, "")
+            made_from = trees[tree.root.uid] = (tree, root, view.blueprints, holdup)
+            before = self._trees.get(tree.root.uid, (None, None, None, ""))
+            if same_objects(before[:3], made_from[:3]) and before[3] == holdup:
+                continue
+            if tree.problems:
+                self._broken(tree, before[0])
+                continue
+            for group in tree.groups:
+                self._condition(group, _condition_of(tree, group, root, holdup))
+            self._templates(view, tree)
+        self._trees = trees
+        self._warnings(view, forest)
+        for key, orphan in forest.orphans.items():
+            if self._orphans.get(key) is orphan:
+                continue
+            condition = Condition(
+                type=_type(orphan.group),
+                status="False",
+                reason="Invalid" if orphan.problem.rule in {"B6", "E15"} else "Unschedulable",
+                message=orphan.problem.text,
+            )
+            self._condition(orphan.group, condition)
+        self._orphans = forest.orphans
+        self._pods(view, state, forest)
+        if self._kept_of is not view.groups:
+            self._kept_of = view.groups
+            self._wrote = {k: c for k, c in self._wrote.items() if k.group in view.groups}
+
+    def _broken(self, tree: Tree, before: object) -> None:
+        """Say on the groups of a tree which rules it breaks; there may be thousands that stand as they stood."""
+        text = "; ".join(problem.text for problem in tree.problems)
+        only_pods = all(problem.rule == PODS_DIFFER for problem in tree.problems)
+        reason = "SchedulerError" if only_pods else "Invalid"  # SPEC B9 and X7
+        known: set[int] = set()
+        if isinstance(before, Tree) and before.problems == tree.problems:
+            known = {id(group) for group in before.groups}
+        for group in tree.groups:
+            if id(group) not in known:
+                condition = Condition(
+                    type=_type(group), status="False", reason=reason, message=text
+                )
+                self._condition(group, condition)
+
+    def _condition(self, group: Group, wanted: Condition | None) -> None:
+        if wanted is None or group.source == "pod":
+            return
+        for condition in _spoken(group, wanted, native=self._native):
+            self._put(group, condition)
+
+    def _put(self, group: Group, wanted: Condition) -> None:
+        job = _ConditionJob(group.key, group.uid, wanted.type)
+        stored = {c[0]: c for c in group.conditions}.get(wanted.type)
+        said = self._wrote.get(job)
+        placed = "True" in (stored[1] if stored else "", said.status if said else "")
+        if placed and wanted.type == _type(group) and wanted.status != "True":
+            return  # True is terminal, only its message may change (SPEC F)
+        same = (wanted.type, wanted.status, wanted.reason, wanted.message)
+        if said == wanted or (stored == same and job not in self._due):
+            return
+        self._wrote[job] = wanted
+        if job not in self._due:
+            self._due.add(job)
+            asyncio.get_running_loop().call_later(CONDITION_AFTER_S, self._is_due, job)
+
+    def _is_due(self, job: _ConditionJob) -> None:
+        self._due.remove(job)
+        self._jobs.put_nowait(job)
+
+    def _templates(self, view: ClusterView, tree: Tree) -> None:
+        """Say where a tree is not as its Workload has it (B11); it is scheduled all the same."""
+        mismatches = template_mismatches(view, tree)
+        for group in tree.groups:
+            text = mismatches.get(group.key)
+            if text is not None:
+                self._condition(
+                    group, _mismatch(status="True", reason="TemplateMismatch", text=text)
+                )
+            elif any(c[0] == MISMATCH and c[1] == "True" for c in group.conditions):
+                fixed = "the group is as its Workload has it"
+                self._condition(
+                    group, _mismatch(status="False", reason="TemplateMatches", text=fixed)
+                )
+
+    def _warnings(self, view: ClusterView, forest: Forest) -> None:
+        looked_at, generation = self._looked
+        same_nodes = generation == view.generation
+        if same_nodes and looked_at is forest:
+            return
+        self._looked = (forest, view.generation)
+        if self._labels.nodes is not view.nodes:
+            self._labels = NodeLabels(view.nodes)
+        said = {key: texts for w in self._warned.values() for key, texts in w.said.items()}
+        warned: dict[RootUid, _Warned] = {}
+        for tree in forest.trees.values():
+            uid = tree.root.uid
+            before = self._warned.get(uid)
+            if same_nodes and before is not None and before.tree is tree:
+                warned[uid] = before
+                continue
+            now = warned[uid] = _Warned(tree, oddities(view, tree, self._labels))
+            for key, texts in now.said.items():
+                for text in texts:
+                    if text not in said.get(key, ()):
+                        self._jobs.put_nowait(_group_notice(view.groups[key], text))
+        self._warned = warned
+
+    def _pods(self, view: ClusterView, state: ReservationState, forest: Forest) -> None:
+        leaves: dict[GroupKey, _Leaf] = {}
+        now_ms = self._clock.monotonic_ms()
+        for leaf, members in view.members.items():
+            root_key = forest.root_of.get(leaf)
+            tree = forest.trees.get(root_key) if root_key is not None else None
+            root = state.roots.get(tree.root.uid) if tree is not None else None
+            before = self._leaves.get(leaf)
+            seen = (members, tree, root, forest.orphans.get(leaf), view.groups.get(leaf))
+            if before is None:
+                before = _Leaf((None,) * len(seen), "", now_ms, {}, settled=False)
+            elif before.settled and same_objects(before.seen, seen):
+                leaves[leaf] = before
+                continue
+            waiting = [
+                pod
+                for pod in members.values()
+                if pod.node is None and not pod.deleting and pod.uid not in state.root_of
+            ]
+            if not waiting:
+                continue
+            reason = pending_reason(state, forest, view, leaf)
+            if leaf not in view.groups:
+                reason += MAKE_IT
+            since_ms = before.since_ms if before.reason == reason else now_ms
+            settled = now_ms - since_ms >= SETTLED_MS
+            said = {p.uid: before.said[p.uid] for p in waiting if p.uid in before.said}
+            if settled:
+                self._tell(waiting, reason, said)
+            leaves[leaf] = _Leaf(seen, reason, since_ms, said, settled)
+        self._leaves = leaves
+        self._said_all = all(leaf.settled for leaf in leaves.values())
+
+    def _tell(self, waiting: list[Pod], reason: str, said: dict[PodUid, str]) -> None:
+        """Tell the pods of a leaf their reason, those that have not heard it yet."""
+        fresh = [pod for pod in waiting if said.get(pod.uid) != reason]
+        for pod in sorted(fresh, key=lambda p: p.path)[:NOTICES_PER_TREE_MAX]:
+            self._jobs.put_nowait(_pod_notice(pod, reason))
+        said |= {pod.uid: reason for pod in waiting}
+
+    def warn(self, group: Group, reason: str, text: str) -> None:
+        """Queue an Event about a group that is not made from the state."""
+        self._jobs.put_nowait(_group_notice(group, text, reason))
+
+    async def run(self) -> None:
+        """Write for ever; what fails is said again when it next differs."""
+        while True:
+            job = await self._jobs.get()
+            await self._leader.until_may_act()
+            begun_ms = self._clock.monotonic_ms()
+            try:
+                if isinstance(job, Notice):
+                    await self._cluster.notice(job)
+                elif (condition := self._wrote.get(job)) is not None:  # else the group is gone
+                    await self._cluster.set_conditions(job.group, job.uid, [condition])
+            except BindRefused as error:
+                log.info("not reported", extra={"error": str(error)})
+            except ClusterUnavailable as error:
+                log.warning("not reported yet", extra={"error": str(error)})
+                self._jobs.put_nowait(job)
+                await asyncio.sleep(0.5)
+            if not self._jobs.empty():
+                took_ms = self._clock.monotonic_ms() - begun_ms
+                await asyncio.sleep(min(REST_PER_WRITE * took_ms, REST_MS_MAX) / 1000)
+
+
+def _pod_notice(pod: Pod, reason: str) -> Notice:
+    return Notice(
+        kind="Pod",
+        namespace=pod.namespace,
+        name=pod.name,
+        uid=pod.uid,
+        reason="FailedScheduling",
+        message=reason,
+        warning=True,
+    )
+
+
+def _group_notice(group: Group, text: str, reason: str = "Questionable") -> Notice:
+    return Notice(
+        kind=group.key.kind,
+        namespace=group.key.namespace,
+        name=group.key.name,
+        uid=group.uid,
+        reason=reason,
+        message=text,
+        warning=True,
+    )
+
+
+def _mismatch(*, status: str, reason: str, text: str) -> Condition:
+    return Condition(type=MISMATCH, status=status, reason=reason, message=text)
+
+
+def _type(group: Group) -> str:
+    return f"{group.key.kind}InitiallyScheduled"
+
+
+def _spoken(group: Group, wanted: Condition, *, native: bool) -> tuple[Condition, ...]:
+    """Say it under types of which we are the only writer.
+
+    Its own group scheduling makes kube-scheduler write `PodGroupInitiallyScheduled` (1.36: `PodGroupScheduled`) of
+    built-in PodGroups; it writes none of composites. What we once said under our own type is kept true.
+    """
+    if wanted.type != _type(group):
+        return (wanted,)
+    explained = msgspec.structs.replace(wanted, type=EXPLAINED)
+    if native and group.source == "builtin" and group.key.kind == "PodGroup":
+        return (explained,)
+    if any(stored[0] == EXPLAINED for stored in group.conditions):
+        return (wanted, explained)
+    return (wanted,)
+
+
+def _condition_of(
+    tree: Tree, group: Group, root: RootState | None, holdup: str = ""
+) -> Condition | None:
+    """Say what stands on a group of a sound tree (SPEC F, X7)."""
+    if root is None:
+        return None
+    if root.phase == "satisfied":
+        return _satisfied_condition(tree, group, root)
+    if root.answer is None:
+        if not root.taken or root.held:
+            return None
+        return Condition(type=_type(group), status="False", reason="Unschedulable", message=TAKEN)
+    text = "; ".join((*root.answer.reasons, *((holdup,) if holdup else ())))
+    gates = foreign_gates(tree)
+    if gates:
+        text += f"; pods held by the scheduling gates {', '.join(gates)} are not members yet"
+    # Autoscalers must be able to tell: another node may not help (SPEC F and H10).
+    reason = "UnsupportedDependency" if suspect_rules(root, tree) else "Unschedulable"
+    return Condition(type=_type(group), status="False", reason=reason, message=text)
+
+
+def _satisfied_condition(tree: Tree, group: Group, root: RootState) -> Condition | None:
+    leaves = {group.key.name} if group.key.kind == "PodGroup" else _leaves_below(tree, group)
+    bound = sum(1 for member in root.bound.values() if member.group in leaves)
+    if not bound:
+        return None
+    text = f"{bound} members bound, the minimum of the tree is met"
+    if root.answer is not None:
+        text += f"; the rest waits: {'; '.join(root.answer.reasons)}"
+    return Condition(type=_type(group), status="True", reason="Scheduled", message=text)
+
+
+def _leaves_below(tree: Tree, group: Group) -> set[str]:
+    found: set[str] = set()
+    for child in tree.children.get(group.key, ()):
+        if child.key.kind == "PodGroup":
+            found.add(child.key.name)
+        else:
+            found |= _leaves_below(tree, child)
+    return found

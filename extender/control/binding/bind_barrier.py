@@ -1,0 +1,476 @@
+"""The bind barrier: nobody of a gang is bound before its whole minimum has reached bind (DESIGN 2.6).
+
+A barrier belongs to a root and the group whose minimum must be whole (the root, or below Basic
+parents the first gang). It opens when the members that are bound or have arrived here meet that
+minimum; from then on members pass as they come, because a started gang is completed, not stopped.
+A member for which kube-scheduler commits volumes or claims is let through filter last and counts from then on: what is
+committed cannot be taken back, and a volume that is made first may take minutes (DESIGN 9.7).
+When its deadline passes nobody who waited is bound, every call gets an error, and unless the gang
+had started its reservations are given back so that the tree is planned again.
+
+Nothing here survives a restart: calls end with the process, kube-scheduler calls again, and what was
+bound is seen in the cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import TypeAlias
+
+import msgspec
+
+from extender.control.actuators.nominator import WORKERS
+from extender.control.binding.prebind_tracker import Committing
+from extender.control.log.leader import Leader
+from extender.core.decisions.admit.gate_removal_order import unit_key
+from extender.core.decisions.reconcile.reservation_checks import overtaken_on
+from extender.core.decisions.verbs.filter_and_prioritize import reservation_of
+from extender.core.log.events import (
+    AnyFact,
+    BarrierExpired,
+    BindFailed,
+    Draft,
+    ReleasedPod,
+    ReservationReleased,
+)
+from extender.core.log.reservation_state import (
+    Reservation,
+    ReservationState,
+    RootState,
+    missing,
+)
+from extender.core.model.errors import BindRefused, ClusterUnavailable, NotLeading, StoreUnavailable
+from extender.core.model.ids import NodeName, PodUid, RootUid
+from extender.core.model.pods import Pod
+from extender.ports.protocols import Binding, Clock, Cluster, PodRef
+from extender.runtime.wakeup import Wakeup
+from extender.settings import Settings
+
+log = logging.getLogger(__name__)
+
+RETRY_S_MAX = 1.0
+UNSURE_MS = 15_000  # after a Binding without an answer: by then the informers show whether it was
+TOO_LATE = "too late: kube-scheduler is about to give this call up"
+UnitKey: TypeAlias = tuple[str, str]  # kind and name: a leaf may be called like its root
+
+
+class BindCall(msgspec.Struct, eq=False):
+    """One call of the bind verb that is waiting for its answer."""
+
+    pod: PodRef
+    node: NodeName
+    arrived_ms: int  # monotonic
+    alive: Callable[[], bool]  # whether the caller is still connected
+    answer: asyncio.Future[str]  # error text; empty when bound
+
+
+class _Arrival(msgspec.Struct, eq=False):
+    """A member that has reached bind, with all equal calls for it."""
+
+    reservation: Reservation
+    calls: list[BindCall]
+    posting: bool = False
+
+    def alive(self) -> bool:
+        return any(call.alive() for call in self.calls)
+
+    def finish(self, error: str) -> None:
+        for call in self.calls:
+            if not call.answer.done():
+                call.answer.set_result(error)
+
+
+class _Barrier:
+    """The members of one unit that have arrived and not been answered."""
+
+    def __init__(self, root_uid: RootUid, key: UnitKey) -> None:
+        self.root_uid = root_uid
+        self.key = key
+        self.unit = key[1]  # name, for people
+        self.arrivals: dict[PodUid, _Arrival] = {}
+        self.posted: dict[PodUid, str] = {}  # bound by us, maybe not seen yet: uid -> leaf
+        self.sent: set[PodUid] = set()  # whose Binding is on its way now
+        self.opened = False
+        self.unsure_until_ms = 0  # a Binding was sent and not answered; it may show until then
+        self.first_ms = 0
+        self.lacking = 0  # so many members more must arrive before it is worth counting again
+        self.timer: asyncio.Task[None] | None = None
+
+
+class Barriers:
+    """All barriers of this process."""
+
+    def __init__(
+        self, *, cluster: Cluster, leader: Leader, clock: Clock, settings: Settings
+    ) -> None:
+        self._cluster = cluster
+        self._leader = leader
+        self._clock = clock
+        self._settings = settings
+        self._barriers: dict[tuple[RootUid, UnitKey], _Barrier] = {}
+        self._progress_us: dict[RootUid, int] = {}
+        self.committing = Committing(clock, settings.barrier_timeout_s)
+        self._slots = asyncio.Semaphore(WORKERS)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.wakeup = Wakeup()  # moves when the admission loop should look
+
+    # -- what the admission loop asks -----------------------------------------------------------
+
+    def started(self) -> frozenset[RootUid]:
+        """Give the roots of which members are, or may be, bound: nothing of them is given back as a whole."""
+        now_ms = self._clock.monotonic_ms()
+        return frozenset(
+            b.root_uid for b in self._barriers.values() if b.opened or now_ms < b.unsure_until_ms
+        )
+
+    def binding(self) -> frozenset[PodUid]:
+        """Give the members whose Binding is on its way, or through and maybe not seen yet."""
+        return frozenset(uid for b in self._barriers.values() for uid in (*b.sent, *b.posted))
+
+    def posted(self) -> frozenset[PodUid]:
+        """Give the members whose Binding the API server took."""
+        return frozenset(uid for b in self._barriers.values() for uid in b.posted)
+
+    def waits(self, uid: PodUid) -> bool:
+        """Say whether a member is at bind now."""
+        found = (barrier.arrivals.get(uid) for barrier in self._barriers.values())
+        return any(arrival is not None and arrival.alive() for arrival in found)
+
+    def arrived(self, uid: PodUid) -> bool:
+        """Say whether kube-scheduler has placed a member: it is at bind, or on its way with what is committed."""
+        reservation = reservation_of(self._leader.acknowledged, uid)
+        committing = reservation is not None and self.committing.counts(reservation)
+        return committing or self.waits(uid)
+
+    def offered(self, reservation: Reservation, pod: Pod) -> None:
+        """Hear that filter let a member through for which kube-scheduler commits something: it counts as arrived."""
+        if not self.committing.put(reservation, pod):
+            return
+        self._progress_us[reservation.root_uid] = self._clock.now_us()
+        root = self._leader.acknowledged.roots[reservation.root_uid]
+        unit = unit_key(root, reservation.group)
+        barrier = self._barriers.get((root.uid, unit)) if unit is not None else None
+        if barrier is not None and not barrier.opened and barrier.arrivals:
+            barrier.lacking -= 1
+            if barrier.lacking <= 0:
+                self._evaluate(barrier)
+        self.wakeup.wake()  # members that need other pods may have their turn
+
+    def progress_us(self, root_uid: RootUid) -> int:
+        """Say when a member of this root last arrived (wall clock), 0 for never."""
+        return self._progress_us.get(root_uid, 0)
+
+    def sync(self, state: ReservationState) -> None:
+        """Forget barriers whose roots hold nothing any more."""
+        for key, barrier in list(self._barriers.items()):
+            root = state.roots.get(barrier.root_uid)
+            for uid, arrival in list(barrier.arrivals.items()):
+                current = root.held.get(uid) if root is not None else None
+                if not arrival.posting and (
+                    current is None or current.plan != arrival.reservation.plan
+                ):
+                    del barrier.arrivals[uid]
+                    arrival.finish(
+                        f"the reservation of pod {arrival.reservation.pod} was given back; "
+                        "it will be planned again"
+                    )
+            if (root is None or not root.held) and not barrier.arrivals:
+                self._stop_timer(barrier)
+                del self._barriers[key]
+            elif not barrier.opened and barrier.arrivals:
+                self._evaluate(barrier)  # the minimum may be less now, or more of it bound
+        self.committing.keep(state)
+        self._progress_us = {u: t for u, t in self._progress_us.items() if u in state.roots}
+
+    # -- the bind verb --------------------------------------------------------------------------
+
+    async def bind(self, call: BindCall) -> str:
+        """Hold a call until its member may be bound, bind it, and give the error text (empty: bound)."""
+        reservation = reservation_of(self._leader.acknowledged, call.pod.uid)
+        if reservation is None:
+            return f"pod {call.pod.namespace}/{call.pod.name} holds no reservation; it will be planned again"
+        if reservation.node != call.node:
+            return (
+                f"pod {reservation.pod} has its room on node {reservation.node}, "
+                f"not on {call.node}; nothing was bound"
+            )
+        root = self._leader.acknowledged.roots[reservation.root_uid]
+        unit = unit_key(root, reservation.group)
+        if unit is None:
+            return f"group {reservation.group} of pod {reservation.pod} left its gang; it will be planned again"
+        barrier = self._barriers.setdefault((root.uid, unit), _Barrier(root.uid, unit))
+        self._arrive(barrier, reservation, call)
+        if barrier.opened or barrier.lacking <= 0:
+            self._evaluate(barrier)
+        return await call.answer
+
+    def _arrive(self, barrier: _Barrier, reservation: Reservation, call: BindCall) -> None:
+        self._progress_us[barrier.root_uid] = self._clock.now_us()
+        if not any(other.alive() for other in barrier.arrivals.values()):
+            self._stop_timer(barrier)  # the deadline of the dead is not that of the living
+        arrival = barrier.arrivals.get(call.pod.uid)
+        if arrival is None or (
+            arrival.reservation.plan != reservation.plan and not arrival.posting
+        ):
+            if arrival is not None:
+                arrival.finish("superseded by a later call for another plan")
+            arrival = barrier.arrivals[call.pod.uid] = _Arrival(reservation, [])
+        if not arrival.alive():
+            barrier.lacking -= 1
+        self.committing.drop(reservation.uid)  # from here on its connection tells whether it waits
+        arrival.calls.append(call)
+        if not barrier.opened and barrier.timer is None:
+            barrier.first_ms = self._clock.monotonic_ms()
+            barrier.timer = self._spawn(self._expire(barrier), f"barrier {barrier.unit}")
+
+    def _forget_dead(self, barrier: _Barrier) -> None:
+        """Drop members whose callers have hung up: they have not arrived."""
+        for uid, arrival in list(barrier.arrivals.items()):
+            if not arrival.posting and not arrival.alive():
+                del barrier.arrivals[uid]
+                arrival.finish("the caller has gone")
+
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _evaluate(self, barrier: _Barrier) -> None:
+        """Open the barrier when its minimum is whole, and let go whoever may go."""
+        root = self._leader.acknowledged.roots.get(barrier.root_uid)
+        if root is None:
+            return
+        if not barrier.opened:
+            counts = self._counts(barrier, root)
+            unit = next((g for g in root.groups if (g.kind, g.name) == barrier.key), None)
+            barrier.lacking = missing(root.groups, counts, unit) if unit is not None else 0
+            if unit is None or barrier.lacking:
+                return
+            if any(self._overtaken(a.reservation) for a in barrier.arrivals.values()):
+                self.wakeup.wake()  # the next pass gives the room back and answers everybody
+                return
+            barrier.opened = True
+            self._stop_timer(barrier)
+            log.info(
+                "barrier open",
+                extra={
+                    "root": root.root,
+                    "unit": barrier.unit,
+                    "arrived": len(barrier.arrivals),
+                    "waited_ms": self._clock.monotonic_ms() - barrier.first_ms,
+                },
+            )
+        for arrival in list(barrier.arrivals.values()):
+            if not arrival.posting:
+                arrival.posting = True
+                self._spawn(self._post(barrier, arrival), f"bind {arrival.reservation.pod}")
+
+    def _counts(self, barrier: _Barrier, root: RootState) -> dict[str, int]:
+        """Count by leaf who is bound, posted, at bind, or on its way there with what is committed."""
+        leaves = {uid: member.group for uid, member in root.bound.items()}
+        leaves |= {r.uid: r.group for r in self.committing.of(root)}
+        for uid, arrival in barrier.arrivals.items():
+            current = root.held.get(uid)
+            if current is not None and current.plan == arrival.reservation.plan and arrival.alive():
+                leaves[uid] = current.group
+        leaves |= barrier.posted
+        return Counter(leaves.values())
+
+    def _stop_timer(self, barrier: _Barrier) -> None:
+        if barrier.timer is not None and barrier.timer is not asyncio.current_task():
+            barrier.timer.cancel()
+        barrier.timer = None
+
+    # -- binding --------------------------------------------------------------------------------
+
+    async def _post(self, barrier: _Barrier, arrival: _Arrival) -> None:
+        try:
+            async with self._slots:
+                error = await self._bound(barrier, arrival)
+        except Exception:
+            log.exception("bind failed unexpectedly", extra={"pod": arrival.reservation.pod})
+            error = "internal error, see the log of gang-extender"
+        barrier.arrivals.pop(arrival.reservation.uid, None)
+        arrival.finish(error)
+        self._close_unless_started(barrier)
+
+    def _close_unless_started(self, barrier: _Barrier) -> None:
+        """Hold again when nobody got through: callers died, or the lease ran out, as it opened."""
+        root = self._leader.acknowledged.roots.get(barrier.root_uid)
+        bound = root is not None and any(
+            unit_key(root, member.group) == barrier.key for member in root.bound.values()
+        )
+        posting = any(arrival.posting for arrival in barrier.arrivals.values())
+        if not (bound or posting or barrier.posted):
+            barrier.opened = False
+
+    async def _bound(self, barrier: _Barrier, arrival: _Arrival) -> str:
+        """Post the Binding; 429 and 5xx are retried for as long as a caller may still be told."""
+        reservation = arrival.reservation
+        pause_s = 0.05
+        trouble = ""
+        while True:
+            refusal = self._may_post(arrival)
+            if trouble and refusal == TOO_LATE:
+                await self._record_failure(reservation, trouble)
+                return f"{refusal}; {trouble}"
+            if refusal:
+                return refusal
+            binding = Binding(
+                pod=arrival.calls[-1].pod, node=reservation.node, plan=reservation.plan
+            )
+            barrier.sent.add(reservation.uid)
+            try:
+                await self._cluster.bind(binding)
+            except ClusterUnavailable as error:
+                trouble = str(error)
+                barrier.unsure_until_ms = self._clock.monotonic_ms() + UNSURE_MS
+                barrier.sent.discard(reservation.uid)
+                log.warning("bind retried", extra={"pod": reservation.pod, "error": trouble})
+                await asyncio.sleep(max(pause_s, error.retry_after_s))
+                pause_s = min(pause_s * 2, RETRY_S_MAX)
+            except BindRefused as error:
+                await self._record_failure(reservation, str(error))
+                return str(error)
+            else:
+                barrier.posted[reservation.uid] = reservation.group
+                return ""
+            finally:
+                barrier.sent.discard(reservation.uid)
+
+    def _may_post(self, arrival: _Arrival) -> str:
+        """Check, immediately before each request, all that must hold for a Binding (DESIGN 4)."""
+        reservation = arrival.reservation
+        if not self._leader.may_act():
+            return "cannot answer now: the lease has run out"
+        # A release that is on its way to the log counts as well: its room is being given to others.
+        for state in (self._leader.acknowledged, self._leader.speculative):
+            current = reservation_of(state, reservation.uid)
+            if current is None or (current.plan, current.node) != (
+                reservation.plan,
+                reservation.node,
+            ):
+                return (
+                    f"the reservation of pod {reservation.pod} was given back; "
+                    "it will be planned again"
+                )
+        if self._overtaken(reservation):
+            self.wakeup.wake()
+            return f"other pods took the room of pod {reservation.pod}; it will be planned again"
+        live = [call for call in arrival.calls if call.alive()]
+        if not live:
+            return "the caller has gone"
+        newest_ms = max(call.arrived_ms for call in live)
+        age_ms = self._clock.monotonic_ms() - newest_ms
+        if age_ms > self._settings.bind_post_within_ms:
+            return TOO_LATE
+        return ""
+
+    def _overtaken(self, reservation: Reservation) -> bool:
+        """Say whether pods of others are seen in reserved room; the pass that records it may be a moment late."""
+        view, state = self._cluster.view(), self._leader.acknowledged
+        return reservation.uid in overtaken_on(view, state, reservation.node)
+
+    async def _record_failure(self, reservation: Reservation, error: str) -> None:
+        fact = BindFailed(
+            plan=reservation.plan,
+            pod=reservation.pod,
+            uid=reservation.uid,
+            node=reservation.node,
+            error=error,
+        )
+        try:
+            if reservation.root_uid in self._leader.speculative.roots:  # else nobody waits for it
+                await self._leader.record([self._draft(reservation, fact, "bind verb")])
+        except (NotLeading, StoreUnavailable) as fault:
+            log.warning(
+                "bind failure not recorded", extra={"pod": reservation.pod, "error": str(fault)}
+            )
+        self.wakeup.wake()
+
+    def _draft(self, reservation: Reservation, fact: AnyFact, cause: str) -> Draft:
+        root = self._leader.speculative.roots[reservation.root_uid]
+        return Draft(
+            root_uid=root.uid,
+            root=root.root,
+            fact=fact,
+            actor=self._settings.holder,
+            cause=cause,
+        )
+
+    # -- the deadline ---------------------------------------------------------------------------
+
+    async def _expire(self, barrier: _Barrier) -> None:
+        await asyncio.sleep(self._settings.barrier_timeout_s)
+        barrier.timer = None
+        self._forget_dead(barrier)
+        self._evaluate(barrier)
+        if barrier.opened or not barrier.arrivals:
+            return
+        arrivals = dict(barrier.arrivals)
+        barrier.arrivals.clear()
+        error = await self._record_expiry(barrier, arrivals)
+        for arrival in arrivals.values():
+            arrival.finish(error)
+        self.wakeup.wake()
+
+    async def _record_expiry(self, barrier: _Barrier, arrivals: dict[PodUid, _Arrival]) -> str:
+        root = self._leader.speculative.roots.get(barrier.root_uid)
+        if root is None or not root.held:
+            return "the gang was released while its members waited"
+        unit = {uid: r for uid, r in root.held.items() if unit_key(root, r.group) == barrier.key}
+        if not unit:
+            return "the gang was released while its members waited"
+        any_held = next(iter(unit.values()))
+        came = {r.uid for r in self.committing.of(root)} | set(arrivals)
+        for uid in unit:
+            self.committing.drop(uid)
+        waited_ms = self._clock.monotonic_ms() - barrier.first_ms
+        facts: list[AnyFact] = [
+            BarrierExpired(
+                plan=any_held.plan,
+                waited_ms=waited_ms,
+                arrived=tuple(sorted(r.pod for uid, r in unit.items() if uid in came)),
+                missing=tuple(sorted(r.pod for uid, r in unit.items() if uid not in came)),
+            )
+        ]
+        started = barrier.posted or any(
+            unit_key(root, m.group) == barrier.key for m in root.bound.values()
+        )
+        if not started:
+            released = tuple(
+                ReleasedPod(pod=r.pod, uid=r.uid, node=r.node)
+                for r in sorted(unit.values(), key=lambda r: r.pod)
+            )
+            text = "the minimum did not reach bind in time"
+            facts.append(
+                ReservationReleased(plan=any_held.plan, why="expired", pods=released, text=text)
+            )
+        try:
+            await self._leader.record([self._draft(any_held, f, "bind barrier") for f in facts])
+        except (NotLeading, StoreUnavailable) as fault:
+            log.warning("expiry not recorded", extra={"root": root.root, "error": str(fault)})
+        return f"gang {root.root}: not all of its minimum reached bind within {waited_ms // 1000} s, nobody was bound"
+
+    def let_go(self) -> None:
+        """Answer everybody who waits, because we do not lead any more; who called asks the next leader."""
+        for barrier in self._barriers.values():
+            self._stop_timer(barrier)
+            for uid, arrival in list(barrier.arrivals.items()):
+                if not arrival.posting:
+                    del barrier.arrivals[uid]
+                    arrival.finish(f"cannot answer now: {self._leader.doubt() or 'stopping'}")
+        self.committing.clear()
+        # what was bound the next leader sees in the cluster, and so shall we if that is us
+        self._barriers = {key: b for key, b in self._barriers.items() if b.arrivals}
+
+    async def stop(self) -> None:
+        """Answer everybody who waits; Bindings on their way are finished."""
+        self.let_go()
+        tasks = [t for t in self._tasks if t is not asyncio.current_task()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._settings.grace_s)

@@ -1,0 +1,40 @@
+"""Give decided facts their place: position, version in their stream, epoch, time, id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from extender.core.log.events import Draft, Event
+from extender.core.log.reservation_state import ReservationState
+from extender.core.model.ids import Epoch, Position
+from extender.ports.protocols import Clock
+
+
+def stamped(
+    drafts: Sequence[Draft], state: ReservationState, epoch: Epoch, clock: Clock
+) -> tuple[Event, ...]:
+    """Turn drafts into the events that continue `state`; time never falls in the log."""
+    position, at_us = state.position, state.at_us
+    versions: dict[str, int] = {}
+    events = []
+    for draft in drafts:
+        position = Position(position + 1)
+        at_us = max(at_us, clock.now_us())
+        version = versions.get(draft.root_uid, state.versions.get(draft.root_uid, 0)) + 1
+        versions[draft.root_uid] = version
+        events.append(
+            Event(
+                position=position,
+                event_id=clock.new_id(),
+                epoch=epoch,
+                at_us=at_us,
+                root_uid=draft.root_uid,
+                version=version,
+                root=draft.root,
+                actor=draft.actor,
+                cause=draft.cause,
+                cause_position=draft.cause_position,
+                fact=draft.fact,
+            )
+        )
+    return tuple(events)

@@ -1,0 +1,68 @@
+"""Publish the end of the log where the administrator of the database cannot write (EVENTSTORE 3)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from extender.control.log.leader import Leader
+from extender.core.model.errors import ClusterUnavailable, StoreUnavailable
+from extender.ports.protocols import Anchor, Clock, EventLog, Mark
+
+log = logging.getLogger(__name__)
+
+EVERY_MS = 5_000  # one small write; what is lost behind it only bound pods can show
+FACTS = 1_000
+LOOK_EVERY_S = 1.0
+
+
+class Publisher:
+    """Publishes while leading: when an epoch begins, and when the log has grown since."""
+
+    def __init__(self, leader: Leader, event_log: EventLog, anchor: Anchor, clock: Clock) -> None:
+        self._leader = leader
+        self._log = event_log
+        self._anchor = anchor
+        self._clock = clock
+        self._last: Mark | None = None
+        self._tried: tuple[int, int] = (0, 0)  # epoch, and when
+
+    async def run(self) -> None:
+        """Publish for ever; what fails is tried again."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            if self._due():
+                self._tried = (self._leader.epoch, self._clock.monotonic_ms())
+                try:
+                    await self.publish()
+                except (ClusterUnavailable, StoreUnavailable) as error:
+                    log.warning("end of the log not published", extra={"error": str(error)})
+
+    def _due(self) -> bool:
+        if not (self._leader.may_act() and self._leader.may_record()):
+            return False
+        epoch, tried_ms = self._tried
+        if epoch != self._leader.epoch:
+            return True
+        fresh = self._leader.acknowledged.position - (self._last.position if self._last else 0)
+        waited_ms = self._clock.monotonic_ms() - tried_ms
+        return fresh >= FACTS or (fresh > 0 and waited_ms >= EVERY_MS)
+
+    async def publish(self) -> None:
+        """Publish once, if the log is still the one that this process writes.
+
+        Raises:
+            ClusterUnavailable: Not published, or not known to be.
+            StoreUnavailable: The end could not be read.
+        """
+        epoch = self._leader.epoch
+        head = await self._log.head()
+        if not await self._leader.history.intact() or not self._leader.may_act():
+            return  # an older copy must not be published as the truth; the leader will notice
+        mark = Mark(position=head.position, epoch=epoch, chain=head.chain)
+        await self._anchor.publish(mark)
+        self._last = mark
+        log.info(
+            "end of the log published",
+            extra={"position": mark.position, "hash": mark.chain.hex(), "epoch": epoch},
+        )

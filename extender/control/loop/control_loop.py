@@ -1,0 +1,655 @@
+"""The admission loop: observe, reconcile, plan pending roots, record, carry out. Off kube-scheduler's path.
+
+One pass at a time. Pending roots are tried in order of priority, then age. A root that was refused is
+not planned again while there is only less room than then. What is planned at once is folded at once
+and is on its way to the log while the next root is planned on it. A long search gives the event loop
+back, so before its answer is recorded the input is made anew and compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from itertools import chain
+
+import msgspec
+
+from extender.control.actuators.evictor import Evictor
+from extender.control.actuators.gate_remover import LettingGo
+from extender.control.actuators.nominator import Effects
+from extender.control.actuators.status_reporter import Reporter
+from extender.control.binding.bind_barrier import Barriers
+from extender.control.log.append_batch import Recording
+from extender.control.log.leader import Leader
+from extender.control.loop.idle_pass_filter import Stillness
+from extender.control.loop.overcommit_warnings import tell_taken
+from extender.control.loop.planner_pool import Planner
+from extender.control.loop.preemption_policy import (
+    Asking,
+    before_verdict,
+    may_admit,
+    under_way,
+    worth_asking,
+)
+from extender.control.loop.readmission_alarm import report_loops
+from extender.control.loop.request_builder import Questions
+from extender.control.loop.termination_reasons import Endings
+from extender.core.decisions.admit.native_gang_scheduling import never_at_bind, to_let_go
+from extender.core.decisions.admit.node_rejections import Suspicions, decide_vetoes
+from extender.core.decisions.admit.plan_request import refused_members
+from extender.core.decisions.admit.readmission_backoff import Readmissions
+from extender.core.decisions.admit.unschedulable_cache import Refusals
+from extender.core.decisions.admit.verdict_events import (
+    Recipe,
+    decide_invalid,
+    decide_verdict,
+    only_counts_more,
+    says_invalid,
+    still_holds,
+)
+from extender.core.decisions.capacity.capacity_claims import cleared
+from extender.core.decisions.capacity.replacement_holds import time_over
+from extender.core.decisions.preempt.disruption_units import Moment
+from extender.core.decisions.preempt.preemption_lifecycle import decide_evictions
+from extender.core.decisions.preempt.preemption_planning import (
+    decide_preemption,
+    still_makes_room,
+)
+from extender.core.decisions.preempt.preemption_takeover import outranked_by_plan, outranked_by_pods
+from extender.core.decisions.preempt.unbound_gang_members import held_below, is_leaving, leaving
+from extender.core.decisions.reconcile.cluster_reconciliation import (
+    Agreement,
+    decide_reconcile,
+    untold,
+)
+from extender.core.decisions.reconcile.drift import Circumstances, Nominations
+from extender.core.decisions.reconcile.overcommit_attribution import planned_again_us
+from extender.core.decisions.reconcile.predicted_replacements import Foresight
+from extender.core.log.events import (
+    Draft,
+)
+from extender.core.log.reservation_state import Reservation, ReservationState
+from extender.core.model.cluster_view import ClusterView, forest_after
+from extender.core.model.errors import ClusterUnavailable, NotLeading, StoreUnavailable
+from extender.core.model.ids import GroupKey, NodeName, PlanId, PodUid, RootUid
+from extender.core.model.pod_groups import Forest, Tree
+from extender.core.model.pods import Pod
+from extender.core.planner.plan_types import Plan, PlanRequest, Refusal, Search, Verdict
+from extender.core.planner.planning import Later
+from extender.core.planner.preempt.victim_search import NoPreemption
+from extender.ports.protocols import Clock, Cluster, DecisionInput, DecisionInputs
+from extender.runtime.wakeup import first_of
+from extender.settings import Settings
+from extender.telemetry import METRICS
+
+log = logging.getLogger(__name__)
+
+SETTLE_MS = 2  # changes come in bursts; one pass serves a burst
+# After a pass the loop rests this many times as long as the pass took, waiting for the log aside, ...
+REST_PER_PASS = 4
+REST_MS_MAX = 200  # ... at most so long: what passes leave is what filter and bind live on
+SLICE_MS = 10  # a pass gives the event loop back this often
+EXPLAIN_MS = (
+    200  # explaining refusals may take so much of a pass; the rest has its turn in the next
+)
+TICK_S = 1.0  # at the latest: reservations expire by time, vetoes too
+COUNTS_MS = 5_000  # how many of its members there are is recorded of a waiting tree this often
+PAUSE_PER_MS = 5  # a refused tree waits this many times as long as its plan took
+CRASHED_MS = 60_000  # a root whose plan ended the planner's process twice waits so long
+FOREST_EMPTY = Forest(trees={}, root_of={}, orphans={})
+
+
+class Admission:
+    """Decides for whole trees."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        leader: Leader,
+        inputs: DecisionInputs,
+        barriers: Barriers,
+        reporter: Reporter,
+        clock: Clock,
+        settings: Settings,
+    ) -> None:
+        self._cluster = cluster
+        self._leader = leader
+        self._recording = Recording(leader, inputs, clock)
+        self._barriers = barriers
+        self._wakeup = barriers.wakeup
+        self._reporter = reporter
+        self._clock = clock
+        self._settings = settings
+        self.effects = Effects(cluster, leader, barriers.arrived)
+        self.evictor = Evictor(cluster, leader, clock, settings)
+        self.letting_go = LettingGo(cluster, leader)
+        self.planner = Planner()
+        self._warm = False  # whether its process was started ahead
+        self.forest: Forest = FOREST_EMPTY
+        self.passes = 0
+        self.reconciled_takes = (
+            0  # grants after which a whole pass has run; ready needs the current one
+        )
+        self._forest_of = ClusterView()  # the view that `forest` was made from
+        self._questions = Questions(settings.plan_budget)
+        self._stillness = Stillness(self._questions.rows)
+        self._suspicions = Suspicions()
+        self._agreement = Agreement()
+        self._nominations = Nominations()
+        self.endings = Endings(cluster, barriers.wakeup.wake)
+        self._refused = Refusals()
+        self._asking = Asking(clock, wanted=settings.preemption == "on")
+        self._readmissions = Readmissions(expires_ms=settings.reservation_ttl_s * 1000)
+        self._not_before: dict[RootUid, int] = {}  # a costly refusal is not repeated at once
+        self._counted: dict[RootUid, int] = {}  # when a tree was last answered
+        self._compared = ClusterView()  # the view that was last compared with the log
+        self._foresight, self._answering = Foresight(), Foresight()
+        self._leaving: Mapping[GroupKey, int] = {}
+        self._leaving_of: tuple[object, object] = (None, None)  # view and preemptions it is made of
+        self._to_explain: list[GroupKey] = []  # certain to be refused, in this pass
+        self._behind: list[
+            Tree
+        ] = []  # their room is made, and somebody of higher priority asks first
+
+    def ready(self) -> bool:
+        """Say whether a whole pass has run since the lease was taken."""
+        return self.reconciled_takes == self._leader.takes and self.passes > 0
+
+    async def run(self) -> None:
+        """Run passes for ever: on changes of cluster or state, and at least once per tick."""
+        while True:
+            seen = self._seen()
+            takes, begun_ms = self._leader.takes, self._clock.monotonic_ms()
+            try:
+                if not self._cluster.doubt() and self._leader.may_record():
+                    await self.run_pass()
+                    self.passes += 1
+                    self.reconciled_takes = takes
+                self._warm_up()
+            except (NotLeading, StoreUnavailable, ClusterUnavailable) as error:
+                log.warning("pass given up", extra={"error": str(error)})
+                await asyncio.sleep(0.2)
+            ended_ms = self._clock.monotonic_ms()
+            took_ms = ended_ms - begun_ms - self._recording.waited_ms
+            await self._next_change(seen)
+            rested_ms = self._clock.monotonic_ms() - ended_ms
+            await asyncio.sleep(rest_ms(took_ms, rested_ms) / 1000)
+
+    def _warm_up(self) -> None:
+        """Start the planner's process once calls are answered, and at a follower before it has to answer any."""
+        follows = self._leader.role == "following" and self._leader.following.loaded.is_set()
+        if not self._warm and (self.passes or follows):
+            self._warm = True
+            self.planner.warm()
+
+    def _seen(self) -> tuple[int, int, int]:
+        """Give the revisions of what a pass looks at; read before it begins, so that no change is missed."""
+        view, state = self._cluster.view().revision, self._leader.wakeup.revision
+        return view, state, self._wakeup.revision
+
+    async def _next_change(self, seen: tuple[int, int, int]) -> None:
+        """Wait for a change behind `seen`, which may be in the past, or for the tick."""
+        view, state, woken = seen
+        await first_of(
+            self._cluster.changed(view),
+            self._leader.wakeup.wait(state),
+            self._wakeup.wait(woken),
+            timeout_s=TICK_S,
+        )
+
+    async def run_pass(self) -> None:
+        """Bring log, plans and effects up to what the cluster shows now."""
+        takes = self._leader.takes
+        self._recording.begin()
+        await self._reconcile()
+        if self._leader.comparing:  # what runs is in the log again; what memory promised is not
+            self._barriers.sync(self._leader.acknowledged)
+            self._leader.compared(takes)
+        self._to_explain, self._behind = [], []
+        if not self._still():
+            await self._admit_all()
+        view, state = self._cluster.view(), self._leader.acknowledged
+        self._barriers.sync(state)  # first: effects ask who is at bind for the plan of now
+        self._suspicions.heed(view, state)  # before anybody is nominated
+        self.effects.sync(view, state)
+        held: Iterable[Pod] = to_let_go(state, self.forest)
+        if self._settings.refused_gates == "lift":
+            held = chain(held, refused_members(state, self.forest))
+        self.letting_go.sync(held)
+        self.evictor.sync(view, state)
+        self._reporter.sync(view, state, self.forest, self.evictor.holdups)
+
+    def _still(self) -> bool:
+        """Say whether nobody who waits can be admitted, as in the last pass."""
+        view, state = self._look()
+        hints, now_ms = self._suspicions.hints(view), self._clock.monotonic_ms()
+
+        def by_time(priority: int, since_ms: int) -> bool:
+            paused = self._readmissions.ends_after(since_ms) or any(
+                until_ms > since_ms for until_ms in self._not_before.values()
+            )
+            return (
+                paused or bool(state.vetoes) or self._asking.somebody_below(view, state, priority)
+            )
+
+        return self._stillness.holds(view, state, self.forest, hints, now_ms, by_time=by_time)
+
+    async def _admit_all(self) -> None:
+        """Try every pending root in turn."""
+        self._stillness.end(None)
+        view, state = self._look()
+        hints = self._suspicions.hints(view)
+        pending = tuple(self._questions.pending(state, self.forest, hints))
+        self._keep([tree for tree, _ in pending])
+        parts = (part for _, part in pending if part is not None)
+        outlook = self._stillness.begin(
+            view, state, self.forest, parts, hints, self._clock.monotonic_ms()
+        )
+        refused = True
+        try:
+            slice_ms = self._clock.monotonic_ms()
+            for seen, _ in pending:
+                tree = self.forest.trees.get(seen.root.key)
+                if tree is not None and not await self._admit(tree):
+                    refused = False
+                if self._clock.monotonic_ms() - slice_ms >= SLICE_MS:
+                    await asyncio.sleep(0)
+                    slice_ms = self._clock.monotonic_ms()
+        finally:
+            await self._recording.done()
+        await self._explain()
+        behind, self._behind = self._behind, []
+        for tree in behind:
+            await self._admit(tree, last=True)
+        await self._recording.done()
+        self._stillness.end(outlook if refused else None)
+
+    def _look(self) -> tuple[ClusterView, ReservationState]:
+        view = self._cluster.view()
+        self.forest = forest_after(self._forest_of, self.forest, view)
+        self._forest_of = view
+        speculative = self._leader.speculative
+        foreseen = self._foresight.of(
+            view, speculative, self.forest, self._compared, self._moment()
+        )
+        return view, foreseen
+
+    def foreseen(self, view: ClusterView, state: ReservationState) -> ReservationState:
+        """Give what is acknowledged, with the room of members that have gone since (`Foresight`)."""
+        return self._answering.of(view, state, self.forest, self._compared, self._moment())
+
+    def _moment(self, cause: str = "") -> Circumstances:
+        """Give what of the circumstances tells whose loss is to be recorded, and how long its room is held."""
+        return Circumstances(
+            actor=self._settings.holder,
+            cause=cause,
+            ends=self.endings.known,
+            awaited=self.endings.awaited,
+            now_us=self._clock.now_us(),
+            room_held_us=self._settings.replacement_ttl_s * 1_000_000,
+        )
+
+    async def _reconcile(self) -> None:
+        self._look()
+        view, state = self._forest_of, self._leader.speculative
+        self.endings.keep(state)
+        now = self._moment(f"cluster revision {view.revision}")
+        now = msgspec.structs.replace(
+            now,
+            started=self._barriers.started(),
+            binding=self._barriers.binding(),
+            posted=self._barriers.posted(),
+            expired=self._expired(state),
+            over=time_over(state, now.now_us),
+        )
+        known = self.evictor.knowledge(now.actor, now.cause, view)
+        drafts = decide_evictions(view, state, self.forest, known)  # before a root completes
+        if not self._agreement.stands(view, state, self.forest, now):
+            found = decide_reconcile(view, state, self.forest, now)
+            if self.endings.ask(untold(view, found)):
+                now = msgspec.structs.replace(now, awaited=self.endings.awaited)
+                found = decide_reconcile(view, state, self.forest, now)
+            if not found:
+                self._agreement.reached(view, state, self.forest, now)
+            drafts += found
+        drafts += outranked_by_pods(view, state, drafts, known)
+        self._asking.hurry(drafts)
+        await self._recording.now([*drafts, *self._nominations.look(view, state, now)])
+        tell_taken(drafts)
+        self._released(view, state, drafts)
+        self._compared = view
+        await self._learn()
+
+    def not_offered(self, reservation: Reservation, offered: Sequence[NodeName]) -> None:
+        """Hear from a filter call that kube-scheduler offered a member other nodes than its own."""
+        now_ms = self._clock.now_us() // 1000
+        self._suspicions.suspect(self._cluster.view(), reservation, now_ms, offered=offered)
+
+    def redeemed(self, uid: PodUid) -> None:
+        """Hear from a filter call that a member got its node."""
+        self._suspicions.clear(uid)
+
+    async def _learn(self) -> None:
+        """Believe refusals that have stood, and record them (DESIGN 2.7)."""
+        view, state = self._look()
+        now_ms = self._clock.now_us() // 1000
+        self._suspicions.listen(view, state, self._placed, now_ms)
+        refused = self._suspicions.confirmed(view, state, now_ms)
+        drafts = decide_vetoes(
+            view,
+            state,
+            [r for r in refused if not self._placed(r.uid)],
+            self._barriers.started(),
+            actor=self._settings.holder,
+            now_ms=now_ms,
+        )
+        await self._recording.now(drafts)
+        self._released(view, state, drafts)
+
+    def _released(
+        self, view: ClusterView, state: ReservationState, drafts: Sequence[Draft]
+    ) -> None:
+        """Put off trees that were given back over and over without a cause; `state` as it was before."""
+        now_ms = self._clock.monotonic_ms()
+        loops = self._readmissions.released(view, state, self.forest, drafts, now_ms)
+        report_loops(loops, self.forest, self._reporter)
+        self._readmissions.keep(self._leader.speculative)
+
+    def _placed(self, uid: PodUid) -> bool:
+        """Say whether kube-scheduler has taken a member's node, whatever it said of it before."""
+        pod = self._cluster.view().pods.get(uid)
+        committing = pod is not None and self._barriers.committing.goes_on(pod)
+        return committing or self._barriers.waits(uid)
+
+    def _expired(self, state: ReservationState) -> frozenset[RootUid]:
+        found: set[RootUid] = set()
+        if not state.held_on:
+            return frozenset(found)
+        oldest_us = self._clock.now_us() - self._settings.reservation_ttl_s * 1_000_000
+        for root in state.roots.values():
+            pending = state.preemptions.get(root.uid)
+            if pending is not None and pending.victims:
+                continue  # recorded victims are still going
+            if root.held and not root.bound:
+                progress_us = max(r.at_us for r in root.held.values())
+                progress_us = max(progress_us, self._barriers.progress_us(root.uid))
+                if pending is not None:
+                    progress_us = max(progress_us, pending.progress_us)
+                if progress_us < oldest_us:
+                    found.add(root.uid)
+        return frozenset(found)
+
+    def _keep(self, pending: Sequence[Tree]) -> None:
+        """Forget what is known of trees that want nothing any more."""
+        wanted = {tree.root.uid for tree in pending}
+        self._refused.keep(wanted)
+        self._asking.keep(wanted)
+        self._questions.keep({tree.root.uid for tree in self.forest.trees.values()}, wanted)
+        self._not_before = {uid: t for uid, t in self._not_before.items() if uid in wanted}
+        self._counted = {uid: t for uid, t in self._counted.items() if uid in wanted}
+
+    def _recipe(self, digest: str, cause: str) -> Recipe:
+        return Recipe(
+            plan=PlanId(self._clock.new_id()),
+            digest=digest,
+            actor=self._settings.holder,
+            cause=cause,
+            topology_keys=self._settings.topology_keys,
+        )
+
+    async def _admit(self, tree: Tree, *, last: bool = False) -> bool:
+        """Try one root; True where it stands refused as before.
+
+        Args:
+            tree: As it was when the pass began.
+            last: Those that may take its room over have been asked.
+        """
+        if tree.problems:
+            if says_invalid(self._leader.speculative, tree):
+                return True
+            recipe = self._recipe("", "tree changed")
+            self._recording.soon(decide_invalid(self._leader.speculative, tree, recipe))
+            return False
+        if tree.root.deleting or self._rests(tree):
+            return True
+        current, request = self._request(tree)
+        if current is None or request is None or self._kept_from_bind(current, request):
+            return False
+        view, uid = self._cluster.view(), tree.root.uid
+        pending = under_way(self._leader.speculative, uid)
+        if self._refused.holds(uid, request):
+            again = self._asking.may(view, self._leader.speculative, current)
+            if not (again if pending is None else cleared(view, pending)):
+                return True
+        if is_leaving(self._leaves(view), current):
+            return False
+        started_ms = self._clock.monotonic_ms()
+        answer = self.planner.at_once(request)
+        if not may_admit(view, pending, answer):
+            self._refused.put(uid, request)  # looked at again when there is more room
+        elif pending is not None and not last and self._asked_above(tree.root.priority):
+            self._behind.append(tree)  # or its gates are lifted, and the next moment it has no room
+        elif answer == "search":
+            await self._recording.done()  # a search takes time; what was decided is told meanwhile
+            await self._search(current, request)
+        elif answer == "explain" or self._asks(current, request, answer):
+            self._to_explain.append(tree.root.key)
+        else:
+            METRICS.planned(answer, self._clock.monotonic_ms() - started_ms)
+            self._decided(current, request, answer, self.planner.encode(request))
+        return False
+
+    def _kept_from_bind(self, tree: Tree, request: PlanRequest) -> bool:
+        """Record of a tree that holds nothing yet why kube-scheduler itself would never let it come to bind."""
+        state = self._leader.speculative
+        root = state.roots.get(tree.root.uid)
+        if root is not None and (root.held or root.bound):
+            return False
+        reasons = never_at_bind(tree, state.features)
+        if not reasons:
+            return False
+        nothing = Search(nodes=0, exhausted=True)
+        refusal = Refusal(outcome="waiting", status="Wait", reasons=reasons, search=nothing)
+        recipe = self._recipe("", "group scheduling of kube-scheduler")
+        self._recording.soon(decide_verdict(state, tree, request, refusal, recipe))
+        return True
+
+    def _asked_above(self, priority: int) -> bool:
+        """Say whether somebody of higher priority may take room over at the end of this pass."""
+        trees = (self.forest.trees.get(key) for key in self._to_explain)
+        return any(tree is not None and tree.root.priority > priority for tree in trees)
+
+    def _leaves(self, view: ClusterView) -> Mapping[GroupKey, int]:
+        """Give the leaves of units that are being evicted."""
+        state = self._leader.speculative
+        known_view, known_preemptions = self._leaving_of
+        if known_view is not view or known_preemptions is not state.preemptions:
+            self._leaving = leaving(view, state)
+            self._leaving_of = (view, state.preemptions)
+        return self._leaving
+
+    def _asks(self, tree: Tree, request: PlanRequest, verdict: Verdict | Later) -> bool:
+        """Say whether to look for victims after this answer: nothing of the tree can be placed otherwise."""
+        if isinstance(verdict, Plan) and verdict.assignments:
+            return False  # what fits is taken first; who is left over may ask in the next pass
+        view, state = self._cluster.view(), self._leader.speculative
+        return worth_asking(request, verdict) and self._asking.may(view, state, tree, complete=True)
+
+    def _decided(
+        self, tree: Tree, request: PlanRequest, verdict: Verdict, encoded: DecisionInput
+    ) -> None:
+        """Record a verdict that was made on what is."""
+        uid, now_ms = tree.root.uid, self._clock.monotonic_ms()
+        told_ms = self._counted.get(uid, -COUNTS_MS)
+        if now_ms - told_ms < COUNTS_MS and only_counts_more(
+            self._leader.speculative.roots.get(uid), verdict
+        ):
+            return  # members are still coming; a pass after that time finds this again
+        self._counted[uid] = now_ms
+        view = self._cluster.view()
+        recipe = self._recipe(encoded.digest, f"cluster revision {view.revision}")
+        drafts: list[Draft] = []
+        pending = under_way(self._leader.speculative, uid)
+        if pending is not None:
+            known = self.evictor.knowledge(recipe.actor, recipe.cause, view)
+            drafts = before_verdict(view, pending, verdict, known)
+        drafts += decide_verdict(
+            self._leader.speculative, tree, request, verdict, recipe, self._asking.considered(uid)
+        )
+        self._recording.soon(drafts, encoded)
+        if isinstance(verdict, Plan) and verdict.assignments:
+            where = {a.uid: a.node for a in verdict.assignments}
+            self._readmissions.admitted(view, self._leader.speculative, tree, where, now_ms)
+        else:
+            self._refused.put(uid, request)
+            self._asking.put_off(self._leader.speculative, uid, verdict)
+
+    def _rests(self, tree: Tree) -> bool:
+        """Return whether a tree is not tried yet: something failed, its room was taken often, or it loops.
+
+        Source: `planned_again_us` and `core/decisions/admit/readmission_backoff`.
+        """
+        uid = tree.root.uid
+        if self._clock.monotonic_ms() < self._not_before.get(uid, 0):
+            return True
+        root = self._leader.speculative.roots.get(uid)
+        pause_us = planned_again_us(root) - self._clock.now_us() if root is not None else 0
+        if pause_us <= 0:
+            return self._readmissions.puts_off(
+                self._cluster.view(), tree, self._clock.monotonic_ms()
+            )
+        self._not_before[uid] = self._clock.monotonic_ms() + pause_us // 1000 + 1
+        return True
+
+    async def _explain(self) -> None:
+        """Find the reasons of trees that cannot be placed, for as long as a pass has for it."""
+        began_ms = self._clock.monotonic_ms()
+        # those without an answer first
+        state = self._leader.speculative
+        for key in sorted(self._to_explain, key=lambda k: self._answered(state, k)):
+            tree = self.forest.trees.get(key)
+            if tree is None:
+                continue
+            if self._clock.monotonic_ms() - began_ms > EXPLAIN_MS:
+                self._wakeup.wake()  # the others have their turn in the next pass, at once
+                break
+            current, request = self._request(tree)
+            if current is None or request is None:
+                continue
+            if not self._asks(current, request, "explain") or not await self._make_room(
+                current, request, None
+            ):
+                await self._search(current, request)
+        await self._recording.done()
+
+    def _answered(self, state: ReservationState, key: GroupKey) -> bool:
+        tree = self.forest.trees.get(key)
+        root = state.roots.get(tree.root.uid) if tree is not None else None
+        return root is not None and root.answer is not None
+
+    async def _search(self, tree: Tree, request: PlanRequest) -> None:
+        """Plan a tree in the other process, and record the answer if it still is one."""
+        uid = tree.root.uid
+        encoded = self.planner.encode(request)
+        started_ms = self._clock.monotonic_ms()
+        try:
+            verdict = await self.planner.plan(encoded)
+        except BrokenProcessPool:  # twice over the same input: not this root's turn again soon
+            log.exception("planner process died", extra={"root": tree.root.key.path})
+            self._not_before[uid] = self._clock.monotonic_ms() + CRASHED_MS
+            return
+        took_ms = self._clock.monotonic_ms() - started_ms
+        METRICS.planned(verdict, took_ms)
+        current, now = self._request(tree)
+        if current is None or now is None:
+            return
+        placed = isinstance(verdict, Plan) and bool(verdict.assignments)
+        if placed and now != request and not still_holds(request, verdict, now):  # type: ignore[arg-type]
+            self._wakeup.wake()  # the world moved while we planned: the next pass plans again
+            return
+        if self._asks(current, request, verdict) and await self._make_room(
+            current, request, verdict
+        ):
+            return
+        self._decided(current, request, verdict, encoded)
+        if not placed:
+            self._not_before[uid] = self._clock.monotonic_ms() + PAUSE_PER_MS * took_ms
+
+    async def _make_room(self, tree: Tree, request: PlanRequest, verdict: Verdict | None) -> bool:
+        """Look for victims in the other process, and record them; False where nobody is to go."""
+        uid = tree.root.uid
+        asked = self._about_room(tree, request)
+        encoded = self.planner.encode(asked)
+        started_ms = self._clock.monotonic_ms()
+        try:
+            answer = await self.planner.preempt(encoded, verdict)
+        except BrokenProcessPool:
+            log.exception("planner process died", extra={"root": tree.root.key.path})
+            self._asking.answered(uid, None, CRASHED_MS)
+            return False
+        took_ms = self._clock.monotonic_ms() - started_ms
+        METRICS.preemption_answered(answer, took_ms)
+        if isinstance(answer, NoPreemption):
+            self._asking.answered(uid, answer, took_ms)
+            return False
+        current, now = self._request(tree)
+        view, state = self._cluster.view(), self._leader.speculative
+        if current is None or now is None:
+            return True
+        if not self._asking.may(view, state, current, complete=True):
+            return True
+        if not still_makes_room(asked, answer, self._about_room(current, now)):
+            self._wakeup.wake()  # the world moved while we searched: the next pass asks again
+            return True
+        units = [unit.name for unit in answer.victims]
+        held = held_below(view, state, self.forest, units)
+        if not self._barriers.binding().isdisjoint(r.uid for r in held):
+            self._wakeup.wake()  # a member of a victim is being bound: it goes whole a moment later
+            return True
+        recipe = self._recipe(encoded.digest, f"cluster revision {view.revision}")
+        known = self.evictor.knowledge(recipe.actor, recipe.cause, view)
+        *first, planned = decide_preemption(
+            view, state, self.forest, current, asked, answer, recipe
+        )
+        drafts = [*first, *outranked_by_plan(view, state, planned, known), planned]
+        self._asking.answered(uid, None, took_ms)
+        self._asking.hurry(drafts)
+        self._recording.soon(drafts, encoded)
+        await self._recording.done()
+        self._wakeup.wake()  # deletions begin, or the room is there already
+        return True
+
+    def _about_room(self, tree: Tree, request: PlanRequest) -> PlanRequest:
+        view, state = self._cluster.view(), self._leader.speculative
+        return self._questions.about_room(
+            view,
+            state,
+            self.forest,
+            tree,
+            request,
+            hints=self._suspicions.hints(view),
+            moment=Moment(releasing=self._barriers.started(), now_us=self._clock.now_us()),
+        )
+
+    def _request(self, tree: Tree) -> tuple[Tree | None, PlanRequest | None]:
+        """Make the input of a tree as it is now; nothing when there is nothing to plan any more."""
+        view, state = self._look()
+        current = self.forest.trees.get(tree.root.key)
+        if current is None or current.problems or current.root.uid != tree.root.uid:
+            return None, None
+        hints, now_ms = self._suspicions.hints(view), self._clock.now_us() // 1000
+        request = self._questions.about(view, state, current, hints, now_ms)
+        return (current, request) if request is not None else (None, None)
+
+
+def rest_ms(took_ms: int, rested_ms: int) -> int:
+    """Give how long a pass waits after the change that calls for it, in milliseconds.
+
+    Args:
+        took_ms: How long the pass before took, waiting for the log aside.
+        rested_ms: From its end to the change.
+    """
+    return max(SETTLE_MS, min(took_ms * REST_PER_PASS, REST_MS_MAX) - rested_ms)

@@ -1,0 +1,40 @@
+"""Tell the operator that others took reserved room: a warning and a counter, with what would help."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from extender.core.log.events import Draft, ReservationReleased, TakenHow
+from extender.telemetry import METRICS
+
+log = logging.getLogger(__name__)
+
+ADVICE: Final[dict[TakenHow, str]] = {
+    "unaware": "whoever placed it does not see reservations: taint the nodes of gangs against it, or give it a "
+    "scope in which we are asked (deploy/README.md, Other brains)",
+    "higher-priority": "as it may; give gangs a priority above it to keep it out",
+    "pinned": "as DaemonSets may; leave room for them, or give gangs a higher priority",
+}
+
+
+def tell_taken(drafts: Iterable[Draft]) -> None:
+    """Say of facts that have been recorded who took whose room."""
+    for draft in drafts:
+        if not isinstance(draft.fact, ReservationReleased):
+            continue
+        for taker in draft.fact.taken_by:
+            METRICS.room_taken.labels(taker.how).inc()
+            log.warning(
+                "reserved room was taken",
+                extra={
+                    "root": draft.root,
+                    "node": taker.node,
+                    "pod": taker.pod,
+                    "scheduler": taker.scheduler,
+                    "priority": taker.priority,
+                    "how": taker.how,
+                    "advice": ADVICE[taker.how],
+                },
+            )

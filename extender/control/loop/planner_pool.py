@@ -1,0 +1,159 @@
+"""Run the planner: what comes quickly at once, the rest in a process of its own, so that filter stays quick.
+
+The planner is pure, so where it runs changes nothing but time. Rows that are the same objects as in
+the request before are neither converted nor encoded again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import importlib
+import logging
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+from extender.core.planner.codec.request_codec import Decoder, Encoder
+from extender.core.planner.plan_types import PlanGroup, PlanRequest, Verdict
+from extender.core.planner.planning import Fleet, Later, plan, plan_at_once
+from extender.core.planner.preempt.victim_search import Answer, preempt
+from extender.ports.protocols import DecisionInput
+from extender.runtime.cpu_slice import ask_for_usual_slices
+
+log = logging.getLogger(__name__)
+
+# At once goes what keeps the event loop for some 10 ms at most; `make bench NAMES=planner` has the times.
+AT_ONCE_CELLS_MAX = 16_000_000  # pairs of member and node
+AT_ONCE_GROUPS_MAX = 50
+AT_ONCE_EFFORT = 500  # search nodes
+PR_SET_PDEATHSIG = 1
+SOLVER = (
+    "ortools.sat.python.cp_model"  # takes a second to load, so it is loaded where it is needed only
+)
+T = TypeVar("T")
+
+
+class Planner:
+    """Answers plan requests; at most one long one at a time."""
+
+    def __init__(self) -> None:
+        self._pool: ProcessPoolExecutor | None = None
+        self._fleet = Fleet(())
+        self._encoder = Encoder()
+
+    def encode(self, request: PlanRequest) -> DecisionInput:
+        """Give the canonical bytes of a request, which are both its identity and its record."""
+        encoded = self._encoder.encode(request)
+        return DecisionInput(
+            digest=encoded.digest, head=encoded.head, parts=encoded.parts, hashes=encoded.hashes
+        )
+
+    def at_once(self, request: PlanRequest) -> Verdict | Later:
+        """Plan a tree here and now, or say that it would take long."""
+        groups, members = _count(request.root)
+        if groups > AT_ONCE_GROUPS_MAX or members * len(request.nodes) > AT_ONCE_CELLS_MAX:
+            return "search"
+        self._fleet = self._fleet.renewed(request.nodes)
+        return plan_at_once(request, self._fleet, effort=AT_ONCE_EFFORT)
+
+    def warm(self) -> None:
+        """Start the worker and let it load the solver, so that the first long search finds both there."""
+        self._worker().submit(_load_solver)  # if it dies of that, the first search starts another
+
+    async def plan(self, encoded: DecisionInput) -> Verdict:
+        """Plan a tree, however long it takes.
+
+        Raises:
+            BrokenProcessPool: The worker died twice over the same request (out of memory?).
+        """
+        return await self._away(_plan_bytes, encoded)
+
+    async def preempt(self, encoded: DecisionInput, verdict: Verdict | None) -> Answer:
+        """Look for units whose eviction makes room, however long it takes.
+
+        Args:
+            encoded: A request with `evictable`.
+            verdict: What `plan` said to the same request, where that is known.
+
+        Raises: as `plan`.
+        """
+        return await self._away(_preempt_bytes, encoded, verdict)
+
+    async def _away(self, work: Callable[..., T], encoded: DecisionInput, *more: object) -> T:
+        """Do something in the other process; once more when that dies."""
+        try:
+            return await self._send(work, encoded, *more)
+        except BrokenProcessPool:
+            log.warning("planner process died, starting another", extra={"digest": encoded.digest})
+            self._pool = None
+            return await self._send(work, encoded, *more)
+
+    async def _send(self, work: Callable[..., T], encoded: DecisionInput, *more: object) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._worker(), work, encoded.head, encoded.parts, *more)
+
+    def _worker(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(
+                1, mp_context=context, initializer=begin_worker, initargs=(os.getpid(),)
+            )
+        return self._pool
+
+    def stop(self) -> None:
+        """End the worker at once: Python would wait at its own end for whatever is being planned."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+            for worker in multiprocessing.active_children():
+                worker.kill()  # what else was started this way has been stopped before
+
+
+def _count(group: PlanGroup) -> tuple[int, int]:
+    """Count the groups and the members of a tree."""
+    below = [_count(child) for child in group.groups]
+    return 1 + sum(g for g, _ in below), len(group.members) + sum(m for _, m in below)
+
+
+# -- the worker process
+
+
+class _Worker:
+    """What the worker keeps between requests."""
+
+    def __init__(self) -> None:
+        self.decoder = Decoder()
+        self.fleet = Fleet(())
+
+
+_WORKER = _Worker()
+
+
+def begin_worker(service: int) -> None:
+    """Make the kernel end this worker when the service is killed, so that none is left behind."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != service:  # killed before we asked for the signal
+        os._exit(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service decides when to stop
+    ask_for_usual_slices()  # it computes for long, and answers nobody's call
+
+
+def _load_solver() -> None:
+    importlib.import_module(SOLVER)
+
+
+def _plan_bytes(head: bytes, parts: tuple[bytes, ...]) -> Verdict:
+    request = _WORKER.decoder.decode(head, parts)
+    _WORKER.fleet = _WORKER.fleet.renewed(request.nodes)
+    return plan(request, fleet=_WORKER.fleet)
+
+
+def _preempt_bytes(head: bytes, parts: tuple[bytes, ...], verdict: Verdict | None) -> Answer:
+    request = _WORKER.decoder.decode(head, parts)
+    _WORKER.fleet = _WORKER.fleet.renewed(request.nodes)
+    return preempt(request, fleet=_WORKER.fleet, verdict=verdict)

@@ -1,0 +1,49 @@
+"""Report a tree that is given back and admitted again without a change: an operator must act, it is a defect of ours."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from extender.control.actuators.status_reporter import Reporter
+from extender.core.decisions.admit.readmission_backoff import ROUNDS_FREE, ReadmissionLoop
+from extender.core.model.pod_groups import Forest
+from extender.telemetry import METRICS
+
+log = logging.getLogger(__name__)
+
+REASON = "ReadmissionLoopBackOff"
+
+
+def report_loops(loops: Iterable[ReadmissionLoop], forest: Forest, reporter: Reporter) -> None:
+    """Report loops: an ERROR in the log and an Event on the root group each time, and one count per loop."""
+    roots = {tree.root.uid: tree.root for tree in forest.trees.values()}
+    for loop in loops:
+        if loop.rounds == ROUNDS_FREE + 1:
+            METRICS.readmission_loops.inc()
+        log.error(
+            "a tree is given back and admitted again although nothing changed",
+            extra={
+                "root": loop.root,
+                "rounds": loop.rounds,
+                "pause_ms": loop.pause_ms,
+                "why": loop.why,
+                "text": loop.text,
+                "advice": _advice(loop),
+            },
+        )
+        if (root := roots.get(loop.root_uid)) is not None:
+            reporter.warn(root, REASON, _message(loop))
+
+
+def _message(loop: ReadmissionLoop) -> str:
+    """Give the text of the Event; what an Event may cut off stands last."""
+    return (
+        f"Back-off {loop.pause_ms // 1000} s: reservations were released {loop.rounds} times in a row although "
+        "neither the pods and groups nor their nodes had changed. This is a defect of gang-extender. A change of "
+        f"the pods, the groups or a node ends the back-off. {_advice(loop)}. Last release ({loop.why}): {loop.text}"
+    )
+
+
+def _advice(loop: ReadmissionLoop) -> str:
+    return f"Report the output of `gang-extender history {loop.root} --decisions`"

@@ -1,0 +1,1 @@
+"""Periodic work of the leader beside the control loop; imports `control.log`."""

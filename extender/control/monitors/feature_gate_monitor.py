@@ -1,0 +1,120 @@
+"""Find out what kube-apiserver keeps and what kube-scheduler does by itself, and record it when it changes.
+
+At start, every hour and after other kinds of groups are served the API server is asked anew; kube-scheduler every
+minute, since a restart is all it takes to switch its group scheduling on. Asked by the leader alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from extender.control.log.leader import Leader
+from extender.core.decisions.admit.plan_request import GATE
+from extender.core.log.control_plane_features import (
+    NOT_CONFIGURED,
+    SchedulerGates,
+    Trial,
+    features_of,
+    worth_saying,
+)
+from extender.core.log.events import Draft, FeaturesFound
+from extender.core.model.errors import ClusterUnavailable, NotLeading, StoreUnavailable
+from extender.core.model.ids import NIL_ROOT
+from extender.ports.protocols import Clock, Cluster, ControlPlane
+from extender.settings import Settings
+from extender.telemetry import METRICS
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 2.0
+LOOK_FIRST_S = 0.1  # until the first answer
+TRY_EVERY_MS = 3_600_000
+TRY_AGAIN_MS = 60_000  # while something was not tried, or our admission policy is not seen at work
+SCHEDULER_EVERY_MS = 60_000
+SCHEDULER_AGAIN_MS = (
+    5_000  # while it does not answer: it starts after us, or has just been restarted
+)
+NATIVE = {"on": 1, "off": 0, "unknown": -1}
+NOT_ASKED = SchedulerGates(None, "not asked yet")
+
+
+class FeatureWatch:
+    """Asks, and remembers when it asked."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        plane: ControlPlane,
+        leader: Leader,
+        clock: Clock,
+        settings: Settings,
+    ) -> None:
+        self._cluster = cluster
+        self._plane = plane
+        self._leader = leader
+        self._clock = clock
+        self._settings = settings
+        self._trials: Sequence[Trial] = ()
+        self._gates = NOT_ASKED
+        self._try_at_ms = 0
+        self._ask_at_ms = 0
+        self._discoveries = -1  # that were made when objects were tried last
+        self._shown: FeaturesFound | None = None
+
+    async def run(self) -> None:
+        """Look for ever."""
+        while True:
+            try:
+                await self.look()
+            except (NotLeading, StoreUnavailable, ClusterUnavailable) as error:
+                log.warning("features not found out", extra={"error": str(error)})
+                await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(LOOK_EVERY_S if self._shown else LOOK_FIRST_S)
+
+    async def look(self) -> bool:
+        """Ask what is due, and record what changed; True when something was.
+
+        Raises:
+            ClusterUnavailable: The API server did not answer; the next look asks again.
+            NotLeading: The lease went meanwhile.
+            StoreUnavailable: Not written; the next look finds it again.
+        """
+        leader = self._leader
+        if not leader.may_record() or leader.comparing or self._cluster.doubt():
+            return False
+        now_ms = self._clock.monotonic_ms()
+        if self._discoveries != self._plane.discoveries or now_ms >= self._try_at_ms:
+            discoveries = self._plane.discoveries
+            self._trials = await self._plane.trials()
+            self._discoveries = discoveries
+            self._try_at_ms = now_ms + TRY_EVERY_MS
+        if now_ms >= self._ask_at_ms:
+            self._gates = await self._plane.scheduler_gates()
+            silent = self._gates.gates is None and self._gates.problem != NOT_CONFIGURED
+            self._ask_at_ms = now_ms + (SCHEDULER_AGAIN_MS if silent else SCHEDULER_EVERY_MS)
+        before = leader.acknowledged.features
+        found = features_of(self._trials, self._gates, GATE, before)
+        if found.untested or found.policy != "on":
+            self._try_at_ms = min(self._try_at_ms, now_ms + TRY_AGAIN_MS)
+        self._show(found)
+        if found == before:
+            return False
+        draft = Draft(root_uid=NIL_ROOT, root="", fact=found, actor=self._settings.holder)
+        await leader.record([draft])
+        return True
+
+    def _show(self, found: FeaturesFound) -> None:
+        """Bring log lines and metrics up to what was found."""
+        if found == self._shown:
+            return
+        self._shown = found
+        METRICS.native_gangs.set(NATIVE[found.native])
+        METRICS.fields_lost.clear()
+        for one in found.lost:
+            METRICS.fields_lost.labels(one.object).inc()
+        level = logging.WARNING if worth_saying(found) else logging.INFO
+        log.log(level, "control plane features", extra=msgspec.structs.asdict(found))

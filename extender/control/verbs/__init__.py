@@ -1,0 +1,1 @@
+"""One method per verb of kube-scheduler: decide from committed state, answer."""

@@ -1,0 +1,281 @@
+"""The straight line, one method per verb of kube-scheduler.
+
+Filter and prioritize answer from memory: they never plan and never append (that is the admission
+loop's work), so asking twice gives the same answer. Answers rest on the acknowledged state only:
+nobody is told what is not durable. "Cannot answer now" is an error, "not placeable" a refusal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from extender.control.binding.bind_barrier import Barriers, BindCall
+from extender.control.log.leader import Leader
+from extender.control.loop.control_loop import Admission
+from extender.core.decisions.preempt.preemption_planning import spared_by
+from extender.core.decisions.preempt.preemption_takeover import outranked_by_plan
+from extender.core.decisions.preempt.unbound_gang_members import give_back, held_below
+from extender.core.decisions.verbs.filter_and_prioritize import (
+    FilterDecision,
+    decide_filter,
+    decide_prioritize,
+    reservation_of,
+    room_scores,
+)
+from extender.core.decisions.verbs.preempt_verb import (
+    Candidate,
+    answered_before,
+    choose,
+    question_about,
+    recorded,
+)
+from extender.core.decisions.verbs.preempt_verb_input import encode
+from extender.core.log.control_plane_features import worth_saying
+from extender.core.log.events import Draft
+from extender.core.model.errors import (
+    BindRefused,
+    CannotAnswer,
+    ClusterUnavailable,
+    NotLeading,
+    StoreUnavailable,
+)
+from extender.core.model.ids import NodeName, PlanId, PodUid, RootUid
+from extender.core.model.pods import Pod
+from extender.ports.protocols import (
+    Binding,
+    Clock,
+    Cluster,
+    DecisionInput,
+    DecisionInputs,
+    PodRef,
+)
+from extender.settings import Settings
+
+log = logging.getLogger(__name__)
+# To look at every node takes longer than all the rest of a call, and binds change little of it.
+SCORES_KEPT_MS = 500
+LOOK_AGAIN_S = 0.02
+HANDOVER_MS = 2_000  # a lease that is free is taken within this time by whoever can; calls wait
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One condition of readiness."""
+
+    name: str
+    ok: bool
+    reason: str = ""
+
+
+class Scheduling:
+    """Answers kube-scheduler."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        leader: Leader,
+        inputs: DecisionInputs,
+        admission: Admission,
+        barriers: Barriers,
+        clock: Clock,
+        settings: Settings,
+    ) -> None:
+        self._cluster = cluster
+        self._leader = leader
+        self._inputs = inputs
+        self._admission = admission
+        self._barriers = barriers
+        self._clock = clock
+        self._settings = settings
+        self._scores: Mapping[NodeName, int] = {}
+        self._scores_until_ms = 0
+
+    def checks(self) -> tuple[Check, ...]:
+        """Say what readiness rests on: answering, or following closely and sending callers on to who answers."""
+        return self._to_answer() if self._leader.leads() else self._to_follow()
+
+    def _to_follow(self) -> tuple[Check, ...]:
+        leader, cluster = self._leader, self._cluster.doubt()
+        held, behind = leader.following.lease, leader.following.behind()
+        follows = leader.role == "following" and not leader.retiring
+        led = follows and held is not None and leader.following.free_ms() < HANDOVER_MS
+        position = leader.following.state.position
+        reason = f"following: {leader.why_not}" if led else leader.doubt()
+        return (
+            Check("lease", led, reason),
+            Check("log", not behind, behind or f"followed to position {position}"),
+            Check("cluster", not cluster, cluster),
+        )
+
+    def reconciling(self) -> bool:
+        """Say whether the first pass after a take is all that is lacking; it takes a moment."""
+        return [c.name for c in self._to_answer() if not c.ok] == ["reconciled"]
+
+    async def until_reconciled(self, within_s: float) -> None:
+        """Wait while `reconciling`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while self.reconciling():  # noqa: ASYNC110 -- four conditions, none of which tells
+                    await asyncio.sleep(LOOK_AGAIN_S)
+
+    def _to_answer(self) -> tuple[Check, ...]:
+        cluster, lease, lost = (
+            self._cluster.doubt(),
+            self._leader.doubt(),
+            self._leader.comparing,
+        )
+        passed = self._admission.ready()
+        return (
+            Check("lease", not lease, lease),
+            Check("history", not lost, lost),
+            Check(
+                "cluster", not cluster, cluster or worth_saying(self._leader.acknowledged.features)
+            ),
+            Check("reconciled", passed, "" if passed else "no pass since the lease was taken"),
+        )
+
+    def _require_ready(self) -> None:
+        for check in self._to_answer():
+            if not check.ok:
+                msg = f"cannot answer now: {check.name}: {check.reason}"
+                raise CannotAnswer(msg)
+
+    def known_pod(self, uid: PodUid) -> Pod | None:
+        """Give a pod as the informers show it, None where they do not."""
+        return self._cluster.view().pods.get(uid)
+
+    def filter(self, pod: Pod, offered: Sequence[NodeName]) -> FilterDecision:
+        """Answer /filter from memory.
+
+        Raises:
+            CannotAnswer: Not leading, not synced, or not reconciled.
+        """
+        self._require_ready()
+        view, state = self._cluster.view(), self._leader.acknowledged
+        known = view.pods.get(pod.uid, pod)
+        reservation = reservation_of(state, pod.uid)
+        commits, effects = known.shape.commits, self._admission.effects
+        held_back = commits and reservation is not None and effects.held_back(reservation)
+        forest = self._admission.forest
+        if known.group is None:  # members redeem what is recorded
+            state = self._admission.foreseen(view, state)
+        decision = decide_filter(view, state, forest, known, offered, held_back=held_back)
+        if reservation is not None and decision.outcome == "not-offered":
+            self._admission.not_offered(reservation, offered)
+            self._barriers.committing.drop(pod.uid)
+        elif reservation is not None:
+            self._admission.redeemed(pod.uid)
+            if held_back:
+                effects.sleeps(pod.uid)
+            elif commits:
+                self._barriers.offered(reservation, known)
+        return decision
+
+    def prioritize(self, pod: Pod, offered: Sequence[NodeName]) -> Sequence[tuple[NodeName, int]]:
+        """Answer /prioritize; an empty list means no opinion (not ready, or no topology in use)."""
+        if any(not check.ok for check in self._to_answer()):
+            return ()
+        known = self._cluster.view().pods.get(pod.uid, pod)
+        return decide_prioritize(self._leader.acknowledged, known, offered, self._recent_scores)
+
+    def _recent_scores(self) -> Mapping[NodeName, int]:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._scores_until_ms:
+            keys = self._settings.topology_keys or self._keys_in_use()
+            self._scores = room_scores(self._cluster.view(), self._leader.acknowledged, keys)
+            self._scores_until_ms = self._clock.monotonic_ms() + SCORES_KEPT_MS
+        return self._scores
+
+    def _keys_in_use(self) -> tuple[str, ...]:
+        groups = self._cluster.view().groups.values()
+        return tuple(sorted({key for group in groups for key in group.topology}))
+
+    async def preempt(self, pod: Pod, offered: Sequence[Candidate]) -> Sequence[Candidate]:
+        """Answer /preempt; a whole unit that is taken is in the log before the answer.
+
+        Raises:
+            CannotAnswer: Not leading, not synced, not reconciled, or what was to be recorded was not.
+        """
+        self._require_ready()
+        view, state = self._cluster.view(), self._leader.speculative
+        known = view.pods.get(pod.uid, pod)
+        choice = answered_before(view, state, known)
+        if choice is not None:
+            return choice.candidates
+        spared = spared_by(state, RootUid(known.uid), self._clock.now_us())
+        question = question_about(
+            view, state, self._admission.forest, known, offered, spared=spared
+        )
+        wanted = PlanId(self._clock.new_id()) if self._settings.preemption == "on" else None
+        choice = choose(question, preemption=wanted)
+        if choice.plan is not None:
+            units = (unit.name for unit in choice.plan.victims)
+            held = held_below(view, state, self._admission.forest, units)
+            if not self._barriers.binding().isdisjoint(r.uid for r in held):
+                return ()  # a member of a victim is being bound: kube-scheduler asks again
+            encoded = encode(question)
+            actor, cause = self._settings.holder, f"preempt of pod {known.path}"
+            plan = recorded(view, choice.plan, encoded.digest)
+            draft = Draft(
+                root_uid=RootUid(known.uid), root=known.path, fact=plan, actor=actor, cause=cause
+            )
+            knowledge = self._admission.evictor.knowledge(actor, cause, view)
+            drafts = [
+                *give_back(state, held, but=(), actor=actor, cause=cause),
+                *outranked_by_plan(view, state, draft, knowledge),
+                draft,
+            ]
+            stored = DecisionInput(
+                digest=encoded.digest,
+                head=encoded.head,
+                parts=encoded.parts,
+                hashes=encoded.hashes,
+            )
+            save = functools.partial(self._inputs.save, stored)
+            try:
+                await self._leader.record_soon(drafts, save)
+            except (NotLeading, StoreUnavailable) as error:
+                raise CannotAnswer(f"cannot answer now: {error}") from error
+        return choice.candidates
+
+    async def bind(
+        self, ref: PodRef, node: NodeName, alive: Callable[[], bool], age_ms: int = 0
+    ) -> str:
+        """Answer /bind: members at their barrier, other pods at once. Gives the error text, empty when bound.
+
+        Args:
+            ref: The pod.
+            node: Where kube-scheduler wants it.
+            alive: Whether the caller still waits.
+            age_ms: How long the call has waited elsewhere already.
+        """
+        try:
+            self._require_ready()
+        except CannotAnswer as error:
+            return str(error)
+        pod = self._cluster.view().pods.get(ref.uid)
+        if pod is None:
+            return f"cannot answer now: pod {ref.namespace}/{ref.name} has not been seen yet"
+        if pod.group is None:
+            return await self._bind_ordinary(ref, node)
+        call = BindCall(
+            pod=ref,
+            node=node,
+            arrived_ms=self._clock.monotonic_ms() - age_ms,
+            alive=alive,
+            answer=asyncio.get_running_loop().create_future(),
+        )
+        return await self._barriers.bind(call)
+
+    async def _bind_ordinary(self, ref: PodRef, node: NodeName) -> str:
+        try:
+            await self._cluster.bind(Binding(pod=ref, node=node))
+        except (BindRefused, ClusterUnavailable) as error:
+            return str(error)
+        return ""

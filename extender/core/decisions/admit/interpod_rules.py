@@ -1,0 +1,280 @@
+"""Rules between pods for the planner's input: whom they bind, whom they are about, and who is there already.
+
+Counted are assigned pods (terminating ones too, but for spread), and pods that hold room on a node or
+are nominated there: kube-scheduler will see them there. Only what a member needs near it must be
+there for certain: assigned, or held for its own tree, which is bound as one.
+
+What is counted per node is kept for as long as the pods of that node are the same objects.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import msgspec
+from immutables import Map
+
+from extender.core.decisions.capacity.free_capacity import Taken
+from extender.core.log.reservation_state import ReservationState
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.ids import NodeName, PodUid, RootUid
+from extender.core.model.pod_groups import Tree
+from extender.core.model.pods import Pod, PodRule, PodShape
+from extender.core.planner.plan_types import PlanGroup, PlanRule
+
+_Standing = dict[PodRule, Counter[NodeName]]
+
+
+class Ruled(msgspec.Struct, frozen=True, eq=False):
+    """A tree's part of a request, with rules."""
+
+    root: PlanGroup
+    shapes: tuple[PodShape, ...]
+    rules: tuple[PlanRule, ...] = ()
+    sources: tuple[PodRule, ...] = ()  # what each of `rules` was made from
+
+
+class _Known(msgspec.Struct):
+    """What is kept of a tree, for as long as its part of a request without rules is the same object."""
+
+    tree: Tree
+    plain: Ruled
+    meant: dict[PodRule, frozenset[PodUid]] = {}  # its waiting members that a rule is about
+    split: dict[tuple[PodRule, ...], tuple[Ruled, dict[PodUid, int]]] = {}
+
+
+class _Here(msgspec.Struct, frozen=True):
+    """Pods of one node that a rule is about."""
+
+    pods: Map[PodUid, Pod]
+    every: int
+    staying: int  # not terminating
+
+
+class RuleBook:
+    """Gives the rules that matter to a tree."""
+
+    def __init__(self) -> None:
+        self._known: dict[RootUid, _Known] = {}
+        self._here: dict[PodRule, dict[NodeName, _Here]] = {}
+        self._standing: _Standing = {}
+        self._standing_from: tuple[object, object, int] = (None, None, 0)
+
+    def of(
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        tree: Tree,
+        plain: Ruled,
+        taken: Mapping[NodeName, Taken],
+    ) -> Ruled:
+        """Give a tree's part of a request.
+
+        Args:
+            view: The cluster.
+            state: What is held.
+            tree: What is to be placed.
+            plain: Its part without rules.
+            taken: Who takes room without being assigned, per node.
+        """
+        own = tuple(dict.fromkeys(rule for shape in plain.shapes for rule in shape.rules))
+        if not own and not view.keeping_off:
+            return plain
+        known = self._known.get(tree.root.uid)
+        if known is None or known.tree is not tree or known.plain.root is not plain.root:
+            known = self._known[tree.root.uid] = _Known(tree, plain)
+        standing = {
+            rule: nodes
+            for rule, nodes in self._keeping_off(view, state, tree.root.priority).items()
+            if _meant(known, rule)
+        }
+        if not own and not standing:
+            return plain
+        ruled, numbers = _split(known, (*own, *standing))
+        rules = [(self._own(view, state, known, ruled, numbers, taken, r), r) for r in own]
+        rules += [(_kept_off(view, known, numbers, r, at), r) for r, at in standing.items()]
+        rules.sort(key=lambda pair: _order(pair[0]))
+        return msgspec.structs.replace(
+            ruled, rules=tuple(r for r, _ in rules), sources=tuple(r for _, r in rules)
+        )
+
+    def keep(self, roots: set[RootUid]) -> None:
+        """Forget all other trees, and the counts of rules that none of these has."""
+        self._known = {uid: known for uid, known in self._known.items() if uid in roots}
+        used = {r for known in self._known.values() for s in known.plain.shapes for r in s.rules}
+        self._here = {rule: here for rule, here in self._here.items() if rule in used}
+
+    def _keeping_off(self, view: ClusterView, state: ReservationState, priority: int) -> _Standing:
+        """Count per rule and node the pods that keep others off."""
+        made_from = (view.keeping_off, state.held_on, priority)
+        if any(a is not b for a, b in zip(made_from[:2], self._standing_from, strict=False)) or (
+            priority != self._standing_from[2]
+        ):
+            self._standing, self._standing_from = {}, made_from
+            for pod in view.keeping_off.values():
+                node = _place(state, pod, priority)
+                for rule in pod.shape.rules if node is not None else ():
+                    if rule.kind == "apart" and node is not None:
+                        self._standing.setdefault(rule, Counter())[node] += 1
+        return self._standing
+
+    def _own(
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        known: _Known,
+        ruled: Ruled,
+        numbers: Mapping[PodUid, int],
+        taken: Mapping[NodeName, Taken],
+        rule: PodRule,
+    ) -> PlanRule:
+        there = self._there(view, rule)
+        mine = state.roots.get(known.tree.root.uid)
+        for node, pod in _on_their_way(view, taken):
+            sure = mine is not None and pod.uid in mine.held
+            if (rule.kind != "near" or sure) and rule.match(pod.namespace, pod.labels):
+                there[node] += 1
+        return PlanRule(
+            kind=rule.kind,
+            keys=rule.keys,
+            shapes=tuple(n for n, shape in enumerate(ruled.shapes) if rule in shape.rules),
+            about=_about(known, numbers, rule),
+            there=(tuple(sorted(there.items())),)
+            if rule.kind == "spread"
+            else tuple(_by_value(view, key, there) for key in rule.keys),
+            skew=rule.skew,
+            least_domains=rule.least_domains,
+            honors_affinity=rule.honors_affinity,
+            honors_taints=rule.honors_taints,
+        )
+
+    def _there(self, view: ClusterView, rule: PodRule) -> Counter[NodeName]:
+        """Count per node the assigned pods that a rule is about."""
+        known = self._here.setdefault(rule, {})
+        found: Counter[NodeName] = Counter()
+        for node, pods in view.on_node.items():
+            here = known.get(node)
+            if here is None or here.pods is not pods:
+                meant = [p for p in pods.values() if rule.match(p.namespace, p.labels)]
+                here = _Here(pods, len(meant), sum(1 for p in meant if not p.deleting))
+                known[node] = here
+            if amount := here.staying if rule.kind == "spread" else here.every:
+                found[node] = amount
+        return found
+
+
+def counted_by(ruled: Ruled, pod: Pod) -> tuple[int, ...]:
+    """Say which rules of a tree's part of a request count an assigned pod, by their position."""
+    return tuple(
+        i
+        for i, (rule, source) in enumerate(zip(ruled.rules, ruled.sources, strict=True))
+        if (
+            source.match(pod.namespace, pod.labels) and not (pod.deleting and rule.kind == "spread")
+            if rule.shapes
+            else source in pod.shape.rules
+        )
+    )
+
+
+def _place(state: ReservationState, pod: Pod, priority: int) -> NodeName | None:
+    """Say where a pod is, or where room is kept for it."""
+    if pod.node is not None:
+        return pod.node
+    root = state.roots.get(state.root_of[pod.uid]) if pod.uid in state.root_of else None
+    if root is not None and pod.uid in root.held:
+        return root.held[pod.uid].node
+    return pod.nominated if pod.group is None and pod.priority >= priority else None
+
+
+def _on_their_way(
+    view: ClusterView, taken: Mapping[NodeName, Taken]
+) -> Iterator[tuple[NodeName, Pod]]:
+    for node, one in taken.items():
+        for pod in one.nominated:
+            yield node, pod
+        for reservation in one.held:
+            held = view.pods.get(reservation.uid)
+            if held is not None:
+                yield node, held
+
+
+def _by_value(
+    view: ClusterView, key: str, there: Mapping[NodeName, int]
+) -> tuple[tuple[str, int], ...]:
+    """Add up per value of a key; nodes without it are in no domain."""
+    values: Counter[str] = Counter()
+    for name, amount in there.items():
+        node = view.nodes.get(name)
+        if node is not None and key in node.labels:
+            values[node.labels[key]] += amount
+    return tuple(sorted(values.items()))
+
+
+def _kept_off(
+    view: ClusterView,
+    known: _Known,
+    numbers: Mapping[PodUid, int],
+    rule: PodRule,
+    nodes: Mapping[NodeName, int],
+) -> PlanRule:
+    """Say where pods that are placed already do not let members come."""
+    return PlanRule(
+        kind="apart",
+        keys=rule.keys,
+        shapes=(),
+        about=_about(known, numbers, rule),
+        there=(_by_value(view, rule.keys[0], nodes),),
+    )
+
+
+def _order(rule: PlanRule) -> tuple[str, tuple[str, ...], tuple[int, ...], tuple[int, ...], int]:
+    return (rule.kind, rule.keys, rule.shapes, rule.about, rule.skew)
+
+
+def _about(known: _Known, numbers: Mapping[PodUid, int], rule: PodRule) -> tuple[int, ...]:
+    """Number the shapes of the members that a rule is about and that wait for a node."""
+    return tuple(sorted({numbers[uid] for uid in _meant(known, rule) if uid in numbers}))
+
+
+def _meant(known: _Known, rule: PodRule) -> frozenset[PodUid]:
+    """Give the waiting members that a rule is about."""
+    found = known.meant.get(rule)
+    if found is None:
+        tree = known.tree
+        spaces = {namespace for about in rule.about for namespace in about.namespaces}
+        alien = bool(spaces) and tree.root.key.namespace not in spaces
+        found = frozenset(
+            pod.uid
+            for pod in (() if alien else tree.pods)
+            if pod.node is None and rule.match(pod.namespace, pod.labels)
+        )
+        known.meant[rule] = found
+    return found
+
+
+def _split(known: _Known, rules: tuple[PodRule, ...]) -> tuple[Ruled, dict[PodUid, int]]:
+    """Number the shapes anew, so that all pods of one are meant by the same rules."""
+    made = known.split.get(rules)
+    if made is not None:
+        return made
+    plain = known.plain
+    number: dict[tuple[int, frozenset[PodRule]], int] = {}
+    of_pod: dict[PodUid, int] = {}
+
+    def walk(group: PlanGroup) -> PlanGroup:
+        members = []
+        for member in group.members:
+            meant = frozenset(rule for rule in rules if member.uid in _meant(known, rule))
+            shape = number.setdefault((member.shape, meant), len(number))
+            of_pod[member.uid] = shape
+            members.append(msgspec.structs.replace(member, shape=shape))
+        groups = tuple(walk(child) for child in group.groups)
+        return msgspec.structs.replace(group, members=tuple(members), groups=groups)
+
+    root = walk(plain.root)
+    shapes = tuple(plain.shapes[shape] for shape, _ in number)
+    if shapes == plain.shapes:
+        root, shapes = plain.root, plain.shapes  # the same objects, for those who compare
+    known.split = {rules: (Ruled(root, shapes), of_pod)}
+    return known.split[rules]

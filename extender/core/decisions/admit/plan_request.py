@@ -1,0 +1,296 @@
+"""Make the planner's input from the view, the state and a tree.
+
+Reservations of the tree itself are passed as bound members: they pin, and keep their room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from extender.core.decisions.admit.interpod_rules import RuleBook, Ruled
+from extender.core.decisions.capacity.free_capacity import NO_HOLDS, NodeRows
+from extender.core.decisions.capacity.replacement_holds import seats_of
+from extender.core.log.reservation_state import Reservation, ReservationState, RootState, VetoKey
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.ids import GroupKey, NodeName, PodUid, RootUid
+from extender.core.model.object_identity import same_objects
+from extender.core.model.pod_groups import Forest, Group, Tree
+from extender.core.model.pods import Pod, PodShape
+from extender.core.planner.plan_types import (
+    PlanBound,
+    PlanGroup,
+    PlanMember,
+    PlanRequest,
+    Veto,
+)
+
+GATE = "gang-extender.dev/admission"
+NO_ROOM: Final = ("impossible", "unknown")  # outcomes of a tree that is complete
+EMPTY_HINTS: Final[Mapping[PodUid, NodeName]] = {}
+
+
+def is_candidate(pod: Pod) -> bool:
+    """Say whether a pod may be planned: pending, staying, and held by nobody but us."""
+    return pod.node is None and not pod.deleting and all(gate == GATE for gate in pod.gates)
+
+
+def is_running(pod: Pod) -> bool:
+    """Say whether a pod is a bound member; one with a deletionTimestamp is none (DESIGN 9.10)."""
+    return pod.node is not None and not pod.deleting
+
+
+class _Shapes:
+    """Shapes of one request, each once, in order of first use."""
+
+    def __init__(self) -> None:
+        self.index: dict[PodShape, int] = {}
+
+    def number(self, shape: PodShape) -> int:
+        """Give the index of a shape."""
+        return self.index.setdefault(shape, len(self.index))
+
+
+class TreePart(msgspec.Struct, frozen=True, eq=False):
+    """What a request takes from its tree, and from the tree's own reservations, alone."""
+
+    tree: Tree
+    held: Mapping[PodUid, Reservation]
+    past: tuple[object, object]  # where its members were tried, and where others were lost
+    hints: Mapping[PodUid, NodeName]
+    root: PlanGroup
+    shapes: tuple[PodShape, ...]
+    wanting: bool  # some member waits that holds no reservation
+    claims: frozenset[str]  # exclusive claims of any of its pods
+
+
+class TreeParts:
+    """Parts of trees: a part is the same object for as long as tree, reservations and hints are."""
+
+    def __init__(self) -> None:
+        self._kept: dict[RootUid, TreePart] = {}
+
+    def of(
+        self,
+        tree: Tree,
+        root: RootState | None,
+        hints: Mapping[PodUid, NodeName] = EMPTY_HINTS,
+    ) -> TreePart:
+        """Give the part of a tree.
+
+        Args:
+            tree: What is to be placed.
+            root: What is known of it.
+            hints: Nodes to try first.
+        """
+        held = root.held if root is not None else NO_HOLDS
+        past = (root.tried, root.vacant) if root is not None else (NO_HOLDS, NO_HOLDS)
+        kept = self._kept.get(tree.root.uid)
+        if (
+            kept is not None
+            and kept.hints == hints
+            and same_objects((kept.tree, kept.held, *kept.past), (tree, held, *past))
+        ):
+            return kept
+        shapes = _Shapes()
+        part = TreePart(
+            tree=tree,
+            held=held,
+            past=past,
+            hints=hints,
+            root=_plan_group(tree, tree.root, held, shapes, _wishes(tree, root, hints)),
+            shapes=tuple(shapes.index),
+            wanting=bool(members_wanting(tree, root)),
+            claims=frozenset(c for pod in tree.pods for c in pod.shape.exclusive_claims),
+        )
+        self._kept[tree.root.uid] = part
+        return part
+
+    def keep(self, roots: Collection[RootUid]) -> None:
+        """Forget all other trees."""
+        self._kept = {uid: part for uid, part in self._kept.items() if uid in roots}
+
+
+def plan_request(
+    view: ClusterView,
+    state: ReservationState,
+    part: TreePart,
+    *,
+    rows: NodeRows,
+    budget: int,
+    vetoes: Collection[VetoKey] = (),
+    book: RuleBook | None = None,
+) -> PlanRequest:
+    """Ask the planner about one tree.
+
+    Args:
+        view: The cluster.
+        state: What is held.
+        part: What is to be placed.
+        rows: Rows of earlier requests.
+        budget: In search nodes.
+        vetoes: Those that hold now.
+        book: Rules between pods of earlier requests.
+    """
+    root = part.tree.root
+    taken = rows.taken(view, state, priority=root.priority, root_uid=root.uid)
+    ruled = ruled_part(view, state, part, rows=rows, book=book)
+    return PlanRequest(
+        root=ruled.root,
+        nodes=rows.rows(view, taken),
+        shapes=ruled.shapes,
+        rules=ruled.rules,
+        vetoes=_vetoes(view, state, part.tree.root.uid, ruled.shapes, vetoes),
+        claims_in_use=_claims_in_use(view, state, part.claims),
+        budget=budget,
+    )
+
+
+def ruled_part(
+    view: ClusterView,
+    state: ReservationState,
+    part: TreePart,
+    *,
+    rows: NodeRows,
+    book: RuleBook | None = None,
+) -> Ruled:
+    """Give a tree's part of a request with the rules between pods, as `plan_request` uses it."""
+    root = part.tree.root
+    taken = rows.taken(view, state, priority=root.priority, root_uid=root.uid)
+    return (book or RuleBook()).of(view, state, part.tree, Ruled(part.root, part.shapes), taken)
+
+
+def _wishes(
+    tree: Tree, root: RootState | None, hints: Mapping[PodUid, NodeName]
+) -> Mapping[PodUid, NodeName]:
+    """Say where members are tried first.
+
+    That is where kube-scheduler would have them; else where they were planned before and came to nothing
+    (volumes and claims that were committed then pin them, DESIGN 9.7); else the room of a lost member.
+    """
+    if root is None or not (root.tried or root.vacant):
+        return hints
+    wishes = {**root.tried, **hints}
+    for leaf, nodes in seats_of(root).items():
+        newcomers = (
+            pod.uid
+            for pod in tree.members.get(GroupKey(tree.root.key.namespace, leaf, "PodGroup"), ())
+            if is_candidate(pod) and pod.uid not in wishes and pod.uid not in root.held
+        )
+        wishes |= zip(newcomers, nodes, strict=False)
+    return wishes
+
+
+def _plan_group(
+    tree: Tree,
+    group: Group,
+    held: Mapping[PodUid, Reservation],
+    shapes: _Shapes,
+    wishes: Mapping[PodUid, NodeName],
+) -> PlanGroup:
+    members: list[PlanMember] = []
+    bound: list[PlanBound] = []
+    for pod in tree.members.get(group.key, ()):
+        if is_running(pod):
+            assert pod.node is not None
+            bound.append(PlanBound(pod=pod.path, uid=pod.uid, node=pod.node))
+        elif not is_candidate(pod):
+            continue
+        elif (reservation := held.get(pod.uid)) is not None:
+            bound.append(PlanBound(pod=pod.path, uid=pod.uid, node=reservation.node))
+        elif not group.deleting:
+            number = shapes.number(pod.shape)
+            members.append(
+                PlanMember(
+                    pod=pod.path,
+                    uid=pod.uid,
+                    shape=number,
+                    prefer=wishes.get(pod.uid, pod.nominated),
+                )
+            )
+    return PlanGroup(
+        key=group.key,
+        basic=group.basic,
+        minimum=group.minimum,
+        topology=group.topology,
+        members=tuple(members),
+        bound=tuple(bound),
+        groups=tuple(
+            _plan_group(tree, child, held, shapes, wishes)
+            for child in tree.children.get(group.key, ())
+        ),
+        mode=group.mode,
+    )
+
+
+def _vetoes(
+    view: ClusterView,
+    state: ReservationState,
+    root_uid: RootUid,
+    shapes: tuple[PodShape, ...],
+    holding: Collection[VetoKey],
+) -> tuple[Veto, ...]:
+    found = []
+    for key in holding:
+        veto = state.vetoes.get(key)
+        if veto is None or key.root_uid != root_uid or key.node not in view.nodes:
+            continue
+        pod = view.pods.get(key.uid)
+        if pod is None:
+            continue
+        alike = [n for n, shape in enumerate(shapes) if shape == pod.shape] if veto.by_shape else []
+        found += [Veto(node=key.node, shape=number) for number in alike]
+        if not alike:
+            found.append(Veto(node=key.node, uid=key.uid))
+    return tuple(sorted(found, key=lambda v: (v.node, v.uid or "", v.shape or 0)))
+
+
+def _claims_in_use(
+    view: ClusterView, state: ReservationState, asked: frozenset[str]
+) -> tuple[str, ...]:
+    if not asked:
+        return ()
+    used = {claim for usage in view.usage.values() for claim in usage.claims}
+    for uid in state.root_of:
+        pod = view.pods.get(uid)
+        if pod is not None and pod.node is None:
+            used.update(pod.shape.exclusive_claims)
+    return tuple(sorted(asked & used))
+
+
+def members_wanting(tree: Tree, root: RootState | None) -> tuple[Pod, ...]:
+    """Give the candidates of a tree that hold no reservation yet."""
+    held: Mapping[PodUid, Reservation] = root.held if root is not None else {}
+    return tuple(
+        pod
+        for group in tree.groups
+        if not group.deleting
+        for pod in tree.members.get(group.key, ())
+        if is_candidate(pod) and pod.uid not in held
+    )
+
+
+def refused_members(state: ReservationState, forest: Forest) -> Iterator[Pod]:
+    """Give the members that our gate holds and for which there is no room: other nodes would help them."""
+    for tree in forest.trees.values():
+        root = state.roots.get(tree.root.uid)
+        if root is None or root.answer is None or root.answer.outcome not in NO_ROOM:
+            continue
+        if not (tree.problems or tree.root.deleting):
+            yield from (pod for pod in members_wanting(tree, root) if GATE in pod.gates)
+
+
+def foreign_gates(tree: Tree) -> tuple[str, ...]:
+    """Name the gates of others that keep pods of a tree from being members, sorted."""
+    return tuple(
+        sorted({g for pod in tree.pods if pod.node is None for g in pod.gates if g != GATE})
+    )
+
+
+def group_key_of(root: RootState) -> GroupKey:
+    """Name the root group that a stream is about."""
+    namespace, _, name = root.root.partition("/")
+    kind = "CompositePodGroup" if root.kind == "CompositePodGroup" else "PodGroup"
+    return GroupKey(namespace, name, kind)  # type: ignore[arg-type]

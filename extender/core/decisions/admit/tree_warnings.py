@@ -1,0 +1,147 @@
+"""What is odd about a sound tree: accepted, scheduled, and said (SPEC A.7 W1 to W4, B11).
+
+None of this keeps a tree from being scheduled; each is a mistake that somebody once spent a day on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from immutables import Map
+
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.ids import GroupKey, NodeName
+from extender.core.model.nodes import Node
+from extender.core.model.pod_groups import Blueprint, Group, Tree, composite_key
+
+
+def template_mismatches(view: ClusterView, tree: Tree) -> Mapping[GroupKey, str]:
+    """Say which groups are not as the templates of their Workload have them (B11).
+
+    A Workload that does not exist says nothing: groups are self-contained (SPEC A.4).
+    """
+    by_key = {group.key: group for group in tree.groups}
+    found: dict[GroupKey, str] = {}
+    for group in tree.groups:
+        if group.workload is None:
+            continue
+        templates = view.blueprints.get((group.key.namespace, group.workload))
+        if templates is None:
+            continue
+        above = (
+            by_key.get(composite_key(group.key.namespace, group.parent)) if group.parent else None
+        )
+        text = _mismatch(group, above, {t.name: t for t in templates})
+        if text:
+            found[group.key] = text
+    return found
+
+
+def _mismatch(group: Group, above: Group | None, templates: Mapping[str, Blueprint]) -> str:
+    name = group.template or ""
+    template = templates.get(name)
+    where = f'Workload "{group.workload}"'
+    if template is None:
+        return f'{group.key} names template "{name}", which {where} does not have'
+    if template.kind != group.key.kind:
+        return f'{group.key} names template "{name}", which is for a {template.kind} in {where}'
+    parent = above.template or "" if above is not None else ""
+    if template.parent != parent:
+        return (
+            f'{group.key} of template "{name}" stands below template "{parent or "none"}", '
+            f'in {where} it stands below "{template.parent or "none"}"'
+        )
+    return ""
+
+
+class NodeLabels:
+    """What topology keys say of some nodes, looked through once per key and pair of keys."""
+
+    def __init__(self, nodes: Map[NodeName, Node]) -> None:
+        """Prepare.
+
+        Args:
+            nodes: All of a view.
+        """
+        self.nodes = nodes
+        self._known: dict[str, bool] = {}
+        self._nested: dict[tuple[str, str], str] = {}
+
+    def has(self, key: str) -> bool:
+        """Say whether some node has a label."""
+        if key not in self._known:
+            self._known[key] = any(key in node.labels for node in self.nodes.values())
+        return self._known[key]
+
+    def nesting(self, outer: str, inner: str) -> str:
+        """Say what is odd about one key below another, empty where nothing is."""
+        if (outer, inner) not in self._nested:
+            self._nested[outer, inner] = _nesting(outer, inner, self.nodes)
+        return self._nested[outer, inner]
+
+
+def oddities(
+    view: ClusterView, tree: Tree, labels: NodeLabels | None = None
+) -> Mapping[GroupKey, tuple[str, ...]]:
+    """Give warnings per group of a tree.
+
+    Args:
+        view: The cluster.
+        tree: Of one that breaks a rule only what is odd about its groups alone is said.
+        labels: Of the nodes of `view`, where several trees are looked at.
+    """
+    if tree.problems:
+        return {group.key: group.warnings for group in tree.groups if group.warnings}
+    labels = labels or NodeLabels(view.nodes)
+    found: dict[GroupKey, tuple[str, ...]] = {}
+    above: dict[GroupKey, tuple[str, ...]] = {}
+    for group in tree.groups:  # parents come before their children
+        wider = above.get(group.key, ())
+        said = [*group.warnings, *_lonely(tree, group), *_keys(group, wider, labels)]
+        for child in tree.children.get(group.key, ()):
+            above[child.key] = (*wider, *group.topology)
+        if said:
+            found[group.key] = tuple(said)
+    return found
+
+
+def _lonely(tree: Tree, group: Group) -> Iterable[str]:
+    if len(tree.children.get(group.key, ())) == 1:
+        yield f"{group.key} has one child group; it could be left out (W1)"
+
+
+def _keys(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterable[str]:
+    for key in group.topology:
+        if not labels.has(key):
+            yield f"{group.key}: topology key {key} is on no node (W3)"
+            continue
+        for outer in above:
+            text = labels.nesting(outer, key) if outer != key else ""
+            if text:
+                yield f"{group.key}: {text}"
+
+
+def _nesting(outer: str, inner: str, nodes: Map[NodeName, Node]) -> str:
+    inside: dict[str, set[str]] = {}
+    around: dict[str, set[str]] = {}
+    for node in nodes.values():
+        wide, narrow = node.labels.get(outer), node.labels.get(inner)
+        if wide is not None and narrow is not None:
+            inside.setdefault(wide, set()).add(narrow)
+            around.setdefault(narrow, set()).add(wide)
+    if not inside:
+        return ""
+    if all(len(values) == 1 for values in inside.values()) and any(
+        len(values) > 1 for values in around.values()
+    ):
+        return (
+            f"topology key {inner} is wider than {outer} above it, "
+            "so it asks for nothing more; put the wider key higher (W2)"
+        )
+    twice = sorted(narrow for narrow, values in around.items() if len(values) > 1)
+    if twice:
+        return (
+            f"value {twice[0]} of {inner} stands under several values of {outer}; "
+            "each counts as a domain of its own there (W4)"
+        )
+    return ""

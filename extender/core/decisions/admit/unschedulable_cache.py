@@ -1,0 +1,77 @@
+"""Refusals that still hold: a tree that found no room finds none while there is only less of it.
+
+Capacity that goes away, labels of nodes that are not used, other trees' reservations: most changes of
+a cluster cannot help a refused tree, and it is not planned again for them (SPEC L39).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from extender.core.model.ids import RootUid
+from extender.core.planner.plan_types import PlanNode, PlanRequest
+
+
+class Refusals:
+    """The input that each pending tree was refused with last."""
+
+    def __init__(self) -> None:
+        self._last: dict[RootUid, PlanRequest] = {}
+        self._compared: dict[tuple[int, int], tuple[object, object, bool]] = {}
+
+    def put(self, root: RootUid, request: PlanRequest) -> None:
+        """Remember a refusal."""
+        self._last[root] = request
+
+    def keep(self, roots: set[RootUid]) -> None:
+        """Forget the refusals of all other trees."""
+        self._last = {uid: request for uid, request in self._last.items() if uid in roots}
+        self._compared.clear()
+
+    def holds(self, root: RootUid, now: PlanRequest) -> bool:
+        """Say whether planning the tree as it is now could only be refused again."""
+        before = self._last.get(root)
+        if before is None:
+            return False
+        same_tree = before.root is now.root and before.shapes is now.shapes
+        if not same_tree and (before.root != now.root or before.shapes != now.shapes):
+            return False
+        if (before.budget, before.explain, before.rules) != (now.budget, now.explain, now.rules):
+            return False
+        if not set(before.vetoes) <= set(now.vetoes):
+            return False
+        if not set(before.claims_in_use) <= set(now.claims_in_use):
+            return False
+        return before.nodes is now.nodes or self._only_less(before.nodes, now.nodes)
+
+    def _only_less(self, before: tuple[PlanNode, ...], now: tuple[PlanNode, ...]) -> bool:
+        key = (id(before), id(now))
+        known = self._compared.get(key)
+        if (
+            known is None
+        ):  # many trees were refused with the same nodes; both are kept with the answer
+            known = (before, now, only_less(before, now))
+            self._compared[key] = known
+        return known[2]
+
+
+def only_less(before: tuple[PlanNode, ...], now: tuple[PlanNode, ...]) -> bool:
+    """Say whether every node offers at most what it did, and no node came or went.
+
+    A node that goes can help nobody either, but it changes what a reason says; so that is planned.
+    """
+    if len(before) != len(now):
+        return False
+    return all(a is b or _less(a, b) for a, b in zip(before, now, strict=True))
+
+
+def _less(before: PlanNode, now: PlanNode) -> bool:
+    same = msgspec.structs.replace(
+        now, free=before.free, host_ports=before.host_ports, reserved=before.reserved
+    )
+    return (
+        same == before
+        and set(before.host_ports) <= set(now.host_ports)
+        and all(now.free.get(name, 0) <= amount for name, amount in before.free.items())
+        and now.free.keys() <= before.free.keys()
+    )

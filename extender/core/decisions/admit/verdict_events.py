@@ -1,0 +1,260 @@
+"""Turn the planner's answer about a tree into facts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from extender.core.log.events import (
+    AnyFact,
+    AssignmentRecord,
+    ConflictRecord,
+    Draft,
+    GangAdmitted,
+    GangExtended,
+    GangRefused,
+    GroupRecord,
+    RootInvalid,
+    RootObserved,
+)
+from extender.core.log.reservation_state import ReservationState, RootState
+from extender.core.model.ids import NodeName, PlanId, PodUid
+from extender.core.model.pod_groups import Tree
+from extender.core.planner.plan_types import (
+    PLANNER_VERSION,
+    Plan,
+    PlanNode,
+    PlanRequest,
+    Refusal,
+    Verdict,
+)
+
+_COUNT = re.compile(r"\d+ (present|ready)$")  # the words of feasibility.waiting_reasons
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+    """What goes into the facts beside the answer itself."""
+
+    plan: PlanId  # id for a new admission
+    digest: str  # of the planner's input, hex
+    actor: str
+    cause: str
+    topology_keys: tuple[
+        str, ...
+    ] = ()  # recorded for every node that is used, beside the tree's own
+
+
+def draft_for(tree: Tree, fact: AnyFact, recipe: Recipe) -> Draft:
+    """Put a fact into the stream of its root."""
+    return Draft(
+        root_uid=tree.root.uid,
+        root=tree.root.key.path,
+        fact=fact,
+        actor=recipe.actor,
+        cause=recipe.cause,
+    )
+
+
+def decide_observed(state: ReservationState, tree: Tree, recipe: Recipe) -> list[Draft]:
+    """Record a root that the log does not know."""
+    if tree.root.uid in state.roots:
+        return []
+    fact = RootObserved(
+        kind=tree.root.key.kind,
+        priority=tree.root.priority,
+        groups=len(tree.groups),
+        members=len(tree.pods),
+    )
+    return [draft_for(tree, fact, recipe)]
+
+
+def decide_invalid(state: ReservationState, tree: Tree, recipe: Recipe) -> list[Draft]:
+    """Record a broken tree, once per set of problems."""
+    if says_invalid(state, tree):
+        return []
+    return [
+        *decide_observed(state, tree, recipe),
+        draft_for(tree, RootInvalid(problems=_problem_texts(tree)), recipe),
+    ]
+
+
+def says_invalid(state: ReservationState, tree: Tree) -> bool:
+    """Say whether the log has a broken tree with the problems that it has now."""
+    root = state.roots.get(tree.root.uid)
+    return (
+        root is not None and root.answer is not None and root.answer.reasons == _problem_texts(tree)
+    )
+
+
+def _problem_texts(tree: Tree) -> tuple[str, ...]:
+    return tuple(f"{p.rule}: {p.text}" for p in tree.problems)
+
+
+def decide_verdict(
+    state: ReservationState,
+    tree: Tree,
+    request: PlanRequest,
+    verdict: Verdict,
+    recipe: Recipe,
+    considered: tuple[str, ...] = (),
+) -> list[Draft]:
+    """Record an admission, an extension, or a refusal that says something new.
+
+    Args:
+        state: What is held.
+        tree: What was planned.
+        request: The planner's input.
+        verdict: Its answer.
+        recipe: What else is recorded.
+        considered: Why preemption does not help, where it was looked at.
+    """
+    drafts = decide_observed(state, tree, recipe)
+    root = state.roots.get(tree.root.uid)
+    if isinstance(verdict, Plan) and verdict.assignments:
+        return [*drafts, draft_for(tree, _admission(root, tree, request, verdict, recipe), recipe)]
+    fact = _refusal(verdict, recipe, considered)
+    if not fact.reasons or not _says_something_new(root, fact):
+        return drafts
+    return [*drafts, draft_for(tree, fact, recipe)]
+
+
+def only_counts_more(root: RootState | None, verdict: Verdict) -> bool:
+    """Say whether a tree waits for the same groups as recorded, of which another number is there by now."""
+    if root is None or root.answer is None or not isinstance(verdict, Refusal):
+        return False
+    if (root.answer.outcome, verdict.outcome) != ("waiting", "waiting"):
+        return False
+    before = [_COUNT.sub("", text) for text in root.answer.reasons]
+    return before == [_COUNT.sub("", text) for text in _reasons(verdict)]
+
+
+def _says_something_new(root: RootState | None, fact: GangRefused) -> bool:
+    if root is None or root.answer is None:
+        return True
+    said = (fact.outcome, fact.reasons + fact.considered)
+    return (root.answer.outcome, root.answer.reasons) != said
+
+
+def _refusal(verdict: Verdict, recipe: Recipe, considered: tuple[str, ...]) -> GangRefused:
+    if isinstance(verdict, Plan):  # satisfied, but extras found no room
+        outcome = "impossible" if verdict.search.exhausted else "unknown"
+        conflict: tuple[ConflictRecord, ...] = ()
+    else:
+        outcome = verdict.outcome
+        conflict = tuple(
+            ConflictRecord(kind=c.kind, object=c.object, text=c.text) for c in verdict.conflict
+        )
+    return GangRefused(
+        outcome=outcome,
+        reasons=_reasons(verdict),
+        conflict=conflict,
+        planner=PLANNER_VERSION,
+        input_digest=recipe.digest,
+        search_nodes=verdict.search.nodes,
+        exhausted=verdict.search.exhausted,
+        considered=considered,
+    )
+
+
+def _reasons(verdict: Verdict) -> tuple[str, ...]:
+    if isinstance(verdict, Refusal):
+        return (*verdict.reasons, *verdict.relaxations)
+    return verdict.reasons
+
+
+def _admission(
+    root: RootState | None, tree: Tree, request: PlanRequest, plan: Plan, recipe: Recipe
+) -> GangAdmitted | GangExtended:
+    extended = GangExtended(
+        plan=recipe.plan,
+        priority=tree.root.priority,
+        groups=group_records(tree, plan),
+        shapes=tuple(dict(shape.requests) for shape in request.shapes),
+        assignments=tuple(
+            AssignmentRecord(
+                pod=a.pod, uid=a.uid, group=a.group.name, node=a.node, shape=a.shape, extra=a.extra
+            )
+            for a in plan.assignments
+        ),
+        unplaced=plan.unplaced,
+        topology=_topology(tree, request.nodes, {a.node for a in plan.assignments}, recipe),
+        planner=PLANNER_VERSION,
+        input_digest=recipe.digest,
+        search_nodes=plan.search.nodes,
+        exhausted=plan.search.exhausted,
+    )
+    if root is not None and root.plan is not None:
+        return extended
+    # an admission says all that an extension says, and of which kind the root is
+    return GangAdmitted(kind=tree.root.key.kind, **msgspec.structs.asdict(extended))
+
+
+def group_records(tree: Tree, plan: Plan | None) -> tuple[GroupRecord, ...]:
+    """Write a tree down, root first, with the domains a plan chose."""
+    domains = {p.group: dict(p.domain) for p in plan.placements} if plan is not None else {}
+    return tuple(
+        GroupRecord(
+            kind=group.key.kind,
+            name=group.key.name,
+            parent=group.parent or "" if group.key != tree.root.key else "",
+            basic=group.basic,
+            minimum=1 if group.basic else group.minimum,
+            domain=domains.get(group.key, {}),
+            members=len(tree.members.get(group.key, ())),
+            mode=group.mode,
+            uid=group.uid,
+        )
+        for group in tree.groups
+    )
+
+
+def _topology(
+    tree: Tree, nodes: Iterable[PlanNode], used: set[NodeName], recipe: Recipe
+) -> dict[str, dict[str, str]]:
+    keys = sorted(
+        {key for group in tree.groups for key in group.topology} | set(recipe.topology_keys)
+    )
+    return {
+        node.name: {key: node.labels[key] for key in keys if key in node.labels}
+        for node in nodes
+        if node.name in used
+    }
+
+
+def still_holds(request: PlanRequest, plan: Plan, now: PlanRequest) -> bool:
+    """Say whether a plan made for `request` may be recorded under the input as it is `now`.
+
+    Conservative: the tree must be the same, and every node that is used must look the same but for
+    its free room, which must hold what the plan puts there. Needed because planning may take a
+    while in another process, and what is decided must be decided on what is.
+    """
+    if (
+        request.root != now.root
+        or request.shapes != now.shapes
+        or request.claims_in_use != now.claims_in_use
+        or request.rules != now.rules
+    ):
+        return False
+    before = {node.name: node for node in request.nodes}
+    after = {node.name: node for node in now.nodes}
+    wanted: dict[NodeName, dict[str, int]] = {}
+    for assignment in plan.assignments:
+        room = wanted.setdefault(assignment.node, {})
+        for name, amount in request.shapes[assignment.shape].requests:
+            room[name] = room.get(name, 0) + amount
+    for name, room in wanted.items():
+        new, old = after.get(name), before[name]
+        if new is None or msgspec.structs.replace(new, free=old.free, reserved=old.reserved) != old:
+            return False
+        if any(new.free.get(resource, 0) < amount for resource, amount in room.items()):
+            return False
+    return not _vetoed(plan, now)
+
+
+def _vetoed(plan: Plan, now: PlanRequest) -> bool:
+    refused: set[tuple[NodeName, PodUid | int | None]] = {
+        (v.node, v.uid if v.uid is not None else v.shape) for v in now.vetoes
+    }
+    return any((a.node, a.uid) in refused or (a.node, a.shape) in refused for a in plan.assignments)

@@ -1,0 +1,382 @@
+"""Collect what could go for one tree: units of what runs, reservations of others, pods on their way out.
+
+A unit is found by climbing from a pod: the highest group above it that is disrupted as a whole, else
+the pod alone (SPEC E-4). Of a tree whose rules are broken the higher of both priorities counts, so that
+nothing is ever evicted for less than its own priority.
+
+A pod that terminates and does not go (a finalizer, a dead node) is neither room to wait for nor a victim; it takes
+its room like a pod that must stay. Otherwise one such pod would keep trees waiting for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+
+from extender.core.decisions.admit.interpod_rules import Ruled, counted_by
+from extender.core.decisions.capacity.free_capacity import NO_HOLDS
+from extender.core.decisions.capacity.replacement_holds import leaves_room_to
+from extender.core.decisions.preempt.preemption_lifecycle import is_stuck
+from extender.core.log.preemption_state import Claim
+from extender.core.log.reservation_state import Reservation, ReservationState, RootState
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.disruption_budgets import PodDisruptionBudget
+from extender.core.model.ids import GroupKey, NodeName, PodUid, RootUid
+from extender.core.model.pod_groups import DEPTH_MAX, Forest, Group, Tree, composite_key
+from extender.core.model.pods import Pod, PodShape
+from extender.core.planner.preemption_types import (
+    Evictable,
+    PlanBudget,
+    PlanGang,
+    PlanUnit,
+    PlanVictim,
+    UnitKind,
+)
+
+NEVER = "Never"
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """What is so now, beside view and state."""
+
+    releasing: Collection[
+        RootUid
+    ] = ()  # roots whose barrier lets members through: reservations stay
+    now_us: int = 0  # tells who terminates too long to be waited for; without a clock nobody does
+
+
+def evictable_for(
+    view: ClusterView,
+    state: ReservationState,
+    forest: Forest,
+    tree: Tree,
+    *,
+    ruled: Ruled,
+    spared: Collection[str] = (),
+    moment: Moment | None = None,
+) -> Evictable:
+    """Collect what could make room for a tree.
+
+    The caller keeps a tree from asking while victims of an earlier decision still go (SPEC P15), and
+    from asking for extras before its minimum is bound (C.6): to a request its reservations are bound.
+
+    Args:
+        view: The cluster, with its budgets.
+        state: What is held.
+        forest: The trees of `view`.
+        tree: Who asks.
+        ruled: What `ruled_part` gives for the request that this becomes part of.
+        spared: Units and roots that must not be taken, whatever their priority, as Kind/namespace/name.
+        moment: Whose reservations stay, and what time it is.
+    """
+    made = _Collection(view, state, forest, tree, ruled)
+    return made.collect(moment or Moment(), set(spared))
+
+
+def may_preempt(tree: Tree) -> bool:
+    """Say whether a tree may evict others: neither its root nor any of its pods says Never."""
+    policies = {tree.root.preemption_policy, *(pod.preemption_policy for pod in tree.pods)}
+    return NEVER not in policies
+
+
+def _by_path(pods: Iterable[Pod]) -> list[Pod]:
+    return sorted(pods, key=lambda p: p.path)
+
+
+def _unit_name(pod: Pod, above: _Above) -> str:
+    return f"Pod/{pod.path}" if above.whole is None else str(above.whole.key)
+
+
+def groups_above(view: ClusterView, leaf: GroupKey | None) -> list[Group]:
+    """List a leaf and the groups above it, as far as they exist and a tree may reach (SPEC B7)."""
+    found: list[Group] = []
+    key = leaf
+    while key is not None and len(found) < DEPTH_MAX:
+        group = view.groups.get(key)
+        if group is None or group in found:
+            break
+        found.append(group)
+        key = composite_key(key.namespace, group.parent) if group.parent is not None else None
+    return found
+
+
+class _Draft(msgspec.Struct):
+    """A unit that is being collected."""
+
+    name: str
+    uid: str
+    kind: UnitKind
+    priority: int
+    may_preempt: bool
+    pods: list[Pod]
+    top: str  # the root group above it, Kind/namespace/name; empty for a lone pod
+
+
+class _Above(msgspec.Struct, frozen=True, kw_only=True):
+    """What the groups above the members of a leaf say about them."""
+
+    top: Group | None = None  # the highest that exists
+    whole: Group | None = None  # the highest that is disrupted as a whole
+    tree: Tree | None = None  # theirs, where it can be broken: it does not go as a whole
+
+
+class _Collection:
+    def __init__(
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        forest: Forest,
+        tree: Tree,
+        ruled: Ruled,
+    ) -> None:
+        self.view = view
+        self.state = state
+        self.forest = forest
+        self.tree = tree
+        self.ruled = ruled
+        self.own = {pod.uid for pod in tree.pods}
+        self.above: dict[GroupKey | None, _Above] = {None: _Above()}
+        self.guards: dict[str, list[PodDisruptionBudget]] = {}
+        for budget in sorted(view.budgets.values(), key=lambda b: b.path):
+            self.guards.setdefault(budget.namespace, []).append(budget)
+        self.shapes: dict[PodShape, int] = {}
+        self.budgets: dict[str, int] = {}
+        self.gangs: list[PlanGang] = []
+        self.gang_of: dict[GroupKey, int] = {}
+
+    def collect(self, moment: Moment, spared: set[str]) -> Evictable:
+        """Collect; tables are in the order that `evictable_parts` gives them."""
+        drafts, going, left_alone = self._drafts(spared, moment.now_us)
+        budgets = self._add_budgets(drafts)
+        self._add_gangs(drafts)
+        doomed = {uid for p in self.state.preemptions.values() for uid in p.victims}
+        units = [
+            PlanUnit(
+                name=d.name,
+                uid=d.uid,
+                kind=d.kind,
+                priority=d.priority,
+                pods=tuple([self._victim(pod, running=True) for pod in _by_path(d.pods)]),
+                may_preempt=d.may_preempt,
+                doomed=bool(doomed) and all(pod.uid in doomed for pod in d.pods),
+            )
+            for d in sorted(drafts, key=lambda d: (d.kind, d.name))
+        ]
+        units += self._reservations(self.tree.root.priority, set(moment.releasing), spared)
+        return Evictable(
+            priority=self.tree.root.priority,
+            may_preempt=may_preempt(self.tree),
+            units=tuple(units),  # kinds are in the order of the alphabet
+            going=tuple(self._victim(pod, running=False) for pod in _by_path(going)),
+            shapes=tuple(self.shapes),
+            gangs=tuple(self.gangs),
+            budgets=budgets,
+            spared=tuple(sorted(left_alone)),
+        )
+
+    def _drafts(self, spared: set[str], now_us: int) -> tuple[list[_Draft], list[Pod], set[str]]:
+        """Give the units that may go, the pods that terminate, and the names of units that are spared."""
+        drafts: dict[str, _Draft] = {}
+        barred: set[str] = set()  # units with a pod that must stay
+        going: list[Pod] = []
+        for node, pods in self.view.on_node.items():
+            for pod in pods.values() if node in self.view.nodes else ():
+                if is_stuck(pod, now_us):
+                    continue
+                if pod.deleting:
+                    if self._may_wait_for(pod, node):
+                        going.append(pod)
+                elif not self._take(drafts, pod):
+                    barred.add(_unit_name(pod, self._above(pod.group)))
+        free = [d for d in drafts.values() if d.name not in barred]
+        left_alone = {d.name for d in free if d.name in spared or d.top in spared}
+        return [d for d in free if d.name not in left_alone], going, left_alone
+
+    def _may_wait_for(self, pod: Pod, node: NodeName) -> bool:
+        root, state = self.tree.root, self.state
+        return leaves_room_to(state, node, pod.uid, priority=root.priority, root_uid=root.uid)
+
+    def _take(self, drafts: dict[str, _Draft], pod: Pod) -> bool:
+        """Put a pod into its unit; False where it must stay."""
+        above = self._above(pod.group)
+        top, whole = above.top, above.whole
+        priority = pod.priority if top is None else max(pod.priority, top.priority)
+        uid = pod.uid if whole is None else whole.uid
+        if priority >= self.tree.root.priority or pod.uid in self.own or pod.static:
+            return False
+        name = _unit_name(pod, above)
+        draft = drafts.get(name)
+        if draft is None:
+            kind: UnitKind = "pod" if whole is None else "group"
+            root = str(top.key) if top is not None else ""
+            draft = _Draft(name, uid, kind, priority, may_preempt=True, pods=[], top=root)
+            drafts[name] = draft
+        policies = {pod.preemption_policy, top.preemption_policy if top is not None else ""}
+        draft.priority = max(draft.priority, priority)
+        draft.may_preempt = draft.may_preempt and NEVER not in policies
+        draft.pods.append(pod)
+        return True
+
+    # --- what a pod belongs to ---------------------------------------------------------------------
+
+    def _above(self, leaf: GroupKey | None) -> _Above:
+        found = self.above.get(leaf)
+        if found is None:
+            found = self.above[leaf] = self._look_above(leaf)
+        return found
+
+    def _look_above(self, leaf: GroupKey | None) -> _Above:
+        above = groups_above(self.view, leaf)
+        whole = [group for group in above if group.mode == "all"]
+        root = self.forest.root_of.get(leaf) if leaf is not None else None
+        tree = self.forest.trees[root] if root is not None else None
+        return _Above(
+            top=above[-1] if above else None,
+            whole=whole[-1] if whole else None,
+            tree=None if tree is None or tree.root.mode == "all" else tree,
+        )
+
+    def _add_gangs(self, drafts: Iterable[_Draft]) -> None:
+        """Add the trees of which some pod may go, unless they go as a whole."""
+        leaves = {pod.group for draft in drafts for pod in draft.pods}
+        trees = {tree.root.key: tree for leaf in leaves if (tree := self._above(leaf).tree)}
+        for tree in sorted(trees.values(), key=lambda tree: str(tree.root.key)):
+            self._add_tree(tree)
+
+    def _add_tree(self, tree: Tree) -> None:
+        inside: set[GroupKey] = set()  # of a unit
+        for group in tree.groups:
+            parent = (
+                None if group.parent is None else composite_key(group.key.namespace, group.parent)
+            )
+            if group.mode == "all" or parent in inside:
+                inside.add(group.key)
+            members = tree.members.get(group.key, ())
+            self.gang_of[group.key] = len(self.gangs)
+            self.gangs.append(
+                PlanGang(
+                    name=str(group.key),
+                    minimum=1 if group.basic else group.minimum,
+                    parent=-1
+                    if group.key == tree.root.key or parent is None
+                    else self.gang_of[parent],
+                    running=sum(1 for p in members if p.node is not None and not p.deleting),
+                    counts=not group.basic and group.key not in inside,
+                )
+            )
+
+    def _add_budgets(self, drafts: Iterable[_Draft]) -> tuple[PlanBudget, ...]:
+        """Number the budgets that protect somebody who may go, in order of their names."""
+        if not self.guards:
+            return ()
+        used = {b.path: b for draft in drafts for pod in draft.pods for b in self._guarding(pod)}
+        self.budgets = {path: number for number, path in enumerate(sorted(used))}
+        return tuple(PlanBudget(name=path, allowed=used[path].allowed) for path in self.budgets)
+
+    def _guarding(self, pod: Pod) -> list[PodDisruptionBudget]:
+        guards = self.guards.get(pod.namespace, ())
+        return [budget for budget in guards if budget.protects(pod.namespace, pod.labels)]
+
+    def _victim(self, pod: Pod, *, running: bool) -> PlanVictim:
+        """Describe a pod; who terminates is protected by no budget and missed by no gang any more."""
+        assert pod.node is not None
+        guarded = running and pod.namespace in self.guards
+        gang = self.gang_of.get(pod.group, -1) if running and pod.group is not None else -1
+        return PlanVictim(
+            pod=pod.path,
+            uid=pod.uid,
+            node=pod.node,
+            shape=self._shape(pod.shape),
+            created_us=pod.created_us,
+            budgets=tuple(self.budgets[b.path] for b in self._guarding(pod)) if guarded else (),
+            gang=gang,
+            rules=counted_by(self.ruled, pod) if self.ruled.rules else (),
+        )
+
+    def _shape(self, shape: PodShape) -> int:
+        return self.shapes.setdefault(shape, len(self.shapes))
+
+    # --- reservations ------------------------------------------------------------------------------
+
+    def _reservations(
+        self, priority: int, releasing: set[RootUid], spared: set[str]
+    ) -> list[PlanUnit]:
+        """List who holds room in which nobody runs yet, reserved or being made for it; all of a tree's together.
+
+        Not that of a started gang, which is completed and not stopped (DESIGN 9.6): some members are
+        bound, and its minimum is not.
+        """
+        units = []
+        for name, uid, lower in self._lower_holders(priority):
+            root = self.state.roots.get(uid)
+            if uid in releasing or name in spared or (root is not None and self._started(root)):
+                continue
+            held = root.held.values() if root is not None else ()
+            waiting = [self._expected(r) for r in held if self._unbound(r.uid, r.node)]
+            waiting += self._promised(uid)
+            if waiting:
+                units.append(
+                    PlanUnit(
+                        name=name,
+                        uid=uid,
+                        kind="reservation",
+                        priority=lower,
+                        pods=tuple(sorted(waiting, key=lambda p: p.pod)),
+                    )
+                )
+        return units
+
+    def _lower_holders(self, priority: int) -> list[tuple[str, RootUid, int]]:
+        """Give names, UIDs and priorities of the others that hold room, in the order of their units."""
+        found = {
+            (f"{root.kind}/{root.root}", uid, root.priority)
+            for uid, root in self.state.roots.items()
+            if root.held
+        }
+        found |= {
+            (f"{p.kind}/{p.root}", uid, p.priority)
+            for uid, p in self.state.preemptions.items()
+            if p.claims and not p.ended
+        }
+        own = self.tree.root.uid
+        return sorted(f for f in found if f[2] < priority and f[1] != own)
+
+    def _promised(self, uid: RootUid) -> list[PlanVictim]:
+        """Describe the room that is being made for a preemptor, as `rows` counts it."""
+        preemption = self.state.preemptions.get(uid)
+        pending = preemption is not None and not preemption.ended
+        claims = preemption.claims.values() if preemption is not None and pending else ()
+        return [
+            self._expected(claim)
+            for several in claims
+            for claim in several
+            if self._unbound(claim.uid, claim.node)
+        ]
+
+    def _unbound(self, uid: PodUid, node: NodeName) -> bool:
+        pod = self.view.pods.get(uid)
+        return node in self.view.nodes and (pod is None or pod.node is None)
+
+    def _started(self, root: RootState) -> bool:
+        held: Mapping[PodUid, Reservation] = root.held or NO_HOLDS
+        seen = any((p := self.view.pods.get(u)) is not None and p.node is not None for u in held)
+        return root.phase != "satisfied" and (bool(root.bound) or seen)
+
+    def _expected(self, reservation: Reservation | Claim) -> PlanVictim:
+        """Describe the room of a reservation as `rows` counts it; who only waits for room uses no claim and no rule."""
+        pod = self.view.pods.get(reservation.uid)
+        requests = tuple(sorted(reservation.requests.items()))
+        known = pod.shape if pod is not None else PodShape()
+        counts: tuple[int, ...] = ()
+        if isinstance(reservation, Claim):
+            known = msgspec.structs.replace(known, exclusive_claims=())
+        elif pod is not None:
+            counts = counted_by(self.ruled, pod)
+        return PlanVictim(
+            pod=reservation.pod,
+            uid=reservation.uid,
+            node=reservation.node,
+            shape=self._shape(msgspec.structs.replace(known, requests=requests)),
+            rules=tuple(i for i in counts if self.ruled.rules[i].kind != "near"),
+        )

@@ -1,0 +1,360 @@
+"""What becomes of pending preemptions: victims that are gone, the end, and what is to be deleted next.
+
+The rules (SPEC E-11, P15, issue 5):
+
+- A victim counts as gone when the view does not show it any more: deleted, or ended by itself. Which of
+  the two is recorded; for the room it is the same.
+- A unit is *begun* when one of its pods was asked to go, by us or (for a lone pod) by kube-scheduler. A unit that
+  was begun goes whole, whatever happens to the preemption: half a gang is of no use to anybody. A unit that was
+  not begun is spared as soon as the preemption ends.
+- Preemptor deleted (its group, its pod, or all members that room is held for), or its tree broken: abandoned.
+- A better offer: the tree fits while units have not begun. It is admitted there, they are spared.
+- Victims that refuse to go are told of, never evicted around: neither are others chosen, nor is the hold
+  given up while one terminates. Only when the API server refuses every deletion that is left, for as long
+  as a reservation lives, the preemption is abandoned.
+- A pod that was on its way out by itself, and whose room the plan counted on, does not go: abandoned, and
+  decided anew without it.
+- All victims gone, and the tree does not fit (kube-scheduler refuses the nodes, or somebody of higher
+  priority took the room): abandoned, and decided anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from extender.core.decisions.capacity.capacity_claims import lacks
+from extender.core.log.events import (
+    AbandonReason,
+    AnyFact,
+    Draft,
+    EvictionHow,
+    PreemptionAbandoned,
+    PreemptionCompleted,
+    VictimEvicted,
+)
+from extender.core.log.preemption_state import Preemption, Victim
+from extender.core.log.reservation_state import ReservationState
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.ids import Epoch, GroupKey, PlanId, PodUid
+from extender.core.model.pod_groups import Forest, Tree, kind_of
+from extender.core.model.pods import Pod
+
+NAMED_MAX: Final = 3  # victims named in a text
+# what we, or the Eviction API on our behalf, write as reason of DisruptionTarget before a pod is deleted
+DOOMED_BY_US: Final[Mapping[str, EvictionHow]] = {
+    "PreemptionByScheduler": "deleted",
+    "EvictionByEvictionAPI": "evicted",
+}
+GRACE_OVER_US: Final = 10_000_000  # so long after the end of its grace period a pod counts as stuck
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """A deletion that the API server was asked for, and that it did not refuse for certain."""
+
+    how: EvictionHow  # deleted | evicted
+    at_us: int  # 0 where it was taken before this process began
+
+
+class Knowledge(msgspec.Struct, frozen=True, kw_only=True):
+    """What the service knows of its victims beside view and state; all of it is lost by a restart."""
+
+    actor: str
+    cause: str
+    epoch: Epoch  # of now: victims of plans of earlier epochs may have gone while nobody looked
+    now_us: int
+    asked: Mapping[PodUid, Asked] = {}
+    seen: frozenset[PodUid] = frozenset()  # seen on their nodes, not on their way out by our doing
+    there: Mapping[PlanId, frozenset[PodUid]] = {}  # pods on the nodes of a plan at the first look
+    stalled_us: int = 300_000_000  # a preemption that nobody obeys for so long is abandoned
+
+    def draft(self, preemption: Preemption, fact: AnyFact) -> Draft:
+        """Put a fact into the stream of the preemptor."""
+        return Draft(
+            root_uid=preemption.root_uid,
+            root=preemption.root,
+            fact=fact,
+            actor=self.actor,
+            cause=self.cause,
+            cause_position=preemption.position,
+        )
+
+
+def decide_evictions(
+    view: ClusterView, state: ReservationState, forest: Forest, known: Knowledge
+) -> list[Draft]:
+    """Give the facts that bring pending preemptions up to what the view shows."""
+    drafts: list[Draft] = []
+    for preemption in state.preemptions.values():
+        gone = [v for v in preemption.victims.values() if _is_gone(view, v)]
+        drafts += [known.draft(preemption, _gone_fact(view, preemption, v, known)) for v in gone]
+        if preemption.ended:
+            continue
+        end = _end(view, state, forest, preemption, gone, known)
+        if end is not None:
+            drafts.append(known.draft(preemption, end))
+    return drafts
+
+
+def _is_gone(view: ClusterView, victim: Victim) -> bool:
+    pod = view.pods.get(victim.uid)
+    return pod is None or pod.node != victim.node
+
+
+def _gone_fact(
+    view: ClusterView, preemption: Preemption, victim: Victim, known: Knowledge
+) -> VictimEvicted:
+    asked, end = known.asked.get(victim.uid), view.ends.get(victim.uid)
+    how: EvictionHow
+    if asked is not None:
+        how = asked.how
+    elif preemption.kind == "Pod" and end is not None and end.cause == "preempted":
+        how = "deleted"  # by kube-scheduler, which evicts for a lone pod itself, on the node that it gets
+    elif victim.uid in known.seen:
+        how = "ended"
+    elif preemption.epoch == known.epoch:
+        how = "gone-before"
+    else:
+        how = "unseen"
+    return VictimEvicted(
+        preemption=preemption.id,
+        unit=victim.unit,
+        pod=victim.pod,
+        uid=victim.uid,
+        node=victim.node,
+        how=how,
+        asked_us=asked.at_us if asked is not None else 0,
+        gone_us=known.now_us,
+    )
+
+
+def _end(
+    view: ClusterView,
+    state: ReservationState,
+    forest: Forest,
+    preemption: Preemption,
+    gone: list[Victim],
+    known: Knowledge,
+) -> AnyFact | None:
+    """Say how a preemption ends, if it does now."""
+    bound = _bound(view, state, preemption)
+    if bound:
+        return PreemptionCompleted(
+            preemption=preemption.id,
+            bound=bound,
+            evicted=preemption.evicted + len(gone),
+            took_ms=max(known.now_us - preemption.at_us, 0) // 1000,
+        )
+    why, text = _why_abandoned(view, forest, preemption)
+    left = [v for v in preemption.victims.values() if v not in gone]
+    if not why and _stalled(view, preemption, left, known):
+        why, text = _why_stalled(preemption, known, left=bool(left))
+    if not why and preemption.claims:
+        why, text = _why_not_free(view, state, preemption, known.now_us)
+    if not why:
+        return None
+    return abandonment(view, preemption, known, why=why, text=text)
+
+
+def _why_stalled(
+    preemption: Preemption, known: Knowledge, *, left: bool
+) -> tuple[AbandonReason, str]:
+    seconds = known.stalled_us // 1_000_000
+    if left:
+        return "victims-refuse", f"nothing went for {seconds} s"
+    why: AbandonReason = "vetoed" if preemption.kind == "Pod" else "room-lost"
+    return why, f"nobody used the room within {seconds} s"
+
+
+def _why_not_free(
+    view: ClusterView, state: ReservationState, preemption: Preemption, now_us: int
+) -> tuple[AbandonReason | Literal[""], str]:
+    """Say whether room that the plan took for free stays taken: somebody who was on his way out does not go.
+
+    Victims that do not go are waited for, whoever chose them.
+    """
+    chosen = {uid for other in state.preemptions.values() for uid in other.victims}
+    for uid in sorted(preemption.awaits - chosen):
+        pod = view.pods.get(uid)
+        if pod is None or pod.node is None or not is_stuck(pod, now_us):
+            continue
+        if lacks(view, preemption, pod.node, stay=(uid,)):
+            text = f"pod {pod.path} was on its way out, and is still there after its grace period"
+            return "room-lost", text
+    return "", ""
+
+
+def _bound(view: ClusterView, state: ReservationState, preemption: Preemption) -> int:
+    """Count the members that the preemptor has bound; 0 while it has not got what it asked for."""
+    if preemption.kind == "Pod":
+        pod = view.pods.get(PodUid(preemption.root_uid))
+        return int(pod is not None and pod.node is not None)
+    root = state.roots.get(preemption.root_uid)
+    if root is None or root.phase != "satisfied":
+        return 0
+    if preemption.extras and (
+        preemption.claims
+        or any(uid in root.held for uid in preemption.extras)
+        or not any(uid in root.bound for uid in preemption.extras)
+    ):
+        return 0
+    return len(root.bound)
+
+
+def _why_abandoned(
+    view: ClusterView, forest: Forest, preemption: Preemption
+) -> tuple[AbandonReason | Literal[""], str]:
+    if preemption.kind == "Pod":
+        pod = view.pods.get(PodUid(preemption.root_uid))
+        alive = pod is not None and not pod.deleting
+        return ("", "") if alive else ("preemptor-deleted", f"pod {preemption.root} was deleted")
+    key = preemptor_key(preemption)
+    group = view.groups.get(key)
+    if group is None or group.uid != preemption.root_uid or group.deleting:
+        return "preemptor-deleted", f"{key} was deleted"
+    tree = forest.trees.get(key)
+    if tree is None or tree.problems:
+        return "invalid", _problem(tree)
+    claimed = [c.uid for claims in preemption.claims.values() for c in claims]
+    wanted = claimed or preemption.extras
+    if wanted and not any(_waits(view, uid) for uid in wanted):
+        return "preemptor-deleted", "the members that room was made for are gone"
+    return "", ""
+
+
+def _problem(tree: Tree | None) -> str:
+    return tree.problems[0].text if tree is not None else "its root belongs to another tree now"
+
+
+def _waits(view: ClusterView, uid: PodUid) -> bool:
+    pod = view.pods.get(uid)
+    return pod is not None and not pod.deleting
+
+
+def _stalled(
+    view: ClusterView, preemption: Preemption, left: Iterable[Victim], known: Knowledge
+) -> bool:
+    """Say whether nothing has moved for long: no victim went, none is terminating."""
+    if known.now_us - preemption.progress_us < known.stalled_us or not preemption.claims:
+        return False
+    going = [*(v.uid for v in left), *preemption.awaits]
+    return not any((pod := view.pods.get(uid)) is not None and pod.deleting for uid in going)
+
+
+def preemptor_key(preemption: Preemption) -> GroupKey:
+    """Name the root group of the preemptor, which is no lone pod."""
+    namespace, _, name = preemption.root.partition("/")
+    return GroupKey(namespace, name, kind_of(preemption.kind))
+
+
+def begun_units(view: ClusterView, preemption: Preemption, known: Knowledge) -> frozenset[str]:
+    """Name the units of which a pod was asked to go by us, by what is recorded, remembered or seen."""
+    found = set()
+    for uid, victim in preemption.victims.items():
+        pod = view.pods.get(uid)
+        if uid in known.asked or (pod is not None and pod.deleting and pod.doomed in DOOMED_BY_US):
+            found.add(victim.unit)
+    return preemption.begun | found
+
+
+def abandonment(
+    view: ClusterView,
+    preemption: Preemption,
+    known: Knowledge,
+    *,
+    why: AbandonReason,
+    text: str,
+) -> PreemptionAbandoned:
+    """End a preemption: spare what was not begun, and let go whole what was."""
+    begun = begun_units(view, preemption, known)
+    left = {v.unit for v in preemption.victims.values() if not _is_gone(view, v)}
+    gone = sum(_is_gone(view, v) for v in preemption.victims.values())
+    return PreemptionAbandoned(
+        preemption=preemption.id,
+        why=why,
+        spared=tuple(u for u in preemption.units if u in left and u not in begun),
+        finishing=tuple(u for u in preemption.units if u in left and u in begun),
+        evicted=preemption.evicted + gone,
+        text=text,
+    )
+
+
+def better_offer(
+    view: ClusterView, preemption: Preemption, nodes: frozenset[str], known: Knowledge
+) -> PreemptionAbandoned | None:
+    """End a preemption whose preemptor is admitted before it is needed; None when it is what made the room.
+
+    Args:
+        view: The cluster.
+        preemption: Not ended.
+        nodes: Where the preemptor is admitted now.
+        known: What the service knows.
+    """
+    fact = abandonment(
+        view, preemption, known, why="better-offer", text="the tree fits without further evictions"
+    )
+    made = nodes & {v.node for v in preemption.victims.values()} or nodes & set(preemption.claims)
+    # where victims are gone already, theirs may be the room: with nobody to spare it is simply completed sooner
+    elsewhere = bool(fact.finishing) and not fact.evicted and not made
+    return fact if fact.spared or elsewhere else None
+
+
+def due(view: ClusterView, preemption: Preemption, known: Knowledge) -> list[Victim]:
+    """Give the victims that are to be asked to go now, unit by unit in the order of the plan."""
+    place = {unit: number for number, unit in enumerate(preemption.units)}
+    units = begun_units(view, preemption, known) if preemption.ended else place.keys()
+    found = [v for v in preemption.victims.values() if v.unit in units and _stays(view, v)]
+    return sorted(found, key=lambda v: (place[v.unit], v.pod))
+
+
+def is_due(view: ClusterView, preemption: Preemption, uid: PodUid, known: Knowledge) -> bool:
+    """Say whether one pod is among those that `due` gives."""
+    victim = preemption.victims.get(uid)
+    if victim is None or not _stays(view, victim):
+        return False
+    return not preemption.ended or victim.unit in begun_units(view, preemption, known)
+
+
+def _stays(view: ClusterView, victim: Victim) -> bool:
+    """Say whether a victim is there and not on its way out."""
+    pod = view.pods.get(victim.uid)
+    return pod is not None and not pod.deleting and pod.node == victim.node
+
+
+def refusing(
+    view: ClusterView, preemption: Preemption, refused: Mapping[PodUid, str], now_us: int
+) -> tuple[tuple[Victim, str], ...]:
+    """Give the victims that do not go, each with why, in words that do not change by themselves.
+
+    Args:
+        view: The cluster.
+        preemption: Pending.
+        refused: What the API server said to our last request, by victim.
+        now_us: For the end of grace periods.
+    """
+    found = []
+    for uid, victim in preemption.victims.items():
+        pod = view.pods.get(uid)
+        if pod is None:
+            continue
+        if is_stuck(pod, now_us):
+            found.append((victim, "is still there after its grace period (finalizer or kubelet)"))
+        elif not pod.deleting and uid in refused:
+            found.append((victim, f"cannot be deleted: {refused[uid]}"))
+    return tuple(sorted(found, key=lambda f: f[0].pod))
+
+
+def is_stuck(pod: Pod, now_us: int) -> bool:
+    """Say whether a pod terminates and does not go: a finalizer keeps it, or nobody plays its kubelet any more."""
+    return pod.deleting and pod.deletes_us > 0 and now_us - pod.deletes_us > GRACE_OVER_US
+
+
+def refusing_text(found: tuple[tuple[Victim, str], ...]) -> str:
+    """Word what does not go, for a condition; empty when everything goes."""
+    if not found:
+        return ""
+    words = "; ".join(f"pod {victim.pod} {why}" for victim, why in found[:NAMED_MAX])
+    more = f" and {len(found) - NAMED_MAX} more" if len(found) > NAMED_MAX else ""
+    return f"waits for victims that do not go: {words}{more}"

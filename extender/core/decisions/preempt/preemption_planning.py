@@ -1,0 +1,292 @@
+"""Ask for victims on what is, and turn the planner's answer into facts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+
+from extender.core.decisions.admit.interpod_rules import Ruled
+from extender.core.decisions.admit.verdict_events import (
+    Recipe,
+    decide_observed,
+    draft_for,
+    still_holds,
+)
+from extender.core.decisions.capacity.capacity_claims import behind_victims
+from extender.core.decisions.preempt.disruption_units import Moment, evictable_for
+from extender.core.decisions.preempt.unbound_gang_members import LONE, give_back, held_below
+from extender.core.log.events import (
+    AlternativeRecord,
+    AssignmentRecord,
+    Draft,
+    PreemptionPlanned,
+    ReleasedPod,
+    ReservationReleased,
+    SupersededRecord,
+    VictimPod,
+    VictimUnit,
+)
+from extender.core.log.preemption_state import SPARED_US, Claim
+from extender.core.log.reservation_state import Reservation, ReservationState
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.ids import NodeName, PlanId, PodUid, RootUid
+from extender.core.model.pod_groups import Forest, Tree
+from extender.core.planner.plan_types import PLANNER_VERSION, PlanNode, PlanRequest
+from extender.core.planner.preempt.post_eviction_view import without
+from extender.core.planner.preempt.victim_cost import NOBODY, Cost
+from extender.core.planner.preempt.victim_search import Preemption
+from extender.core.planner.preemption_types import Evictable, PlanUnit
+
+
+def preemption_request(
+    view: ClusterView,
+    state: ReservationState,
+    forest: Forest,
+    tree: Tree,
+    request: PlanRequest,
+    *,
+    ruled: Ruled,
+    moment: Moment | None = None,
+) -> PlanRequest:
+    """Make the input of `preempt` from that of `plan`.
+
+    Room that other preemptors have made for themselves is not there for this one, also while their victims still
+    sit in it: evicting the same victims again gives nobody more. That of a lower one can be taken over.
+
+    Args:
+        view: The cluster.
+        state: What is held.
+        forest: The trees of `view`.
+        tree: Who asks.
+        request: What was planned for it.
+        ruled: What `ruled_part` gives for it.
+        moment: Whose reservations stay, and what time it is.
+    """
+    evictable = evictable_for(
+        view,
+        state,
+        forest,
+        tree,
+        ruled=ruled,
+        spared=spared_by(state, tree.root.uid, moment.now_us if moment is not None else 0),
+        moment=moment,
+    )
+    less = _behind_victims(view, state, tree)
+    nodes = request.nodes
+    if less:
+        nodes = tuple(_lessened(n, less[n.name]) if n.name in less else n for n in nodes)
+    return msgspec.structs.replace(request, nodes=nodes, evictable=evictable)
+
+
+def spared_by(state: ReservationState, uid: RootUid, now_us: int) -> frozenset[str]:
+    """Name the units that a preemptor had evicted and does not evict again when they come back (no thrash).
+
+    For its extras it takes no such gang any more, for its minimum none within `SPARED_US`: who lost the room that
+    was made for him must not chase one victim round the cluster, nor wait for ever behind somebody of lower priority.
+    A unit is known by kind, namespace and name.
+    """
+    took = state.took.get(uid)
+    if not took:
+        return frozenset()
+    root = state.roots.get(uid)
+    extras = root is not None and root.phase == "satisfied"
+    return frozenset(
+        name
+        for name, at_us in took.items()
+        if now_us - at_us < SPARED_US or (extras and not name.startswith(LONE))
+    )
+
+
+def _behind_victims(
+    view: ClusterView, state: ReservationState, tree: Tree
+) -> Mapping[NodeName, Mapping[str, int]]:
+    """Give by node the room that victims of others sit in and that is theirs when they are gone."""
+    root = tree.root
+    amounts = (
+        (
+            node,
+            behind_victims(
+                view, state, node, priority=root.priority, root_uid=root.uid, lower=True
+            ),
+        )
+        for node in state.claimed_on
+    )
+    return {node: found for node, found in amounts if found}
+
+
+def _lessened(node: PlanNode, amounts: Mapping[str, int]) -> PlanNode:
+    free = {name: amount - amounts.get(name, 0) for name, amount in node.free.items()}
+    return msgspec.structs.replace(node, free=free, reserved=True)
+
+
+def still_makes_room(asked: PlanRequest, found: Preemption, now: PlanRequest) -> bool:
+    """Say whether an answer to `asked` may be recorded under the input as it is `now`.
+
+    Every unit must be the same pods as then, and what they leave must hold the plan: see `still_holds`.
+    """
+    units = (*found.victims, *found.superseded)
+    there = {_identity(unit) for unit in (now.evictable or Evictable(priority=0)).units}
+    if not all(_identity(unit) in there for unit in units):
+        return False
+    return still_holds(_made(asked, units), found.plan, _made(now, units))
+
+
+def _identity(unit: PlanUnit) -> tuple[str, int, frozenset[tuple[str, str]]]:
+    return unit.name, unit.priority, frozenset((p.uid, p.node) for p in unit.pods)
+
+
+def _made(request: PlanRequest, units: Collection[PlanUnit]) -> PlanRequest:
+    """Give a request as it is when units and all that terminates are gone."""
+    source = request.evictable or Evictable(priority=0)
+    gone = {p.uid for unit in units for p in unit.pods} | {p.uid for p in source.going}
+    pods = [p for unit in source.units for p in unit.pods if p.uid in gone]
+    bare = without(request, [*pods, *source.going])
+    return msgspec.structs.replace(bare, evictable=None)
+
+
+def decide_preemption(
+    view: ClusterView,
+    state: ReservationState,
+    forest: Forest,
+    tree: Tree,
+    asked: PlanRequest,
+    found: Preemption,
+    recipe: Recipe,
+) -> list[Draft]:
+    """Record a preemption: reservations that give way or go with their units, and the plan, in one append.
+
+    Args:
+        view: The cluster.
+        state: What is held.
+        forest: The trees of `view`.
+        tree: The preemptor.
+        asked: The planner's input.
+        found: Its answer.
+        recipe: `plan` is the id of the preemption.
+
+    Returns:
+        The plan last; preemptors that it outranks come in front of it (`outranked_by_plan`).
+    """
+    source = asked.evictable or Evictable(priority=0)
+    drafts = decide_observed(state, tree, recipe)
+    reserved, promised = _superseded(state, found.superseded)
+    records = sorted((*reserved, *promised), key=lambda r: (r.gang, r.gang_uid, r.plan))
+    text = f"{tree.root.key} of priority {tree.root.priority} takes the room"
+    for record in reserved:
+        released = ReservationReleased(
+            plan=record.plan, why="superseded", pods=record.pods, text=text
+        )
+        drafts.append(
+            Draft(
+                root_uid=record.gang_uid,
+                root=record.gang,
+                fact=released,
+                actor=recipe.actor,
+                cause=recipe.cause,
+            )
+        )
+    drafts += give_back(
+        state,
+        held_below(view, state, forest, (unit.name for unit in found.victims)),
+        but={pod.uid for record in records for pod in record.pods},
+        actor=recipe.actor,
+        cause=recipe.cause,
+    )
+    awaited = set(found.awaits)
+    fact = PreemptionPlanned(
+        preemption=recipe.plan,
+        kind=tree.root.key.kind,
+        priority=tree.root.priority,
+        victims=tuple(
+            _victim_unit(view, unit, found.doubts.get(unit.name, "")) for unit in found.victims
+        ),
+        cost=numbers(found.cost),
+        alternatives=tuple(
+            AlternativeRecord(
+                units=other.units,
+                cost=numbers(other.cost) if other.cost is not None else {},
+                why=f"{other.where}: {other.why}",
+            )
+            for other in found.alternatives
+        ),
+        shapes=tuple(dict(shape.requests) for shape in asked.shapes),
+        assignments=tuple(
+            AssignmentRecord(
+                pod=a.pod, uid=a.uid, group=a.group.name, node=a.node, shape=a.shape, extra=a.extra
+            )
+            for a in found.plan.assignments
+        ),
+        superseded=tuple(records),
+        awaits=tuple(
+            VictimPod(pod=p.pod, uid=p.uid, node=p.node) for p in source.going if p.pod in awaited
+        ),
+        planner=PLANNER_VERSION,
+        input_digest=recipe.digest,
+        search_nodes=found.search.nodes,
+        exhausted=found.search.exhausted,
+    )
+    return [*drafts, draft_for(tree, fact, recipe)]
+
+
+def _superseded(
+    state: ReservationState, units: Iterable[PlanUnit]
+) -> tuple[list[SupersededRecord], list[SupersededRecord]]:
+    """Say who gives way: what was reserved, by its plan, and what was being made, by the preemption."""
+    reserved, promised = [], []
+    for unit in units:
+        root = state.roots.get(RootUid(unit.uid))
+        preemption = state.preemptions.get(RootUid(unit.uid))
+        held = [root.held[p.uid] for p in unit.pods if root is not None and p.uid in root.held]
+        if root is not None and held:
+            reserved.append(_record(root.root, unit, held[0].plan, held))
+        uids = {p.uid for p in unit.pods} - {r.uid for r in held}
+        if preemption is not None and uids:
+            claims = [c for found in preemption.claims.values() for c in found if c.uid in uids]
+            promised.append(_record(preemption.root, unit, preemption.id, claims))
+    return reserved, promised
+
+
+def _record(
+    root: str, unit: PlanUnit, plan: PlanId, room: Iterable[Reservation | Claim]
+) -> SupersededRecord:
+    return SupersededRecord(
+        gang=root,
+        gang_uid=RootUid(unit.uid),
+        plan=plan,
+        priority=unit.priority,
+        pods=tuple(
+            ReleasedPod(pod=r.pod, uid=r.uid, node=r.node)
+            for r in sorted(room, key=lambda r: r.pod)
+        ),
+    )
+
+
+def _victim_unit(view: ClusterView, unit: PlanUnit, doubt: str) -> VictimUnit:
+    kind, _, path = unit.name.partition("/")
+    return VictimUnit(
+        kind=kind,
+        path=path,
+        uid=unit.uid,
+        priority=unit.priority,
+        pods=tuple(
+            VictimPod(pod=p.pod, uid=p.uid, node=p.node, group=_leaf(view, p.uid))
+            for p in unit.pods
+        ),
+        cost={"weight": unit.priority + 2**31, "pods": len(unit.pods)},
+        doubt=doubt,
+    )
+
+
+def _leaf(view: ClusterView, uid: PodUid) -> str:
+    pod = view.pods.get(uid)
+    return pod.group.name if pod is not None and pod.group is not None else ""
+
+
+def numbers(cost: Cost) -> dict[str, int]:
+    """Write a cost down by the names of its parts, the first counts most; parts that are nothing are left out."""
+    parts = msgspec.structs.asdict(cost)
+    del parts["names"]
+    if parts["highest"] == NOBODY:
+        del parts["highest"]
+    return {name: value for name, value in parts.items() if value or name == "highest"}

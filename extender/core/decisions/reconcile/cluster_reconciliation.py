@@ -1,0 +1,482 @@
+"""Turn what the cluster shows into facts: bound, lost, deleted, overtaken, completed.
+
+Observations only: nothing here plans. A tree of which nothing is bound yet loses all its
+reservations when one of its minimum goes (it is planned again as a whole); a tree that has started
+loses only what is gone (DESIGN 9.6: a started gang is completed, not stopped). Gone is also what
+kube-scheduler will not let onto its node any more: cordoned, tainted, relabelled, smaller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+
+from extender.core.decisions.admit.plan_request import group_key_of
+from extender.core.decisions.admit.verdict_events import group_records
+from extender.core.decisions.capacity.replacement_holds import given_up, held_until, taken_vacancies
+from extender.core.decisions.reconcile.drift import (
+    Circumstances,
+    bound_facts,
+    bound_outside,
+    strayed_facts,
+)
+from extender.core.decisions.reconcile.overcommit_attribution import taker_words, takers
+from extender.core.decisions.reconcile.reservation_checks import (
+    overtaken_pods,
+    unassigned,
+    unfit_pods,
+    ways,
+)
+from extender.core.log.events import (
+    AnyFact,
+    Draft,
+    GangSatisfied,
+    GroupRecord,
+    LossCause,
+    MemberLost,
+    NodeTopologyChanged,
+    PodBound,
+    ReleasedPod,
+    ReleaseReason,
+    ReservationReleased,
+    RoomTaker,
+    RootCompleted,
+)
+from extender.core.log.reservation_state import (
+    BoundMember,
+    Reservation,
+    ReservationState,
+    RootState,
+    satisfied,
+)
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.ids import GroupKey, NodeName, PlanId, PodUid
+from extender.core.model.nodes import Node
+from extender.core.model.object_identity import same_objects
+from extender.core.model.pod_groups import Forest, Tree, kind_of
+from extender.core.model.pods import ENDED_BY, TAINTED, PodEnd
+
+NO_PLAN = PlanId("")
+NAMED_MAX = 5  # pods named in a text; the fact lists all of them
+# Taints of a node whose kubelet does not answer, or says that it cannot run pods
+SILENT = frozenset({"node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"})
+HELD_ROOM = "room that was held for the replacement of a lost member"
+
+
+def decide_reconcile(
+    view: ClusterView, state: ReservationState, forest: Forest, now: Circumstances
+) -> list[Draft]:
+    """Give the facts that bring the log up to what the view shows; nothing when they agree."""
+    look = _Look(
+        overtaken=overtaken_pods(view, state),
+        taken=taken_vacancies(view, state),
+        victims=_victims(state),
+    )
+    drafts: list[Draft] = []
+    for root in state.roots.values():
+        tree = forest.trees.get(group_key_of(root))
+        placed = root.held or root.bound or root.vacant
+        if tree is not None and tree.root.uid == root.uid and not placed:
+            continue  # it is there, and nothing of it is placed: nothing can have happened to it
+        drafts += _root_drafts(view, state, root, tree, look, now)
+    for tree in forest.trees.values():
+        drafts += bound_outside(view, state, tree, now)
+    return drafts
+
+
+class _Look(msgspec.Struct, frozen=True):
+    """What is found once for all roots."""
+
+    overtaken: Collection[PodUid]  # reservations whose room is gone
+    taken: Collection[PodUid]  # vacancies whose room is
+    victims: Collection[PodUid]  # who goes for somebody else
+
+
+def _victims(state: ReservationState) -> frozenset[PodUid]:
+    return frozenset(uid for p in state.preemptions.values() for uid in p.victims)
+
+
+def losses_that_hold(
+    view: ClusterView,
+    state: ReservationState,
+    root: RootState,
+    tree: Tree | None,
+    now: Circumstances,
+) -> list[MemberLost]:
+    """Give the losses of a root that the log does not know yet and after which room is held."""
+    look = _Look(overtaken=(), taken=(), victims=_victims(state))
+    facts = [draft.fact for draft in _root_drafts(view, state, root, tree, look, now)]
+    return [
+        fact
+        for fact in facts
+        if isinstance(fact, MemberLost) and fact.room_until_us and fact.uid in root.bound
+    ]
+
+
+class Agreement:
+    """The last look at which log and cluster agreed; on the same parts of both they agree still.
+
+    Most changes of a busy cluster are pods outside of all groups, which matter only where room is held.
+    """
+
+    def __init__(self) -> None:
+        self._seen: tuple[object, ...] = ()
+        self._circumstances: tuple[object, ...] = ()
+
+    def stands(
+        self, view: ClusterView, state: ReservationState, forest: Forest, now: Circumstances
+    ) -> bool:
+        """Say whether `decide_reconcile` could only give nothing again."""
+        seen = _rests_on(view, state, forest)
+        return same_objects(self._seen, seen) and self._circumstances == _of_moment(now)
+
+    def reached(
+        self, view: ClusterView, state: ReservationState, forest: Forest, now: Circumstances
+    ) -> None:
+        """Remember a look that found nothing; not where a pod of the log has left its group."""
+        strays = any(uid in view.pods and view.pods[uid].group is None for uid in state.root_of)
+        self._seen = () if strays else _rests_on(view, state, forest)
+        self._circumstances = _of_moment(now)
+
+
+def _rests_on(view: ClusterView, state: ReservationState, forest: Forest) -> tuple[object, ...]:
+    """Name all that `decide_reconcile` reads: of pods only members, of room only where some is held."""
+    parts = (forest, view.nodes, view.groups, view.members, view.ends, state.roots, state.held_on)
+    return (*parts, state.vacant_on, view.usage) if state.held_on or state.vacant_on else parts
+
+
+def _of_moment(now: Circumstances) -> tuple[object, ...]:
+    return (now.started, now.binding, now.posted, now.expired, now.over, now.ends, now.awaited)
+
+
+def _root_drafts(
+    view: ClusterView,
+    state: ReservationState,
+    root: RootState,
+    tree: Tree | None,
+    look: _Look,
+    now: Circumstances,
+) -> list[Draft]:
+    group = view.groups.get(group_key_of(root))
+    if group is None or group.uid != root.uid:
+        facts: list[AnyFact] = []
+        if root.held:
+            facts.append(
+                _release(root.held.values(), "deleted", f"{group_key_of(root)} was deleted")
+            )
+        facts.append(RootCompleted(why="the root group was deleted"))
+        return [now.draft(root.uid, root.root, fact) for fact in facts]
+    strayed = strayed_facts(view, root)
+    elsewhere = {f.uid for f in strayed if isinstance(f, MemberLost)}
+    facts = [*_relabelled(view, root), *_settled(view, root), *strayed]
+    short_lived = _short_lived(view, root, now)
+    bound_here = {f.uid: f.node for f in (*facts, *short_lived) if isinstance(f, PodBound)}
+    lost = [
+        m
+        for m in root.bound.values()
+        if m.uid not in elsewhere and m.uid not in now.awaited and _is_lost(view, m.uid, m.node)
+    ]
+    runs = bool(bound_here) or len(root.bound) > len(lost)
+    running = tree if runs else None
+    facts += [_held_on(view, _lost(view, m, now), m, running, look.victims, now) for m in lost]
+    facts += _vacated(view, root, tree, look, now, runs=runs)
+    broken = tree is not None and bool(tree.problems)
+    facts += _given_back(view, state, root, look.overtaken, bound_here, now, broken=broken)
+    counts = _counts(view, root, facts, now)
+    if root.phase not in ("satisfied", "invalid") and satisfied(_minima(root, tree), counts):
+        facts.append(GangSatisfied(plan=root.plan or NO_PLAN, bound=sum(counts.values())))
+    return [now.draft(root.uid, root.root, fact) for fact in (*short_lived, *facts)]
+
+
+def _minima(root: RootState, tree: Tree | None) -> tuple[GroupRecord, ...]:
+    """Give the groups as admitted; of a tree that runs without our doing as they are.
+
+    So it is when a group was made again while its pods ran on, and when history was lost.
+    """
+    if root.groups or root.held or tree is None or tree.root.uid != root.uid or tree.problems:
+        return root.groups
+    return group_records(tree, None)
+
+
+def _short_lived(view: ClusterView, root: RootState, now: Circumstances) -> list[AnyFact]:
+    """Record members that we bound and that ended before anybody saw them run, as when a kubelet refuses."""
+    facts: list[AnyFact] = []
+    for r in root.held.values():
+        if r.uid in now.posted and r.uid not in view.pods and r.uid not in now.awaited:
+            facts.append(PodBound(plan=r.plan, pod=r.pod, uid=r.uid, node=r.node, group=r.group))
+            facts.append(_lost(view, r, now))
+    return facts
+
+
+def _relabelled(view: ClusterView, root: RootState) -> list[AnyFact]:
+    """Record nodes of this tree whose topology labels are not those of the admission (D11, D14)."""
+    facts: list[AnyFact] = []
+    used = {r.node for r in root.held.values()} | {m.node for m in root.bound.values()}
+    for name in sorted(used & set(root.topology)) if root.topology else ():
+        node, before = view.nodes.get(name), root.topology[name]
+        if node is None:
+            continue
+        after = {key: node.labels.get(key, "") for key in before}
+        if after != before:
+            facts.append(
+                NodeTopologyChanged(
+                    node=name,
+                    before={key: value for key, value in before.items() if value},
+                    after={key: value for key, value in after.items() if value},
+                )
+            )
+    return facts
+
+
+def _changed_groups(view: ClusterView, root: RootState) -> Mapping[str, str]:
+    """Say by leaf what happened to a group below the root since the admission: deleted or recreated (B5)."""
+    namespace = group_key_of(root).namespace
+    changed: dict[tuple[str, str], str] = {}
+    for record in root.groups[1:]:
+        group = view.groups.get(GroupKey(namespace, record.name, kind_of(record.kind)))
+        if record.uid and (group is None or group.uid != record.uid):
+            how = "was deleted" if group is None else "was deleted and made again"
+            changed[record.kind, record.name] = f"{record.kind} {namespace}/{record.name} {how}"
+    if not changed:
+        return {}
+    texts = {}
+    for leaf, way in ways(root.groups).items():
+        found = [changed[g.kind, g.name] for g in way if (g.kind, g.name) in changed]
+        if found:
+            texts[leaf] = found[0]
+    return texts
+
+
+def _leaves_being_deleted(view: ClusterView, root: RootState) -> Mapping[str, str]:
+    """Say which leaves with reservations are not planned any more: they, or the root, are being deleted.
+
+    A finalizer may keep a deleted group for long; only reservations count, or a leaf that holds none
+    would end every new plan of its siblings.
+    """
+    top = group_key_of(root)
+    found = {}
+    for leaf in {reservation.group for reservation in root.held.values()}:
+        for key in (top, GroupKey(top.namespace, leaf, "PodGroup")):
+            group = view.groups.get(key)
+            if group is not None and group.deleting:
+                found[leaf] = f"{key.kind} {key.path} is being deleted"
+                break
+    return found
+
+
+def _settled(view: ClusterView, root: RootState) -> list[AnyFact]:
+    facts: list[AnyFact] = []
+    for reservation in root.held.values():
+        pod = view.pods.get(reservation.uid)
+        if pod is None or pod.node is None:
+            continue
+        facts += bound_facts(reservation, pod)
+    return facts
+
+
+def _is_lost(view: ClusterView, uid: PodUid, node: NodeName) -> bool:
+    pod = view.pods.get(uid)
+    return pod is None or pod.deleting or node not in view.nodes
+
+
+def untold(view: ClusterView, drafts: Iterable[Draft]) -> list[MemberLost]:
+    """Give the losses of which the view does not tell the cause, because the pod is not in it any more."""
+    return [
+        draft.fact
+        for draft in drafts
+        if isinstance(draft.fact, MemberLost)
+        and draft.fact.cause == "gone"
+        and draft.fact.uid not in view.pods
+    ]
+
+
+def _lost(view: ClusterView, member: BoundMember | Reservation, now: Circumstances) -> MemberLost:
+    """Record a loss with what the cluster tells of its cause: who deleted a pod is told nowhere.
+
+    A pod whose node does not answer is deleted for the taints that the node got for it.
+    """
+    pod, node = view.pods.get(member.uid), view.nodes.get(member.node)
+    if pod is not None:
+        end: PodEnd | None = PodEnd(ENDED_BY.get(pod.doomed, "deleted"), pod.doomed)
+    else:
+        end = view.ends.get(member.uid) or now.ends.get(member.uid)
+    cause: LossCause = "gone" if end is None else end.cause
+    text = "" if end is None else end.text
+    if node is None or (text == TAINTED and _is_silent(node)):
+        cause = "node-lost"
+    return MemberLost(pod=member.pod, uid=member.uid, node=member.node, cause=cause, text=text)
+
+
+def _held_on(
+    view: ClusterView,
+    lost: MemberLost,
+    member: BoundMember,
+    tree: Tree | None,
+    victims: Collection[PodUid],
+    now: Circumstances,
+) -> MemberLost:
+    """Say in a loss until when its room is held; `tree` is None where nothing of it runs on."""
+    until_us = held_until(
+        view, tree, member, lost, victims, now_us=now.now_us, held_us=now.room_held_us
+    )
+    return msgspec.structs.replace(lost, room_until_us=until_us)
+
+
+def _vacated(
+    view: ClusterView,
+    root: RootState,
+    tree: Tree | None,
+    look: _Look,
+    now: Circumstances,
+    *,
+    runs: bool,
+) -> list[AnyFact]:
+    """Record which room of lost members is held no longer, and why."""
+    if not root.vacant:
+        return []
+    found = given_up(view, root, tree, look.taken, now.over, runs=runs)
+    return [
+        ReservationReleased(
+            plan=vacancies[0].plan,
+            why=why,
+            pods=tuple(ReleasedPod(pod=v.pod, uid=v.uid, node=v.node) for v in vacancies),
+            text=f"{HELD_ROOM}: {words}",
+        )
+        for why, (words, vacancies) in sorted(found.items())
+    ]
+
+
+def _is_silent(node: Node) -> bool:
+    return any(t.key in SILENT and t.effect == "NoExecute" for t in node.taints)
+
+
+def _counts(
+    view: ClusterView, root: RootState, facts: Iterable[AnyFact], now: Circumstances
+) -> Mapping[str, int]:
+    """Count bound members per leaf as they will be after `facts`; who is bound and lost already does not count."""
+    counts: dict[str, int] = {}
+    for member in root.bound.values():
+        if member.uid not in now.awaited:
+            counts[member.group] = counts.get(member.group, 0) + 1
+    for fact in facts:
+        if isinstance(fact, PodBound) and not _is_lost(view, fact.uid, fact.node):
+            counts[fact.group] = counts.get(fact.group, 0) + 1
+        elif isinstance(fact, MemberLost):
+            group = root.bound[fact.uid].group
+            counts[group] -= 1
+    return counts
+
+
+def _release(
+    reservations: Iterable[Reservation],
+    why: ReleaseReason,
+    text: str,
+    taken_by: tuple[RoomTaker, ...] = (),
+) -> ReservationReleased:
+    held = sorted(reservations, key=lambda r: r.pod)
+    by = taker_words(taken_by)
+    return ReservationReleased(
+        plan=held[0].plan,
+        why=why,
+        pods=tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in held),
+        text=f"{text}; {by}" if by else text,
+        taken_by=taken_by,
+    )
+
+
+def _given_back(
+    view: ClusterView,
+    state: ReservationState,
+    root: RootState,
+    overtaken: Collection[PodUid],
+    bound_here: Mapping[PodUid, NodeName],
+    now: Circumstances,
+    *,
+    broken: bool,
+) -> list[AnyFact]:
+    """Release what cannot be redeemed any more; a whole tree in one fact, so that no crash can halve it."""
+    on_its_way = {uid for uid in now.binding if unassigned(view, uid)}
+    settled = on_its_way | bound_here.keys() | now.awaited
+    open_ones = {uid: r for uid, r in root.held.items() if uid not in settled}
+    if not open_ones:
+        return []
+    running = [*((u, m.node) for u, m in root.bound.items()), *bound_here.items()]
+    started = root.uid in now.started or any(not _is_lost(view, u, n) for u, n in running)
+    if root.uid in now.expired and not started:
+        return [_release(open_ones.values(), "expired", "nobody redeemed the reservation in time")]
+    if broken and not started:
+        return [_release(open_ones.values(), "invalid", "the tree breaks a rule now")]
+    changed = {**_leaves_being_deleted(view, root), **_changed_groups(view, root)}
+    if changed and not started:
+        text = "; ".join(sorted(set(changed.values())))
+        return [_release(open_ones.values(), "deleted", f"{text}: the tree begins anew")]
+    gone = _gone(view, root, open_ones, overtaken, changed)
+    if not gone:
+        return []
+    names = {r.uid for found in gone.values() for r, _ in found}
+    rest = [r for uid, r in open_ones.items() if uid not in names]
+    counts: dict[str, int] = {}
+    for reservation in rest:
+        counts[reservation.group] = counts.get(reservation.group, 0) + 1
+    taken_by = takers(view, state, [r for r, _ in gone.get("superseded", ())])
+    if started or not rest or satisfied(root.groups, counts):
+        return [
+            _release(
+                [r for r, _ in found],
+                why,
+                _release_text(found),
+                taken_by if why == "superseded" else (),
+            )
+            for why, found in sorted(gone.items())
+        ]
+    whys = sorted(gone)
+    words = "; ".join(_release_text(gone[why]) for why in whys)
+    text = f"the minimum of the tree no longer holds: {words}"
+    return [_release(open_ones.values(), whys[0], text, taken_by)]
+
+
+def _gone(
+    view: ClusterView,
+    root: RootState,
+    open_ones: Mapping[PodUid, Reservation],
+    overtaken: Collection[PodUid],
+    changed: Mapping[str, str],
+) -> Mapping[ReleaseReason, list[tuple[Reservation, str]]]:
+    """Find the reservations that nobody can redeem, each with what happened to it."""
+    unfit = unfit_pods(view, root, open_ones)
+    found: dict[ReleaseReason, list[tuple[Reservation, str]]] = {}
+    for uid, reservation in open_ones.items():
+        why = _why_gone(view, reservation, overtaken)
+        if why is None and reservation.group in changed:
+            why = ("deleted", f"{changed[reservation.group]}:")
+        if why is None and uid in unfit:
+            why = ("node-lost", unfit[uid])
+        if why is not None:
+            found.setdefault(why[0], []).append((reservation, why[1]))
+    return found
+
+
+def _why_gone(
+    view: ClusterView, reservation: Reservation, overtaken: Collection[PodUid]
+) -> tuple[ReleaseReason, str] | None:
+    pod = view.pods.get(reservation.uid)
+    if pod is None or pod.deleting:
+        return "deleted", "deleted before it was bound:"
+    node = view.nodes.get(reservation.node)
+    if node is None or node.deleting:
+        return "node-lost", f"node {reservation.node} is gone:"
+    if reservation.uid not in overtaken:
+        return None
+    if any(node.allocatable.get(k, 0) < v for k, v in reservation.requests.items()):
+        return "node-lost", f"node {node.name} offers less than was reserved on it:"
+    return "superseded", "other pods took the room of"
+
+
+def _release_text(found: list[tuple[Reservation, str]]) -> str:
+    """Name some of the pods by what happened to them."""
+    by_words: dict[str, list[str]] = {}
+    for reservation, words in sorted(found, key=lambda f: f[0].pod)[:NAMED_MAX]:
+        by_words.setdefault(words, []).append(reservation.pod)
+    text = "; ".join(f"{words} {', '.join(pods)}" for words, pods in by_words.items())
+    return text + (" and more" if len(found) > NAMED_MAX else "")

@@ -1,0 +1,183 @@
+"""Where cluster and log differ, and the facts by which the log says so and follows the cluster.
+
+The kinds of `DriftFound` that come from here:
+
+| kind | what was found | what the log does with it |
+|---|---|---|
+| `bound-elsewhere` | a member runs on another node than was reserved, or than the log has it on | `PodBound` there (`MemberLost` before, where it counted as bound) |
+| `bound-outside-admission` | a member runs without any reservation | `PodBound` |
+| `bound-by-unknown-plan` | the annotation of its Binding names a plan that holds no room for it | `PodBound` |
+| `not-bound` | a member that the log has as bound waits in the cluster | `MemberLost`; it is planned again |
+| `nomination-altered` | the nomination of a reservation was there and names another node now | nothing: filter refuses that node and tells the right one |
+
+`memory` comes from `control/monitors/state_verifier`. No drift but life: a pod that is gone, or was made again under its
+name (`MemberLost` or `ReservationReleased` say it); a node that was deleted and registers again with
+its pods (`MemberLost`, then `PodBound` under the same plan); and a nomination that was erased:
+kube-scheduler does that itself after every failed bind, and filter tells the node of the reservation
+all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from extender.core.decisions.admit.plan_request import is_running
+from extender.core.log.events import AnyFact, Draft, DriftFound, MemberLost, PodBound, RootObserved
+from extender.core.log.reservation_state import (
+    BoundMember,
+    Reservation,
+    ReservationState,
+    RootState,
+)
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.ids import NodeName, PlanId, PodUid, RootUid
+from extender.core.model.pod_groups import Tree
+from extender.core.model.pods import Pod, PodEnd
+
+
+class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
+    """What the service knows beside view and state."""
+
+    actor: str
+    cause: str
+    started: frozenset[RootUid] = (
+        frozenset()
+    )  # barriers of these roots are releasing or have released
+    binding: frozenset[PodUid] = frozenset()  # their Binding was sent, and may be seen any moment
+    posted: frozenset[PodUid] = frozenset()  # the API server took their Binding
+    expired: frozenset[RootUid] = frozenset()  # reservations older than their time to live
+    # Members that vanished, of which the API server was asked how: None where nobody can tell
+    ends: Mapping[PodUid, PodEnd | None] = {}
+    awaited: frozenset[PodUid] = frozenset()  # ... and has not answered yet; told when it has
+    over: frozenset[PodUid] = frozenset()  # lost members whose room has been held long enough
+    now_us: int = 0
+    room_held_us: int = 0  # how long the room of a lost member is held; 0: not at all
+
+    def draft(self, uid: RootUid, root: str, fact: AnyFact) -> Draft:
+        """Put a fact into the stream of a root (namespace/name)."""
+        return Draft(root_uid=uid, root=root, fact=fact, actor=self.actor, cause=self.cause)
+
+
+def _drift(kind: str, path: str, text: str) -> DriftFound:
+    return DriftFound(kind=kind, object=f"Pod/{path}", text=text)
+
+
+def bound_facts(reservation: Reservation, pod: Pod) -> list[AnyFact]:
+    """Record that a member with a reservation runs, and what is odd about it."""
+    assert pod.node is not None
+    facts: list[AnyFact] = [
+        PodBound(
+            plan=reservation.plan,
+            pod=reservation.pod,
+            uid=reservation.uid,
+            node=pod.node,
+            group=reservation.group,
+        )
+    ]
+    if pod.node != reservation.node:
+        text = f"bound to {pod.node}, its room was reserved on {reservation.node}"
+        facts.append(_drift("bound-elsewhere", pod.path, text))
+    if pod.plan and pod.plan != reservation.plan:
+        text = f"its Binding names plan {pod.plan}, its room was reserved by {reservation.plan}"
+        facts.append(_drift("bound-by-unknown-plan", pod.path, text))
+    return facts
+
+
+def strayed_facts(view: ClusterView, root: RootState) -> list[AnyFact]:
+    """Record members that the log has as bound and the cluster somewhere else, or not at all."""
+    facts: list[AnyFact] = []
+    for member in root.bound.values():
+        pod = view.pods.get(member.uid)
+        if pod is None or pod.deleting or pod.node == member.node:
+            continue
+        lost = MemberLost(pod=member.pod, uid=member.uid, node=member.node, cause="gone")
+        if pod.node is None:
+            text = f"is not bound in the cluster; the log has it on {member.node}"
+            facts += [lost, _drift("not-bound", pod.path, text)]
+        else:
+            text = f"runs on {pod.node}, the log has it on {member.node}"
+            bound = msgspec.structs.replace(_bound_of(member), node=pod.node)
+            facts += [lost, bound, _drift("bound-elsewhere", pod.path, text)]
+    return facts
+
+
+def _bound_of(member: BoundMember) -> PodBound:
+    return PodBound(
+        plan=member.plan, pod=member.pod, uid=member.uid, node=member.node, group=member.group
+    )
+
+
+def bound_outside(
+    view: ClusterView, state: ReservationState, tree: Tree, now: Circumstances
+) -> list[Draft]:
+    """Record members that run without a reservation of ours; one whose node is gone runs no more."""
+    root = state.roots.get(tree.root.uid)
+    facts: list[AnyFact] = []
+    for leaf, pods in tree.members.items():
+        for pod in pods:
+            if not is_running(pod) or pod.node not in view.nodes or _known(root, pod):
+                continue
+            facts += _outside_facts(leaf.name, pod, root)
+    if facts and root is None:
+        observed = RootObserved(
+            kind=tree.root.key.kind,
+            priority=tree.root.priority,
+            groups=len(tree.groups),
+            members=len(tree.pods),
+        )
+        facts.insert(0, observed)
+    return [now.draft(tree.root.uid, tree.root.key.path, fact) for fact in facts]
+
+
+def _known(root: RootState | None, pod: Pod) -> bool:
+    return root is not None and (pod.uid in root.held or pod.uid in root.bound)
+
+
+def _outside_facts(leaf: str, pod: Pod, root: RootState | None) -> list[AnyFact]:
+    assert pod.node is not None
+    node = NodeName(pod.node)
+    away = root.away.get(pod.uid) if root is not None else None
+    if away is not None and away.node == node:
+        return [_bound_of(away)]  # its node was gone and is back, and so is the member
+    bound = PodBound(plan=PlanId(pod.plan), pod=pod.path, uid=pod.uid, node=node, group=leaf)
+    text = f"runs on {node} without a reservation in the log"
+    if not pod.plan:
+        return [bound, _drift("bound-outside-admission", pod.path, text)]
+    text += f"; its Binding names plan {pod.plan}"
+    return [bound, _drift("bound-by-unknown-plan", pod.path, text)]
+
+
+class Nominations:
+    """Remembers which nominations the cluster has shown, to see them altered.
+
+    One that was not shown yet is on its way; one that was shown and names another node now was changed by
+    somebody else. Said once; it is never written again (DESIGN 2.7).
+    """
+
+    def __init__(self) -> None:
+        self._shown: dict[PodUid, PlanId] = {}
+
+    def look(self, view: ClusterView, state: ReservationState, now: Circumstances) -> list[Draft]:
+        """Compare once with what was shown before; gives the facts."""
+        shown: dict[PodUid, PlanId] = {}
+        drafts: list[Draft] = []
+        for reservation in _held(state):
+            pod = view.pods.get(reservation.uid)
+            if pod is None or pod.node is not None:
+                continue
+            if pod.nominated == reservation.node:
+                shown[pod.uid] = reservation.plan
+            elif pod.nominated is not None and self._shown.get(pod.uid) == reservation.plan:
+                text = f"its nomination of {reservation.node} was changed to {pod.nominated}"
+                root = state.roots[reservation.root_uid]
+                fact = _drift("nomination-altered", pod.path, text)
+                drafts.append(now.draft(root.uid, root.root, fact))
+        self._shown = shown
+        return drafts
+
+
+def _held(state: ReservationState) -> Iterable[Reservation]:
+    for held in state.held_on.values():
+        yield from held.values()

@@ -1,0 +1,108 @@
+"""Which reservations kube-scheduler would not honour any more: node unfit for the pod, or room gone.
+
+By the planner's own static filters and by plain sums; nothing here knows what follows from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from extender.core.decisions.capacity.free_capacity import NO_HOLDS
+from extender.core.decisions.capacity.oversubscription import squeezed_out
+from extender.core.log.events import GroupRecord
+from extender.core.log.reservation_state import Reservation, ReservationState, RootState
+from extender.core.model.cluster_view import NOTHING, ClusterView
+from extender.core.model.ids import NodeName, PodUid
+from extender.core.model.nodes import Node
+from extender.core.model.pods import PodShape
+from extender.core.planner.model.node_filters import may_run, selected
+from extender.core.planner.model.node_table import Fleet
+from extender.core.planner.plan_types import PlanNode
+
+
+def unfit_pods(
+    view: ClusterView, root: RootState, reservations: Mapping[PodUid, Reservation]
+) -> Mapping[PodUid, str]:
+    """Find reservations on nodes that would not take their pod any more, whatever is free there.
+
+    By the planner's own static filters, and by the domains of the admission; with the reason.
+    """
+    domains = {
+        leaf: {key: value for group in way for key, value in group.domain.items()}
+        for leaf, way in ways(root.groups).items()
+    }
+    unfit: dict[PodUid, str] = {}
+    doubtful: dict[PodShape, dict[NodeName, list[PodUid]]] = {}
+    for uid, reservation in reservations.items():
+        pod, node = view.pods.get(uid), view.nodes.get(reservation.node)
+        if pod is None or node is None:
+            continue
+        for key, value in domains.get(reservation.group, {}).items():
+            if node.labels.get(key) != value:
+                unfit[uid] = f"node {node.name} is not in {key}={value} any more:"
+        shape = pod.shape
+        if node.unschedulable or node.taints or shape.node_selector or shape.selectors:
+            doubtful.setdefault(shape, {}).setdefault(node.name, []).append(uid)
+    for shape, uids_on in doubtful.items():
+        nodes = [view.nodes[name] for name in uids_on]  # each once, however many members it has
+        fleet = Fleet(tuple(_bare_row(node) for node in nodes))
+        passes, chosen = may_run(fleet, shape), selected(fleet, shape)
+        for i, node in enumerate(nodes):
+            if not passes[i]:
+                words = f"node {node.name} {_unfit_words(node, chosen=bool(chosen[i]))}:"
+                unfit |= dict.fromkeys(uids_on[node.name], words)
+    return unfit
+
+
+def _bare_row(node: Node) -> PlanNode:
+    return PlanNode(
+        name=node.name,
+        labels=node.labels,
+        taints=node.taints,
+        unschedulable=node.unschedulable,
+        allocatable=node.allocatable,
+    )
+
+
+def _unfit_words(node: Node, *, chosen: bool) -> str:
+    if not chosen:
+        return "is not one that the pod selects any more"
+    if node.unschedulable:
+        return "was cordoned"
+    return "has a taint that the pod does not tolerate"
+
+
+def overtaken_pods(view: ClusterView, state: ReservationState) -> frozenset[PodUid]:
+    """Find reservations whose room is gone: assigned pods and reservations exceed the node.
+
+    The lowest priorities give way first, then the youngest, until the rest fits.
+    """
+    return frozenset(uid for name in state.held_on for uid in overtaken_on(view, state, name))
+
+
+def overtaken_on(view: ClusterView, state: ReservationState, name: NodeName) -> Iterator[PodUid]:
+    """Find them on one node; see `overtaken_pods`."""
+    node = view.nodes.get(name)
+    if node is None:
+        return
+    waiting = [r for r in state.held_on.get(name, NO_HOLDS).values() if unassigned(view, r.uid)]
+    yield from squeezed_out(node, (view.usage.get(name, NOTHING).requests,), waiting)
+
+
+def unassigned(view: ClusterView, uid: PodUid) -> bool:
+    """Say whether a pod still needs its reservation: not assigned, and not on its way out."""
+    pod = view.pods.get(uid)
+    return pod is not None and pod.node is None and not pod.deleting
+
+
+def ways(groups: tuple[GroupRecord, ...]) -> Mapping[str, tuple[GroupRecord, ...]]:
+    """Give the groups from the root down to each leaf, by the name of the leaf."""
+    composites = {g.name: g for g in groups if g.kind == "CompositePodGroup"}
+    ways = {}
+    for leaf in groups:
+        if leaf.kind == "PodGroup":
+            way = [leaf]
+            while way[0].parent in composites:
+                way.insert(0, composites[way[0].parent])
+            ways[leaf.name] = tuple(way)
+    return ways

@@ -1,0 +1,1 @@
+"""The answers to kube-scheduler: filter, prioritize and preempt, from committed state only; imports `decisions.preempt`."""

@@ -1,0 +1,369 @@
+"""Answer kube-scheduler: filter, prioritize, bind. Nothing here plans and nothing here changes state.
+
+Refusal texts are a function of state only: a text that changes by itself makes kube-scheduler spin
+(EXTENDER 3.4). Counts therefore stand on the groups' conditions, never in these words.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from extender.core.decisions.admit.plan_request import foreign_gates
+from extender.core.decisions.capacity.capacity_claims import (
+    claimants,
+    has_evicted,
+    held_beyond_victims,
+    room_made_on,
+)
+from extender.core.decisions.capacity.free_capacity import NO_HOLDS
+from extender.core.decisions.capacity.replacement_holds import kept_from
+from extender.core.log.reservation_state import PREEMPTING, Reservation, ReservationState, RootState
+from extender.core.model.cluster_view import NOTHING, ClusterView
+from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.pod_groups import Forest, Tree
+from extender.core.model.pods import Pod
+from extender.core.planner.plan_types import EVICTING, GIVEN
+
+FilterOutcome = Literal["redeemed", "not-offered", "held-back", "refused", "passed", "protected"]
+TAKEN = "other pods took its room before it was bound; it is planned again"
+COMMITTED_LAST = "volumes and claims are committed when the rest of the gang has reached its nodes"
+SCORE_MAX = 10  # MaxExtenderPriority of kube-scheduler
+NAMED_MAX = 64  # in an answer to prioritize; each costs kube-scheduler some microseconds
+
+
+class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of the offered nodes pass, and the words for those that do not."""
+
+    outcome: FilterOutcome
+    passed: tuple[NodeName, ...]
+    refused: tuple[NodeName, ...] = ()
+    reason: str = ""  # for every refused node
+    node: NodeName | None = None  # of the reservation, if there is one
+
+
+def reservation_of(state: ReservationState, uid: PodUid) -> Reservation | None:
+    """Give the reservation a pod holds."""
+    root_uid = state.root_of.get(uid)
+    root = state.roots.get(root_uid) if root_uid is not None else None
+    return root.held.get(uid) if root is not None else None
+
+
+def decide_filter(
+    view: ClusterView,
+    state: ReservationState,
+    forest: Forest,
+    pod: Pod,
+    offered: Sequence[NodeName],
+    *,
+    held_back: bool = False,
+) -> FilterDecision:
+    """Answer /filter.
+
+    A member gets its reserved node or nothing; any other pod gets all nodes but those whose room
+    is reserved for trees of equal or higher priority, and those where it would take room that a lower one
+    has evicted for, if it can run elsewhere.
+
+    Args:
+        view: The cluster.
+        state: What is held.
+        forest: The trees of `view`.
+        pod: Who asks.
+        offered: Where kube-scheduler would have it.
+        held_back: Its volumes and claims must not be committed yet.
+    """
+    reservation = reservation_of(state, pod.uid)
+    if reservation is not None:
+        decision = _redeem(reservation, state, offered)
+        if held_back and decision.outcome == "redeemed":
+            reason = f"gang {state.roots[reservation.root_uid].root}: {COMMITTED_LAST}"
+            return FilterDecision(
+                outcome="held-back",
+                passed=(),
+                refused=tuple(offered),
+                reason=reason,
+                node=decision.node,
+            )
+        return decision
+    if pod.group is not None:
+        reason = pending_reason(state, forest, view, pod.group)
+        return FilterDecision(outcome="refused", passed=(), refused=tuple(offered), reason=reason)
+    return _protect(view, state, pod, offered)
+
+
+def _redeem(
+    reservation: Reservation, state: ReservationState, offered: Sequence[NodeName]
+) -> FilterDecision:
+    root = state.roots[reservation.root_uid].root
+    node = reservation.node
+    others = tuple(name for name in offered if name != node)
+    if len(others) == len(offered):
+        reason = f"gang {root}: room is reserved on node {node}, which kube-scheduler did not offer"
+        return FilterDecision(
+            outcome="not-offered", passed=(), refused=others, reason=reason, node=node
+        )
+    return FilterDecision(
+        outcome="redeemed",
+        passed=(node,),
+        refused=others,
+        reason=f"gang {root}: room is reserved on another node",
+        node=node,
+    )
+
+
+def pending_reason(
+    state: ReservationState, forest: Forest, view: ClusterView, leaf: GroupKey
+) -> str:
+    """Say why a member has no node, in words that change only with the kind of reason."""
+    if leaf not in view.groups:
+        return f"gang {leaf.path}: waiting for {leaf}, which does not exist"
+    orphan = forest.orphans.get(leaf)
+    if orphan is not None:
+        return f"gang {leaf.path}: {orphan.problem.text}"
+    root_key = forest.root_of.get(leaf)
+    tree = forest.trees.get(root_key) if root_key is not None else None
+    if tree is None:
+        return f"gang {leaf.path}: not planned yet"
+    if view.groups[leaf].deleting and not (tree.problems or tree.root.deleting):
+        return f"gang {tree.root.key.path}: {leaf} is being deleted"
+    return tree_reason(state, tree)
+
+
+def tree_reason(state: ReservationState, tree: Tree) -> str:
+    """Say why a tree (or the rest of it) is pending."""
+    name = tree.root.key.path
+    if tree.problems:
+        return f"gang {name}: invalid: {tree.problems[0].text}"
+    if tree.root.deleting:
+        return f"gang {name}: its root group is being deleted"
+    root = state.roots.get(tree.root.uid)
+    if root is not None and root.answer is None and root.taken and not root.held:
+        return f"gang {name}: {TAKEN}"
+    if root is None or root.answer is None:
+        return f"gang {name}: not planned yet"
+    gates = foreign_gates(tree)
+    if root.answer.outcome == "waiting" and gates:
+        return f"gang {name}: waiting for members that scheduling gates hold: {', '.join(gates)}"
+    return f"gang {name}: {_answer_words(root, tree)}"
+
+
+def suspect_rules(root: RootState, tree: Tree) -> tuple[str, ...]:
+    """Name the rules between pods that may be why kube-scheduler refuses nodes with room (SPEC H10)."""
+    if not _refused_by_scheduler(root):
+        return ()
+    waiting = (pod for pod in tree.pods if pod.node is None)
+    return tuple(sorted({text for pod in waiting for text in pod.shape.pod_rules}))
+
+
+def _refused_by_scheduler(root: RootState) -> bool:
+    answer = root.answer
+    return (
+        answer is not None
+        and answer.outcome == "unknown"
+        and any(GIVEN in text for text in answer.reasons)
+    )
+
+
+def _answer_words(root: RootState, tree: Tree) -> str:
+    assert root.answer is not None
+    if root.answer.outcome == "waiting":
+        return "waiting for members"
+    if root.answer.outcome == PREEMPTING:
+        return "waits for its preemption to finish"
+    if root.answer.outcome == "invalid":
+        return "not planned yet"  # it was invalid, is mended, and the next pass plans it
+    beyond = root.phase in ("admitted", "satisfied")
+    if root.answer.outcome == "unknown":
+        what = "more members" if beyond else "its minimum"
+        if _refused_by_scheduler(root):
+            text = f"kube-scheduler refuses every node with room for {what}"
+            rules = suspect_rules(root, tree)
+            return (
+                f"{text}; rules between pods may be the cause: {', '.join(rules)}"
+                if rules
+                else text
+            )
+        return f"no room for {what} was found within the search budget"
+    text = "no room for more members" if beyond else "no room for its minimum"
+    if any(reason.startswith(EVICTING) for reason in root.answer.reasons):
+        text += ", not even when every unit of lower priority is evicted"
+    return text
+
+
+def _protect(
+    view: ClusterView, state: ReservationState, pod: Pod, offered: Sequence[NodeName]
+) -> FilterDecision:
+    held = (state.held_on, state.claimed_on, state.vacant_on)
+    if pod.pinned is not None or not any(held):
+        return FilterDecision(outcome="passed", passed=tuple(offered))
+    refused = {
+        name
+        for name in offered
+        if any(name in nodes for nodes in held) and not room_beside(view, state, name, pod)
+    }
+    reason = "room is reserved for a gang of equal or higher priority"
+    made = room_made_on(state)
+    costly = {
+        name
+        for name in offered
+        if name in made
+        and name not in refused
+        and not room_beside(view, state, name, pod, lower=True)
+    }
+    if costly and len(refused) + len(costly) < len(offered):
+        refused |= costly
+        reason = "room is reserved for a gang, or made for one while other nodes have room"
+    if not refused:
+        return FilterDecision(outcome="passed", passed=tuple(offered))
+    return FilterDecision(
+        outcome="protected",
+        passed=tuple(name for name in offered if name not in refused),
+        refused=tuple(name for name in offered if name in refused),
+        reason=reason,
+    )
+
+
+def room_beside(
+    view: ClusterView, state: ReservationState, name: NodeName, pod: Pod, *, lower: bool = False
+) -> bool:
+    """Say whether a node has room for a pod beside what is held there against it; see `left_beside`."""
+    left = left_beside(view, state, name, pod, lower=lower)
+    asks = dict(pod.shape.requests)
+    return left is None or all(amount >= asks[resource] for resource, amount in left.items())
+
+
+def left_beside(
+    view: ClusterView,
+    state: ReservationState,
+    name: NodeName,
+    pod: Pod,
+    without: Collection[PodUid] = (),
+    *,
+    lower: bool = False,
+) -> dict[str, int] | None:
+    """Give what a node has for a pod beside what is held there against it, of each resource that the pod asks for.
+
+    Args:
+        view: The cluster.
+        state: What is held.
+        name: The node.
+        pod: Outside of all groups.
+        without: Pods to be counted as gone, so that filter and preempt say the same.
+        lower: Also what those of lower priority hold who have evicted for it.
+
+    Returns:
+        None where nothing is held: there kube-scheduler alone judges. Resources that the node does not offer are
+        not in it.
+    """
+    node = view.nodes.get(name)
+    if node is None:
+        return None
+    taken = dict(view.usage.get(name, NOTHING).requests)
+    for uid in without:
+        leaver = view.pods.get(uid)
+        if leaver is not None and leaver.node == name:
+            for resource, amount in leaver.shape.requests:
+                taken[resource] = taken.get(resource, 0) - amount
+    held = list(_held_against(view, state, name, pod, lower=lower))
+    if not held:
+        return None
+    for requests in held:
+        for resource, amount in requests.items():
+            taken[resource] = taken.get(resource, 0) + amount
+    return {
+        resource: node.allocatable[resource] - taken.get(resource, 0)
+        for resource, _ in pod.shape.requests
+        if resource in node.allocatable
+    }
+
+
+def _held_against(
+    view: ClusterView, state: ReservationState, name: NodeName, pod: Pod, *, lower: bool
+) -> Iterator[Mapping[str, int]]:
+    """Give what is held on a node against a pod, by holder; `lower` as in `claimants`."""
+    for reservation in state.held_on.get(name, NO_HOLDS).values():
+        member = view.pods.get(reservation.uid)
+        below = reservation.priority < pod.priority
+        if below and not (lower and has_evicted(state, reservation.root_uid)):
+            continue
+        if member is None or member.node is None:
+            yield reservation.requests
+    for preemption in claimants(state, name, priority=pod.priority, root_uid=pod.uid, lower=lower):
+        yield held_beyond_victims(view, preemption, name)
+    yield from kept_from(view, state, name, priority=pod.priority, root_uid=pod.uid)
+
+
+def decide_prioritize(
+    state: ReservationState,
+    pod: Pod,
+    offered: Sequence[NodeName],
+    scores: Callable[[], Mapping[NodeName, int]],
+) -> tuple[tuple[NodeName, int], ...]:
+    """Say by how much the best of the nodes offered score above the others, at most 10; only of the best.
+
+    For a member its reserved node wins. For any other pod a node scores the more, the less of its
+    narrowest topology domain is still empty, so that the largest free domains stay whole. kube-scheduler adds
+    what it is told to its own scores, so what is the same for all says nothing, and each entry costs it time:
+    scores are told from the best down, all nodes of one score or none, for at most `NAMED_MAX` nodes, and
+    as their distance to the best one that is not told. Where more nodes than that are equally good, kube-scheduler
+    takes one of them without our help more often than not.
+
+    Args:
+        state: Who holds what.
+        pod: Who asks.
+        offered: Between which nodes.
+        scores: Gives `room_scores`, not necessarily of this moment; asked only where it counts.
+    """
+    reservation = reservation_of(state, pod.uid)
+    if reservation is not None:
+        return ((reservation.node, SCORE_MAX),) if reservation.node in offered else ()
+    found = scores()
+    if not found or not offered:
+        return ()
+    of_offered = [found.get(name, SCORE_MAX) for name in offered]
+    named, untold = 0, min(of_offered)
+    for score, nodes in sorted(Counter(of_offered).items(), reverse=True):
+        named += nodes
+        if named > NAMED_MAX:
+            untold = score
+            break
+    return tuple(
+        (name, score - untold)
+        for name, score in zip(offered, of_offered, strict=True)
+        if score > untold
+    )
+
+
+def room_scores(
+    view: ClusterView, state: ReservationState, keys: Sequence[str]
+) -> Mapping[NodeName, int]:
+    """Score nodes by the share of empty nodes in their domain, averaged over the topology keys: 10 for none.
+
+    Nodes without any of the keys have no score. Empty: neither a pod that requests more than its slot, nor a reservation. Looks at every node.
+    """
+    if not keys:
+        return {}
+    totals: dict[tuple[str, str], int] = {}
+    empties: dict[tuple[str, str], int] = {}
+    for name, node in view.nodes.items():
+        busy = (
+            name in state.held_on
+            or name in state.claimed_on
+            or name in state.vacant_on
+            or any(resource != "pods" for resource in view.usage.get(name, NOTHING).requests)
+        )
+        for key in keys:
+            value = node.labels.get(key)
+            if value is not None:
+                totals[key, value] = totals.get((key, value), 0) + 1
+                empties[key, value] = empties.get((key, value), 0) + (not busy)
+    scores: dict[NodeName, int] = {}
+    for name, node in view.nodes.items():
+        found = [(key, node.labels[key]) for key in keys if key in node.labels]
+        if found:
+            share = sum(empties[d] / totals[d] for d in found) / len(found)
+            scores[name] = round(SCORE_MAX * (1 - share))
+    return scores

@@ -1,0 +1,239 @@
+"""Which fields an API server keeps, and whether kube-scheduler schedules groups itself (DESIGN 9.9).
+
+An API server whose feature gates are off drops fields without a word. What it keeps is seen by a server-side dry
+run of full objects; here stands what is sent, and what follows from the answers. Nothing is asked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from extender.core.log.events import FeaturesFound, Known, LostField
+from extender.core.model.dropped_fields import BUILTIN, GATES, gate_of
+
+OLD: Final = f"{BUILTIN}/v1alpha2"  # Kubernetes 1.36 spells some fields otherwise (SPEC A.0)
+NAME: Final = "gang-extender-probe"  # of every object that is sent, and of their namespace
+# Gates of kube-scheduler that make it schedule groups. 1.37 has only the first, which contains the other.
+NATIVE_GATE: Final = "GenericWorkload"
+NATIVE_GANG_GATE: Final = "GangScheduling"
+Object = Mapping[str, Any]
+
+
+class PriorityOf(msgspec.Struct, frozen=True):
+    """A priority class that a group may have."""
+
+    name: str
+    preemption_policy: str
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """A full object to be created on trial."""
+
+    api_version: str
+    plural: str
+    body: Object
+
+    @property
+    def label(self) -> str:
+        """Give version and kind, as facts name them."""
+        return f"{self.api_version} {self.body['kind']}"
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """What an API server answered to a sample: the object as it would be stored, or why there is none."""
+
+    sample: Sample
+    kept: Object | None
+    problem: str = ""
+
+
+class SchedulerGates(msgspec.Struct, frozen=True):
+    """The feature gates of a kube-scheduler by name, or why they are not known."""
+
+    gates: Mapping[str, bool] | None
+    problem: str = ""
+
+
+def samples(
+    served: Iterable[tuple[str, str]], priority: PriorityOf | None = None
+) -> tuple[Sample, ...]:
+    """Make the full objects to try.
+
+    Args:
+        served: Versions and plurals of the built-in kinds that the API server serves.
+        priority: A class that exists; without one the fields about priority are not tried.
+    """
+    groups = [_group(version, plural, priority) for version, plural in sorted(served)]
+    return (_pod(), *(one for one in groups if one is not None))
+
+
+def _pod() -> Sample:
+    """Make a member; the strictest Pod Security level takes it."""
+    container = {
+        "name": "none",
+        "image": "registry.invalid/none",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    spec = {
+        "schedulingGroup": {"podGroupName": NAME},
+        "automountServiceAccountToken": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+    }
+    return _sample("v1", "pods", "Pod", spec)
+
+
+def _group(version: str, plural: str, priority: PriorityOf | None) -> Sample | None:
+    old = version == OLD
+    common: dict[str, Any] = {"schedulingConstraints": {"topology": [{"key": "example.com/rack"}]}}
+    common["disruptionMode"] = "PodGroup" if old else {"all": {}}
+    if priority is not None:
+        common["priorityClassName"] = priority.name
+        if not old:
+            common["preemptionPolicy"] = priority.preemption_policy
+    leaf = {
+        "schedulingPolicy": {"gang": {"minCount": 2}},
+        "resourceClaims": [{"name": "claim", "resourceClaimName": "claim"}],
+    }
+    above: dict[str, Any] = {}
+    if not old:
+        above["parentCompositePodGroupName"] = NAME
+        above["workloadRef"] = {"workloadName": NAME, "templateName": "leaf"}
+    match plural:
+        case "podgroups":
+            return _sample(version, plural, "PodGroup", leaf | common | above)
+        case "compositepodgroups":
+            policy = {"schedulingPolicy": {"gang": {"minGroupCount": 2}}}
+            return _sample(version, plural, "CompositePodGroup", policy | common | above)
+        case "workloads":
+            template = {"name": "leaf"} | leaf | common
+            return _sample(version, plural, "Workload", {"podGroupTemplates": [template]})
+        case _:
+            return None
+
+
+def _sample(api_version: str, plural: str, kind: str, spec: Object) -> Sample:
+    metadata = {"name": NAME, "namespace": NAME}
+    body = {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}
+    return Sample(api_version, plural, body)
+
+
+def lost_fields(sent: object, kept: object, path: str) -> list[str]:
+    """Name the fields of what was sent that did not come back, outermost first.
+
+    Lists are compared entry by entry: what an API server adds to them comes behind.
+    """
+    if isinstance(sent, Mapping):
+        found = kept if isinstance(kept, Mapping) else {}
+        lost: list[str] = []
+        for key, value in sent.items():
+            here = f"{path}.{key}" if path else key
+            lost += lost_fields(value, found[key], here) if key in found else [here]
+        return lost
+    if isinstance(sent, list):
+        there = kept if isinstance(kept, list) else []
+        if len(there) < len(sent):
+            return [path]
+        return [one for a, b in zip(sent, there, strict=False) for one in lost_fields(a, b, path)]
+    return [] if sent == kept else [path]
+
+
+def features_of(
+    trials: Sequence[Trial], scheduler: SchedulerGates, gate: str, before: FeaturesFound | None
+) -> FeaturesFound:
+    """Say what the answers mean.
+
+    Args:
+        trials: About kube-apiserver.
+        scheduler: About kube-scheduler.
+        gate: Our scheduling gate, which the admission policy gives to members.
+        before: What was found last: kube-scheduler does not become unknown by not answering.
+    """
+    lost: list[LostField] = []
+    policy: Known = "unknown"
+    for trial in trials:
+        if trial.kept is None:
+            continue
+        if trial.sample.plural == "pods":
+            gates = trial.kept.get("spec", {}).get("schedulingGates") or ()
+            policy = "on" if any(one.get("name") == gate for one in gates) else "off"
+        fields = dict.fromkeys(lost_fields(_asked(trial), trial.kept.get("spec"), "spec"))
+        label = trial.sample.label
+        lost += [LostField(object=label, field=field, gate=gate_of(field)) for field in fields]
+    native, text = native_of(scheduler)
+    if before is not None and native == "unknown" and scheduler.problem != NOT_CONFIGURED:
+        native, text = before.native, before.text
+    return FeaturesFound(
+        served=tuple(t.sample.label for t in trials if t.sample.plural != "pods"),
+        lost=tuple(lost),
+        untested=tuple(f"{t.sample.label}: {t.problem}" for t in trials if t.kept is None),
+        policy=policy,
+        native=native,
+        text=text,
+    )
+
+
+NOT_CONFIGURED: Final = "GANG_EXTENDER_SCHEDULER_METRICS_URL is not set"
+
+
+def _asked(trial: Trial) -> Object:
+    """Give the part of a sample that is compared: of a pod only what names its group."""
+    spec: Object = trial.sample.body["spec"]
+    if trial.sample.plural == "pods":
+        return {"schedulingGroup": spec["schedulingGroup"]}
+    return spec
+
+
+def native_of(scheduler: SchedulerGates) -> tuple[Known, str]:
+    """Say whether kube-scheduler schedules groups itself, and how that is known."""
+    if scheduler.gates is None:
+        return "unknown", scheduler.problem
+    told = [
+        f"{name}={'true' if scheduler.gates[name] else 'false'}"
+        for name in (NATIVE_GATE, NATIVE_GANG_GATE)
+        if name in scheduler.gates
+    ]
+    if not told:
+        return "off", f"kube-scheduler has no feature gate {NATIVE_GATE}"
+    text = f"feature gates of kube-scheduler: {', '.join(told)}"
+    return ("on" if scheduler.gates.get(NATIVE_GATE) else "off"), text
+
+
+def native_on(features: FeaturesFound | None) -> bool:
+    """Say whether kube-scheduler is known to schedule built-in groups by itself."""
+    return features is not None and features.native == "on"
+
+
+def worth_saying(features: FeaturesFound | None) -> str:
+    """Say in one line what an operator should know of what was found; empty for nothing."""
+    if features is None:
+        return ""
+    said = [f"kube-apiserver drops {text}" for text in losses(features)]
+    said += [f"not tried: {text}" for text in features.untested]
+    if features.native == "on":
+        said.append("kube-scheduler's own group scheduling is on")
+    if features.policy == "off":
+        said.append("no admission policy of ours holds members at their creation")
+    return "; ".join(said)
+
+
+def losses(features: FeaturesFound) -> list[str]:
+    """Say what is lost, each field once: "preemptionPolicy of PodGroup, Workload (feature gate ... is off)"."""
+    kinds: dict[str, dict[str, None]] = {}
+    for one in features.lost:
+        kind = one.object.rpartition(" ")[2]
+        kinds.setdefault(one.field.rpartition(".")[2], {})[kind] = None
+    return [
+        f"{field} of {', '.join(found)}"
+        + (f" (feature gate {GATES[field]} is off)" if field in GATES else "")
+        for field, found in kinds.items()
+    ]

@@ -1,0 +1,774 @@
+"""Reservation state: the fold of the log. Only `Folding` changes it; `fold` applies events.
+
+The state is persistent (immutable maps that share structure), so the acknowledged and the speculative
+state stand side by side at no cost and a failed append is undone by dropping a reference.
+
+A reservation is *held* from the admission until its pod is seen bound (`PodBound`) or it is given
+back (`ReservationReleased`). Bound members are kept for as long as their root lives, because they
+pin domains and count towards minima even when the cluster is not there to be asked.
+The table of states is in `extender/README.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
+
+import msgspec
+from immutables import Map
+
+from extender.core.log import preemption_state
+from extender.core.log.events import (
+    BarrierExpired,
+    BindFailed,
+    DriftFound,
+    Event,
+    FeaturesFound,
+    GangAdmitted,
+    GangExtended,
+    GangRefused,
+    GangSatisfied,
+    GroupRecord,
+    HistoryTruncated,
+    LeaseTaken,
+    MemberLost,
+    NodeTopologyChanged,
+    NodeVetoed,
+    PodBound,
+    PreemptionAbandoned,
+    PreemptionCompleted,
+    PreemptionPlanned,
+    ReservationReleased,
+    RoomMeasured,
+    RootCompleted,
+    RootInvalid,
+    RootObserved,
+    VictimEvicted,
+)
+from extender.core.log.preemption_state import Preemption
+from extender.core.model.errors import CorruptLog
+from extender.core.model.ids import Epoch, NodeName, PlanId, PodUid, Position, RootUid
+
+if TYPE_CHECKING:
+    from immutables import MapMutation
+
+    _Open: TypeAlias = Callable[[Mapping[Any, Any]], MutableMapping[Any, Any]]
+    _Close: TypeAlias = Callable[[MutableMapping[Any, Any]], Mapping[Any, Any]]
+
+Phase = Literal["observed", "waiting", "refused", "invalid", "admitted", "satisfied"]
+Standing = Phase | Literal["preempting"]
+
+
+class Reservation(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """Room held on a node for one pod."""
+
+    plan: PlanId
+    root_uid: RootUid
+    pod: str  # namespace/name
+    uid: PodUid
+    group: str  # name of the leaf
+    node: NodeName
+    requests: dict[str, int]
+    priority: int
+    extra: bool
+    at_us: int
+
+
+class BoundMember(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """A member that the cluster holds on a node."""
+
+    plan: PlanId
+    pod: str
+    uid: PodUid
+    group: str
+    node: NodeName
+    requests: dict[str, int] = {}  # of the reservation that came first; empty where none did
+
+
+class Vacancy(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """Room of a lost bound member, held for its replacement against others of equal or lower priority."""
+
+    plan: PlanId
+    root_uid: RootUid
+    pod: str  # the lost one, namespace/name
+    uid: PodUid
+    group: str
+    node: NodeName
+    requests: dict[str, int]
+    priority: int
+    at_us: int
+    until_us: int
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The last recorded reason why a root is pending."""
+
+    outcome: str
+    reasons: tuple[str, ...]
+    position: Position
+    at_us: int
+
+
+class RootState(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """What the log says of one root. Its maps are persistent ones, or in a state to be looked at only plain ones."""
+
+    uid: RootUid
+    root: str  # namespace/name
+    kind: str = ""
+    priority: int = 0
+    phase: Phase = "observed"
+    plan: PlanId | None = None  # of the newest admission or extension
+    groups: tuple[GroupRecord, ...] = ()
+    held: Mapping[PodUid, Reservation] = Map()
+    bound: Mapping[PodUid, BoundMember] = Map()
+    away: Mapping[PodUid, BoundMember] = (
+        Map()
+    )  # lost with their node, which may come back with them
+    vacant: Mapping[PodUid, Vacancy] = Map()  # room of lost members, by the UID of who was lost
+    tried: Mapping[PodUid, NodeName] = Map()  # members whose reservations were given back in vain
+    topology: Mapping[NodeName, dict[str, str]] = (
+        Map()
+    )  # labels of used nodes; "" where it has none
+    answer: Answer | None = None
+    observed_us: int = 0
+    admitted_us: int = 0
+    in_vain: int = 0  # its preemptions that were given up in vain since one was completed
+    in_vain_us: int = 0  # when the last of them was
+    taken: int = 0  # how often others took its room, shortly after one another
+    taken_us: int = 0  # when they last did
+
+
+class VetoKey(msgspec.Struct, frozen=True):
+    """What a veto is about: this pod (or its equals) on this node."""
+
+    root_uid: RootUid
+    uid: PodUid
+    node: NodeName
+
+
+class VetoState(msgspec.Struct, frozen=True):
+    """How a veto holds."""
+
+    by_shape: bool
+    until_ms: int
+    at_ms: int = 0
+    times: int = 1  # how often it was learned; a repeated one is not forgotten at the first change
+
+
+class ReservationState(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the log amounts to up to `position`."""
+
+    position: Position = Position(0)
+    epoch: Epoch = Epoch(0)
+    at_us: int = 0
+    roots: Map[RootUid, RootState] = Map()
+    versions: Map[RootUid, int] = Map()  # stream -> version of its last fact
+    held_on: Map[NodeName, Map[PodUid, Reservation]] = Map()
+    root_of: Map[PodUid, RootUid] = Map()  # pods held or bound
+    vetoes: Map[VetoKey, VetoState] = Map()
+    preemptions: Map[RootUid, Preemption] = Map()  # by the UID of the preemptor
+    claimed_on: Map[NodeName, tuple[RootUid, ...]] = Map()  # preemptors that hold room there
+    # What preemptors had evicted and when, in microseconds, by Kind/namespace/name of the unit (no thrash).
+    took: Map[RootUid, Map[str, int]] = Map()
+    vacant_on: Map[NodeName, Map[PodUid, Vacancy]] = Map()
+    # Of the newest HistoryTruncated: what is older was compared then.
+    truncated_epoch: Epoch = Epoch(0)
+    features: FeaturesFound | None = None  # what was found last
+
+
+EMPTY = ReservationState()
+
+
+def fold(state: ReservationState, events: Iterable[Event]) -> ReservationState:
+    """Apply events in order; folding in pieces gives the same state as folding at once."""
+    folding = Folding(state)
+    folding.apply(events)
+    return folding.close()
+
+
+class _Root(msgspec.Struct, eq=False):
+    """A `RootState` while it changes: the same fields in the same order."""
+
+    uid: RootUid
+    root: str
+    kind: str
+    priority: int
+    phase: Phase
+    plan: PlanId | None
+    groups: tuple[GroupRecord, ...]
+    held: MutableMapping[PodUid, Reservation]
+    bound: MutableMapping[PodUid, BoundMember]
+    away: MutableMapping[PodUid, BoundMember]
+    vacant: Map[PodUid, Vacancy]  # few: changed one by one
+    tried: Map[PodUid, NodeName]
+    topology: MutableMapping[NodeName, dict[str, str]]
+    answer: Answer | None
+    observed_us: int
+    admitted_us: int
+    in_vain: int
+    in_vain_us: int
+    taken: int
+    taken_us: int
+
+    def close(self, closed: _Close) -> RootState:
+        """Give the state of the root as it is now."""
+        return RootState(
+            uid=self.uid, root=self.root, kind=self.kind, priority=self.priority, phase=self.phase,
+            plan=self.plan, groups=self.groups, held=closed(self.held), bound=closed(self.bound),
+            away=closed(self.away), vacant=self.vacant, tried=self.tried,
+            topology=closed(self.topology), answer=self.answer,
+            observed_us=self.observed_us, admitted_us=self.admitted_us,
+            in_vain=self.in_vain, in_vain_us=self.in_vain_us, taken=self.taken, taken_us=self.taken_us,
+        )  # fmt: skip
+
+
+TAKEN_LATELY_US: Final = 600_000_000  # room that is taken again later than that is another story
+PREEMPTING: Final = "preempting"  # outcome of an answer: room is being made
+_PreemptionFact: TypeAlias = (
+    PreemptionPlanned | VictimEvicted | PreemptionCompleted | PreemptionAbandoned
+)
+_UNKNOWN: Final[dict[str, int]] = {}  # requests of a pod that no reservation was seen for
+_HOLDS_ROOM: Final = ("admitted", "satisfied")  # phases that refusals do not end
+_IN_VAIN: Final = ("expired", "vetoed")  # after which members are planned where they were first
+
+
+def _closed(opened: MutableMapping[Any, Any]) -> Map[Any, Any]:
+    return (
+        Map(opened) if isinstance(opened, dict) else cast("MapMutation[Any, Any]", opened).finish()
+    )
+
+
+def _plain(opened: MutableMapping[Any, Any]) -> Mapping[Any, Any]:
+    return opened
+
+
+def _persistent(known: Mapping[Any, Any]) -> Map[Any, Any]:
+    return known if isinstance(known, Map) else Map(known)
+
+
+class _Nowhere(dict[Any, Any]):
+    """Stands for an index that nobody will ask: takes everything and keeps nothing."""
+
+    def __setitem__(self, key: object, value: object) -> None:
+        pass
+
+    def __delitem__(self, key: object) -> None:
+        pass
+
+
+_NOWHERE: Final = _Nowhere()
+
+
+class Folding:
+    """A state while events are applied to it: the same meaning, changed in place and so several times faster.
+
+    The state it began with stays as it is. After a fault, and after `close`, it is of no use any more.
+
+    Args:
+        state: Where to begin.
+        bulk: Most of the log follows: everything is unpacked at once, which pays from some ten thousand
+            events on. Otherwise only what events touch is.
+        knows_ended: The state has the versions of streams that ended. Otherwise the first event of a stream that it
+            does not know may have any.
+        past: The state is to be looked at only: it does not know those, the indexes `held_on` and `root_of` are not
+            kept, and roots have plain maps.
+    """
+
+    __slots__ = (
+        "_at_us", "_claimed_on", "_claims_changed", "_epoch", "_features", "_held_before", "_held_on", "_known",
+        "_knows_ended", "_opened", "_past", "_preemptions", "_root_of", "_roots", "_took", "_truncated_epoch", "_vacant_on", "_versions",
+        "_vetoed", "_vetoes", "_vetoes_before", "position",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        state: ReservationState,
+        *,
+        bulk: bool = False,
+        knows_ended: bool = True,
+        past: bool = False,
+    ) -> None:
+        self.position = state.position
+        self._knows_ended = knows_ended and not past
+        self._past = past
+        self._epoch = state.epoch
+        self._at_us = state.at_us
+        self._truncated_epoch = state.truncated_epoch
+        self._features = state.features
+        opened: _Open = dict if bulk else cast("_Open", Map.mutate)
+        self._opened: _Open = dict if past else opened  # what is of one root, or of one node
+        self._known = opened(state.roots)  # without those in `_roots`, or as they were
+        self._roots: dict[RootUid, _Root] = {}  # touched
+        self._versions = opened(state.versions)
+        self._held_before = state.held_on
+        self._held_on: dict[NodeName, MutableMapping[PodUid, Reservation]] = {}  # touched
+        self._root_of = _NOWHERE if past else opened(state.root_of)
+        self._vetoes = opened(state.vetoes)
+        self._preemptions = state.preemptions  # few: changed one by one
+        self._vacant_on = state.vacant_on  # few, too
+        self._claimed_on = state.claimed_on
+        self._claims_changed = False
+        self._took = state.took
+        self._vetoes_before: Map[VetoKey, VetoState] | None = state.vetoes  # until sorted into:
+        self._vetoed: dict[RootUid, set[VetoKey]] = {}
+
+    def close(self) -> ReservationState:
+        """Give the state as it is now."""
+        known = self._known
+        closed = _plain if self._past else _closed
+        for uid, root in self._roots.items():
+            known[uid] = root.close(closed)
+        held_on = self._held_before
+        if self._held_on:
+            nodes = held_on.mutate()
+            for node, here in self._held_on.items():
+                if here:
+                    nodes[node] = _closed(here)
+                else:
+                    nodes.pop(node, None)
+            held_on = nodes.finish()
+        if self._claims_changed:
+            self._claimed_on = preemption_state.claimed_on(self._preemptions.values())
+        return ReservationState(
+            position=self.position,
+            epoch=self._epoch,
+            at_us=self._at_us,
+            roots=_closed(known),
+            versions=_closed(self._versions),
+            held_on=held_on,
+            root_of=_closed(self._root_of),
+            vetoes=_closed(self._vetoes),
+            preemptions=self._preemptions,
+            claimed_on=self._claimed_on,
+            took=self._took,
+            vacant_on=self._vacant_on,
+            truncated_epoch=self._truncated_epoch,
+            features=self._features,
+        )
+
+    def apply(self, events: Iterable[Event]) -> None:
+        """Apply events in order.
+
+        Raises:
+            CorruptLog: An event does not continue the log or its stream.
+        """
+        versions, apply, knows_ended = self._versions, self._apply, self._knows_ended
+        for event in events:
+            uid = event.root_uid
+            version = versions.get(uid, 0 if knows_ended else event.version - 1) + 1
+            if event.position != self.position + 1 or event.version != version:
+                msg = (
+                    f"event at position {event.position}, version {event.version} of root {uid} does not "
+                    f"continue the log at position {self.position}, version {version - 1}"
+                )
+                raise CorruptLog(msg)
+            versions[uid] = version
+            self.position = event.position
+            self._epoch = event.epoch
+            self._at_us = event.at_us
+            apply(event)
+
+    def _apply(self, event: Event) -> None:  # noqa: C901, PLR0912 -- one arm per fact, the frequent ones first
+        match event.fact:
+            case PodBound() as fact:
+                self._bind(event, fact)
+            case GangAdmitted() | GangExtended() as fact:
+                self._reserve(event, fact)
+            case RootObserved() as fact:
+                root = self._root(event)
+                root.kind, root.priority = fact.kind, fact.priority
+            case GangSatisfied():
+                root = self._root(event)
+                root.phase, root.taken = "satisfied", 0
+            case MemberLost() as fact:
+                if event.root_uid in self._roots or event.root_uid in self._known:
+                    self._lose(event, self._root(event), fact)
+            case RootCompleted():
+                self._complete(event)
+            case GangRefused() as fact:
+                self._refuse(event, fact)
+            case ReservationReleased() as fact:
+                self._release(event, fact)
+            case RootInvalid() as fact:
+                root = self._root(event)
+                if root.phase not in _HOLDS_ROOM:
+                    root.phase = "invalid"
+                root.answer = Answer(
+                    outcome="invalid",
+                    reasons=fact.problems,
+                    position=event.position,
+                    at_us=event.at_us,
+                )
+            case NodeVetoed() as fact:
+                self._veto(event, fact)
+            case NodeTopologyChanged() as fact:
+                root = self._root(event)
+                labels = {key: fact.after.get(key, "") for key in (*fact.before, *fact.after)}
+                before = root.topology.get(fact.node, {})
+                root.topology[fact.node] = dict.fromkeys(before, "") | labels
+            case (
+                PreemptionPlanned()
+                | VictimEvicted()
+                | PreemptionCompleted()
+                | PreemptionAbandoned()
+            ) as fact:
+                self._preempt(event, fact)
+            case HistoryTruncated():
+                self._truncated_epoch = event.epoch
+            case FeaturesFound() as fact:
+                self._features = fact
+            case BarrierExpired() | BindFailed() | DriftFound() | LeaseTaken() | RoomMeasured():
+                pass
+
+    def _root(self, event: Event) -> _Root:
+        """Give the root of an event to change it; one that the log did not know begins here."""
+        uid = event.root_uid
+        root = self._roots.get(uid)
+        if root is None:
+            known = self._known.get(uid)
+            if known is None:
+                known = RootState(uid=uid, root=event.root, observed_us=event.at_us)
+            opened = self._opened
+            root = self._roots[uid] = _Root(
+                known.uid, known.root, known.kind, known.priority, known.phase, known.plan,
+                known.groups, opened(known.held), opened(known.bound), opened(known.away),
+                _persistent(known.vacant), _persistent(known.tried), opened(known.topology), known.answer,
+                known.observed_us, known.admitted_us, known.in_vain, known.in_vain_us, known.taken, known.taken_us,
+            )  # fmt: skip
+        return root
+
+    def _here(self, node: NodeName) -> MutableMapping[PodUid, Reservation]:
+        """Give the reservations on a node to change them."""
+        if self._past:
+            return _NOWHERE
+        here = self._held_on.get(node)
+        if here is None:
+            here = self._held_on[node] = self._opened(self._held_before.get(node, Map()))
+        return here
+
+    def _reserve(self, event: Event, fact: GangAdmitted | GangExtended) -> None:
+        root = self._root(event)
+        uid, at_us, plan, priority = event.root_uid, event.at_us, fact.plan, fact.priority
+        for record in fact.assignments:
+            reservation = Reservation(
+                plan=plan,
+                root_uid=uid,
+                pod=record.pod,
+                uid=record.uid,
+                group=record.group,
+                node=record.node,
+                requests=fact.shapes[record.shape],
+                priority=priority,
+                extra=record.extra,
+                at_us=at_us,
+            )
+            root.held[record.uid] = reservation
+            self._here(record.node)[record.uid] = reservation
+            self._root_of[record.uid] = uid
+        if root.tried:
+            root.tried = Map() if isinstance(fact, GangAdmitted) else _without(root.tried, fact)
+        self._fill(root, [(record.group, record.node) for record in fact.assignments])
+        for name, labels in fact.topology.items():
+            if labels:
+                node = NodeName(name)
+                root.topology[node] = dict.fromkeys(root.topology.get(node, {}), "") | labels
+        root.plan = plan
+        root.priority = priority
+        root.groups = fact.groups
+        root.answer = None
+        if uid in self._preemptions:
+            self._set_preemption(uid, preemption_state.admitted(self._preemptions[uid]))
+        if isinstance(fact, GangAdmitted):
+            if root.phase != "satisfied":
+                root.phase = "admitted"
+            root.admitted_us = at_us
+            root.kind = fact.kind
+
+    def _preempt(self, event: Event, fact: _PreemptionFact) -> None:
+        """Follow a preemption; one that the log does not know (any more) stays unknown."""
+        uid = event.root_uid
+        before = self._preemptions.get(uid)
+        match fact:
+            case PreemptionPlanned():
+                extras = False
+                if fact.kind != "Pod":
+                    root = self._root(event)
+                    extras = root.phase == "satisfied"
+                    root.answer = _preempting(event, fact)
+                self._set_preemption(uid, preemption_state.planned(event, fact, extras=extras))
+            case VictimEvicted() if before is not None:
+                self._set_preemption(uid, preemption_state.evicted(event, before, fact))
+                if fact.how in preemption_state.BY_US:
+                    self._remember(event, before, fact.unit)
+            case PreemptionCompleted() if before is not None:
+                self._set_preemption(uid, preemption_state.completed(before))
+                if uid in self._roots or uid in self._known:
+                    self._root(event).in_vain = 0
+            case PreemptionAbandoned() if before is not None:
+                lost = fact.lost if fact.why == "outranked" and before.kind != "Pod" else None
+                self._set_preemption(
+                    uid, preemption_state.abandoned(before, fact.finishing, lost=lost)
+                )
+                if uid in self._roots or uid in self._known:
+                    root = self._root(event)
+                    if root.answer is not None and root.answer.outcome == PREEMPTING:
+                        root.answer = None  # the next pass says what is now
+                    if fact.why in preemption_state.IN_VAIN:
+                        root.in_vain, root.in_vain_us = root.in_vain + 1, event.at_us
+            case _:
+                pass
+
+    def _remember(self, event: Event, preemption: Preemption, unit: str) -> None:
+        """Keep what a preemptor has evicted: of a tree while it lives, of a pod while it counts."""
+        uid = event.root_uid
+        if preemption.kind == "Pod":
+            oldest_us = event.at_us - preemption_state.SPARED_US
+            for other, taken in self._took.items():
+                known = other in self._roots or other in self._known
+                if not known and max(taken.values()) < oldest_us:
+                    self._took = self._took.delete(other)
+        elif uid not in self._roots and uid not in self._known:
+            return
+        self._took = self._took.set(uid, self._took.get(uid, Map()).set(unit, event.at_us))
+
+    def _set_preemption(self, uid: RootUid, after: Preemption | None) -> None:
+        before = self._preemptions.get(uid)
+        if after is not None:
+            self._preemptions = self._preemptions.set(uid, after)
+        elif before is not None:
+            self._preemptions = self._preemptions.delete(uid)
+        if (before.claims if before else None) != (after.claims if after else None):
+            self._claims_changed = True
+
+    def _refuse(self, event: Event, fact: GangRefused) -> None:
+        root = self._root(event)
+        root.answer = Answer(
+            outcome=fact.outcome,
+            reasons=fact.reasons + fact.considered,
+            position=event.position,
+            at_us=event.at_us,
+        )
+        if root.phase not in _HOLDS_ROOM:
+            root.phase = "waiting" if fact.outcome == "waiting" else "refused"
+
+    def _bind(self, event: Event, fact: PodBound) -> None:
+        root, uid = self._root(event), fact.uid
+        before = root.held.get(uid) or root.away.get(uid) or root.bound.get(uid)
+        if uid in root.held:
+            self._drop_held(root, uid)
+        root.away.pop(uid, None)
+        root.bound[uid] = BoundMember(
+            plan=fact.plan,
+            pod=fact.pod,
+            uid=uid,
+            group=fact.group,
+            node=fact.node,
+            requests=before.requests if before is not None else _UNKNOWN,
+        )
+        self._root_of[uid] = root.uid
+        if before is None:
+            self._fill(root, [(fact.group, fact.node)])
+
+    def _release(self, event: Event, fact: ReservationReleased) -> None:
+        """Give back reservations, or the room of lost members."""
+        root = self._root(event)
+        for pod in fact.pods:
+            if pod.uid in root.held:
+                if fact.why in _IN_VAIN:
+                    root.tried = root.tried.set(pod.uid, root.held[pod.uid].node)
+                self._drop_held(root, pod.uid)
+                del self._root_of[pod.uid]
+            elif pod.uid in root.vacant:
+                self._drop_vacancy(root, pod.uid)
+        if fact.taken_by:
+            lately = event.at_us - root.taken_us < TAKEN_LATELY_US
+            root.taken, root.taken_us = root.taken * lately + 1, event.at_us
+        self._emptied(root)
+
+    def _drop_held(self, root: _Root, uid: PodUid) -> None:
+        del self._here(root.held.pop(uid).node)[uid]
+
+    def _lose(self, event: Event, root: _Root, fact: MemberLost) -> None:
+        if fact.uid in root.bound:
+            member = root.bound.pop(fact.uid)
+            if fact.cause == "node-lost":
+                root.away[fact.uid] = member
+            elif fact.room_until_us:
+                self._vacate(root, member, event.at_us, fact.room_until_us)
+            del self._root_of[fact.uid]
+            self._emptied(root)
+
+    def _vacate(self, root: _Root, member: BoundMember, at_us: int, until_us: int) -> None:
+        """Hold the room of a lost member for its replacement."""
+        vacancy = Vacancy(
+            plan=member.plan, root_uid=root.uid, pod=member.pod, uid=member.uid, group=member.group,
+            node=member.node, requests=member.requests, priority=root.priority, at_us=at_us, until_us=until_us,
+        )  # fmt: skip
+        root.vacant = root.vacant.set(member.uid, vacancy)
+        here = self._vacant_on.get(member.node, Map()).set(member.uid, vacancy)
+        self._vacant_on = self._vacant_on.set(member.node, here)
+
+    def _drop_vacancy(self, root: _Root, uid: PodUid) -> None:
+        node = root.vacant[uid].node
+        root.vacant = root.vacant.delete(uid)
+        here = self._vacant_on[node].delete(uid)
+        self._vacant_on = self._vacant_on.set(node, here) if here else self._vacant_on.delete(node)
+
+    def _fill(self, root: _Root, seats: Iterable[tuple[str, NodeName]]) -> None:
+        """Let replacements take the place of lost members of their leaf, on the same node first, then the oldest.
+
+        Args:
+            root: Whose.
+            seats: Leaf and node of each member that got room.
+        """
+        elsewhere: list[str] = []
+        for group, node in seats if root.vacant else ():
+            same = [v for v in root.vacant.values() if (v.group, v.node) == (group, node)]
+            if same:
+                self._drop_vacancy(root, min(same, key=_age).uid)
+            else:
+                elsewhere.append(group)
+        for group in elsewhere:
+            others = [v for v in root.vacant.values() if v.group == group]
+            if others:
+                self._drop_vacancy(root, min(others, key=_age).uid)
+
+    def _emptied(self, root: _Root) -> None:
+        """Undo the admission of a root that was not satisfied yet and has nothing left of it."""
+        if root.phase == "admitted" and not root.held and not root.bound:
+            root.phase, root.plan, root.groups = "observed", None, ()
+            root.topology = self._opened(Map())
+
+    def _veto(self, event: Event, fact: NodeVetoed) -> None:
+        key = VetoKey(event.root_uid, fact.uid, fact.node)
+        before = self._vetoes.get(key)
+        times = before.times + 1 if before is not None else 1
+        self._vetoes[key] = VetoState(fact.by_shape, fact.until_ms, event.at_us // 1000, times)
+        self._vetoed.setdefault(key.root_uid, set()).add(key)
+
+    def _complete(self, event: Event) -> None:
+        root = self._root(event)
+        for uid, reservation in _closed(root.held).items():
+            del self._here(reservation.node)[uid]
+            del self._root_of[uid]
+        for uid in _closed(root.bound):
+            del self._root_of[uid]
+        for uid in root.vacant:
+            self._drop_vacancy(root, uid)
+        preemption = self._preemptions.get(root.uid)
+        if preemption is not None:  # if it has not ended, its end was lost with part of the log
+            self._set_preemption(root.uid, preemption_state.abandoned(preemption, ()))
+        if root.uid in self._took:
+            self._took = self._took.delete(root.uid)
+        if self._vetoes_before is not None:
+            for key in self._vetoes_before:
+                self._vetoed.setdefault(key.root_uid, set()).add(key)
+            self._vetoes_before = None
+        for key in self._vetoed.pop(root.uid, ()):
+            del self._vetoes[key]
+        del self._roots[root.uid]
+        self._known.pop(root.uid, None)
+
+
+def _age(vacancy: Vacancy) -> tuple[int, str, PodUid]:
+    return vacancy.at_us, vacancy.pod, vacancy.uid
+
+
+def _without(tried: Map[PodUid, NodeName], fact: GangExtended) -> Map[PodUid, NodeName]:
+    """Forget where members were tried that hold room again."""
+    held = {record.uid for record in fact.assignments}
+    return Map({uid: node for uid, node in tried.items() if uid not in held})
+
+
+def _preempting(event: Event, fact: PreemptionPlanned) -> Answer:
+    """Word the answer that stands while victims go (SPEC E-12)."""
+    text = f"waits for its preemption to finish: {room_of(fact)}"
+    return Answer(outcome=PREEMPTING, reasons=(text,), position=event.position, at_us=event.at_us)
+
+
+def room_of(fact: PreemptionPlanned) -> str:
+    """Say whose room a preemption takes; the words of `gx.preempting_text`."""
+    units = len(fact.victims)
+    pods = sum(len(unit.pods) for unit in fact.victims)
+    parts = []
+    if units:
+        parts.append(
+            f"{_plural(pods, 'pod')} of {_plural(units, 'disruption unit')} of lower priority"
+        )
+    if fact.awaits:
+        parts.append(f"{_plural(len(fact.awaits), 'pod')} on the way out")
+    if fact.superseded:
+        parts.append(f"reservations of {_plural(len(fact.superseded), 'tree')} of lower priority")
+    return f"takes the room of {', '.join(parts)}" if parts else "the room is free"
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def standing(root: RootState) -> Standing:
+    """Say how a root stands, in the words of the table in `extender/README.md`.
+
+    That is its phase, or *preempting* while it holds no room and its victims go.
+    """
+    if root.phase in _HOLDS_ROOM or root.answer is None or root.answer.outcome != PREEMPTING:
+        return root.phase
+    return PREEMPTING
+
+
+def barrier_unit(groups: tuple[GroupRecord, ...], leaf: str) -> GroupRecord:
+    """Give the group whose minimum a member of `leaf` must wait for at bind.
+
+    That is the root, unless it is basic: below a Basic parent each satisfied child has its own
+    barrier (DESIGN 2.6), so the first gang on the way down is the unit; a basic leaf is its own.
+
+    Raises:
+        KeyError: `leaf` is not in the tree.
+    """
+    composites = {g.name: g for g in groups if g.kind == "CompositePodGroup"}
+    unit = next((g for g in groups if g.kind == "PodGroup" and g.name == leaf), None)
+    if unit is None:
+        raise KeyError(leaf)
+    here, way = unit, [unit]
+    while here.parent:
+        here = composites[here.parent]
+        way.append(here)
+    for group in reversed(way):
+        if not group.basic:
+            return group
+    return unit
+
+
+def satisfied(
+    groups: tuple[GroupRecord, ...], counts: Mapping[str, int], unit: GroupRecord | None = None
+) -> bool:
+    """Say whether pods per leaf meet the minimum of a group and of all it needs below it; see `missing`."""
+    return bool(groups) and missing(groups, counts, unit) == 0
+
+
+def missing(
+    groups: tuple[GroupRecord, ...], counts: Mapping[str, int], unit: GroupRecord | None = None
+) -> int:
+    """Give how many pods more, at least, the minimum of a group and of all it needs below it takes.
+
+    Args:
+        groups: The tree as recorded, root first; not empty.
+        counts: Leaf name -> pods that count (bound, or arrived at bind).
+        unit: The group that is asked about; the root when None.
+
+    Source:
+        SPEC C.1 and C.2 with R = 0: a gang composite needs `minimum` satisfied children.
+    """
+    children: dict[str, list[GroupRecord]] = {}
+    for group in groups[1:]:
+        children.setdefault(group.parent, []).append(group)
+
+    def lacks(group: GroupRecord) -> int:
+        if group.kind == "PodGroup":
+            return max(group.minimum - counts.get(group.name, 0), 0)
+        below = sorted(lacks(child) for child in children.get(group.name, ()))
+        if len(below) < group.minimum:
+            return sum(below) + group.minimum - len(below)  # a child that is not there needs a pod
+        return sum(below[: group.minimum])
+
+    return lacks(unit if unit is not None else groups[0])

@@ -1,0 +1,296 @@
+"""The cluster at one instant, as the informers saw it; persistent, so that a snapshot costs nothing.
+
+`ClusterView` is never changed: the `with_...` functions give a new view that shares all but the
+changed part. It keeps what every decision asks for counted as it goes: the room taken per node and
+the pods by the leaf they name. It knows nothing of reservations.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+from immutables import Map
+
+from extender.core.model.disruption_budgets import PodDisruptionBudget
+from extender.core.model.ids import GroupKey, NodeName, PodUid, RootUid
+from extender.core.model.nodes import Node
+from extender.core.model.pod_groups import (
+    Blueprint,
+    Forest,
+    Group,
+    build_forest,
+    regrown,
+    replanted,
+    same_place,
+)
+from extender.core.model.pods import HostPort, Pod, PodEnd
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What pods assigned to one node take, terminating ones included (EXTENDER 7)."""
+
+    requests: dict[str, int] = {}
+    host_ports: tuple[
+        HostPort, ...
+    ] = ()  # one entry per pod and port, so that they can be taken back
+    claims: tuple[str, ...] = ()  # ReadWriteOncePod claims in use
+
+
+class Guard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One of our own group objects as to its deletion (SPEC B12); also of one that does not count."""
+
+    uid: RootUid
+    parent: str | None = None
+    deleting: bool = False
+    finalizers: tuple[str, ...] = ()
+    resource_version: str = ""
+
+
+NOTHING = Usage()
+_T = TypeVar("_T")
+
+
+class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes, pods that have not ended, and groups."""
+
+    nodes: Map[NodeName, Node] = Map()
+    pods: Map[PodUid, Pod] = Map()
+    groups: Map[GroupKey, Group] = Map()
+    usage: Map[NodeName, Usage] = Map()
+    members: Map[GroupKey, Map[PodUid, Pod]] = Map()  # pods by the leaf they name
+    nominated: Map[PodUid, Pod] = Map()  # unassigned pods with a nominated node
+    pinned: Map[PodUid, Pod] = (
+        Map()
+    )  # unassigned, not nominated, not gated: they come to one node or nowhere
+    on_node: Map[NodeName, Map[PodUid, Pod]] = Map()  # assigned pods
+    keeping_off: Map[PodUid, Pod] = Map()  # pods with anti-affinity, assigned or not
+    blueprints: Map[tuple[str, str], tuple[Blueprint, ...]] = Map()  # Workload (namespace, name)
+    guards: Map[GroupKey, Guard] = Map()  # only where an API server knows finalizers
+    budgets: Map[tuple[str, str], PodDisruptionBudget] = Map()  # by namespace and name
+    ends: Map[PodUid, PodEnd] = (
+        Map()
+    )  # members that are gone, where the cluster told how; not for ever
+    generation: int = 0  # changes with the set of nodes, their labels, taints or allocatable
+    revision: int = 0  # changes with anything
+
+
+def _take(usage: Usage, pod: Pod, sign: int) -> Usage:
+    requests = dict(usage.requests)
+    for name, amount in pod.shape.requests:
+        total = requests.get(name, 0) + sign * amount
+        if total:
+            requests[name] = total
+        else:
+            requests.pop(name, None)
+    ports, claims = usage.host_ports, usage.claims
+    if pod.shape.host_ports:
+        ports = _changed(ports, pod.shape.host_ports, sign)
+    if pod.shape.exclusive_claims:
+        claims = _changed(claims, pod.shape.exclusive_claims, sign)
+    return Usage(requests=requests, host_ports=ports, claims=claims)
+
+
+def _changed(have: tuple[_T, ...], change: tuple[_T, ...], sign: int) -> tuple[_T, ...]:
+    if sign > 0:
+        return have + change
+    left = list(have)
+    for item in change:
+        left.remove(item)
+    return tuple(left)
+
+
+def with_node(view: ClusterView, node: Node) -> ClusterView:
+    """Add or replace a node."""
+    before = view.nodes.get(node.name)
+    if before == node:
+        return view
+    return msgspec.structs.replace(
+        view,
+        nodes=view.nodes.set(node.name, node),
+        generation=view.generation + 1,
+        revision=view.revision + 1,
+    )
+
+
+def without_node(view: ClusterView, name: NodeName) -> ClusterView:
+    """Forget a node; pods on it stay until they are forgotten themselves."""
+    if name not in view.nodes:
+        return view
+    return msgspec.structs.replace(
+        view,
+        nodes=view.nodes.delete(name),
+        generation=view.generation + 1,
+        revision=view.revision + 1,
+    )
+
+
+def with_group(view: ClusterView, group: Group) -> ClusterView:
+    """Add or replace a group."""
+    if view.groups.get(group.key) == group:
+        return view
+    return msgspec.structs.replace(
+        view, groups=view.groups.set(group.key, group), revision=view.revision + 1
+    )
+
+
+def without_group(view: ClusterView, key: GroupKey) -> ClusterView:
+    """Forget a group."""
+    if key not in view.groups:
+        return view
+    return msgspec.structs.replace(view, groups=view.groups.delete(key), revision=view.revision + 1)
+
+
+def with_guard(view: ClusterView, key: GroupKey, guard: Guard | None) -> ClusterView:
+    """Set what is known of the deletion of one of our group objects; None forgets it."""
+    if view.guards.get(key) == guard:
+        return view
+    changed = view.guards.delete(key) if guard is None else view.guards.set(key, guard)
+    return msgspec.structs.replace(view, guards=changed, revision=view.revision + 1)
+
+
+def with_blueprints(
+    view: ClusterView, workload: tuple[str, str], templates: tuple[Blueprint, ...] | None
+) -> ClusterView:
+    """Set the templates of a Workload; None forgets it."""
+    if view.blueprints.get(workload) == templates:
+        return view
+    known = view.blueprints
+    changed = known.delete(workload) if templates is None else known.set(workload, templates)
+    return msgspec.structs.replace(view, blueprints=changed, revision=view.revision + 1)
+
+
+def with_pdb(view: ClusterView, budget: PodDisruptionBudget) -> ClusterView:
+    """Add or replace a PodDisruptionBudget."""
+    name = (budget.namespace, budget.name)
+    if view.budgets.get(name) == budget:
+        return view
+    changed = view.budgets.set(name, budget)
+    return msgspec.structs.replace(view, budgets=changed, revision=view.revision + 1)
+
+
+def without_pdb(view: ClusterView, namespace: str, name: str) -> ClusterView:
+    """Forget a PodDisruptionBudget."""
+    if (namespace, name) not in view.budgets:
+        return view
+    changed = view.budgets.delete((namespace, name))
+    return msgspec.structs.replace(view, budgets=changed, revision=view.revision + 1)
+
+
+def with_pod(view: ClusterView, pod: Pod) -> ClusterView:
+    """Add or replace a pod that has not ended."""
+    if view.pods.get(pod.uid) == pod:
+        return view
+    view = without_pod(view, pod.uid)
+    changes: dict[str, object] = {
+        "pods": view.pods.set(pod.uid, pod),
+        "revision": view.revision + 1,
+    }
+    if pod.group is not None:
+        mates = view.members.get(pod.group, Map())
+        changes["members"] = view.members.set(pod.group, mates.set(pod.uid, pod))
+    if pod.shape.keeps_off:
+        changes["keeping_off"] = view.keeping_off.set(pod.uid, pod)
+    if pod.node is not None:
+        here = view.on_node.get(pod.node, Map())
+        changes["on_node"] = view.on_node.set(pod.node, here.set(pod.uid, pod))
+        usage = _take(view.usage.get(pod.node, NOTHING), pod, +1)
+        changes["usage"] = view.usage.set(pod.node, usage)
+    elif pod.nominated is not None:
+        changes["nominated"] = view.nominated.set(pod.uid, pod)
+    elif _comes(pod):
+        changes["pinned"] = view.pinned.set(pod.uid, pod)
+    return msgspec.structs.replace(view, **changes)
+
+
+def _comes(pod: Pod) -> bool:
+    """Say whether an unassigned pod is about to come to the only node that it may run on, as a DaemonSet's does."""
+    return pod.pinned is not None and pod.group is None and not (pod.gates or pod.deleting)
+
+
+def without_pod(view: ClusterView, uid: PodUid) -> ClusterView:
+    """Forget a pod: it was deleted or has ended."""
+    pod = view.pods.get(uid)
+    if pod is None:
+        return view
+    changes: dict[str, object] = {"pods": view.pods.delete(uid), "revision": view.revision + 1}
+    if pod.group is not None:
+        mates = view.members[pod.group].delete(uid)
+        members = view.members.set(pod.group, mates) if mates else view.members.delete(pod.group)
+        changes["members"] = members
+    if pod.shape.keeps_off:
+        changes["keeping_off"] = view.keeping_off.delete(uid)
+    if pod.node is not None:
+        here = view.on_node[pod.node].delete(uid)
+        empty = not here
+        changes["on_node"] = (
+            view.on_node.delete(pod.node) if empty else view.on_node.set(pod.node, here)
+        )
+        usage = _take(view.usage[pod.node], pod, -1)
+        changes["usage"] = view.usage.delete(pod.node) if empty else view.usage.set(pod.node, usage)
+    elif pod.nominated is not None:
+        changes["nominated"] = view.nominated.delete(uid)
+    elif _comes(pod):
+        changes["pinned"] = view.pinned.delete(uid)
+    return msgspec.structs.replace(view, **changes)
+
+
+def with_end(view: ClusterView, uid: PodUid, end: PodEnd | None) -> ClusterView:
+    """Set how a pod ended; None forgets it.
+
+    No change of the revision: it comes with the end of the pod, and to forget it changes no decision.
+    """
+    if view.ends.get(uid) == end:
+        return view
+    changed = view.ends.delete(uid) if end is None else view.ends.set(uid, end)
+    return msgspec.structs.replace(view, ends=changed)
+
+
+def forest_of(view: ClusterView) -> Forest:
+    """Join the groups and pods of a view into trees."""
+    members = {leaf: tuple(pods.values()) for leaf, pods in view.members.items()}
+    return build_forest(view.groups, members)
+
+
+def forest_after(before: ClusterView, forest: Forest, view: ClusterView) -> Forest:
+    """Give `forest_of(view)` from the forest of an earlier view; what did not change is not joined again."""
+    if before.groups is view.groups and before.members is view.members:
+        return forest
+    stayed: list[Group] = []
+    moved: set[GroupKey] = set()
+    if before.groups is not view.groups:
+        stayed, moved = _group_changes(before.groups, view.groups)
+    if moved:
+        forest = replanted(forest, view.groups, moved, lambda leaf: _pods_of(view, leaf))
+    leaves: set[GroupKey] = set()
+    if before.members is not view.members:
+        leaves = {k for k, pods in view.members.items() if before.members.get(k) is not pods}
+        leaves |= {leaf for leaf in before.members if leaf not in view.members}
+    members = {leaf: _pods_of(view, leaf) for leaf in leaves}
+    return regrown(forest, view.groups, stayed, members) or forest_of(view)
+
+
+def _group_changes(
+    before: Map[GroupKey, Group], now: Map[GroupKey, Group]
+) -> tuple[list[Group], set[GroupKey]]:
+    """Give the groups that changed where they stand, and the names of those that came, went, or moved."""
+    stayed: list[Group] = []
+    moved: set[GroupKey] = set()
+    came = 0
+    for key, group in now.items():
+        old = before.get(key)
+        if old is group:
+            continue
+        if old is not None and same_place(old, group):
+            stayed.append(group)
+        else:
+            moved.add(key)
+            came += old is None
+    if len(now) - came != len(before):
+        moved |= {key for key in before if key not in now}
+    return stayed, moved
+
+
+def _pods_of(view: ClusterView, leaf: GroupKey) -> tuple[Pod, ...]:
+    pods = view.members.get(leaf)
+    return () if pods is None else tuple(pods.values())

@@ -1,0 +1,32 @@
+"""PodDisruptionBudgets: how many of the pods somebody protects may go at present."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from extender.core.model.pods import AboutPods
+
+
+class PodDisruptionBudget(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A budget as its controller last counted it."""
+
+    namespace: str
+    name: str
+    about: AboutPods | None = None  # pods of its namespace; None: it protects nobody
+    allowed: int = 0  # status.disruptionsAllowed
+
+    @property
+    def path(self) -> str:
+        """Give `namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+    def protects(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        """Say whether a pod is under this budget.
+
+        >>> budget = PodDisruptionBudget(namespace="ns", name="b", about=AboutPods(("ns",)))
+        >>> budget.protects("ns", {}), budget.protects("other", {})
+        (True, False)
+        """
+        return self.about is not None and self.about.match(namespace, labels)

@@ -1,0 +1,28 @@
+"""Nodes as the planner sees them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from extender.core.model.ids import NodeName
+from extender.core.model.pods import TaintEffect
+
+
+class Taint(msgspec.Struct, frozen=True, gc=False):
+    """A taint; only NoSchedule and NoExecute keep pods away."""
+
+    key: str
+    value: str = ""
+    effect: TaintEffect = "NoSchedule"
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A node and what it offers; `allocatable` in the units of `PodShape.requests`."""
+
+    name: NodeName
+    uid: str = ""
+    labels: dict[str, str] = {}
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+    allocatable: dict[str, int] = {}
+    deleting: bool = False

@@ -1,0 +1,573 @@
+"""Groups of pods, the trees they form, and the rules a tree must keep (SPEC A and B).
+
+A tree is judged at runtime, in any order of creation: what is missing makes it *incomplete* (held,
+B3 and B4), what breaks a rule makes the whole of it *invalid* (B6 to B10). Only a sound tree is
+given to the planner. Groups are never changed here; a `Forest` is computed anew from what there is.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from extender.core.model.dropped_fields import loss_text
+from extender.core.model.ids import GroupKey, GroupKind, RootUid
+from extender.core.model.pods import Pod
+
+DEPTH_MAX = 4  # levels counting the leaf (KEP-6012; L22 makes it configurable)
+CHILDREN_MAX = 512  # groups under one parent (B16)
+PROBLEMS_NAMED_MAX = 5  # of one rule and tree; how many break it is without limit
+
+PODS_DIFFER = "B9 pods"  # the groups are sound, some pod of theirs is not like the others
+
+Source = Literal["builtin", "crd", "pod"]  # where a group is stored; "pod": a lone pod of `plan`
+Mode = Literal["single", "all"]
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A PodGroup or CompositePodGroup as its API server stores it."""
+
+    key: GroupKey
+    uid: RootUid
+    parent: str | None = None  # name of a CompositePodGroup in the same namespace
+    workload: str | None = None  # name of the Workload it was made from
+    template: str | None = None
+    basic: bool = False
+    minimum: int = 1  # minCount or minGroupCount; 1 when basic
+    topology: tuple[str, ...] = ()
+    mode: Mode = "single"
+    priority: int = 0
+    priority_class: str = ""
+    preemption_policy: str = "PreemptLowerPriority"
+    created_us: int = 0
+    deleting: bool = False
+    deleted_us: int = 0  # since when; whole seconds
+    source: Source = "crd"
+    lost: tuple[str, ...] = ()  # fields of its spec that it was written with and that were not kept
+    resource_version: str = ""
+    generation: int = 0  # of its spec
+    api_version: str = ""  # where a status is written to
+    conditions: tuple[
+        tuple[str, str, str, str], ...
+    ] = ()  # (type, status, reason, message) as stored
+    warnings: tuple[str, ...] = ()  # what is odd about the object itself, accepted all the same
+
+
+class Blueprint(msgspec.Struct, frozen=True, gc=False):
+    """One template of a Workload, with the name of the template above it (empty at the top)."""
+
+    name: str
+    kind: GroupKind
+    parent: str = ""
+
+
+class Problem(msgspec.Struct, frozen=True, order=True, gc=False):
+    """A broken rule, in words that change only with the facts."""
+
+    rule: str  # B6, B7, ...
+    text: str
+
+
+class Tree(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A root with all its descendants and members.
+
+    `problems` non-empty: invalid, never scheduled. `missing` non-empty: held until it is there.
+    """
+
+    root: Group
+    groups: tuple[Group, ...]  # root first, then depth first in stored order
+    children: Mapping[GroupKey, tuple[Group, ...]]
+    members: Mapping[GroupKey, tuple[Pod, ...]]  # leaf -> pods that name it, by priority then age
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def pods(self) -> tuple[Pod, ...]:
+        """Give all pods of the tree, leaf by leaf."""
+        return tuple(pod for group in self.groups for pod in self.members.get(group.key, ()))
+
+
+class Orphan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A group whose chain to a root is broken: held aside with what it waits for (B3, B6)."""
+
+    group: Group
+    problem: Problem
+
+
+class Forest(msgspec.Struct, frozen=True, kw_only=True):
+    """All trees of a cluster, and what hangs in the air."""
+
+    trees: Mapping[GroupKey, Tree]  # root key -> tree
+    root_of: Mapping[GroupKey, GroupKey]  # any group of a tree -> its root
+    orphans: Mapping[GroupKey, Orphan]
+
+
+def _stored_order(group: Group) -> tuple[int, str, str]:
+    return (group.created_us, group.key.name, group.key.kind)
+
+
+def _member_order(pod: Pod) -> tuple[int, int, str]:
+    return (-pod.priority, pod.created_us, pod.name)
+
+
+def composite_key(namespace: str, name: str) -> GroupKey:
+    """Name a CompositePodGroup."""
+    return GroupKey(namespace, name, "CompositePodGroup")
+
+
+def leaf_key(namespace: str, name: str) -> GroupKey:
+    """Name a PodGroup."""
+    return GroupKey(namespace, name, "PodGroup")
+
+
+def kind_of(text: str) -> GroupKind:
+    """Read a group kind.
+
+    Raises:
+        ValueError: `text` is not PodGroup or CompositePodGroup.
+    """
+    if text == "PodGroup":
+        return "PodGroup"
+    if text == "CompositePodGroup":
+        return "CompositePodGroup"
+    msg = f"kind {text!r} is not a pod group"
+    raise ValueError(msg)
+
+
+class _Chain(msgspec.Struct, frozen=True, gc=False):
+    """Where the way from a group up ends: at its root, or at what broke."""
+
+    root: GroupKey | None
+    problem: Problem | None
+
+
+def _above(group: Group, groups: Mapping[GroupKey, Group]) -> Group | _Chain:
+    """Give the parent of a group, or the end of its chain where it has none."""
+    if group.parent is None:
+        return _Chain(group.key, None)
+    parent_key = composite_key(group.key.namespace, group.parent)
+    parent = groups.get(parent_key)
+    if parent is None:
+        text = f"{group.key} waits for its parent {parent_key}, which does not exist"
+        return _Chain(None, Problem("B3", text))
+    if parent.deleting and group.created_us > parent.deleted_us:
+        text = (
+            f"{group.key} was created while its parent {parent_key} was being deleted; "
+            "delete it, and create it again when the parent is there again"
+        )
+        return _Chain(None, Problem("E15", text))
+    return parent
+
+
+def _cycle(keys: Sequence[GroupKey]) -> _Chain:
+    """Name a cycle by one of its groups, however many there are."""
+    text = (
+        f"the parents of {min(keys)} form a cycle of {len(keys)}; "
+        "delete one of its groups and create it again with another parent"
+    )
+    return _Chain(None, Problem("B6", text))
+
+
+def _chains(
+    some: Mapping[GroupKey, Group],
+    groups: Mapping[GroupKey, Group],
+    orphans: Mapping[GroupKey, Orphan],
+) -> Mapping[GroupKey, _Chain]:
+    """Follow the parents of all groups at once: each is looked up once, whatever refers to what.
+
+    Args:
+        some: The groups to begin from.
+        groups: Every group there is.
+        orphans: Groups whose chain is known to be broken.
+
+    Returns:
+        The ends of the chains of `some` and of what lies on their way; groups of one chain share the same object.
+    """
+    found: dict[GroupKey, _Chain] = {}
+    for group in some.values():
+        way: dict[GroupKey, None] = {}  # in order, from the group up
+        here = group
+        while True:
+            chain = found.get(here.key)
+            if chain is None and here.key in way:
+                keys = list(way)
+                chain = _cycle(keys[keys.index(here.key) :])
+            if chain is None and here.key in orphans:
+                chain = _Chain(None, orphans[here.key].problem)
+            if chain is not None:
+                break
+            way[here.key] = None
+            above = _above(here, groups)
+            if isinstance(above, _Chain):
+                chain = above
+                break
+            here = above
+        for key in way:
+            found[key] = chain
+    return found
+
+
+def build_forest(
+    groups: Mapping[GroupKey, Group], members: Mapping[GroupKey, Iterable[Pod]]
+) -> Forest:
+    """Join groups and pods into trees and judge each tree.
+
+    Args:
+        groups: Every group there is. A group with a deletionTimestamp still belongs to its tree.
+        members: Pods by the leaf they name, including leaves that do not exist.
+
+    Returns:
+        Trees by root, the root of every group, and groups without a way to a root.
+
+    Source:
+        SPEC B1, B3, B6 to B10 (KEP-6012, KEP-4671, KEP-5710).
+    """
+    return _joined(groups, _chains(groups, groups, {}), lambda leaf: members.get(leaf, ()))
+
+
+def _joined(
+    some: Mapping[GroupKey, Group],
+    chains: Mapping[GroupKey, _Chain],
+    pods_of: Callable[[GroupKey], Iterable[Pod]],
+) -> Forest:
+    """Give the forest of some groups: whole trees, and groups that hang in the air."""
+    by_root: dict[GroupKey, list[Group]] = {}
+    orphans: dict[GroupKey, Orphan] = {}
+    root_of: dict[GroupKey, GroupKey] = {}
+    children: dict[GroupKey, list[Group]] = {}
+    for key, group in some.items():
+        chain = chains[key]
+        if chain.root is None:
+            assert chain.problem is not None
+            orphans[key] = Orphan(group=group, problem=chain.problem)
+            continue
+        root_of[key] = chain.root
+        by_root.setdefault(chain.root, []).append(group)
+        if group.parent is not None:
+            parent = composite_key(key.namespace, group.parent)
+            children.setdefault(parent, []).append(group)
+    trees = {}
+    for root_key, found in by_root.items():
+        kids = {
+            group.key: tuple(sorted(children.get(group.key, ()), key=_stored_order))
+            for group in found
+            if group.key.kind == "CompositePodGroup"
+        }
+        pods = {
+            group.key: tuple(sorted(pods_of(group.key), key=_member_order))
+            for group in found
+            if group.key.kind == "PodGroup"
+        }
+        trees[root_key] = _judged(some[root_key], kids, pods)
+    return Forest(trees=trees, root_of=root_of, orphans=orphans)
+
+
+def same_place(before: Group, group: Group) -> bool:
+    """Say whether a group still stands where it stood: the same parent, and the times that E15 looks at."""
+    place = (before.parent, before.created_us, before.deleting, before.deleted_us)
+    return place == (group.parent, group.created_us, group.deleting, group.deleted_us)
+
+
+def _judged_alike(before: Group, group: Group) -> bool:
+    """Say whether nothing that a tree is judged by differs."""
+    rules = (before.workload, before.priority, before.priority_class, before.mode, before.basic)
+    same = rules == (group.workload, group.priority, group.priority_class, group.mode, group.basic)
+    return same and before.lost == group.lost
+
+
+def regrown(
+    forest: Forest,
+    groups: Mapping[GroupKey, Group],
+    changed: Iterable[Group],
+    members: Mapping[GroupKey, Iterable[Pod]],
+) -> Forest | None:
+    """Give the forest of a few changes; trees that none of them touches stay the same objects.
+
+    Args:
+        forest: Made of the groups as they were before.
+        groups: Every group as it is now; the same names as before.
+        changed: Those of them that are not what they were.
+        members: By leaf, the pods of the leaves whose pods changed.
+
+    Returns:
+        What `build_forest` gives, or None where a group came, went, or moved: `replanted` can tell then.
+    """
+    if len(groups) != len(forest.root_of) + len(forest.orphans):
+        return None
+    touched: dict[GroupKey, list[Group]] = {}
+    waiting: dict[GroupKey, Orphan] = {}
+    for group in changed:
+        root_key = forest.root_of.get(group.key)
+        if root_key is not None:
+            touched.setdefault(root_key, []).append(group)
+            continue
+        orphan = forest.orphans.get(group.key)
+        if orphan is None or not same_place(orphan.group, group):
+            return None
+        waiting[group.key] = Orphan(group=group, problem=orphan.problem)
+    fresh: dict[GroupKey, set[GroupKey]] = {}
+    for leaf in members:
+        root_key = forest.root_of.get(leaf)
+        if root_key is not None:  # else its group is missing or hangs in the air
+            fresh.setdefault(root_key, set()).add(leaf)
+    trees = dict(forest.trees)
+    for root_key in touched.keys() | fresh.keys():
+        leaves = {leaf: members[leaf] for leaf in fresh.get(root_key, ())}
+        tree = _renewed(trees[root_key], touched.get(root_key, ()), leaves)
+        if tree is None:
+            return None
+        trees[root_key] = tree
+    orphans = {**forest.orphans, **waiting} if waiting else forest.orphans
+    return Forest(trees=trees, root_of=forest.root_of, orphans=orphans)
+
+
+def _renewed(
+    tree: Tree, changed: Iterable[Group], members: Mapping[GroupKey, Iterable[Pod]]
+) -> Tree | None:
+    """Give a tree with some groups and members as they are now; None where a group moved."""
+    now = {group.key: group for group in changed}
+    olds = [group for group in tree.groups if group.key in now] if now else []
+    if not all(same_place(old, now[old.key]) for old in olds):
+        return None
+    children = tree.children
+    if now:
+        parents = {
+            composite_key(old.key.namespace, old.parent) for old in olds if old.parent is not None
+        }
+        children = dict(tree.children)
+        for parent in parents & children.keys():
+            children[parent] = tuple(now.get(child.key, child) for child in children[parent])
+    pods = tree.members
+    if members:
+        sorted_pods = {
+            leaf: tuple(sorted(found, key=_member_order)) for leaf, found in members.items()
+        }
+        pods = {**pods, **sorted_pods}
+    root = now.get(tree.root.key, tree.root)
+    if members or not all(_judged_alike(old, now[old.key]) for old in olds):
+        return _judged(root, children, pods)
+    groups = tuple(now.get(group.key, group) for group in tree.groups)
+    return msgspec.structs.replace(tree, root=root, groups=groups, children=children)
+
+
+def replanted(
+    forest: Forest,
+    groups: Mapping[GroupKey, Group],
+    moved: Collection[GroupKey],
+    pods_of: Callable[[GroupKey], Iterable[Pod]],
+) -> Forest:
+    """Give the forest after groups came, went, or moved; only what hangs on them is joined again.
+
+    Args:
+        forest: Made of the groups as they were before.
+        groups: Every group as it is now.
+        moved: The names of those that are new, gone, or stand elsewhere.
+        pods_of: Gives the pods of a leaf.
+
+    Returns:
+        What `build_forest` gives, but for changes of groups that did not move.
+    """
+    loose = {key for key in moved if key not in forest.root_of}
+    loose |= _hanging(forest.orphans, moved)
+    cut = {forest.root_of[key] for key in moved if key in forest.root_of}
+    for key in loose:
+        group = groups.get(key)
+        if group is not None and group.parent is not None:
+            root_key = forest.root_of.get(composite_key(key.namespace, group.parent))
+            if root_key is not None:
+                cut.add(root_key)
+    for root_key in cut:
+        loose |= {group.key for group in forest.trees[root_key].groups}
+    some = {key: groups[key] for key in loose if key in groups}
+    trees, root_of, orphans = dict(forest.trees), dict(forest.root_of), dict(forest.orphans)
+    for root_key in cut:
+        del trees[root_key]
+    for key in loose:
+        root_of.pop(key, None)
+        orphans.pop(key, None)
+    anew = _joined(some, _chains(some, groups, orphans), pods_of)
+    return Forest(
+        trees=trees | dict(anew.trees),
+        root_of=root_of | dict(anew.root_of),
+        orphans=orphans | dict(anew.orphans),
+    )
+
+
+def _hanging(orphans: Mapping[GroupKey, Orphan], moved: Collection[GroupKey]) -> set[GroupKey]:
+    """Give the orphans that hang on some composites, directly or by others."""
+    names = {key.name for key in moved if key.kind == "CompositePodGroup"}
+    if not names or not any(orphan.group.parent in names for orphan in orphans.values()):
+        return set()
+    below: dict[GroupKey, list[GroupKey]] = {}
+    for key, orphan in orphans.items():
+        if orphan.group.parent is not None:
+            parent = composite_key(key.namespace, orphan.group.parent)
+            below.setdefault(parent, []).append(key)
+    found: set[GroupKey] = set()
+    open_ones = list(moved)
+    while open_ones:
+        for key in below.get(open_ones.pop(), ()):
+            if key not in found:
+                found.add(key)
+                open_ones.append(key)
+    return found
+
+
+def _judged(
+    root: Group,
+    children: Mapping[GroupKey, tuple[Group, ...]],
+    members: Mapping[GroupKey, tuple[Pod, ...]],
+) -> Tree:
+    order: list[Group] = []
+    depth_of: dict[GroupKey, int] = {}
+    stack = [(root, 1)]
+    while stack:
+        group, depth = stack.pop()
+        order.append(group)
+        depth_of[group.key] = depth
+        stack += [(child, depth + 1) for child in reversed(children.get(group.key, ()))]
+    problems: list[Problem] = []
+    problems += _too_deep(depth_of)
+    problems += _too_many_children(children)
+    problems += _several_workloads(order)
+    problems += _unequal_priorities(order)
+    problems += _unequal_pods(root, order, members)
+    problems += _broken_disruption(order, children)
+    return Tree(
+        root=root,
+        groups=tuple(order),
+        children=children,
+        members=members,
+        # what else is wrong may be wrong because of what was lost
+        problems=_some_of(_lost_fields(order) or sorted(set(problems))),
+    )
+
+
+def _some_of(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+    """Name the first groups that break a rule: the texts are stored, and written on each group of the tree.
+
+    How many more there are is left out, so that one more of them is no news.
+    """
+    if len(problems) <= PROBLEMS_NAMED_MAX:
+        return tuple(problems)
+    found: list[Problem] = []
+    for rule, several in itertools.groupby(problems, key=lambda p: p.rule):
+        first = list(itertools.islice(several, PROBLEMS_NAMED_MAX + 1))
+        found += first[:PROBLEMS_NAMED_MAX]
+        if len(first) > PROBLEMS_NAMED_MAX:
+            found.append(Problem(rule, "more groups of the tree break the same rule"))
+    return tuple(found)
+
+
+def _lost_fields(order: list[Group]) -> list[Problem]:
+    """A constraint that is lost is worse than an error (SPEC E16 and X14)."""
+    return [
+        Problem("E16", loss_text(str(group.key), field))
+        for group in sorted((g for g in order if g.lost), key=_by_key)[: PROBLEMS_NAMED_MAX + 1]
+        for field in group.lost
+    ]
+
+
+def _too_deep(depth_of: Mapping[GroupKey, int]) -> list[Problem]:
+    deepest = min(depth_of, key=lambda key: (-depth_of[key], key))
+    if depth_of[deepest] <= DEPTH_MAX:
+        return []
+    text = f"the tree has {depth_of[deepest]} levels at {deepest}, at most {DEPTH_MAX} are allowed"
+    return [Problem("B7", text)]
+
+
+def _too_many_children(children: Mapping[GroupKey, tuple[Group, ...]]) -> list[Problem]:
+    return [
+        Problem("B16", f"{key} has {len(kids)} child groups, at most {CHILDREN_MAX} are allowed")
+        for key, kids in sorted((k, v) for k, v in children.items() if len(v) > CHILDREN_MAX)
+    ]
+
+
+def _several_workloads(order: list[Group]) -> list[Problem]:
+    named = [group for group in order if group.workload is not None]
+    first = min(named, key=_by_key, default=None)
+    others = [group for group in named if first is not None and group.workload != first.workload]
+    if first is None or not others:
+        return []
+    other = min(others, key=_by_key)
+    text = (
+        f"groups of one tree reference more than one Workload: "
+        f'{first.key} names "{first.workload}", {other.key} names "{other.workload}"'
+    )
+    return [Problem("B8", text)]
+
+
+def _unequal_priorities(order: list[Group]) -> list[Problem]:
+    root = order[0]
+    rank = (root.priority, root.priority_class)
+    others = [group for group in order if (group.priority, group.priority_class) != rank]
+    if not others:
+        return []
+    other = min(others, key=_by_key)
+    text = (
+        f"all groups of one tree share one priority and priority class: "
+        f'{root.key} has {root.priority} ("{root.priority_class}"), '
+        f'{other.key} has {other.priority} ("{other.priority_class}")'
+    )
+    return [Problem("B9", text)]
+
+
+def _unequal_pods(
+    root: Group, order: list[Group], members: Mapping[GroupKey, tuple[Pod, ...]]
+) -> list[Problem]:
+    """Compare what pods must share; a pod that is going counts no more (SPEC B9, X15)."""
+    pods = [p for g in order for p in members.get(g.key, ()) if not p.deleting]
+    others = [pod for pod in pods if pod.priority != root.priority]
+    if others:
+        other = min(others, key=_by_path)
+        text = (
+            f"Pod/{other.path} has priority {other.priority}, its tree {root.key} has {root.priority}; "
+            "give both the same priorityClassName"
+        )
+        return [Problem(PODS_DIFFER, text)]
+    fields: tuple[tuple[str, Callable[[Pod], str]], ...] = (
+        ("schedulerName", lambda p: p.scheduler_name),
+        ("preemptionPolicy", lambda p: p.preemption_policy),
+    )
+    first = min(pods, key=_by_path, default=None)
+    for field, value_of in fields:
+        others = [pod for pod in pods if first is not None and value_of(pod) != value_of(first)]
+        if first is not None and others:
+            other = min(others, key=_by_path)
+            text = (
+                f'all pods of one tree share one {field}: Pod/{first.path} has "{value_of(first)}", '
+                f'Pod/{other.path} has "{value_of(other)}"'
+            )
+            return [Problem(PODS_DIFFER, text)]
+    return []
+
+
+def _by_key(group: Group) -> GroupKey:
+    return group.key
+
+
+def _by_path(pod: Pod) -> str:
+    return pod.path
+
+
+def _broken_disruption(
+    order: list[Group], children: Mapping[GroupKey, tuple[Group, ...]]
+) -> list[Problem]:
+    problems = []
+    for group in order:
+        if group.mode != "all":
+            continue
+        if group.key.kind == "PodGroup" and group.basic:
+            text = f"{group.key} is disrupted as a whole (all), which needs a gang policy, but it is basic"
+            problems.append(Problem("E11", text))
+        problems += [
+            Problem(
+                "B10",
+                f"{child.key} is single under {group.key}, which is disrupted as a whole (all)",
+            )
+            for child in children.get(group.key, ())
+            if child.mode != "all"
+        ]
+    return problems

@@ -1,0 +1,1 @@
+"""Plan requests as canonical bytes, cut into chunks that decisions share; imports the types of the planner."""

@@ -1,0 +1,280 @@
+"""A request as bytes, cut so that decisions can share what did not change.
+
+The nodes are spread over fixed buckets by a hash of their name, and what rarely changes (labels,
+taints, allocatable) is kept apart from what changes with every pod (free room). One pod more or less
+on a node therefore alters one part of some forty rows; everything else is stored already. Parts about who
+could be evicted follow those of the nodes (`evictable_parts`). Equal requests give equal bytes, on any machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import zlib
+from collections.abc import Generator, Iterable, Sequence
+
+import msgspec
+
+from extender.core.model.ids import NodeName
+from extender.core.model.nodes import Taint
+from extender.core.model.object_identity import same_objects
+from extender.core.model.pods import HostPort
+from extender.core.planner.codec.victim_codec import from_parts, to_parts, units_in
+from extender.core.planner.plan_types import PlanGroup, PlanNode, PlanRequest
+from extender.core.planner.preemption_types import Evictable
+
+BUCKETS = 128  # 5,000 nodes: 39 rows each, some 4 kB of room and 8 kB of labels
+PARTS = 2 * BUCKETS  # first the fixed halves of all buckets, then the room
+
+
+class Fixed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What rarely changes about a node."""
+
+    name: NodeName
+    labels: dict[str, str]
+    taints: tuple[Taint, ...]
+    unschedulable: bool
+    allocatable: dict[str, int]
+
+
+class Room(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What every pod changes about a node."""
+
+    name: NodeName
+    free: dict[str, int]
+    host_ports: tuple[HostPort, ...]
+    reserved: bool
+
+
+class Encoded(msgspec.Struct, frozen=True, kw_only=True):
+    """A request in storable pieces."""
+
+    head: bytes  # everything but the nodes and who could be evicted
+    parts: tuple[bytes, ...]
+    """`PARTS` about nodes, JSON arrays of rows sorted by name; then any number from `evictable_parts`."""
+    hashes: tuple[bytes, ...]  # SHA-256 of head and parts
+    digest: str  # SHA-256 of the whole, hex
+
+
+class InputSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in a stored input, in numbers."""
+
+    nodes: int
+    groups: int = 0  # of the tree
+    waiting: int = 0  # members that wanted a node
+    bound: int = 0  # members that had one
+    vetoes: int = 0  # nodes that kube-scheduler had refused
+    rules: int = 0  # rules between pods that mattered
+    evictable: int = 0  # disruption units of lower priority
+    evictable_pods: int = 0  # pods of these units
+    budget: int = 0  # search nodes
+
+
+_ENCODER = msgspec.json.Encoder(order="deterministic")
+_HEAD = msgspec.json.Decoder(PlanRequest)
+_FIXED = msgspec.json.Decoder(list[Fixed])
+_ROOM = msgspec.json.Decoder(list[Room])
+_ROWS = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def bucket_of(name: str) -> int:
+    """Give the bucket of a node; the same on every machine and for ever.
+
+    >>> bucket_of("node-a")
+    43
+    """
+    return zlib.crc32(name.encode()) % BUCKETS
+
+
+class Encoder:
+    """Encodes one request after another; what the nodes have in common with the last one is kept."""
+
+    def __init__(self) -> None:
+        self._nodes: tuple[PlanNode, ...] = ()
+        self._buckets: list[list[int]] = []  # positions of the nodes of each bucket
+        self._bucket: list[int] = []  # bucket of each position
+        self._parts: list[bytes] = []
+        self._hashes: list[bytes] = []
+
+    def encode(self, request: PlanRequest) -> Encoded:
+        """Encode a request.
+
+        Raises:
+            ValueError: The nodes are not sorted by name, or a name occurs twice; or see `to_parts`.
+        """
+        if request.nodes is not self._nodes or not self._parts:
+            self._take(request.nodes)
+        source = request.evictable
+        about_units = tuple(to_parts(source)) if source is not None else ()
+        bare = _bare(source) if source is not None else None
+        head = _ENCODER.encode(msgspec.structs.replace(request, nodes=(), evictable=bare))
+        hashes = (
+            hashlib.sha256(head).digest(),
+            *self._hashes,
+            *(hashlib.sha256(part).digest() for part in about_units),
+        )
+        return Encoded(
+            head=head,
+            parts=(*self._parts, *about_units),
+            hashes=hashes,
+            digest=_digest(hashes),
+        )
+
+    def _take(self, nodes: tuple[PlanNode, ...]) -> None:
+        before, self._nodes = self._nodes, ()  # in case of an error nothing is known
+        pairs = zip(before, nodes, strict=False)
+        changed = [i for i, (a, b) in enumerate(pairs) if a is not b]
+        same_names = len(before) == len(nodes) and all(
+            before[i].name == nodes[i].name for i in changed
+        )
+        if not same_names or not self._parts:
+            self._begin(nodes)
+            stale = set(range(PARTS))
+        else:
+            stale = {BUCKETS + self._bucket[i] for i in changed}
+            stale |= {self._bucket[i] for i in changed if _fixed(before[i]) != _fixed(nodes[i])}
+        for part in stale:
+            make = _fixed if part < BUCKETS else _room
+            rows = [make(nodes[i]) for i in self._buckets[part % BUCKETS]]
+            self._parts[part] = _ENCODER.encode(rows)
+            self._hashes[part] = hashlib.sha256(self._parts[part]).digest()
+        self._nodes = nodes
+
+    def _begin(self, nodes: tuple[PlanNode, ...]) -> None:
+        if any(a.name >= b.name for a, b in itertools.pairwise(nodes)):
+            raise ValueError("nodes must be sorted by name, each name once")
+        self._bucket = [bucket_of(n.name) for n in nodes]
+        self._buckets = [[] for _ in range(BUCKETS)]
+        for i, bucket in enumerate(self._bucket):
+            self._buckets[bucket].append(i)
+        self._parts, self._hashes = [b""] * PARTS, [b""] * PARTS
+
+
+def _bare(source: Evictable) -> Evictable:
+    return Evictable(priority=source.priority, may_preempt=source.may_preempt, spared=source.spared)
+
+
+def _fixed(n: PlanNode) -> Fixed:
+    return Fixed(n.name, n.labels, n.taints, n.unschedulable, n.allocatable)
+
+
+def _room(n: PlanNode) -> Room:
+    return Room(n.name, n.free, n.host_ports, n.reserved)
+
+
+def encode(request: PlanRequest) -> Encoded:
+    """Encode a request on its own; see `Encoder.encode`."""
+    return Encoder().encode(request)
+
+
+def digest_of(head: bytes, parts: Sequence[bytes]) -> str:
+    """Hash the pieces one by one and then their hashes, so that no cut can be moved unnoticed."""
+    return _digest(hashlib.sha256(part).digest() for part in (head, *parts))
+
+
+def _digest(hashes: Iterable[bytes]) -> str:
+    return hashlib.sha256(b"".join(hashes)).hexdigest()
+
+
+class Decoder:
+    """Decodes one request after another; rows of parts that are the same bytes stay the same objects."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[bytes, bytes, list[PlanNode]]] = [(b"", b"", [])] * BUCKETS
+        self._nodes: tuple[PlanNode, ...] = ()
+
+    def decode(self, head: bytes, parts: Sequence[bytes]) -> PlanRequest:
+        """Put a request together again; `decode(e.head, e.parts)` equals what `e` was made from.
+
+        Raises:
+            ValueError: Parts are missing or do not belong together.
+            msgspec.ValidationError: A piece is not what it should be.
+        """
+        if len(parts) < PARTS:
+            raise ValueError(f"{len(parts)} parts, at least {PARTS} expected")
+        known = list(self._known)
+        for bucket, (fixed, room, _) in enumerate(self._known):
+            if (parts[bucket], parts[BUCKETS + bucket]) != (fixed, room):
+                rows = _rows(bucket, parts[bucket], parts[BUCKETS + bucket])
+                known[bucket] = (parts[bucket], parts[BUCKETS + bucket], rows)
+        if not same_objects(known, self._known):
+            every = [row for _, _, rows in known for row in rows]
+            self._nodes = tuple(sorted(every, key=lambda n: n.name))
+            self._known = known
+        request = msgspec.structs.replace(_HEAD.decode(head), nodes=self._nodes)
+        if len(parts) == PARTS:  # nobody is to be evicted, or the head says whom: it did at first
+            return request
+        if request.evictable is None or request.evictable.units:
+            raise ValueError("parts about units beside a head that has them or wants none")
+        evictable = from_parts(request.evictable, parts[PARTS:])
+        return msgspec.structs.replace(request, evictable=evictable)
+
+
+def _rows(bucket: int, fixed: bytes, room: bytes) -> list[PlanNode]:
+    rows = []
+    for f, r in zip(_FIXED.decode(fixed), _ROOM.decode(room), strict=True):
+        if f.name != r.name:
+            raise ValueError(f"bucket {bucket} names {f.name} in one half, {r.name} in the other")
+        rows.append(
+            PlanNode(
+                name=f.name,
+                labels=f.labels,
+                taints=f.taints,
+                unschedulable=f.unschedulable,
+                allocatable=f.allocatable,
+                free=r.free,
+                host_ports=r.host_ports,
+                reserved=r.reserved,
+            )
+        )
+    return rows
+
+
+def decode(head: bytes, parts: Sequence[bytes]) -> PlanRequest:
+    """Decode a request on its own; see `Decoder.decode`."""
+    return Decoder().decode(head, parts)
+
+
+def summarize(head: bytes, parts: Sequence[bytes]) -> Generator[None, None, InputSummary]:
+    """Count what is in an encoded request without putting it together.
+
+    A generator, because there are hundreds of parts: it yields after each of them, so that the caller can
+    let others have their turn, and returns the numbers.
+
+    Raises:
+        ValueError: Parts are missing.
+        msgspec.ValidationError: A piece is not what it should be.
+    """
+    if len(parts) < PARTS:
+        raise ValueError(f"{len(parts)} parts, at least {PARTS} expected")
+    request = _HEAD.decode(head)
+    nodes = 0
+    for part in parts[:BUCKETS]:  # the other half of a bucket names the same nodes
+        nodes += len(_ROWS.decode(part))
+        yield
+    source = request.evictable
+    pods: dict[object, int] = {}  # of each unit
+    for unit in (
+        source.units if source is not None else ()
+    ):  # the first inputs have them in the head
+        pods[unit.kind, unit.name, unit.uid] = len(unit.pods)
+    for part in parts[PARTS:]:
+        for unit_id, count in units_in(part):
+            pods[unit_id] = pods.get(unit_id, 0) + count
+        yield
+    groups = list(_groups(request.root))
+    return InputSummary(
+        nodes=nodes,
+        groups=len(groups),
+        waiting=sum(len(group.members) for group in groups),
+        bound=sum(len(group.bound) for group in groups),
+        vetoes=len(request.vetoes),
+        rules=len(request.rules),
+        evictable=len(pods),
+        evictable_pods=sum(pods.values()),
+        budget=request.budget,
+    )
+
+
+def _groups(group: PlanGroup) -> list[PlanGroup]:
+    return [group, *(below for child in group.groups for below in _groups(child))]

@@ -1,0 +1,283 @@
+"""Who could be evicted, as bytes, cut so that decisions can share what did not change.
+
+Pods that could go stand sorted by the priority of their unit, its name and their own, and are cut by `cuts`: one
+pod more or less alters one part, and a tree of higher priority shares all that a lower one may take. A part
+stands for itself: it has the shapes of its own pods, and names gangs and budgets instead of
+numbering them. Numbers are given when the parts are put together again, always the same ones.
+
+The first inputs that had units had all of this in the head, and can still be read (`canonical.Decoder`). A new
+form of a part gets a tag of its own, and the old one stays readable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TypeAlias
+
+import msgspec
+
+from extender.core.model.ids import NodeName, PodUid
+from extender.core.model.pods import PodShape
+from extender.core.planner.codec.content_defined_chunks import cut
+from extender.core.planner.preemption_types import (
+    Evictable,
+    PlanBudget,
+    PlanGang,
+    PlanUnit,
+    PlanVictim,
+    UnitKind,
+)
+
+
+class VictimRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A `PlanVictim` that numbers nothing outside its part but the rules of the request."""
+
+    pod: str
+    uid: PodUid
+    node: NodeName
+    shape: int  # index into the shapes of the part
+    created_us: int
+    budgets: tuple[str, ...]
+    gang: str  # empty: none
+    rules: tuple[int, ...]
+
+
+class UnitRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A unit, or as much of it as this part has: the next part may go on with it."""
+
+    name: str
+    uid: str
+    kind: UnitKind
+    priority: int
+    may_preempt: bool
+    pods: tuple[VictimRow, ...]
+    doomed: bool = False
+
+
+class Units(msgspec.Struct, frozen=True, array_like=True, tag="units"):
+    """Units of one priority."""
+
+    shapes: tuple[PodShape, ...]
+    rows: tuple[UnitRow, ...]
+
+
+class Going(msgspec.Struct, frozen=True, array_like=True, tag="going"):
+    """Pods that terminate already."""
+
+    shapes: tuple[PodShape, ...]
+    rows: tuple[VictimRow, ...]
+
+
+class Gangs(msgspec.Struct, frozen=True, array_like=True, tag="gangs"):
+    """Whole trees; `parent` is how many rows above the parent stands, 0 for a root."""
+
+    rows: tuple[PlanGang, ...]
+
+
+class Budgets(msgspec.Struct, frozen=True, array_like=True, tag="budgets"):
+    """PodDisruptionBudgets."""
+
+    rows: tuple[PlanBudget, ...]
+
+
+Part: TypeAlias = Units | Going | Gangs | Budgets
+
+_ENCODER = msgspec.json.Encoder(order="deterministic")
+_DECODER: msgspec.json.Decoder[Part] = msgspec.json.Decoder(Part)
+
+
+def to_parts(source: Evictable) -> Iterator[bytes]:
+    """Cut everything but the head of an `Evictable` into parts.
+
+    Raises:
+        ValueError: Units, their pods, or the pods that terminate are not in their order.
+    """
+    _check_order(source)
+    for budgets in cut(sorted(source.budgets, key=lambda b: b.name), lambda b: b.name):
+        yield _ENCODER.encode(Budgets(tuple(budgets)))
+    for trees in cut(_trees(source.gangs), lambda tree: tree[0].name):
+        yield _ENCODER.encode(Gangs(tuple(gang for tree in trees for gang in tree)))
+    writer = _Writer(source)
+    for priority in sorted({unit.priority for unit in source.units}):
+        pods = [(u, p) for u in source.units if u.priority == priority for p in u.pods]
+        for several in cut(pods, lambda pair: pair[1].pod):
+            yield writer.units(several)
+    for going in cut(source.going, lambda pod: pod.pod):
+        yield writer.going(going)
+
+
+def _check_order(source: Evictable) -> None:
+    names = [(unit.kind, unit.name, unit.uid) for unit in source.units]
+    lists = [[pod.pod for pod in unit.pods] for unit in source.units]
+    lists.append([pod.pod for pod in source.going])
+    if names != sorted(set(names)) or any(pods != sorted(pods) for pods in lists):
+        raise ValueError("units must be sorted by kind, name and UID, each once, and pods by name")
+    if not all(lists[:-1]):
+        raise ValueError("a unit without pods cannot be evicted")
+
+
+def _trees(gangs: Sequence[PlanGang]) -> list[list[PlanGang]]:
+    """Give the groups tree by tree, sorted by root, with parents told by distance."""
+    roots: list[int] = []
+    trees: dict[int, list[int]] = {}
+    for i, gang in enumerate(gangs):
+        roots.append(i if gang.parent < 0 else roots[gang.parent])
+        trees.setdefault(roots[i], []).append(i)
+    found = []
+    for root in sorted(trees, key=lambda i: gangs[i].name):
+        place = {i: n for n, i in enumerate(trees[root])}
+        away = [n - place[gangs[i].parent] if i != root else 0 for i, n in place.items()]
+        found.append(
+            [
+                msgspec.structs.replace(gangs[i], parent=distance)
+                for i, distance in zip(place, away, strict=True)
+            ]
+        )
+    return found
+
+
+class _Writer:
+    """Writes pods down without the numbers that they have in an `Evictable`."""
+
+    def __init__(self, source: Evictable) -> None:
+        self._shapes = source.shapes
+        self._budgets = [budget.name for budget in source.budgets]
+        self._gangs = [*(gang.name for gang in source.gangs), ""]  # -1: none
+
+    def units(self, pods: Sequence[tuple[PlanUnit, PlanVictim]]) -> bytes:
+        shapes: dict[int, int] = {}
+        rows: list[tuple[PlanUnit, list[VictimRow]]] = []
+        for unit, pod in pods:
+            if not rows or rows[-1][0] is not unit:
+                rows.append((unit, []))
+            rows[-1][1].append(self._row(pod, shapes))
+        made = (
+            UnitRow(u.name, u.uid, u.kind, u.priority, u.may_preempt, tuple(victims), u.doomed)
+            for u, victims in rows
+        )
+        return _ENCODER.encode(Units(self._table(shapes), tuple(made)))
+
+    def going(self, pods: Sequence[PlanVictim]) -> bytes:
+        shapes: dict[int, int] = {}
+        rows = tuple(self._row(pod, shapes) for pod in pods)
+        return _ENCODER.encode(Going(self._table(shapes), rows))
+
+    def _row(self, pod: PlanVictim, shapes: dict[int, int]) -> VictimRow:
+        return VictimRow(
+            pod.pod,
+            pod.uid,
+            pod.node,
+            shapes.setdefault(pod.shape, len(shapes)),
+            pod.created_us,
+            tuple([self._budgets[i] for i in pod.budgets]) if pod.budgets else (),
+            self._gangs[pod.gang],
+            pod.rules,
+        )
+
+    def _table(self, shapes: Iterable[int]) -> tuple[PodShape, ...]:
+        return tuple(self._shapes[i] for i in shapes)
+
+
+def from_parts(head: Evictable, parts: Iterable[bytes]) -> Evictable:
+    """Put an `Evictable` together again.
+
+    Gangs come tree by tree sorted by root, budgets by name, shapes in the order of their first use.
+
+    Args:
+        head: What is in no part: who asks.
+        parts: What `to_parts` gave.
+
+    Raises:
+        ValueError: A pod names a gang, a budget or a shape that is not there.
+        msgspec.ValidationError: A part is none.
+    """
+    reader = _Reader()
+    pieces: list[tuple[UnitRow, tuple[PodShape, ...]]] = []
+    going: list[Going] = []
+    for part in map(_DECODER.decode, parts):
+        match part:
+            case Budgets():
+                reader.budgets += part.rows
+            case Gangs():
+                reader.add_gangs(part.rows)
+            case Units():
+                pieces += ((row, part.shapes) for row in part.rows)
+            case Going():
+                going.append(part)
+    reader.number()
+    pieces.sort(key=_unit_of)  # those of one unit stay in their order
+    units = tuple(reader.unit(list(rows)) for _, rows in groupby(pieces, key=_unit_of))
+    return msgspec.structs.replace(
+        head,
+        units=units,
+        going=tuple(reader.victim(row, part.shapes) for part in going for row in part.rows),
+        shapes=tuple(reader.shapes),
+        gangs=tuple(reader.gangs),
+        budgets=tuple(reader.budgets),
+    )
+
+
+def units_in(part: bytes) -> list[tuple[tuple[str, str, str], int]]:
+    """Give the units in a part, by kind, name and UID, each with the number of its pods in this part.
+
+    Empty where the part is about something else. A unit may go on in the next part.
+
+    Raises:
+        msgspec.ValidationError: The part is none.
+    """
+    found = _DECODER.decode(part)
+    if not isinstance(found, Units):
+        return []
+    return [((row.kind, row.name, row.uid), len(row.pods)) for row in found.rows]
+
+
+def _unit_of(piece: tuple[UnitRow, tuple[PodShape, ...]]) -> tuple[str, str, str]:
+    return piece[0].kind, piece[0].name, piece[0].uid
+
+
+class _Reader:
+    """Numbers what the rows name."""
+
+    def __init__(self) -> None:
+        self.budgets: list[PlanBudget] = []
+        self.gangs: list[PlanGang] = []
+        self.shapes: dict[PodShape, int] = {}
+        self._budget_of: Mapping[str, int] = {}
+        self._gang_of: Mapping[str, int] = {}
+
+    def add_gangs(self, rows: Iterable[PlanGang]) -> None:
+        for gang in rows:
+            parent = len(self.gangs) - gang.parent if gang.parent else -1
+            self.gangs.append(msgspec.structs.replace(gang, parent=parent))
+
+    def number(self) -> None:
+        self._budget_of = {budget.name: i for i, budget in enumerate(self.budgets)}
+        self._gang_of = {"": -1, **{gang.name: i for i, gang in enumerate(self.gangs)}}
+
+    def unit(self, pieces: Sequence[tuple[UnitRow, tuple[PodShape, ...]]]) -> PlanUnit:
+        row = pieces[0][0]
+        return PlanUnit(
+            name=row.name,
+            uid=row.uid,
+            kind=row.kind,
+            priority=row.priority,
+            may_preempt=row.may_preempt,
+            doomed=row.doomed,
+            pods=tuple([self.victim(pod, shapes) for r, shapes in pieces for pod in r.pods]),
+        )
+
+    def victim(self, row: VictimRow, shapes: Sequence[PodShape]) -> PlanVictim:
+        try:
+            return PlanVictim(
+                pod=row.pod,
+                uid=row.uid,
+                node=row.node,
+                shape=self.shapes.setdefault(shapes[row.shape], len(self.shapes)),
+                created_us=row.created_us,
+                budgets=tuple([self._budget_of[name] for name in row.budgets]),
+                gang=self._gang_of[row.gang],
+                rules=row.rules,
+            )
+        except LookupError as error:
+            raise ValueError(f"pod {row.pod} names {error}, which is in no part") from error

@@ -1,0 +1,311 @@
+"""Why a tree cannot be placed: a small set of requirements that clash, and the cheapest ways out.
+
+Every claim is solved before it is made: a requirement is in the conflict only if dropping it (and
+those dropped before) could make the rest hold, and a way out is printed only after it was found to
+work. Bounded by a number of solves and by the request's own budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from extender.core.model.ids import GroupKey, NodeName
+from extender.core.model.pods import AVOIDS_PODS
+from extender.core.planner.explain.shortfalls import diagnose, failing, shortfall
+from extender.core.planner.model.feasibility import admissible, is_leaf, threshold
+from extender.core.planner.model.node_table import FIT_MAX, Bools, Fleet
+from extender.core.planner.model.problem import Options, compile_request
+from extender.core.planner.plan_types import (
+    Conflict,
+    ConflictKind,
+    PlanGroup,
+    PlanNode,
+    PlanRequest,
+)
+from extender.core.planner.solve.solver_pipeline import Solved, solve
+
+SOLVES_MAX = 48  # some milliseconds each on 5,000 nodes
+PART_OF_BUDGET = 32  # one solve here may spend this fraction of the request's budget
+TOTAL_PART = 4  # and all of the conflict, or all of the ways out, this one
+RELAXATIONS_MAX = 5
+NODES_ADDED_MAX = 64
+
+
+@dataclass(slots=True)
+class Explanation:
+    """The words of a refusal."""
+
+    reasons: tuple[str, ...]
+    conflict: tuple[Conflict, ...] = ()
+    relaxations: tuple[str, ...] = ()
+
+
+class Requirement(msgspec.Struct, frozen=True):
+    """Something that can be dropped."""
+
+    kind: ConflictKind
+    object: GroupKey
+    text: str
+
+
+class _Solver:
+    """Answers "does it fit if ..." and counts how often it was asked."""
+
+    def __init__(self, request: PlanRequest, fleet: Fleet) -> None:
+        self.request = msgspec.structs.replace(
+            request, budget=max(request.budget // PART_OF_BUDGET, 1)
+        )
+        self.fleet = fleet
+        self.left = 0
+        self.nodes = 0
+        self.refill()
+
+    def refill(self) -> None:
+        """Start a new question with a full allowance."""
+        self.left = SOLVES_MAX
+        self.nodes = self.request.budget * PART_OF_BUDGET // TOTAL_PART
+
+    def fits(self, request: PlanRequest, fleet: Fleet, options: Options) -> bool | None:
+        """Say whether the minimum fits; None when that was not found out."""
+        if self.left <= 0 or self.nodes < 0:
+            return None
+        self.left -= 1
+        if not admissible(request.root):
+            return False
+        problem = compile_request(request, fleet, options)
+        if problem.violations:
+            return False
+        end = solve(request, fleet, options=options, maximise=False, problem=problem)
+        self.nodes -= end.nodes
+        return True if end.solution is not None else (False if end.proved else None)
+
+    def without(self, dropped: set[Requirement]) -> bool | None:
+        """Say whether the tree fits when some requirements are dropped."""
+        kinds = {r.kind for r in dropped}
+        options = Options(
+            no_selectors="selector" in kinds,
+            no_taints="taint" in kinds,
+            no_resources="resources" in kinds,
+            no_reservations="reservation" in kinds,
+        )
+        edits = {(r.kind, r.object) for r in dropped}
+
+        def loosen(group: PlanGroup) -> PlanGroup:
+            if {("minCount", group.key), ("minGroupCount", group.key)} & edits:
+                group = msgspec.structs.replace(group, basic=False, minimum=0)
+            if ("topology", group.key) in edits:
+                group = msgspec.structs.replace(group, topology=())
+            return group
+
+        root = edit(self.request.root, loosen)
+        return self.fits(msgspec.structs.replace(self.request, root=root), self.fleet, options)
+
+
+def edit(group: PlanGroup, change: Callable[[PlanGroup], PlanGroup]) -> PlanGroup:
+    """Apply a change to every group of a tree."""
+    children = tuple(edit(child, change) for child in group.groups)
+    return change(msgspec.structs.replace(group, groups=children))
+
+
+def explain(request: PlanRequest, fleet: Fleet, solved: Solved) -> Explanation:
+    """Say why a tree that is proved impossible does not fit, and what would make it fit."""
+    solver = _Solver(request, fleet)
+    rest = _conflict(solver, _requirements(request, fleet))
+    conflict = tuple(Conflict(kind=r.kind, object=str(r.object), text=r.text) for r in rest)
+    return Explanation(diagnose(solved), conflict, _relaxations(solver, solved, rest))
+
+
+# --- what clashes ------------------------------------------------------------------------------------
+
+
+def _requirements(request: PlanRequest, fleet: Fleet) -> list[Requirement]:
+    """List what can be dropped; those first that one would rather not hear about."""
+    root = request.root.key
+    groups = _taking_part(request.root)
+    used = {m.shape for g in groups for m in g.members}
+    shapes = [request.shapes[s] for s in sorted(used)]
+    out: list[Requirement] = []
+    if any(n.reserved for n in request.nodes):
+        names = [n.name for n in request.nodes if n.reserved]
+        text = f"room on {len(names)} nodes is reserved for other trees"
+        out.append(Requirement("reservation", root, text))
+    if len(fleet.taints()[1]) > 1 or any(fleet.taints()[1]) or bool(fleet.cordoned().any()):
+        out.append(Requirement("taint", root, "taints and cordons of nodes are respected"))
+    if request.rules:
+        text = "node selectors, required affinity and rules about other pods hold"
+        out.append(Requirement("selector", root, text))
+    elif any(s.node_selector or s.selectors for s in shapes):
+        out.append(Requirement("selector", root, "node selectors and required affinity hold"))
+    for group in groups:
+        if is_leaf(group):
+            text = f"at least {threshold(group)} pods together"
+            out.append(Requirement("minCount", group.key, text))
+    for group in reversed(groups):
+        if not is_leaf(group):
+            text = f"at least {threshold(group)} of {len(group.groups)} child groups together"
+            out.append(Requirement("minGroupCount", group.key, text))
+    for group in groups:
+        if group.topology:
+            text = f"all pods in one {' and '.join(group.topology)}"
+            out.append(Requirement("topology", group.key, text))
+    out.append(Requirement("resources", root, "pods fit the free room of their nodes"))
+    return out
+
+
+def _taking_part(group: PlanGroup) -> list[PlanGroup]:
+    """List the admissible groups of a tree, parents first."""
+    if not admissible(group):
+        return []
+    return [group, *(g for child in group.groups for g in _taking_part(child))]
+
+
+def _conflict(solver: _Solver, requirements: list[Requirement]) -> list[Requirement]:
+    """Drop requirements as long as the rest still clashes; halves first, so that many go at once."""
+    dropped: set[Requirement] = set()
+
+    def filter_out(part: list[Requirement]) -> None:
+        if not part:
+            return
+        if solver.without(dropped | set(part)) is False:
+            dropped.update(part)
+        elif len(part) > 1:
+            half = len(part) // 2
+            filter_out(part[:half])
+            filter_out(part[half:])
+
+    split = [r for r in requirements if r.kind in {"reservation", "taint", "selector"}]
+    filter_out(split)
+    for kind in ("minCount", "minGroupCount", "topology", "resources"):
+        filter_out([r for r in requirements if r.kind == kind])
+    return [r for r in requirements if r not in dropped]
+
+
+# --- ways out ----------------------------------------------------------------------------------------
+
+
+def _relaxations(solver: _Solver, solved: Solved, conflict: list[Requirement]) -> tuple[str, ...]:
+    """Try the cheapest ways out and keep those that work."""
+    solver.refill()
+    found: list[str] = []
+    found.extend(_lower_minimum(solver, conflict))
+    found.extend(_more_nodes(solver, solved))
+    words = {
+        "reservation": "the room reserved for other trees becomes free",
+        "taint": "tolerate the taints of the nodes, or uncordon them",
+        "selector": "drop the rules about other pods, or the node selectors"
+        if solver.request.rules
+        else "drop the node selectors",
+    }
+    for r in conflict:
+        if len(found) >= RELAXATIONS_MAX:
+            break
+        if r.kind in words and solver.without({r}):
+            found.append(words[r.kind])
+        if r.kind == "topology" and solver.without({r}):
+            keys = r.text.removeprefix("all pods in one ")
+            found.append(f"drop {keys} at {r.object.kind} {r.object.path}")
+    return tuple(found[:RELAXATIONS_MAX])
+
+
+def _lower_minimum(solver: _Solver, conflict: list[Requirement]) -> list[str]:
+    """Find, for one group at a time, the largest minimum with which the tree fits."""
+    found: list[tuple[int, str]] = []
+    for r in conflict:
+        if r.kind not in {"minCount", "minGroupCount"} or len(found) >= RELAXATIONS_MAX:
+            continue
+        group = next(g for g in _walk(solver.request.root) if g.key == r.object)
+        now = threshold(group)
+        best, low, high = 0, 1, now - 1
+        while low <= high:
+            middle = (low + high) // 2
+            if _with_minimum(solver, r.object, middle):
+                best, low = middle, middle + 1
+            else:
+                high = middle - 1
+        if best:
+            text = f"{r.kind} {best} instead of {now} at {r.object.kind} {r.object.path}"
+            found.append((now - best, text))
+    return [text for _, text in sorted(found)]
+
+
+def _with_minimum(solver: _Solver, key: GroupKey, minimum: int) -> bool:
+    def lower(group: PlanGroup) -> PlanGroup:
+        if group.key != key:
+            return group
+        return msgspec.structs.replace(group, minimum=minimum)
+
+    root = edit(solver.request.root, lower)
+    request = msgspec.structs.replace(solver.request, root=root)
+    return solver.fits(request, solver.fleet, Options()) is True
+
+
+def _walk(group: PlanGroup) -> list[PlanGroup]:
+    return [group, *(g for child in group.groups for g in _walk(child))]
+
+
+def _more_nodes(solver: _Solver, solved: Solved) -> list[str]:
+    """Try empty nodes like the best one in the domain that comes closest."""
+    problem = solved.problem
+    leaves = failing(solved) or [g for g in problem.groups if g.leaf and g.alive and g.least]
+    for leaf in leaves[:2]:
+        close = shortfall(problem, leaf)
+        if close is None or not leaf.members:
+            continue
+        kind = max(leaf.members, key=lambda k: (len(leaf.members[k]), -k))
+        model = _model_node(
+            problem.fleet,
+            problem.requests[kind].tolist(),
+            problem.axes,
+            leaf.level.members(close.domain).tolist(),
+            problem.allowed[kind],
+        )
+        if model is None:
+            continue
+        node, each = model
+        wanted = max(1, -(-(leaf.minimum - close.holds) // each))
+        for number in (wanted, 2 * wanted):
+            if number > NODES_ADDED_MAX:
+                break
+            new = tuple(_copy(node, i) for i in range(number))
+            request = msgspec.structs.replace(solver.request, nodes=solver.request.nodes + new)
+            if solver.fits(request, Fleet(request.nodes), Options()):
+                place = "/".join(leaf.level.values[close.domain])
+                where = f" in {place}" if place else ""
+                plural = "node" if number == 1 else "nodes"
+                return [f"{number} more empty {plural} like {node.name}{where}"]
+    return []
+
+
+def _model_node(
+    fleet: Fleet, request: list[int], axes: list[str], nodes: list[int], allowed: Bools
+) -> tuple[PlanNode, int] | None:
+    """Choose the node that holds most pods of a kind while empty, and how many these are."""
+    best: tuple[PlanNode, int] | None = None
+    for i in nodes:
+        if not allowed[i]:
+            continue
+        offer = fleet.nodes[i].allocatable
+        each = min(
+            (
+                offer.get(a, 0) // r
+                for a, r in zip(axes, request, strict=True)
+                if r and not a.startswith(("host port ", AVOIDS_PODS))
+            ),
+            default=FIT_MAX,
+        )
+        if each and (best is None or each > best[1]):
+            best = (fleet.nodes[i], each)
+    return best
+
+
+def _copy(node: PlanNode, number: int) -> PlanNode:
+    return msgspec.structs.replace(
+        node,
+        name=NodeName(f"{node.name}+{number}"),
+        free=node.allocatable,
+        host_ports=(),
+        reserved=False,
+    )

@@ -1,0 +1,172 @@
+"""Turn counts into the answer: which pod to which node, what is an extra, what stays out and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from extender.core.planner.model.feasibility import waiting_reasons
+from extender.core.planner.model.problem import Group, Problem
+from extender.core.planner.plan_types import (
+    Assignment,
+    Placement,
+    Plan,
+    PlanRequest,
+    Search,
+)
+from extender.core.planner.solve.greedy_placement import Solution
+from extender.core.planner.solve.solver_pipeline import Solved
+
+NAMED_MAX = 6  # names listed in a text before it says "and n more"
+
+
+def make_plan(request: PlanRequest, solved: Solved) -> Plan:
+    """Write down the plan that a search ended with."""
+    problem = solved.problem
+    solution = solved.solution or {}
+    needed = _needed(problem, solution)
+    assignments: list[Assignment] = []
+    unplaced: list[str] = []
+    for group in problem.groups:
+        if not group.source.members:
+            continue
+        nodes = _seats(problem, group, solution.get(group.index, {}))
+        must = needed.get(group.index, 0)
+        for position, member in enumerate(group.source.members):
+            if position not in nodes:
+                unplaced.append(member.pod)
+                continue
+            must -= 1
+            assignments.append(
+                Assignment(
+                    pod=member.pod,
+                    uid=member.uid,
+                    group=group.source.key,
+                    node=problem.fleet.nodes[nodes[position]].name,
+                    shape=member.shape,
+                    extra=must < 0,
+                )
+            )
+    return Plan(
+        placements=_placements(problem, solution),
+        assignments=tuple(sorted(assignments, key=lambda a: a.pod)),
+        unplaced=tuple(sorted(unplaced)),
+        search=Search(nodes=solved.nodes, exhausted=solved.proved),
+        reasons=_left_out(problem, solution, solved),
+        given=given(request, problem, limited=bool(unplaced)),
+    )
+
+
+def given(request: PlanRequest, problem: Problem, *, limited: bool) -> tuple[str, ...]:
+    """List what an answer rests on that the planner could not see; vetoes only where room was short."""
+    used = sorted({problem.kinds[k] for g in problem.groups for k in g.members})
+    lines = dict.fromkeys(text for s in used for text in request.shapes[s].unmodelled)
+    lines |= dict.fromkeys(text for shape, text in problem.rules.unseen if shape in used)
+    if limited and request.vetoes:
+        names = sorted({v.node for v in request.vetoes})
+        lines[f"kube-scheduler refused {name_some(list(names))}"] = None
+    return tuple(lines)
+
+
+def name_some(names: list[str]) -> str:
+    """Join a few names, and count the rest.
+
+    >>> name_some(["a", "b"])
+    'a, b'
+    """
+    shown = ", ".join(names[:NAMED_MAX])
+    return shown if len(names) <= NAMED_MAX else f"{shown} and {len(names) - NAMED_MAX} more"
+
+
+def _seats(problem: Problem, leaf: Group, placed: dict[int, dict[int, int]]) -> dict[int, int]:
+    """Seat the first members of each kind, on the node of an earlier plan where that is one of them."""
+    seats: dict[int, int] = {}
+    for kind, nodes in placed.items():
+        free = Counter(nodes)
+        chosen = leaf.members[kind][: sum(nodes.values())]
+        later: list[int] = []
+        for position in chosen:
+            wish = leaf.source.members[position].prefer
+            node = problem.fleet.index.get(wish) if wish is not None else None
+            if node is not None and free[node] > 0:
+                seats[position] = node
+                free[node] -= 1
+            else:
+                later.append(position)
+        rest = (n for n in sorted(nodes) for _ in range(free[n]))
+        seats.update(zip(later, rest, strict=False))
+    return seats
+
+
+def _needed(problem: Problem, solution: Solution) -> dict[int, int]:
+    """Choose per leaf how many new pods are the minimum: the fewest that make the root hold."""
+    groups = problem.groups
+    cost: list[int | None] = [None] * len(groups)
+    for group in reversed(groups):
+        if group.leaf:
+            new = sum(sum(n.values()) for n in solution.get(group.index, {}).values())
+            need = max(0, group.minimum - group.bound)
+            cost[group.index] = need if new >= need else None
+            continue
+        costs = sorted(c for c in (cost[i] for i in group.children) if c is not None)
+        if len(costs) >= group.minimum:
+            cost[group.index] = sum(costs[: group.minimum])
+    needed: dict[int, int] = {}
+
+    def choose(group: Group) -> None:
+        if group.leaf:
+            needed[group.index] = max(0, group.minimum - group.bound)
+            return
+        able = [(c, i) for i in group.children if (c := cost[i]) is not None]
+        for _, child in sorted(able)[: group.minimum]:
+            choose(groups[child])
+
+    choose(groups[0])
+    return needed
+
+
+def _placements(problem: Problem, solution: Solution) -> tuple[Placement, ...]:
+    """Name the domain of every constrained group that holds a pod, new or bound."""
+    groups = problem.groups
+    some: list[int] = [-1] * len(groups)  # a node of some new pod below
+    for group in reversed(groups):
+        for nodes in solution.get(group.index, {}).values():
+            some[group.index] = min(nodes)
+        if group.parent >= 0 and some[group.index] >= 0:
+            some[group.parent] = some[group.index]
+    placements: list[Placement] = []
+    for group in groups:
+        if not group.source.topology:
+            continue
+        domain = group.pinned
+        if some[group.index] >= 0:
+            domain = int(group.level.domain[some[group.index]])
+        if domain >= 0:
+            values = dict(zip(group.level.keys, group.level.values[domain], strict=True))
+            chosen = tuple((k, values[k]) for k in group.source.topology)
+            placements.append(Placement(group=group.source.key, domain=chosen))
+    return tuple(placements)
+
+
+def _left_out(problem: Problem, solution: Solution, solved: Solved) -> tuple[str, ...]:
+    """Say per leaf why members stay out."""
+    lines: list[str] = []
+    for group in problem.groups:
+        name = f"{group.source.key.kind} {group.source.key.path}"
+        parent_alive = group.parent < 0 or problem.groups[group.parent].alive
+        if not group.alive:
+            if parent_alive:
+                lines.extend(waiting_reasons(group.source))
+            continue
+        new = sum(sum(n.values()) for n in solution.get(group.index, {}).values())
+        out = group.size - new
+        if not out:
+            continue
+        why = "no more fit" if solved.proved else "no place found within the budget"
+        if new + group.bound >= group.minimum:
+            lines.append(f"{name}: {out} beyond the minimum of {group.minimum} not placed: {why}")
+        else:
+            lines.append(
+                f"{name}: none of {group.size} placed, {group.least} needed together: {why}; "
+                "the tree holds without it"
+            )
+    return tuple(lines)

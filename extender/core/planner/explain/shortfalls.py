@@ -1,0 +1,196 @@
+"""Plain words for a tree that does not fit: which group fails, where it comes closest, what is missing.
+
+Reads the bounds of a finished search; solves nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from extender.core.planner.model.node_filters import selected, tolerated
+from extender.core.planner.model.problem import Group, Problem
+from extender.core.planner.model.upper_bounds import capacity_of, lift
+from extender.core.planner.solve.solver_pipeline import Solved
+
+LINES_MAX = 8
+
+
+@dataclass(slots=True)
+class Shortfall:
+    """The place where a leaf comes closest to its minimum."""
+
+    leaf: Group
+    domain: int
+    holds: int  # members it could have there, bound ones counted
+    lacking: list[str]  # resources that are short even alone; empty: only together
+
+
+def diagnose(solved: Solved) -> tuple[str, ...]:
+    """Say why a tree that is proved impossible does not fit; leaves first, they say the most."""
+    lines = _group(solved, solved.problem.groups[0])
+    return tuple(lines[:LINES_MAX])
+
+
+def name_of(group: Group) -> str:
+    """Give kind and path of a group."""
+    return f"{group.source.key.kind} {group.source.key.path}"
+
+
+def one_of(group: Group) -> str:
+    """Say which domain all pods of a group must share: ` in one net/rack`; empty without any."""
+    return f" in one {' and '.join(group.level.keys)}" if group.level.keys else ""
+
+
+def failing(solved: Solved) -> list[Group]:
+    """List the leaves that fit nowhere, whatever the others do."""
+    return [
+        g
+        for g in solved.problem.groups
+        if g.leaf and g.alive and not (solved.bounds.best[g.index] >= 0).any()
+    ]
+
+
+def shortfall(problem: Problem, leaf: Group) -> Shortfall | None:
+    """Find the domain in which a leaf comes closest to its minimum; None when it has no domain."""
+    if not leaf.level.count:
+        return None
+    most = np.full(leaf.level.count, leaf.bound, dtype=np.int64)
+    for kind, members in leaf.members.items():
+        most += np.minimum(capacity_of(problem, leaf, kind, problem.counts), len(members))
+    if leaf.pinned >= 0:
+        most[np.arange(leaf.level.count) != leaf.pinned] = -1
+    domain = int(np.argmax(most))
+    return Shortfall(leaf, domain, int(most[domain]), _lacking(problem, leaf, domain))
+
+
+def _lacking(problem: Problem, leaf: Group, domain: int) -> list[str]:
+    """Name the resources of which the domain has too little for the minimum, each taken alone."""
+    nodes = leaf.level.members(domain)
+    lacking: list[str] = []
+    for axis, name in enumerate(problem.axes):
+        fits = leaf.bound
+        for kind, members in leaf.members.items():
+            ask = int(problem.requests[kind, axis])
+            there = nodes[problem.allowed[kind][nodes]]
+            room = int((problem.free[there, axis] // ask).sum()) if ask else len(members)
+            fits += min(room, len(members))
+        if fits < leaf.minimum:
+            lacking.append(name)
+    return lacking
+
+
+def _group(solved: Solved, group: Group) -> list[str]:
+    problem = solved.problem
+    if group.leaf:
+        return _leaf(problem, group)
+    children = [problem.groups[c] for c in group.children if problem.groups[c].alive]
+    bad = [c for c in children if not c.holds and not (solved.bounds.best[c.index] >= 0).any()]
+    can = len(children) - len(bad)
+    lines = [line for child in bad for line in _group(solved, child)]
+    if can < group.minimum:
+        lines.append(
+            f"{name_of(group)} needs {group.minimum} of its {len(group.children)} child groups; "
+            f"at most {can} can be satisfied"
+        )
+        return lines
+    return [*_together(solved, group, children), *lines]
+
+
+def _together(solved: Solved, group: Group, children: list[Group]) -> list[str]:
+    """Word the case that the children fit one by one but not together."""
+    problem = solved.problem
+    if (solved.bounds.best[group.index] >= 0).any():
+        deeper = [
+            line
+            for c in children
+            if not c.leaf and group.minimum == len(children)
+            for line in _group(solved, c)
+            if not (solved.bounds.best[c.index] >= 0).any()
+        ]
+        return deeper or [
+            f"{name_of(group)} needs {group.least} new pods at least; its child groups fit one by "
+            f"one{one_of(group)}, but every choice of domains and nodes for {group.minimum} of them "
+            "was ruled out"
+        ]
+    able = np.zeros(group.level.count, dtype=np.int64)
+    pods = np.zeros(group.level.count, dtype=np.int64)
+    for child in children:
+        here = lift(problem, child, group, solved.bounds.best[child.index])
+        able += (here >= 0) | child.holds
+        pods += np.where(here >= 0, np.minimum(here, child.least), 0)
+    if not group.level.count:
+        return [f"{name_of(group)}: no node has the label {' and '.join(group.level.keys)}"]
+    best = int(np.lexsort((-pods, -able))[0])
+    where = "/".join(group.level.values[best]) or "the cluster"
+    if int(able[best]) < group.minimum:
+        return [
+            f"{name_of(group)} needs {group.minimum} of its child groups{one_of(group)}; the best, "
+            f"{where}, can hold {int(able[best])}",
+            *_inside(solved, group, children, best),
+        ]
+    return [
+        f"{name_of(group)} needs {group.least} new pods{one_of(group)}; each child group fits alone "
+        f"in {where}, but together they exceed its room"
+    ]
+
+
+def _inside(solved: Solved, group: Group, children: list[Group], domain: int) -> list[str]:
+    """Say for the children that the best domain cannot hold how far they get there."""
+    lines: list[str] = []
+    problem = solved.problem
+    for child in children:
+        here = lift(problem, child, group, solved.bounds.best[child.index])
+        if here[domain] >= 0 or child.holds or not child.leaf:
+            continue
+        most = np.full(child.level.count, child.bound, dtype=np.int64)
+        for kind, members in child.members.items():
+            most += np.minimum(capacity_of(problem, child, kind, problem.counts), len(members))
+        got = int(max(lift(problem, child, group, most)[domain], 0))
+        lines.append(
+            f"{name_of(child)} needs {child.minimum} pods{one_of(child)}; in "
+            f"{'/'.join(group.level.values[domain])} at most {got} fit"
+        )
+    return lines
+
+
+def _leaf(problem: Problem, leaf: Group) -> list[str]:
+    """Word a leaf that fits nowhere."""
+    close = shortfall(problem, leaf)
+    need = f"{name_of(leaf)} needs {leaf.minimum} pods{one_of(leaf)}"
+    if close is None:
+        return [f"{need}; no node has the label {' and '.join(leaf.level.keys)}"]
+    barred = _barred(problem, leaf)
+    if barred:
+        return [f"{need}; {barred}"]
+    missing = leaf.minimum - close.holds
+    what = ", ".join(close.lacking) or "no resource alone, but all together on one node"
+    bound = f" ({leaf.bound} bound already)" if leaf.bound else ""
+    if not leaf.level.keys:
+        return [f"{need}; the cluster holds {close.holds}{bound} ({missing} missing: {what})"]
+    where = "/".join(leaf.level.values[close.domain])
+    best = (
+        f"its bound members pin it to {where}, which" if leaf.pinned >= 0 else f"the best, {where},"
+    )
+    return [f"{need}; {best} holds {close.holds}{bound} ({missing} missing: {what})"]
+
+
+def _barred(problem: Problem, leaf: Group) -> str:
+    """Say which static filter keeps all pods of a leaf from every node; empty when none does."""
+    if not leaf.members or any(problem.allowed[kind].any() for kind in leaf.members):
+        return ""
+    if not problem.fleet.size:
+        return "there are no nodes"
+    shape = problem.shapes[min(leaf.members)]
+    matching = selected(problem.fleet, shape)
+    if not matching.any():
+        return f"none of the {problem.fleet.size} nodes matches its node selector"
+    kept = matching & tolerated(problem.fleet, shape)
+    if not kept.any():
+        return f"it does not tolerate the taints of the {int(matching.sum())} nodes it could run on"
+    mask = problem.rules.masks.get(problem.kinds[min(leaf.members)])
+    if mask is not None and not (kept & mask).any():
+        rules = " and ".join(rule.text for rule in shape.rules) or "rules of the pods there"
+        return f"{rules} keeps it off the {int(kept.sum())} nodes it could run on"
+    return f"kube-scheduler refused the {int(kept.sum())} nodes it could run on"

@@ -1,0 +1,98 @@
+"""Success, wait, unschedulable, unresolvable: the words of SPEC C.1 and C.2, from counts alone.
+
+Pure functions of the tree; no node is looked at here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from extender.core.model.pods import PodShape
+from extender.core.planner.plan_types import Feasibility, PlanGroup
+
+
+def status(
+    minimum: int, satisfied: int, ready: int, unschedulable: int, unresolvable: int = 0
+) -> Feasibility:
+    """Give the status of a group after some of its elements were tried.
+
+    Args:
+        minimum: M, pods of a leaf or children of a composite that must hold; 1 for Basic.
+        satisfied: S, members bound or placed, children with Success.
+        ready: R, not tried yet and able to take part.
+        unschedulable: U, failed, but preemption may help.
+        unresolvable: UU, failed for good; it changes nothing, absence says the same.
+
+    Source:
+        KEP-6012, restated in SPEC C.2.
+
+    >>> status(3, 2, 0, 1), status(3, 0, 2, 0, 9)
+    ('Unschedulable', 'UnschedulableAndUnresolvable')
+    """
+    del unresolvable
+    if satisfied >= minimum:
+        return "Success"
+    if satisfied + ready >= minimum:
+        return "Wait"
+    if satisfied + ready + unschedulable >= minimum:
+        return "Unschedulable"
+    return "UnschedulableAndUnresolvable"
+
+
+def threshold(group: PlanGroup) -> int:
+    """Give M of a group: its minimum, 1 for Basic."""
+    return 1 if group.basic else group.minimum
+
+
+def is_leaf(group: PlanGroup) -> bool:
+    """Tell a PodGroup from a composite."""
+    return group.key.kind == "PodGroup"
+
+
+def present(group: PlanGroup) -> int:
+    """Count what takes part: pods of a leaf (pending or running), admissible children of a composite."""
+    if is_leaf(group):
+        return len(group.members) + len(group.bound)
+    return sum(1 for child in group.groups if admissible(child))
+
+
+def admissible(group: PlanGroup) -> bool:
+    """Tell whether enough members and groups exist at all (SPEC C.1)."""
+    return present(group) >= threshold(group)
+
+
+def holds_already(group: PlanGroup) -> bool:
+    """Tell whether the bound members alone satisfy the group."""
+    if is_leaf(group):
+        return len(group.bound) >= threshold(group)
+    return sum(1 for child in group.groups if holds_already(child)) >= threshold(group)
+
+
+def waiting_reasons(group: PlanGroup) -> list[str]:
+    """Say what is missing for admission: the group itself first, then the children that lack something.
+
+    >>> from extender.core.model.ids import GroupKey
+    >>> key = GroupKey(namespace="ns", name="g", kind="PodGroup")
+    >>> waiting_reasons(PlanGroup(key=key, minimum=3))
+    ['waiting for members of PodGroup ns/g: 3 required, 0 present']
+    """
+    if admissible(group):
+        return []
+    what = "members" if is_leaf(group) else "child groups"
+    state = "present" if is_leaf(group) else "ready"
+    text = (
+        f"waiting for {what} of {group.key.kind} {group.key.path}: "
+        f"{threshold(group)} required, {present(group)} {state}"
+    )
+    return [text, *(line for child in group.groups for line in waiting_reasons(child))]
+
+
+def without_lacking(group: PlanGroup, shapes: Sequence[PodShape]) -> PlanGroup:
+    """Leave out members that fit nowhere for want of a claim or a volume: nobody is to go for them (SPEC E-2)."""
+    return msgspec.structs.replace(
+        group,
+        members=tuple(m for m in group.members if not shapes[m.shape].lacking),
+        groups=tuple(without_lacking(child, shapes) for child in group.groups),
+    )

@@ -1,0 +1,165 @@
+"""Which nodes a pod may use at all, whatever is free there; and host ports as resources.
+
+Every rule here is kube-scheduler's own and exact (EXTENDER section 7). Nothing here looks at room.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from extender.core.model.ids import NodeName
+from extender.core.model.nodes import Taint
+from extender.core.model.pods import HostPort, NodeSelector, PodShape, Requirement, Toleration
+from extender.core.planner.model.node_table import Bools, Fleet, Ints
+
+ANY_ADDRESS = "0.0.0.0"  # noqa: S104 -- Kubernetes' word for "any address", nothing is bound here
+CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+_INTEGER = re.compile(r"[+-]?[0-9]+\Z")
+_INT64 = 1 << 63
+
+
+def may_run(fleet: Fleet, shape: PodShape) -> Bools:
+    """Tell per node whether the static filters let a pod of this shape pass.
+
+    Source:
+        Plugins NodeUnschedulable, NodeAffinity, TaintToleration.
+    """
+    return selected(fleet, shape) & tolerated(fleet, shape)
+
+
+def selected(fleet: Fleet, shape: PodShape) -> Bools:
+    """Tell per node whether nodeSelector and every required selector hold."""
+    mask = np.ones(fleet.size, dtype=np.bool_)
+    for key, value in shape.node_selector:
+        mask &= _requirement(fleet, Requirement(key=key, operator="In", values=(value,)))
+    for selector in shape.selectors:
+        mask &= _selector(fleet, selector)
+    return mask
+
+
+def tolerated(fleet: Fleet, shape: PodShape, *, cordons: bool = True) -> Bools:
+    """Tell per node whether its taints, and its cordon if that matters, are tolerated."""
+    codes, lists = fleet.taints()
+    good = [
+        all(t.effect == "PreferNoSchedule" or _tolerates(shape.tolerations, t) for t in taints)
+        for taints in lists
+    ]
+    mask = np.array(good, dtype=np.bool_)[codes] if lists else np.ones(fleet.size, dtype=np.bool_)
+    if cordons and not _tolerates(shape.tolerations, CORDON):
+        mask &= ~fleet.cordoned()
+    return mask
+
+
+def _tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
+    """Tell whether one of the tolerations matches, as Toleration.ToleratesTaint does."""
+    for t in tolerations:
+        if t.effect and t.effect != taint.effect:
+            continue
+        if t.key and t.key != taint.key:
+            continue
+        if t.operator == "Exists" or t.value == taint.value:
+            return True
+    return False
+
+
+def _selector(fleet: Fleet, selector: NodeSelector) -> Bools:
+    mask = np.zeros(fleet.size, dtype=np.bool_)
+    for term in selector.terms:
+        if not term.labels and not term.fields:
+            continue  # an empty term matches no node
+        good = np.ones(fleet.size, dtype=np.bool_)
+        for requirement in term.labels:
+            good &= _requirement(fleet, requirement)
+        for requirement in term.fields:
+            good &= _field(fleet, requirement)
+        mask |= good
+    return mask
+
+
+def _field(fleet: Fleet, requirement: Requirement) -> Bools:
+    """Match a field requirement; only metadata.name with In or NotIn exists."""
+    mask = np.zeros(fleet.size, dtype=np.bool_)
+    if requirement.key != "metadata.name" or requirement.operator not in {"In", "NotIn"}:
+        return mask
+    for name in requirement.values:
+        position = fleet.index.get(NodeName(name))
+        if position is not None:
+            mask[position] = True
+    return mask if requirement.operator == "In" else ~mask
+
+
+def _requirement(fleet: Fleet, requirement: Requirement) -> Bools:
+    """Match a label requirement per distinct value, then spread the answer over the nodes."""
+    codes, values = fleet.label(requirement.key)
+    present, absent = _matches(requirement, values)
+    table = np.array([*present, absent], dtype=np.bool_)  # code -1 picks the last entry
+    return table[codes]
+
+
+def _matches(requirement: Requirement, values: list[str]) -> tuple[list[bool], bool]:
+    """Say for each value, and for a node without the label, whether the requirement holds."""
+    wanted = set(requirement.values)
+    match requirement.operator:
+        case "In":
+            return [v in wanted for v in values], False
+        case "NotIn":
+            # without values the expression is invalid and its term matches nothing
+            return [bool(wanted) and v not in wanted for v in values], bool(wanted)
+        case "Exists":
+            return [True] * len(values), False
+        case "DoesNotExist":
+            return [False] * len(values), True
+        case "Gt" | "Lt":
+            limit = _int64(requirement.values[0]) if len(requirement.values) == 1 else None
+            greater = requirement.operator == "Gt"
+            return [_beyond(_int64(v), limit, greater=greater) for v in values], False
+
+
+def _int64(text: str) -> int | None:
+    """Read an integer as Go's ParseInt(base 10, 64) does; None where that fails."""
+    if not _INTEGER.match(text):
+        return None
+    number = int(text)
+    return number if -_INT64 <= number < _INT64 else None
+
+
+def _beyond(value: int | None, limit: int | None, *, greater: bool) -> bool:
+    if value is None or limit is None:
+        return False
+    return value > limit if greater else value < limit
+
+
+def port_axes(shapes: list[PodShape]) -> list[HostPort]:
+    """List the pseudo-resources that the host ports of some shapes need, one per port and address.
+
+    Each has room for one pod. A port on any address takes the axis of every address, so that
+    "w + c_i <= 1 for each address i" says exactly what kube-scheduler checks pairwise.
+    """
+    ports = {p for shape in shapes for p in shape.host_ports}
+    any_address = {HostPort(protocol=p.protocol, port=p.port, ip=ANY_ADDRESS) for p in ports}
+    return sorted(ports | any_address)
+
+
+def port_request(shape: PodShape, axes: list[HostPort]) -> list[int]:
+    """Give what a pod takes of each port axis: 0 or 1."""
+    taken = [0] * len(axes)
+    for port in shape.host_ports:
+        for i, axis in enumerate(axes):
+            same = (axis.protocol, axis.port) == (port.protocol, port.port)
+            if same and port.ip in {axis.ip, ANY_ADDRESS}:
+                taken[i] = 1
+    return taken
+
+
+def port_room(fleet: Fleet, axis: HostPort) -> Ints:
+    """Give per node whether the axis is free (1) or clashes with a port taken there (0)."""
+    room = np.ones(fleet.size, dtype=np.int64)
+    for i, node in enumerate(fleet.nodes):
+        for port in node.host_ports:
+            if (port.protocol, port.port) == (axis.protocol, axis.port) and (
+                port.ip == axis.ip or ANY_ADDRESS in {port.ip, axis.ip}
+            ):
+                room[i] = 0
+    return room

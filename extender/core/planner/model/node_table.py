@@ -1,0 +1,215 @@
+"""Nodes as arrays: free room, labels, taints, and how many pods fit where.
+
+Owns the only conversion of `PlanNode` objects to numpy. A `Fleet` depends on nothing but the nodes,
+so a caller that plans several trees may build it once, pass it along, and renew it when a few nodes
+have changed; columns are made when first asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from extender.core.model.errors import InvariantBroken
+from extender.core.model.ids import NodeName
+from extender.core.model.nodes import Taint
+from extender.core.planner.plan_types import PlanNode
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+FIT_MAX = 1 << 30  # counts are cut here so that sums over many nodes cannot overflow
+
+
+class Level:
+    """The domains of a list of label keys: nodes with equal values of every key share a domain.
+
+    Domains are numbered in the order of their values (as text), outer key first.
+    """
+
+    __slots__ = ("_order", "_start", "count", "domain", "keys", "values")
+
+    def __init__(self, keys: tuple[str, ...], domain: Ints, values: list[tuple[str, ...]]) -> None:
+        self.keys = keys
+        self.domain = domain  # per node, -1: lacks one of the keys, belongs to no domain
+        self.values = values  # per domain, one text per key
+        self.count = len(values)
+        self._order: Ints | None = None
+        self._start: Ints | None = None
+
+    def members(self, domain: int) -> Ints:
+        """Give the indexes of the nodes of a domain, ascending."""
+        if self._order is None or self._start is None:
+            self._order = np.argsort(self.domain, kind="stable").astype(np.int64)
+            self._start = np.searchsorted(self.domain[self._order], np.arange(self.count + 1))
+        return self._order[int(self._start[domain]) : int(self._start[domain + 1])]
+
+    def total(self, per_node: Ints) -> Ints:
+        """Sum a per-node figure over each domain, shape (domains,)."""
+        if self.count == 1 and not self.keys:
+            return np.array([int(per_node.sum())], dtype=np.int64)
+        known = self.domain >= 0
+        # bincount adds in float64: exact, the sums stay below 2**53
+        sums = np.bincount(self.domain[known], weights=per_node[known], minlength=self.count)
+        return sums.astype(np.int64)
+
+
+class Fleet:
+    """A node set as columns, one row per node; columns are computed on first use and kept."""
+
+    def __init__(
+        self, nodes: tuple[PlanNode, ...], *, index: dict[NodeName, int] | None = None
+    ) -> None:
+        """Prepare.
+
+        Args:
+            nodes: Each node once. Rules about a node's name are answered for one row, so a second row of
+                the same node would be judged as another node.
+            index: Node name -> position, where it is known of exactly these names in this order.
+
+        Raises:
+            InvariantBroken: A node is given more than once.
+        """
+        self.nodes = nodes
+        self.size = len(nodes)
+        self.index = index if index is not None else _index(nodes)
+        self._free: dict[str, Ints] = {}
+        self._labels: dict[str, tuple[Ints, list[str]]] = {}
+        self._levels: dict[tuple[str, ...], Level] = {}
+        self._ups: dict[tuple[tuple[str, ...], tuple[str, ...]], Ints] = {}
+        self._taints: tuple[Ints, list[tuple[Taint, ...]]] | None = None
+        self._cordoned: Bools | None = None
+
+    def renewed(self, nodes: tuple[PlanNode, ...]) -> Fleet:
+        """Make the fleet of other nodes, taking over every column that the difference leaves as it is.
+
+        Cheap when `nodes` are the same objects but for a few; right in any case.
+        """
+        if nodes is self.nodes:
+            return self
+        if len(nodes) != self.size:
+            return Fleet(nodes)
+        changed = [i for i, (a, b) in enumerate(zip(self.nodes, nodes, strict=True)) if a is not b]
+        pairs = [(self.nodes[i], nodes[i]) for i in changed]
+        if len(changed) > self.size // 4 or any(a.name != b.name for a, b in pairs):
+            return Fleet(nodes)
+        fresh = Fleet(nodes, index=self.index)
+        if all(a.labels == b.labels for a, b in pairs):
+            fresh._labels, fresh._levels, fresh._ups = self._labels, self._levels, self._ups
+        if all(a.taints == b.taints for a, b in pairs):
+            fresh._taints = self._taints
+        if all(a.unschedulable == b.unschedulable for a, b in pairs):
+            fresh._cordoned = self._cordoned
+        for resource, column in self._free.items():
+            renewed = column.copy()
+            renewed[changed] = [_free_on(node, resource) for _, node in pairs]
+            fresh._free[resource] = renewed
+        return fresh
+
+    def free(self, resource: str) -> Ints:
+        """Give the free amount per node, never negative; 0 where `allocatable` does not name it."""
+        column = self._free.get(resource)
+        if column is None:
+            column = np.array([_free_on(n, resource) for n in self.nodes], dtype=np.int64)
+            self._free[resource] = column
+        return column
+
+    def label(self, key: str) -> tuple[Ints, list[str]]:
+        """Give per node the number of its value (-1: no such label), and the values in order."""
+        known = self._labels.get(key)
+        if known is None:
+            raw = [n.labels.get(key) for n in self.nodes]
+            values = sorted({v for v in raw if v is not None})
+            number: dict[str | None, int] = {v: i for i, v in enumerate(values)}
+            number[None] = -1
+            known = (np.array([number[v] for v in raw], dtype=np.int64), values)
+            self._labels[key] = known
+        return known
+
+    def level(self, keys: tuple[str, ...]) -> Level:
+        """Give the domains of some keys together; no keys: one domain with every node."""
+        level = self._levels.get(keys)
+        if level is None:
+            level = self._make_level(keys)
+            self._levels[keys] = level
+        return level
+
+    def up(self, keys: tuple[str, ...], prefix: tuple[str, ...]) -> Ints:
+        """Map each domain of `keys` to the domain of `prefix` that it lies in."""
+        known = self._ups.get((keys, prefix))
+        if known is None:
+            inner, outer = self.level(keys), self.level(prefix)
+            known = np.zeros(inner.count, dtype=np.int64)
+            placed = inner.domain >= 0
+            known[inner.domain[placed]] = outer.domain[placed]
+            self._ups[keys, prefix] = known
+        return known
+
+    def _make_level(self, keys: tuple[str, ...]) -> Level:
+        if not keys:
+            return Level((), np.zeros(self.size, dtype=np.int64), [()])
+        outer = self.level(keys[:-1])
+        codes, values = self.label(keys[-1])
+        width = max(len(values), 1)
+        both = np.where((outer.domain >= 0) & (codes >= 0), outer.domain * width + codes, -1)
+        kept, inverse = np.unique(both, return_inverse=True)
+        domain = inverse.astype(np.int64).reshape(-1)
+        if len(kept) and kept[0] == -1:
+            kept, domain = kept[1:], domain - 1
+        names = [(*outer.values[int(c) // width], values[int(c) % width]) for c in kept]
+        return Level(keys, domain, names)
+
+    def taints(self) -> tuple[Ints, list[tuple[Taint, ...]]]:
+        """Give per node the number of its taint list, and the distinct lists."""
+        if self._taints is None:
+            number: dict[tuple[Taint, ...], int] = {}
+            codes = [number.setdefault(n.taints, len(number)) for n in self.nodes]
+            self._taints = (np.array(codes, dtype=np.int64), list(number))
+        return self._taints
+
+    def cordoned(self) -> Bools:
+        """Tell which nodes are marked unschedulable."""
+        if self._cordoned is None:
+            self._cordoned = np.array([n.unschedulable for n in self.nodes], dtype=np.bool_)
+        return self._cordoned
+
+
+def _index(nodes: tuple[PlanNode, ...]) -> dict[NodeName, int]:
+    """Give node name -> position."""
+    index = {node.name: i for i, node in enumerate(nodes)}
+    if len(index) != len(nodes):
+        name = next(node.name for i, node in enumerate(nodes) if index[node.name] != i)
+        raise InvariantBroken(f"more than one row of node {name} in {len(nodes)} rows of nodes")
+    return index
+
+
+def _free_on(node: PlanNode, resource: str) -> int:
+    return max(node.free.get(resource, 0), 0) if resource in node.allocatable else 0
+
+
+def count_fitting(free: Ints, request: Ints) -> Ints:
+    """Count how many identical pods fit on each node, by resources alone.
+
+    Args:
+        free: Room, shape (nodes, axes), never negative.
+        request: What one pod asks for, shape (axes,). Zero means it does not ask; at least one is positive.
+
+    Returns:
+        Pods that fit, shape (nodes,), at most `FIT_MAX`.
+
+    Source:
+        Integer arithmetic of kube-scheduler's NodeResourcesFit plugin.
+
+    >>> count_fitting(np.array([[4000, 8], [1000, 8], [0, 8]]), np.array([500, 1]))
+    array([8, 2, 0])
+    """
+    fit: Ints | None = None
+    for axis in np.flatnonzero(request):
+        ask = int(request[axis])
+        column = free[:, axis] if ask == 1 else free[:, axis] // ask
+        fit = column if fit is None else np.minimum(fit, column)
+    if fit is None:
+        raise ValueError("a pod asks for nothing at all, not even for `pods`")
+    return np.minimum(fit, FIT_MAX)

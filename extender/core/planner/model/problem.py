@@ -1,0 +1,284 @@
+"""A request compiled for searching: kinds of pods, groups with domains, room as a matrix.
+
+Pods of one *kind* may stand in for each other: equal shape and equal vetoes of their own. Groups that
+are not admissible are marked dead and looked at by nobody (SPEC C.5), but their bound members pin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from extender.core.model.ids import NodeName
+from extender.core.model.pods import PodShape
+from extender.core.planner.model.feasibility import admissible, holds_already, is_leaf, threshold
+from extender.core.planner.model.interpod_constraints import Rules, compile_rules
+from extender.core.planner.model.node_filters import (
+    may_run,
+    port_axes,
+    port_request,
+    port_room,
+    selected,
+)
+from extender.core.planner.model.node_table import FIT_MAX, Bools, Fleet, Ints, Level, count_fitting
+from extender.core.planner.plan_types import PlanBound, PlanGroup, PlanMember, PlanRequest
+
+
+@dataclass(slots=True)
+class Group:
+    """A group of the tree, compiled."""
+
+    index: int
+    source: PlanGroup
+    parent: int  # -1 for the root
+    leaf: bool
+    minimum: int
+    level: Level  # domains by all keys on the path from the root
+    bound: int  # bound members of a leaf
+    alive: bool  # admissible, as are all its ancestors
+    holds: bool  # satisfied by bound members alone
+    children: list[int] = field(default_factory=list)
+    members: dict[int, list[int]] = field(
+        default_factory=dict
+    )  # kind -> positions in source.members
+    pinned: int = -1  # domain of `level` that bound members force; -1: free to choose
+    least: int = 0  # fewest new pods that satisfy it, were there room
+
+    @property
+    def size(self) -> int:
+        """Count the members that wait."""
+        return sum(len(m) for m in self.members.values())
+
+
+@dataclass(slots=True)
+class Problem:
+    """Everything the searches need; nothing here changes during a search."""
+
+    fleet: Fleet
+    groups: list[Group]  # parents before children, stored order
+    kinds: list[int]  # kind -> index of its shape
+    shapes: list[PodShape]  # per kind
+    requests: Ints  # (kinds, axes)
+    free: Ints  # (nodes, axes)
+    allowed: Bools  # (kinds, nodes): static filters and vetoes
+    claims: list[frozenset[str]]  # per kind, claims of which one pod may exist in the whole cluster
+    in_use: frozenset[str]  # claims that no pod can have any more
+    axes: list[str]
+    counts: Ints  # (kinds, nodes): pods of one kind that fit when nothing else comes
+    violations: list[str]  # bound members that no domain can hold together
+    rules: Rules  # between pods
+
+
+@dataclass(slots=True, frozen=True)
+class Options:
+    """Requirements to leave out, for explanations: the flags remove, nothing is ever added."""
+
+    no_vetoes: bool = False
+    no_selectors: bool = False
+    no_taints: bool = False
+    no_resources: bool = False
+    no_reservations: bool = False
+
+
+def compile_request(request: PlanRequest, fleet: Fleet, options: Options | None = None) -> Problem:
+    """Compile a request; cheap where the fleet has been used before."""
+    options = options or Options()
+    rules = Rules()
+    if not options.no_selectors:
+        rules = compile_rules(request, fleet, strict=not options.no_resources)
+    groups, kinds, vetoed = _groups(request, fleet, options, rules)
+    shapes = [request.shapes[shape] for shape in kinds]
+    axes, requests, free = _room(fleet, shapes, request, options)
+    if rules.axes:
+        axes, requests, free = _with_rules(rules, kinds, axes, requests, free)
+    allowed = np.zeros((len(kinds), fleet.size), dtype=np.bool_)
+    counts = np.zeros((len(kinds), fleet.size), dtype=np.int64)
+    claims = [frozenset(s.exclusive_claims) for s in shapes]
+    in_use = frozenset(request.claims_in_use)
+    for k, shape in enumerate(shapes):
+        allowed[k] = _static(fleet, shape, options)
+        if kinds[k] in rules.masks:
+            allowed[k] &= rules.masks[kinds[k]]
+        allowed[k][sorted(vetoed[k])] = False
+        counts[k] = np.where(allowed[k], count_fitting(free, requests[k]), 0)
+        if claims[k]:
+            counts[k] = 0 if claims[k] & in_use else np.minimum(counts[k], 1)
+    problem = Problem(
+        fleet,
+        groups,
+        kinds,
+        shapes,
+        requests,
+        free,
+        allowed,
+        claims,
+        in_use,
+        axes,
+        counts,
+        [],
+        rules,
+    )
+    _pin(problem)
+    return problem
+
+
+def _static(fleet: Fleet, shape: PodShape, options: Options) -> Bools:
+    if options.no_selectors:
+        shape = PodShape(tolerations=shape.tolerations)
+    if options.no_taints:
+        return selected(fleet, shape)
+    return may_run(fleet, shape)
+
+
+def _groups(
+    request: PlanRequest, fleet: Fleet, options: Options, rules: Rules
+) -> tuple[list[Group], list[int], list[frozenset[int]]]:
+    """Walk the tree: compile groups, find the kinds and, per kind, the nodes vetoed for it."""
+    of_shape: dict[int, set[int]] = {}
+    of_pod: dict[str, set[int]] = {}
+    for veto in () if options.no_vetoes else request.vetoes:
+        node = fleet.index.get(veto.node)
+        if node is None:
+            continue
+        if veto.uid is not None:
+            of_pod.setdefault(veto.uid, set()).add(node)
+        elif veto.shape is not None:
+            of_shape.setdefault(veto.shape, set()).add(node)
+    groups: list[Group] = []
+    number: dict[tuple[int, frozenset[int]], int] = {}
+
+    def kind_of(member: PlanMember) -> int:
+        own = frozenset(of_pod.get(member.uid, ()))
+        return number.setdefault((member.shape, own), len(number))
+
+    def walk(source: PlanGroup, parent: int, *, keys: tuple[str, ...], alive: bool) -> None:
+        shared = (*source.topology, *rules.keys.get(source.key, ()))
+        keys += tuple(k for k in dict.fromkeys(shared) if k not in keys)
+        group = Group(
+            index=len(groups),
+            source=source,
+            parent=parent,
+            leaf=is_leaf(source),
+            minimum=threshold(source),
+            level=fleet.level(keys),
+            bound=len(source.bound),
+            alive=alive and admissible(source),
+            holds=holds_already(source),
+        )
+        groups.append(group)
+        if parent >= 0:
+            groups[parent].children.append(group.index)
+        if group.leaf and group.alive:
+            for position, member in enumerate(source.members):
+                group.members.setdefault(kind_of(member), []).append(position)
+        for child in source.groups:
+            walk(child, group.index, keys=keys, alive=group.alive)
+
+    walk(request.root, -1, keys=(), alive=True)
+    for group in reversed(groups):
+        group.least = _least(group, groups)
+    vetoed = [own | frozenset(of_shape.get(shape, ())) for shape, own in number]
+    return groups, [shape for shape, _ in number], vetoed
+
+
+def _least(group: Group, groups: list[Group]) -> int:
+    """Count the fewest new pods that satisfy a group."""
+    if group.leaf:
+        return max(0, group.minimum - group.bound)
+    costs = sorted(groups[c].least for c in group.children if groups[c].alive)
+    return sum(costs[: group.minimum])
+
+
+def _room(
+    fleet: Fleet, shapes: list[PodShape], request: PlanRequest, options: Options
+) -> tuple[list[str], Ints, Ints]:
+    """Make the axes: resources somebody asks for, `pods`, and one axis per host port and address."""
+    asked = [{**{r: v for r, v in s.requests if v > 0}, "pods": 1} for s in shapes]
+    names = sorted({r for a in asked for r in a} | {"pods"})
+    ports = port_axes(shapes)
+    rows = [
+        [a.get(r, 0) for r in names] + port_request(s, ports)
+        for a, s in zip(asked, shapes, strict=True)
+    ]
+    requests = np.array(rows, dtype=np.int64).reshape(len(shapes), len(names) + len(ports))
+    if options.no_resources:
+        columns = [np.full(fleet.size, FIT_MAX << 20, dtype=np.int64) for _ in [*names, *ports]]
+    else:
+        columns = [fleet.free(r) for r in names] + [port_room(fleet, p) for p in ports]
+        if options.no_reservations:
+            columns = _unreserved(request, names, columns)
+    free = np.stack(columns, axis=1) if fleet.size else np.zeros((0, len(columns)), dtype=np.int64)
+    axes = names + [f"host port {p.port}/{p.protocol}" for p in ports]
+    return axes, requests, free
+
+
+def _with_rules(
+    rules: Rules, kinds: list[int], axes: list[str], requests: Ints, free: Ints
+) -> tuple[list[str], Ints, Ints]:
+    """Add an axis for every rule that works like one."""
+    for axis in rules.axes:
+        takes = [axis.take if s in axis.keepers else int(s in axis.others) for s in kinds]
+        axes = [*axes, axis.name]
+        requests = np.column_stack([requests, np.array(takes, dtype=np.int64)])
+        free = np.column_stack([free, axis.room])
+    return axes, requests, free
+
+
+def _unreserved(request: PlanRequest, names: list[str], columns: list[Ints]) -> list[Ints]:
+    """Give the nodes with reservations of other trees all they ever had (generous on purpose)."""
+    columns = [c.copy() for c in columns]
+    for i, node in enumerate(request.nodes):
+        if node.reserved:
+            for name, column in zip(names, columns, strict=False):
+                column[i] = node.allocatable.get(name, 0)
+    return columns
+
+
+def _pin(problem: Problem) -> None:
+    """Find the domain that bound members force on each constrained group, and contradictions."""
+    groups, fleet = problem.groups, problem.fleet
+    below: list[list[PlanBound]] = [list(g.source.bound) for g in groups]
+    for group in reversed(groups):
+        if group.parent >= 0:
+            below[group.parent].extend(below[group.index])
+    for group in groups:
+        if not group.level.keys or not below[group.index]:
+            continue
+        if group.source.topology:
+            text = _violation(group, below[group.index], fleet)
+            if text:
+                problem.violations.append(text)
+                continue
+        node = fleet.index.get(NodeName(below[group.index][0].node))
+        if node is not None:
+            group.pinned = int(group.level.domain[node])
+
+
+def _violation(group: Group, bound: list[PlanBound], fleet: Fleet) -> str:
+    """Say why no domain of this group holds its bound members; empty when one does."""
+    name = f"{group.source.key.kind} {group.source.key.path}"
+    for key in group.source.topology:
+        first: PlanBound | None = None
+        for b in bound:
+            node = fleet.index.get(b.node)
+            if node is None:
+                return (
+                    f"{name}: member {b.pod} is bound to node {b.node}, which is not in the "
+                    f"cluster, so its domain of {key} is not known; nothing new is placed"
+                )
+            value = fleet.nodes[node].labels.get(key)
+            if value is None:
+                return (
+                    f"{name}: member {b.pod} is bound to node {b.node}, which has no label {key}; "
+                    "nothing new is placed"
+                )
+            if first is None:
+                first = b
+            elif fleet.nodes[fleet.index[first.node]].labels[key] != value:
+                other = fleet.nodes[fleet.index[first.node]].labels[key]
+                return (
+                    f'{name}: bound members are in two domains of {key}: "{other}" ({first.pod}) '
+                    f'and "{value}" ({b.pod}); nothing new is placed'
+                )
+    return ""

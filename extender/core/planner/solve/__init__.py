@@ -1,0 +1,1 @@
+"""Find a placement: greedy first, then CP-SAT; imports `planner.model`."""

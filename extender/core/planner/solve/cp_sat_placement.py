@@ -1,0 +1,451 @@
+"""The complete way: the whole tree as one integer program, solved by CP-SAT.
+
+Used where the quick way failed without a proof, or left pods out that the bounds do not rule out. One
+worker, a fixed seed, and limits counted in the solver's own steps, so that a replay ends at the same
+place. Identical leaves under one parent are one variable: n replicas hold m..n*k pods, and dealing
+these out in turn gives each replica at least its minimum, so nothing is lost by adding them up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+
+from extender.core.planner.model.interpod_constraints import Apart, Spread
+from extender.core.planner.model.problem import Group, Problem
+from extender.core.planner.model.upper_bounds import Bounds, pods_per_node
+from extender.core.planner.solve.greedy_placement import Solution
+from extender.core.planner.solve.node_classes import Cell, make_cells
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
+
+VARIABLES_MAX = 300_000  # beyond this a model takes longer to build than anybody waits
+STEPS_PER_UNIT = 20_000  # search nodes that one unit of the solver's deterministic time stands for
+EXTRAS_PART = 8  # with the minimum in hand, this fraction of the budget is spent on extras
+
+Users: TypeAlias = "list[tuple[int, cp_model.IntVar]]"  # kind and count of pods in a cell
+Ending = Literal["best", "found", "none", "unknown"]
+"""`best`: nothing better exists. `found`: valid, perhaps not the best. `none`: proved that none exists."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What the solver came to."""
+
+    ending: Ending
+    solution: Solution
+    steps: int  # branches and conflicts
+
+
+@dataclass(slots=True)
+class _Leaves:
+    """Identical leaves under one parent and their variables."""
+
+    like: Group
+    twins: list[Group]
+    taking_part: cp_model.IntVar
+    by_domain: dict[int, cp_model.IntVar]  # empty: the domain is that of a composite above, or none
+    pods: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)  # kind, cell
+
+
+def solve_exactly(
+    problem: Problem, bounds: Bounds, *, limit: int, hint: Solution | None, maximise: bool
+) -> Outcome:
+    """Find a placement of the tree with the most pods, or prove that there is none.
+
+    Args:
+        problem: The compiled request.
+        bounds: Its bounds; domains they rule out get no variable.
+        limit: Search nodes that may be spent; conflicts and deterministic time are cut by it.
+        hint: A placement to start from.
+        maximise: False stops at the first placement of the minimum.
+    """
+    if limit <= 0:
+        return Outcome("unknown", {}, 0)
+    model = PlacementModel(problem, bounds)
+    if not model.build():
+        return Outcome("unknown", {}, 0)
+    return model.run(limit=limit, hint=hint, maximise=maximise)
+
+
+class PlacementModel:
+    """The integer program that places a tree; `cheapest.py` adds units that may go."""
+
+    def __init__(self, problem: Problem, bounds: Bounds, cells: list[Cell] | None = None) -> None:
+        from ortools.sat.python import cp_model
+
+        self.cp = cp_model
+        self.model = cp_model.CpModel()
+        self.problem = problem
+        self.bounds = bounds
+        self.cells: list[Cell] = make_cells(problem) if cells is None else cells
+        self.of_kind: dict[int, list[int]] = {}
+        for number, cell in enumerate(self.cells):
+            for kind in cell.kinds:
+                self.of_kind.setdefault(kind, []).append(number)
+        first = np.array([c.nodes[0] for c in self.cells], dtype=np.int64)
+        self.where = {
+            g.level.keys: g.level.domain[first].tolist() for g in problem.groups if g.alive
+        }
+        self.active: dict[int, cp_model.IntVar] = {}  # composite -> takes part
+        self.chosen: dict[int, dict[int, cp_model.IntVar]] = {}  # composite -> domain -> chosen
+        self.leaves: list[_Leaves] = []
+        self.picked: dict[int, list[cp_model.IntVar]] = {}  # cell -> how often each pattern
+        self.variables = 0
+
+    # --- building ----------------------------------------------------------------------------------
+
+    def build(self) -> bool:
+        """Write the model down; False when it is too large."""
+        for group in self.problem.groups:
+            if group.alive and not group.leaf:
+                self._composite(group)
+        if self.problem.groups[0].leaf:
+            self._leaf_class([self.problem.groups[0]])
+        for group in self.problem.groups:
+            if group.alive and not group.leaf:
+                for twins in _twins(self.problem, group):
+                    self._leaf_class(twins)
+        for leaves in self.leaves:
+            self._pods(leaves)
+            if self.variables > VARIABLES_MAX:
+                return False
+        for group in self.problem.groups:
+            if group.alive and not group.leaf:
+                self._threshold(group)
+        self._capacity()
+        self._rules()
+        self._floors()
+        return True
+
+    def _owner(self, group: Group) -> int:
+        """Give the nearest composite at or above `group` that chooses a domain; -1: none does."""
+        index = group.index
+        while index >= 0 and index not in self.chosen:
+            index = self.problem.groups[index].parent
+        return index
+
+    def _outer(self, group: Group, domain: int) -> cp_model.IntVar | None:
+        """Give the variable saying that the domain above a domain of `group` is chosen."""
+        if group.parent < 0:
+            return None
+        owner = self._owner(self.problem.groups[group.parent])
+        if owner < 0:
+            return None
+        keys = self.problem.groups[owner].level.keys
+        up = self.problem.fleet.up(group.level.keys, keys)
+        return self.chosen[owner].get(int(up[domain]), self._never())
+
+    def _never(self) -> cp_model.IntVar:
+        return self.model.new_int_var(0, 0, "")
+
+    def _possible(self, group: Group) -> list[int]:
+        return np.flatnonzero(self.bounds.best[group.index] >= 0).tolist()
+
+    def _composite(self, group: Group) -> None:
+        active = self.model.new_bool_var("")
+        self.active[group.index] = active
+        if group.parent < 0:
+            self.model.add(active == 1)
+        else:
+            self.model.add_implication(active, self.active[group.parent])
+        if not self._own_level(group):
+            return
+        chosen = {d: self.model.new_bool_var("") for d in self._possible(group)}
+        self.model.add(self.cp.LinearExpr.sum(list(chosen.values())) == active)
+        for domain, variable in chosen.items():
+            outer = self._outer(group, domain)
+            if outer is not None:
+                self.model.add(variable <= outer)
+        self.chosen[group.index] = chosen
+
+    def _own_level(self, group: Group) -> bool:
+        above = self.problem.groups[group.parent].level.keys if group.parent >= 0 else ()
+        return group.level.keys != above
+
+    def _leaf_class(self, twins: list[Group]) -> None:
+        like, size = twins[0], len(twins)
+        part = self.model.new_int_var(0, size, "")
+        if like.parent < 0:
+            self.model.add(part == size)
+        else:
+            self.model.add(part <= size * self.active[like.parent])
+        by_domain: dict[int, cp_model.IntVar] = {}
+        if self._own_level(like):
+            by_domain = {d: self.model.new_int_var(0, size, "") for d in self._possible(like)}
+            self.model.add(self.cp.LinearExpr.sum(list(by_domain.values())) == part)
+            for domain, variable in by_domain.items():
+                outer = self._outer(like, domain)
+                if outer is not None:
+                    self.model.add(variable <= size * outer)
+        self.leaves.append(_Leaves(like, twins, part, by_domain))
+
+    def _pods(self, leaves: _Leaves) -> None:
+        """Make the pod counts of identical leaves, and tie them to the domains chosen."""
+        like, size = leaves.like, len(leaves.twins)
+        where = self.where[like.level.keys]
+        owner = -1 if leaves.by_domain else self._owner(like)
+        if leaves.by_domain or self._own_level(like):
+            gates = leaves.by_domain
+        else:
+            gates = self.chosen[owner] if owner >= 0 else {}
+        free = owner < 0 and not self._own_level(like)
+        for kind, members in like.members.items():
+            groups: dict[int, list[cp_model.IntVar]] = {}
+            for cell in self.of_kind.get(kind, []):
+                if not free and where[cell] not in gates:
+                    continue
+                most = min(len(members) * size, self._most(cell, kind))
+                variable = self.model.new_int_var(0, most, "")
+                leaves.pods[kind, cell] = variable
+                groups.setdefault(-1 if free else where[cell], []).append(variable)
+            self.variables += sum(len(g) for g in groups.values())
+            for domain, pods in groups.items():
+                total = self.cp.LinearExpr.sum(pods)
+                if free or owner >= 0:
+                    self.model.add(total <= len(members) * leaves.taking_part)
+                if not free:
+                    scale = len(members) * (size if owner >= 0 else 1)
+                    self.model.add(total <= scale * gates[domain])
+        self._least(leaves, where, gated=bool(leaves.by_domain))
+
+    def _least(self, leaves: _Leaves, where: list[int], *, gated: bool) -> None:
+        """Demand the minimum of each leaf that takes part."""
+        least = leaves.like.least
+        if not least:
+            return
+        if not gated:
+            everything = self.cp.LinearExpr.sum(list(leaves.pods.values()))
+            self.model.add(everything >= least * leaves.taking_part)
+            return
+        for domain, number in leaves.by_domain.items():
+            pods = [v for (_, cell), v in leaves.pods.items() if where[cell] == domain]
+            self.model.add(self.cp.LinearExpr.sum(pods) >= least * number)
+
+    def _most(self, cell: int, kind: int) -> int:
+        place = self.cells[cell]
+        if place.slots is not None:
+            return sum(place.slots)
+        return int(self.problem.counts[kind, place.nodes].sum())
+
+    def _threshold(self, group: Group) -> None:
+        """Demand the minimum of children of a composite that takes part."""
+        of_leaf = {leaves.like.index: leaves for leaves in self.leaves}
+        terms: list[cp_model.IntVar] = []
+        sure = 0
+        for c in group.children:
+            child = self.problem.groups[c]
+            if child.alive and child.holds:
+                sure += 1
+            elif child.alive and not child.leaf:
+                terms.append(self.active[c])
+            elif c in of_leaf:
+                terms.append(of_leaf[c].taking_part)
+        self.model.add(
+            self.cp.LinearExpr.sum(terms) + sure >= group.minimum * self.active[group.index]
+        )
+
+    def _capacity(self) -> None:
+        """Keep to the room of every cell, and to one pod per exclusive claim."""
+        users: list[Users] = [[] for _ in self.cells]
+        claims: dict[str, list[cp_model.IntVar]] = {}
+        for leaves in self.leaves:
+            for (kind, number), variable in leaves.pods.items():
+                users[number].append((kind, variable))
+                for claim in self.problem.claims[kind]:
+                    claims.setdefault(claim, []).append(variable)
+        for cell, (place, pods) in enumerate(zip(self.cells, users, strict=True)):
+            if place.patterns:
+                self._patterns(cell, pods)
+                continue
+            if place.slots is not None:
+                self.model.add(self.cp.LinearExpr.sum([v for _, v in pods]) <= sum(place.slots))
+                continue
+            for axis, room in enumerate(place.room):
+                asks = [int(self.problem.requests[k, axis]) for k, _ in pods]
+                if any(asks):
+                    variables = [v for _, v in pods]
+                    self.model.add(self.cp.LinearExpr.weighted_sum(variables, asks) <= room)
+        for claim in sorted(claims):
+            self.model.add(self.cp.LinearExpr.sum(claims[claim]) <= 1)
+
+    def _patterns(self, cell: int, pods: Users) -> None:
+        """Give each node of a cell one pattern; the pods of a kind share what these offer."""
+        place = self.cells[cell]
+        counts = [self.model.new_int_var(0, len(place.nodes), "") for _ in place.patterns]
+        self.picked[cell] = counts
+        self.model.add(self.cp.LinearExpr.sum(counts) <= len(place.nodes))
+        for position, kind in enumerate(place.kinds):
+            offer = self.cp.LinearExpr.weighted_sum(counts, [p[position] for p in place.patterns])
+            used = self.cp.LinearExpr.sum([v for k, v in pods if k == kind])
+            self.model.add(used <= offer)
+
+    def _rules(self) -> None:
+        """Keep the rules between pods that depend on what is placed."""
+        everybody = sum(g.size for g in self.problem.groups)
+        for rule in self.problem.rules.moving:
+            keepers, others = self._users(rule)
+            if isinstance(rule, Spread):
+                self._spread(rule, keepers)
+                continue
+            for domain in keepers.keys() & others.keys() if not rule.alone else keepers.keys():
+                first, second = keepers[domain], others.get(domain, [])
+                here = self.model.new_bool_var("")
+                most = 1 if rule.alone else everybody
+                self.model.add(self.cp.LinearExpr.sum(first) <= most * here)
+                self.model.add(self.cp.LinearExpr.sum(second) <= everybody * (1 - here))
+
+    def _spread(self, rule: Spread, keepers: dict[int, list[cp_model.IntVar]]) -> None:
+        """Say that no domain that gets a pod ends up more than the skew above the fewest."""
+        most = int(rule.start.sum()) + sum(g.size for g in self.problem.groups)
+        fewest = self.model.new_int_var(0, 0 if rule.floor else most, "")
+        for domain, start in enumerate(rule.start.tolist()):
+            pods = keepers.get(domain, [])
+            total = self.cp.LinearExpr.sum(pods) + start
+            if not rule.floor:
+                self.model.add(fewest <= total)
+            here = self.model.new_bool_var("")
+            self.model.add(self.cp.LinearExpr.sum(pods) <= most * here)
+            self.model.add(total <= fewest + rule.skew + most * (1 - here))
+
+    def _users(
+        self, rule: Apart | Spread
+    ) -> tuple[dict[int, list[cp_model.IntVar]], dict[int, list[cp_model.IntVar]]]:
+        """List per domain the pod counts of those that keep a rule, and of the others it is about."""
+        keepers: dict[int, list[cp_model.IntVar]] = {}
+        others: dict[int, list[cp_model.IntVar]] = {}
+        for leaves in self.leaves:
+            for (kind, cell), variable in leaves.pods.items():
+                domain = int(rule.domain[self.cells[cell].nodes[0]])
+                shape = self.problem.kinds[kind]
+                if domain < 0:
+                    continue
+                if shape in rule.keepers:
+                    keepers.setdefault(domain, []).append(variable)
+                elif isinstance(rule, Apart) and shape in rule.others:
+                    others.setdefault(domain, []).append(variable)
+        return keepers, others
+
+    def _floors(self) -> None:
+        """Say again, per domain, that the minima of the leaves in it need slots (a cut, not a rule)."""
+        sums: dict[tuple[tuple[str, ...], int], list[tuple[int, cp_model.IntVar]]] = {}
+        for leaves in self.leaves:
+            for domain, number in leaves.by_domain.items():
+                key = (leaves.like.level.keys, domain)
+                sums.setdefault(key, []).append((leaves.like.least, number))
+        if not sums:
+            return
+        kinds = list(range(len(self.problem.kinds)))
+        per_node = pods_per_node(self.problem, kinds, self.problem.counts)
+        rooms = {keys: self.problem.fleet.level(keys).total(per_node) for keys, _ in sums}
+        for (keys, domain), terms in sums.items():
+            variables, sizes = [v for _, v in terms], [n for n, _ in terms]
+            room = int(rooms[keys][domain])
+            self.model.add(self.cp.LinearExpr.weighted_sum(variables, sizes) <= room)
+
+    # --- solving -----------------------------------------------------------------------------------
+
+    def run(self, *, limit: int, hint: Solution | None, maximise: bool) -> Outcome:
+        """Solve, and read the answer back."""
+        pods = [v for leaves in self.leaves for v in leaves.pods.values()]
+        if maximise and pods:
+            self.model.add(self.cp.LinearExpr.sum(pods) <= self.bounds.root)
+            self.model.maximize(self.cp.LinearExpr.sum(pods))
+        if hint is not None:
+            self._hint(hint)
+        solver = self.cp.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.random_seed = 0
+        solver.parameters.linearization_level = (
+            2  # proofs rest on the relaxation: 10 s became 0.02 s
+        )
+        if hint is not None:
+            limit = max(limit // EXTRAS_PART, 1)
+        solver.parameters.max_number_of_conflicts = limit
+        solver.parameters.max_deterministic_time = max(limit / STEPS_PER_UNIT, 0.01)
+        status = solver.solve(self.model)
+        steps = int(solver.num_branches) + int(solver.num_conflicts)
+        if status == self.cp.INFEASIBLE:
+            return Outcome("none", {}, steps)
+        if status not in {self.cp.OPTIMAL, self.cp.FEASIBLE}:
+            return Outcome("unknown", {}, steps)
+        ending: Ending = "best" if status == self.cp.OPTIMAL and maximise else "found"
+        return Outcome(ending, self._read(solver), steps)
+
+    def _hint(self, hint: Solution) -> None:
+        cell_of = {node: i for i, cell in enumerate(self.cells) for node in cell.nodes}
+        for leaves in self.leaves:
+            amounts: dict[tuple[int, int], int] = {}
+            for twin in leaves.twins:
+                for kind, nodes in hint.get(twin.index, {}).items():
+                    for node, amount in nodes.items():
+                        key = (kind, cell_of.get(node, -1))
+                        amounts[key] = amounts.get(key, 0) + amount
+            for pair, variable in leaves.pods.items():
+                self.model.add_hint(variable, amounts.get(pair, 0))
+
+    def _read(self, solver: cp_model.CpSolver) -> Solution:
+        seats = [self._seats(cell, solver) for cell in range(len(self.cells))]
+        solution: Solution = {}
+        for leaves in self.leaves:
+            where = self.where[leaves.like.level.keys]
+            waiting = list(leaves.twins)
+            numbers = (
+                {d: solver.value(v) for d, v in leaves.by_domain.items()}
+                if leaves.by_domain
+                else {-1: solver.value(leaves.taking_part)}
+            )
+            for domain, number in numbers.items():
+                twins, waiting = waiting[:number], waiting[number:]
+                turn = 0
+                for (kind, cell), variable in leaves.pods.items():
+                    if domain >= 0 and where[cell] != domain:
+                        continue
+                    for _ in range(solver.value(variable)):
+                        node = _next(seats[cell][kind])
+                        there = solution.setdefault(twins[turn].index, {}).setdefault(kind, {})
+                        there[node] = there.get(node, 0) + 1
+                        turn = (turn + 1) % len(twins)
+        return solution
+
+    def _seats(self, cell: int, solver: cp_model.CpSolver) -> dict[int, list[list[int]]]:
+        """List per kind the nodes of a cell and how many pods each takes; kinds of a bag share a list."""
+        place = self.cells[cell]
+        if place.slots is not None:
+            bag = [[n, s] for n, s in zip(place.nodes, place.slots, strict=True)]
+            return dict.fromkeys(place.kinds, bag)
+        if not place.patterns:
+            node = place.nodes[0]
+            return {k: [[node, int(self.problem.counts[k, node])]] for k in place.kinds}
+        seats: dict[int, list[list[int]]] = {k: [] for k in place.kinds}
+        nodes = iter(place.nodes)
+        for pattern, variable in zip(place.patterns, self.picked[cell], strict=True):
+            for _ in range(solver.value(variable)):
+                node = next(nodes)
+                for kind, amount in zip(place.kinds, pattern, strict=True):
+                    seats[kind].append([node, amount])
+        return seats
+
+
+def _next(seats: list[list[int]]) -> int:
+    """Take one seat, node by node."""
+    while seats[0][1] == 0:
+        seats.pop(0)
+    seats[0][1] -= 1
+    return seats[0][0]
+
+
+def _twins(problem: Problem, parent: Group) -> list[list[Group]]:
+    """Sort the leaves of a composite into classes that nothing but the name tells apart."""
+    classes: dict[tuple[object, ...], list[Group]] = {}
+    for c in parent.children:
+        leaf = problem.groups[c]
+        if not leaf.leaf or not leaf.alive:
+            continue
+        sizes = tuple(sorted((k, len(m)) for k, m in leaf.members.items()))
+        own = c if leaf.bound else -1
+        classes.setdefault((leaf.level.keys, leaf.minimum, sizes, own), []).append(leaf)
+    return list(classes.values())

@@ -1,0 +1,316 @@
+"""The quick way: place the minimum of a tree by a good order, then the extras, and see how far it got.
+
+Tries every candidate domain of a group one after the other and any M of N children, but does not come
+back to a choice that worked once; what this misses is left to `exact.py`. All arithmetic that is long
+is done by numpy on whole domains.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+
+from extender.core.planner.model.interpod_constraints import Ledger
+from extender.core.planner.model.node_table import Ints, count_fitting
+from extender.core.planner.model.problem import Group, Problem
+from extender.core.planner.model.upper_bounds import Bounds, pods_per_node
+from extender.core.planner.solve.candidate_ordering import (
+    Strategy,
+    order_children,
+    order_domains,
+    order_nodes,
+    weight,
+)
+
+Solution: TypeAlias = dict[int, dict[int, dict[int, int]]]
+"""Leaf -> kind -> node -> new pods."""
+
+
+class BudgetEnded(Exception):
+    """The budget of search nodes is used up; whoever catches it keeps the best plan found so far."""
+
+
+class Effort:
+    """Search nodes spent, against the budget."""
+
+    __slots__ = ("limit", "nodes")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.nodes = 0
+
+    def spend(self) -> None:
+        """Count one search node.
+
+        Raises:
+            BudgetEnded: It was the last one.
+        """
+        if self.nodes >= self.limit:
+            raise BudgetEnded
+        self.nodes += 1
+
+
+class Draft:
+    """A placement in the making; every step can be undone."""
+
+    def __init__(
+        self, problem: Problem, bounds: Bounds, strategy: Strategy, effort: Effort
+    ) -> None:
+        self.problem = problem
+        self.bounds = bounds
+        self.strategy = strategy
+        self.effort = effort
+        self.free = problem.free.copy()
+        self.total = 0
+        self.domains: dict[int, int] = {}  # active group -> its domain
+        self.trail: list[tuple[int, int, Ints, Ints]] = []  # leaf, kind, nodes, amounts
+        self.claimed: set[str] = set(problem.in_use)
+        self.ledger = Ledger(problem.rules, problem.kinds)
+        self._rooms: dict[tuple[str, ...], Ints] = {}
+        self.liked = _liked(problem)
+
+    def solution(self) -> Solution:
+        """Sum the steps up."""
+        placed: Solution = {}
+        for leaf, kind, nodes, amounts in self.trail:
+            there = placed.setdefault(leaf, {}).setdefault(kind, {})
+            for node, amount in zip(nodes.tolist(), amounts.tolist(), strict=True):
+                there[node] = there.get(node, 0) + amount
+        return placed
+
+    def minimum(self) -> bool:
+        """Place the minimum of the whole tree.
+
+        Raises:
+            BudgetEnded: Nothing is known then.
+        """
+        return self.place(self.problem.groups[0], 0)
+
+    # --- the minimum -------------------------------------------------------------------------------
+
+    def place(self, group: Group, outer: int) -> bool:
+        """Place the minimum of a group inside a domain of its parent; undo all when it fails."""
+        for domain in self.candidates(group, outer):
+            self.effort.spend()
+            mark, domains = len(self.trail), dict(self.domains)
+            self.domains[group.index] = domain
+            if self._fill(group, domain) if group.leaf else self._children(group, domain):
+                return True
+            self.undo(mark)
+            self.domains = domains
+        return False
+
+    def inside(self, group: Group, outer: int) -> Ints:
+        """List the domains of a group inside a domain of its parent that bounds do not rule out."""
+        best = self.bounds.best[group.index]
+        parent = self.problem.groups[group.parent] if group.parent >= 0 else None
+        keys = parent.level.keys if parent else ()
+        if group.level.keys == keys:
+            return np.array([outer] if best[outer] >= 0 else [], dtype=np.int64)
+        up = self.problem.fleet.up(group.level.keys, keys)
+        return np.flatnonzero((up == outer) & (best >= 0))
+
+    def candidates(self, group: Group, outer: int) -> list[int]:
+        """List those domains in the order in which they are to be tried, full ones left out."""
+        inside = self.inside(group, outer)
+        listed: list[int] = inside.tolist()
+        if len(listed) <= 1:
+            return listed
+        if group.leaf:
+            most, room = self._leaf_room(group, inside)
+            need = group.size if self.strategy == "full" else group.least
+            kept = most >= need
+            inside, most, room = inside[kept], most[kept], room[kept]
+        else:
+            most, room = self.bounds.best[group.index][inside], self._room(group)[inside]
+        order = order_domains(self.strategy, most, room, self._liking(group)[inside])
+        return [int(d) for d in inside[order]]
+
+    def _leaf_room(self, group: Group, inside: Ints) -> tuple[Ints, Ints]:
+        """Count what is left for a leaf in each of some domains: its own members, and pods at all."""
+        most = np.zeros(len(inside), dtype=np.int64)
+        room = np.zeros(len(inside), dtype=np.int64)
+        allowed = self.problem.allowed
+        for kind, members in group.members.items():
+            fit = count_fitting(self.free, self.problem.requests[kind])
+            total = group.level.total(np.where(allowed[kind], fit, 0))[inside]
+            most += np.minimum(total, len(members))
+            room = np.maximum(room, total)
+        return most, room
+
+    def _room(self, group: Group) -> Ints:
+        """Count how many pods of the tree each domain could take while empty."""
+        known = self._rooms.get(group.level.keys)
+        if known is None:
+            kinds = list(range(len(self.problem.kinds)))
+            known = group.level.total(pods_per_node(self.problem, kinds, self.problem.counts))
+            self._rooms[group.level.keys] = known
+        return known
+
+    def _children(self, group: Group, domain: int) -> bool:
+        """Satisfy as many children as the group needs: the cheapest ones, the largest of these first."""
+        groups = self.problem.groups
+        alive = [groups[c] for c in group.children if groups[c].alive]
+        need = group.minimum - sum(1 for c in alive if c.holds)
+        if self.strategy == "full":
+            need = sum(1 for c in alive if not c.holds)
+        if need <= 0:
+            return True
+        choices = {c.index: len(self.inside(c, domain)) for c in alive if not c.holds}
+        able = [c for c in alive if choices.get(c.index)]
+        if len(able) < need:
+            return False
+        if self.strategy != "listed":
+            able.sort(key=lambda c: (c.least, c.index))
+        chosen = order_children(self.strategy, able[:need], [choices[c.index] for c in able[:need]])
+        failed: set[tuple[object, ...]] = set()
+        for child in [*chosen, *able[need:]]:
+            if _likeness(child) in failed:
+                continue
+            if self.place(child, domain):
+                need -= 1
+                if not need:
+                    return True
+            elif child.leaf:
+                failed.add(_likeness(child))
+        return False
+
+    # --- leaves ------------------------------------------------------------------------------------
+
+    def _fill(self, leaf: Group, domain: int) -> bool:
+        """Place exactly the minimum of a leaf: the first members in order, else the smallest ones."""
+        need = leaf.size if self.strategy == "full" else leaf.least
+        if not need:
+            return True
+        nodes = leaf.level.members(domain)
+        if len(leaf.members) == 1:
+            return self.put(leaf, next(iter(leaf.members)), nodes, need) == need
+        mark = len(self.trail)
+        for wanted in _choices(self.problem, leaf, need):
+            kinds = sorted(wanted, key=lambda k: (-weight(self.problem, k), k))
+            if all(self.put(leaf, k, nodes, wanted[k]) == wanted[k] for k in kinds):
+                return True
+            self.undo(mark)
+        return self._gather(leaf, nodes, need)
+
+    def _gather(self, leaf: Group, nodes: Ints, need: int) -> bool:
+        """Take the smallest members that fit, whatever their kind."""
+        for kind in sorted(leaf.members, key=lambda k: (weight(self.problem, k), k)):
+            need -= self.put(leaf, kind, nodes, min(need, len(leaf.members[kind])))
+            if not need:
+                return True
+        return False
+
+    def fits(self, kind: int, nodes: Ints) -> Ints:
+        """Count the pods of a kind that still fit on each of some nodes."""
+        claims = self.problem.claims[kind]
+        if claims & self.claimed:
+            return np.zeros(len(nodes), dtype=np.int64)
+        fit = count_fitting(self.free[nodes], self.problem.requests[kind])
+        fit = np.where(self.problem.allowed[kind][nodes], fit, 0)
+        return self.ledger.limit(kind, nodes, fit)
+
+    def put(self, leaf: Group, kind: int, nodes: Ints, want: int) -> int:
+        """Place up to `want` pods of a kind on some nodes; give how many it were."""
+        if want <= 0:
+            return 0
+        claims = self.problem.claims[kind]
+        want = min(want, 1) if claims else want
+        if self.ledger.moves(kind) and want > 1:
+            return self._put_singly(leaf, kind, nodes, want)
+        fit = self.fits(kind, nodes)
+        liked = self.liked.get((leaf.index, kind), {})
+        amounts = np.zeros(len(nodes), dtype=np.int64)
+        if liked:
+            amounts = np.minimum(fit, [liked.get(int(n), 0) for n in nodes])
+            amounts = np.diff(np.minimum(np.cumsum(amounts), want), prepend=0)
+        left = want - int(amounts.sum())
+        if left:
+            order = order_nodes(fit, set(liked), nodes)
+            spare = (fit - amounts)[order]
+            amounts[order] += np.diff(np.minimum(np.cumsum(spare), left), prepend=0)
+        used = np.flatnonzero(amounts)
+        self.take(leaf.index, kind, nodes[used], amounts[used])
+        return int(amounts.sum())
+
+    def _put_singly(self, leaf: Group, kind: int, nodes: Ints, want: int) -> int:
+        """Place pods one by one, since each decides where the next may go."""
+        for placed in range(want):
+            nodes_left = nodes[self.fits(kind, nodes) > 0]
+            if not self.put(leaf, kind, nodes_left, 1):
+                return placed
+        return want
+
+    def take(self, leaf: int, kind: int, nodes: Ints, amounts: Ints) -> None:
+        """Take room for pods, which must fit; a step that `undo` can take back."""
+        if not len(nodes):
+            return
+        self.free[nodes] -= amounts[:, None] * self.problem.requests[kind]
+        self.total += int(amounts.sum())
+        self.claimed |= self.problem.claims[kind]
+        self.ledger.note(kind, nodes, amounts)
+        self.trail.append((leaf, kind, nodes, amounts))
+
+    def undo(self, mark: int) -> None:
+        """Take steps back until only `mark` are left."""
+        while len(self.trail) > mark:
+            _, kind, nodes, amounts = self.trail.pop()
+            self.free[nodes] += amounts[:, None] * self.problem.requests[kind]
+            self.total -= int(amounts.sum())
+            self.claimed -= self.problem.claims[kind]
+            self.ledger.note(kind, nodes, -amounts)
+
+    def _liking(self, group: Group) -> Ints:
+        """Count per domain of a group the members below it that an earlier plan had put there."""
+        liked = np.zeros(group.level.count, dtype=np.int64)
+        for (leaf, _), nodes in self.liked.items():
+            if _below(self.problem, leaf, group.index):
+                for node, amount in nodes.items():
+                    if group.level.domain[node] >= 0:
+                        liked[group.level.domain[node]] += amount
+        return liked
+
+
+def _liked(problem: Problem) -> dict[tuple[int, int], dict[int, int]]:
+    """Count per leaf, kind and node the members that an earlier plan had put there."""
+    liked: dict[tuple[int, int], dict[int, int]] = {}
+    for group in problem.groups:
+        for kind, positions in group.members.items():
+            for position in positions:
+                name = group.source.members[position].prefer
+                node = problem.fleet.index.get(name) if name is not None else None
+                if node is not None:
+                    there = liked.setdefault((group.index, kind), {})
+                    there[node] = there.get(node, 0) + 1
+    return liked
+
+
+def _below(problem: Problem, index: int, ancestor: int) -> bool:
+    while index >= 0:
+        if index == ancestor:
+            return True
+        index = problem.groups[index].parent
+    return False
+
+
+def _likeness(group: Group) -> tuple[object, ...]:
+    """Give what makes leaves under one parent interchangeable."""
+    sizes = tuple(sorted((k, len(m)) for k, m in group.members.items()))
+    return (group.level.keys, group.bound, group.minimum, group.pinned, sizes)
+
+
+def _choices(problem: Problem, leaf: Group, need: int) -> list[dict[int, int]]:
+    """Choose which members make the minimum: the first in order, or the smallest; kind -> pods."""
+    kind_of = {p: k for k, positions in leaf.members.items() for p in positions}
+    first: dict[int, int] = {}
+    for position in sorted(kind_of)[:need]:
+        first[kind_of[position]] = first.get(kind_of[position], 0) + 1
+    smallest: dict[int, int] = {}
+    left = need
+    for kind in sorted(leaf.members, key=lambda k: (weight(problem, k), k)):
+        amount = min(left, len(leaf.members[kind]))
+        if amount:
+            smallest[kind] = amount
+            left -= amount
+    return [first] if first == smallest else [first, smallest]

@@ -1,0 +1,136 @@
+"""Nodes that are alike, merged for the complete search.
+
+A node on which all pods that may run there ask for the same is a bag of equal slots, and bags in the
+same domains add up exactly. On other nodes the ways to fill them are written out where they are few
+(*patterns*: so many pods of each kind, with no room for one more), and nodes of the same domains with
+the same patterns are merged; the rest is kept node by node, of identical ones never more than there
+are pods.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from extender.core.planner.model.node_table import Ints, count_fitting
+from extender.core.planner.model.problem import Problem
+
+
+@dataclass(slots=True)
+class Cell:
+    """One node, or a bag of slots on several nodes of the same domains."""
+
+    kinds: list[int]  # that may run here
+    nodes: list[int]
+    slots: list[int] | None  # per node, pods of any of the kinds; None: look at `room`
+    room: list[int]  # of the single node, per axis
+    patterns: list[tuple[int, ...]] = field(default_factory=list)  # pods per kind, for each node
+
+
+PATTERNS_MAX = 40
+STEPS_MAX = 2_000  # of the enumeration of one node's patterns
+
+
+def make_cells(problem: Problem) -> list[Cell]:
+    """Merge the nodes on which some pod fits; ordered by their first node."""
+    able = problem.counts > 0  # (kinds, nodes)
+    useful = np.flatnonzero(able.any(axis=0))
+    if not len(useful):
+        return []
+    _, like = np.unique(problem.requests, axis=0, return_inverse=True)
+    like = like.reshape(-1)
+    sets, which = np.unique(able[:, useful].T, axis=0, return_inverse=True)
+    which = which.reshape(-1)
+    atoms = _atoms(problem)[useful]
+    cells: list[Cell] = []
+    for number, row in enumerate(sets):
+        kinds = np.flatnonzero(row).tolist()
+        here = which == number
+        nodes = useful[here]
+        if len({int(like[k]) for k in kinds}) == 1:
+            slots = count_fitting(problem.free[nodes], problem.requests[kinds[0]])
+            cells.extend(_bags(kinds, nodes, atoms[here], slots))
+        else:
+            cells.extend(_singles(problem, kinds, nodes, atoms[here]))
+    cells.sort(key=lambda c: c.nodes[0])
+    return cells
+
+
+def _atoms(problem: Problem) -> Ints:
+    """Number the nodes by their domains on every level that a group, or a rule between pods, uses."""
+    levels = {g.level.keys: g.level.domain for g in problem.groups if g.alive and g.level.keys}
+    domains = [*levels.values(), *(rule.domain for rule in problem.rules.moving)]
+    if not domains:
+        return np.zeros(problem.fleet.size, dtype=np.int64)
+    _, atoms = np.unique(np.stack(domains, axis=1), axis=0, return_inverse=True)
+    return atoms.astype(np.int64).reshape(-1)
+
+
+def _bags(kinds: list[int], nodes: Ints, atoms: Ints, slots: Ints) -> list[Cell]:
+    order = np.lexsort((nodes, atoms))
+    cuts = np.flatnonzero(np.diff(atoms[order])) + 1
+    return [
+        Cell(kinds, nodes[part].tolist(), slots[part].tolist(), [])
+        for part in np.split(order, cuts)
+    ]
+
+
+def _singles(problem: Problem, kinds: list[int], nodes: Ints, atoms: Ints) -> list[Cell]:
+    sizes = np.zeros(len(problem.kinds), dtype=np.int64)
+    for group in problem.groups:
+        for kind, members in group.members.items():
+            sizes[kind] += len(members)
+    demand = (problem.requests * sizes[:, None]).sum(axis=0)  # more room than this is never used
+    room = np.minimum(problem.free[nodes], demand)
+    pods = int(sizes[kinds].sum())
+    asks = problem.requests[kinds].tolist()
+    most = sizes[kinds].tolist()
+    known: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    merged: dict[tuple[int, tuple[tuple[int, ...], ...]], Cell] = {}
+    seen: dict[tuple[int, ...], int] = {}
+    cells: list[Cell] = []
+    for node, atom, row in zip(nodes.tolist(), atoms.tolist(), room.tolist(), strict=True):
+        if tuple(row) not in known:
+            known[tuple(row)] = _patterns(row, asks, most)
+        patterns = known[tuple(row)]
+        if patterns:
+            cell = merged.setdefault(
+                (atom, tuple(patterns)), Cell(kinds, [], None, [], patterns=patterns)
+            )
+            if len(cell.nodes) < pods:
+                cell.nodes.append(node)
+            continue
+        key = (atom, *row)
+        seen[key] = seen.get(key, 0) + 1
+        if seen[key] <= pods:
+            cells.append(Cell(kinds, [node], None, row))
+    return [*merged.values(), *cells]
+
+
+def _patterns(room: list[int], asks: list[list[int]], most: list[int]) -> list[tuple[int, ...]]:
+    """List the ways to fill a node to which no pod can be added; empty when they are too many."""
+    found: list[tuple[int, ...]] = []
+    steps = 0
+
+    def fits(left: list[int], ask: list[int]) -> int:
+        return min((have // a for have, a in zip(left, ask, strict=True) if a), default=0)
+
+    def fill(kind: int, left: list[int], counts: list[int]) -> bool:
+        nonlocal steps
+        steps += 1
+        if steps > STEPS_MAX or len(found) > PATTERNS_MAX:
+            return False
+        if kind == len(asks):
+            full = all(counts[k] >= most[k] or fits(left, ask) == 0 for k, ask in enumerate(asks))
+            if full:
+                found.append(tuple(counts))
+            return True
+        top = min(fits(left, asks[kind]), most[kind])
+        for n in range(top, -1, -1):
+            rest = [have - n * a for have, a in zip(left, asks[kind], strict=True)]
+            if not fill(kind + 1, rest, [*counts, n]):
+                return False
+        return True
+
+    return found if fill(0, room, []) and len(found) <= PATTERNS_MAX else []

@@ -1,0 +1,120 @@
+"""Find a placement of the tree, or prove that there is none: bounds, the quick way, the complete way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from extender.core.planner.model.node_table import Fleet
+from extender.core.planner.model.problem import Options, Problem, compile_request
+from extender.core.planner.model.upper_bounds import Bounds, bound_all
+from extender.core.planner.plan_types import PlanRequest
+from extender.core.planner.solve.candidate_ordering import STRATEGIES
+from extender.core.planner.solve.cp_sat_placement import solve_exactly
+from extender.core.planner.solve.extra_members import Extras
+from extender.core.planner.solve.greedy_placement import BudgetEnded, Draft, Effort, Solution
+
+
+@dataclass(slots=True)
+class Solved:
+    """The end of a search."""
+
+    problem: Problem
+    bounds: Bounds
+    solution: Solution | None  # None: no placement was found
+    proved: bool  # no better placement exists, or none at all
+    nodes: int  # search nodes spent
+
+
+def solve(
+    request: PlanRequest,
+    fleet: Fleet,
+    *,
+    options: Options | None = None,
+    maximise: bool = True,
+    problem: Problem | None = None,
+) -> Solved:
+    """Solve a request whose root is admissible and whose bound members contradict nothing.
+
+    Args:
+        request: What to place.
+        fleet: Made from `request.nodes`.
+        options: Requirements to leave out.
+        maximise: False asks for the minimum only; `proved` then says nothing about extras.
+        problem: The request, compiled with these options; None compiles it here.
+    """
+    if problem is None:
+        problem = compile_request(request, fleet, options)
+    bounds = bound_all(problem)
+    if bounds.hopeless:
+        return Solved(problem, bounds, None, proved=True, nodes=0)
+    effort = Effort(request.budget)
+    best = _quickly(problem, bounds, effort, maximise=maximise)
+    if best is not None and (not maximise or best.total >= bounds.root):
+        return Solved(problem, bounds, best.solution(), proved=True, nodes=effort.nodes)
+    hint = best.solution() if best is not None else None
+    nodes = effort.nodes
+    if hint is None:  # first any placement of the minimum, or the proof that there is none
+        first = solve_exactly(
+            problem, bounds, limit=effort.limit - nodes, hint=None, maximise=False
+        )
+        nodes += first.steps
+        if first.ending in {"none", "unknown"} or not maximise:
+            found = first.solution if first.ending == "found" else None
+            return Solved(problem, bounds, found, proved=first.ending != "unknown", nodes=nodes)
+        hint = first.solution
+    if size(hint) >= bounds.root:
+        return Solved(problem, bounds, hint, proved=True, nodes=nodes)
+    more = solve_exactly(problem, bounds, limit=effort.limit - nodes, hint=hint, maximise=True)
+    nodes += more.steps
+    if more.ending == "unknown":
+        return Solved(problem, bounds, hint, proved=False, nodes=nodes)
+    proved = more.ending == "best" or size(more.solution) >= bounds.root
+    # at an equal total the first placement stays: the quick way's is tidier
+    better = more.solution if size(more.solution) > size(hint) else hint
+    return Solved(problem, bounds, better, proved=proved, nodes=nodes)
+
+
+def solve_at_once(problem: Problem, bounds: Bounds, limit: int) -> Solved | None:
+    """Give what `solve` gives when the quick way alone finds the most that can be; None otherwise."""
+    effort = Effort(limit)
+    best = _quickly(problem, bounds, effort, maximise=True)
+    if best is None or best.total < bounds.root or effort.nodes >= limit:
+        return None
+    return Solved(problem, bounds, best.solution(), proved=True, nodes=effort.nodes)
+
+
+def solve_quickly(
+    problem: Problem, bounds: Bounds, effort: Effort, *, maximise: bool
+) -> Solution | None:
+    """Give what the quick way finds; nothing found proves nothing."""
+    best = _quickly(problem, bounds, effort, maximise=maximise)
+    return best.solution() if best is not None else None
+
+
+def _quickly(problem: Problem, bounds: Bounds, effort: Effort, *, maximise: bool) -> Draft | None:
+    """Try a few orders; give the placement with the most pods."""
+    best: Draft | None = None
+    everything = sum(g.size for g in problem.groups if g.alive)
+    for strategy in STRATEGIES:
+        if strategy == "full" and (not maximise or bounds.root < everything):
+            continue
+        draft = Draft(problem, bounds, strategy, effort)
+        held = False
+        try:
+            held = draft.minimum()
+            if held and maximise:
+                Extras(draft).add()
+        except BudgetEnded:
+            if not held:
+                return best
+        if held and (best is None or draft.total > best.total):
+            best = draft
+        enough = bounds.root if maximise else 0
+        if (best is not None and best.total >= enough) or effort.nodes >= effort.limit:
+            return best
+    return best
+
+
+def size(solution: Solution) -> int:
+    """Count the pods of a placement."""
+    return sum(n for kinds in solution.values() for nodes in kinds.values() for n in nodes.values())

@@ -1,0 +1,1 @@
+"""Writing answers: JSON in pieces, and the one mapping of errors to HTTP."""

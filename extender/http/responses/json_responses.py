@@ -1,0 +1,83 @@
+"""Writing answers: JSON made in pieces, so that a large one never holds the event loop, with what says as of when.
+
+The ETag is the hash of the body. It saves the way over the network, not the question.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from yarl import URL
+
+from extender.core.model.ids import Position
+from extender.runtime.cooperative_yield import Pace
+
+AT_ONCE_BYTES = 64 * 1024  # a body up to this size is sent in one piece
+TURN = web.RequestKey("turn", contextlib.AsyncExitStack)  # where questions are worked on in turns
+
+
+async def listed(items: Iterable[Any]) -> list[bytes]:
+    """Encode a JSON array in pieces, item by item."""
+    pace = Pace()
+    pieces = [b"["]
+    for item in items:
+        if len(pieces) > 1:
+            pieces.append(b",")
+        pieces.append(msgspec.json.encode(item))
+        await pace.breath()
+    pieces.append(b"]")
+    return pieces
+
+
+def next_page(request: web.Request, after: Position) -> str:
+    """Give the Link header that leads behind a position."""
+    url = URL.build(path=request.path, query=request.query).update_query(after=str(after))
+    return f'<{url}>; rel="next"'
+
+
+def not_modified(request: web.Request, tag: str) -> bool:
+    """Say whether the asker has the answer with this tag already (If-None-Match)."""
+    known = request.headers.get("If-None-Match", "")
+    return known == "*" or tag in [part.strip().removeprefix("W/") for part in known.split(",")]
+
+
+async def answer(
+    request: web.Request, pieces: list[bytes], position: Position, *, link: str = ""
+) -> web.StreamResponse:
+    """Send a body with its position and tag; 304 where the asker has it already."""
+    digest, pace = hashlib.sha256(), Pace()
+    for piece in pieces:
+        digest.update(piece)
+        await pace.breath()
+    if (turn := request.get(TURN)) is not None:
+        await turn.aclose()  # nobody waits for an asker that reads slowly
+    tag = f'"{digest.hexdigest()[:32]}"'
+    headers = {"X-Log-Position": str(position), "ETag": tag}
+    if link:
+        headers["Link"] = link
+    if not_modified(request, tag):
+        return web.Response(status=304, headers=headers)
+    size = sum(map(len, pieces))
+    if size <= AT_ONCE_BYTES or request.method == "HEAD":
+        body = b"".join(pieces)
+        return web.Response(body=body, content_type="application/json", headers=headers)
+    response = web.StreamResponse(headers=headers)
+    response.content_type = "application/json"
+    response.content_length = size
+    await response.prepare(request)
+    chunk, filled = [], 0
+    for piece in pieces:
+        chunk.append(piece)
+        filled += len(piece)
+        if filled >= AT_ONCE_BYTES:
+            await response.write(b"".join(chunk))
+            await pace.breath()
+            chunk, filled = [], 0
+    await response.write(b"".join(chunk))
+    await response.write_eof()
+    return response

@@ -1,0 +1,236 @@
+"""The four verbs over HTTP: decode, call the service, encode, one canonical log line per call.
+
+A body that does not decode is a 400. "Cannot answer now" goes into the `Error` field of filter and
+bind; prioritize then has no opinion (`[]`), and preempt, which has no such field, is a 503.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+from aiohttp import web
+
+from extender.control.log.leader import Leader
+from extender.control.verbs.extender_service import Scheduling
+from extender.core.decisions.verbs.filter_and_prioritize import FilterDecision
+from extender.core.decisions.verbs.preempt_verb import Candidate
+from extender.core.model.errors import BadInput, CannotAnswer
+from extender.core.model.ids import NodeName
+from extender.core.model.pods import Pod
+from extender.http.scheduler import wire
+from extender.http.scheduler.leader_proxy import (
+    FORWARDED,
+    Forwarder,
+    Verb,
+    cannot_answer,
+    gone,
+    waited_ms,
+)
+from extender.ports.protocols import PodRef
+from extender.runtime.cooperative_yield import Pace
+from extender.telemetry import METRICS
+
+log = logging.getLogger(__name__)
+
+TAKE_OVER_S = (
+    1.0  # a first pass after a take is waited for this long, then callers hear that it lacks
+)
+PodReader = Callable[[bytes], Pod]
+# msgspec gives up on deep nesting with Python's own error, and on broken UTF-8 in kept bytes likewise
+UNDECODABLE = (msgspec.MsgspecError, BadInput, RecursionError, UnicodeDecodeError)
+
+
+class SchedulerVerbs:
+    """Handlers of /scheduler/*."""
+
+    def __init__(
+        self, scheduling: Scheduling, leader: Leader, read_pod: PodReader, forwarder: Forwarder
+    ) -> None:
+        self._scheduling = scheduling
+        self._leader = leader
+        self._forwarder = forwarder
+        self._read_pod = read_pod
+
+    def routes(self) -> list[web.RouteDef]:
+        """Name the verbs; any other name is a 404, any other method a 405."""
+        return [
+            web.post("/scheduler/filter", self.filter),
+            web.post("/scheduler/prioritize", self.prioritize),
+            web.post("/scheduler/preempt", self.preempt),
+            web.post("/scheduler/bind", self.bind),
+        ]
+
+    async def _elsewhere(self, verb: Verb, request: web.Request) -> web.Response | None:
+        """Have the leader answer; None when that is this replica."""
+        Pace.called()
+        while not self._leader.leads():
+            answer = await self._forwarder.forward(verb, request, await request.read())
+            if answer is not None:
+                return answer
+        if self._scheduling.reconciling():
+            await self._scheduling.until_reconciled(TAKE_OVER_S)
+        return None
+
+    async def filter(self, request: web.Request) -> web.Response:
+        """Answer /filter."""
+        started = time.perf_counter()
+        if (answer := await self._elsewhere("filter", request)) is not None:
+            return answer
+        try:
+            args, pod, offered = self._read_args(await request.read())
+        except UNDECODABLE as error:
+            return _bad("filter", error)
+        try:
+            decision = self._scheduling.filter(pod, offered)
+        except CannotAnswer as error:
+            self._line("filter", "cannot-answer", started, pod, offered=len(offered), left=0)
+            return cannot_answer("filter", str(error))
+        result = wire.filter_result(args, set(decision.passed), _refusals(decision))
+        outcome, left = decision.outcome, len(decision.passed)
+        self._line("filter", outcome, started, pod, offered=len(offered), left=left)
+        return _json(wire.encode(result))
+
+    async def prioritize(self, request: web.Request) -> web.Response:
+        """Answer /prioritize."""
+        started = time.perf_counter()
+        if (elsewhere := await self._elsewhere("prioritize", request)) is not None:
+            return elsewhere
+        try:
+            _, pod, offered = self._read_args(await request.read())
+        except UNDECODABLE as error:
+            return _bad("prioritize", error)
+        scores = self._scheduling.prioritize(pod, offered)
+        answer = [wire.HostPriority(host=name, score=score) for name, score in scores]
+        outcome = "scored" if scores else "no-opinion"
+        self._line("prioritize", outcome, started, pod, offered=len(offered), left=len(answer))
+        return _json(wire.encode(answer))
+
+    def _read_args(self, body: bytes) -> tuple[wire.ExtenderArgs, Pod, list[NodeName]]:
+        args = wire.decode_args(body)
+        return args, self._pod(args.pod), wire.offered_names(args)
+
+    def _pod(self, body: msgspec.Raw) -> Pod:
+        """Give the pod of a call as the informers know it; only an unknown one is read from the call."""
+        known = self._scheduling.known_pod(wire.uid_of(body))
+        return known if known is not None else self._read_pod(bytes(body))
+
+    async def preempt(self, request: web.Request) -> web.Response:
+        """Answer /preempt: see `core/decisions/verbs/preempt_verb`."""
+        started = time.perf_counter()
+        if (elsewhere := await self._elsewhere("preempt", request)) is not None:
+            return elsewhere
+        body = await request.read()
+        try:
+            args = wire.decode_preemption(body)
+            pod = self._pod(args.pod)
+        except UNDECODABLE as error:
+            return _bad("preempt", error)
+        candidates = _candidates(args)
+        try:
+            chosen = await self._scheduling.preempt(pod, candidates)
+        except CannotAnswer as error:
+            self._line("preempt", "cannot-answer", started, pod, offered=0, left=0)
+            return cannot_answer("preempt", str(error))
+        outcome = "passed" if chosen or not candidates else "refused"
+        self._line("preempt", outcome, started, pod, offered=len(candidates), left=len(chosen))
+        return _json(wire.preemption_result(_meta_victims(chosen)))
+
+    async def bind(self, request: web.Request) -> web.Response:
+        """Answer /bind; may take as long as the barrier, and go on at the next leader."""
+        started = time.perf_counter()
+        while True:
+            if (elsewhere := await self._elsewhere("bind", request)) is not None:
+                return elsewhere
+            try:
+                args = wire.decode_binding(await request.read())
+            except UNDECODABLE as error:
+                return _bad("bind", error)
+            ref = PodRef(namespace=args.pod_namespace, name=args.pod_name, uid=args.pod_uid)
+            age_ms = waited_ms(request) + int((time.perf_counter() - started) * 1000)
+            refusal = await self._scheduling.bind(
+                ref, args.node, lambda: not gone(request), age_ms=age_ms
+            )
+            if refusal and self._leader.doubt() and FORWARDED in request.headers:
+                return self._forwarder.sent_back("bind")
+            if not refusal or self._leader.leads():
+                return self._bound(ref, args.node, refusal, started)
+
+    def _bound(self, ref: PodRef, node: NodeName, refusal: str, started: float) -> web.Response:
+        outcome = "refused" if refusal else "bound"
+        METRICS.calls.labels("bind", outcome).inc()
+        METRICS.call_seconds.labels("bind").observe(time.perf_counter() - started)
+        log.info(
+            "call",
+            extra={
+                "verb": "bind",
+                "outcome": outcome,
+                "pod": f"{ref.namespace}/{ref.name}",
+                "pod_uid": ref.uid,
+                "node": node,
+                "epoch": self._leader.epoch,
+                "position": self._leader.acknowledged.position,
+                "error": refusal,
+                "total_ms": round((time.perf_counter() - started) * 1000, 3),
+            },
+        )
+        return _json(wire.encode(wire.ExtenderBindingResult(error=refusal)))
+
+    def _line(
+        self, verb: str, outcome: str, started: float, pod: Pod, *, offered: int, left: int
+    ) -> None:
+        seconds = time.perf_counter() - started
+        METRICS.calls.labels(verb, outcome).inc()
+        METRICS.call_seconds.labels(verb).observe(seconds)
+        log.info(
+            "call",
+            extra={
+                "verb": verb,
+                "outcome": outcome,
+                "pod": pod.path,
+                "pod_uid": pod.uid,
+                "group": str(pod.group) if pod.group is not None else "",
+                "nodes_offered": offered,
+                "nodes_left": left,
+                "epoch": self._leader.epoch,
+                "position": self._leader.acknowledged.position,
+                "total_ms": round(seconds * 1000, 3),
+            },
+        )
+
+
+def _refusals(decision: FilterDecision) -> dict[NodeName, str]:
+    return dict.fromkeys(decision.refused, decision.reason)
+
+
+def _candidates(args: wire.ExtenderPreemptionArgs) -> list[Candidate]:
+    """Give the candidates by UID; a node without victims is left out, as kube-scheduler panics on it."""
+    found: dict[NodeName, Candidate] = {}
+    for name, meta in (args.node_name_to_meta_victims or {}).items():
+        uids = tuple(pod.uid for pod in meta.pods or ())
+        found[name] = Candidate(node=name, victims=uids, violations=meta.num_pdb_violations)
+    for name, full in (args.node_name_to_victims or {}).items():
+        uids = tuple(pod.metadata.uid for pod in full.pods or ())
+        found[name] = Candidate(node=name, victims=uids, violations=full.num_pdb_violations)
+    return [candidate for candidate in found.values() if candidate.victims]
+
+
+def _meta_victims(chosen: Sequence[Candidate]) -> dict[NodeName, wire.MetaVictims]:
+    return {
+        c.node: wire.MetaVictims(
+            pods=[wire.MetaPod(uid=uid) for uid in c.victims], num_pdb_violations=c.violations
+        )
+        for c in chosen
+    }
+
+
+def _json(body: bytes) -> web.Response:
+    return web.Response(body=body, content_type="application/json")
+
+
+def _bad(verb: str, error: Exception) -> web.Response:
+    METRICS.calls.labels(verb, "undecodable").inc()
+    log.warning("undecodable body", extra={"verb": verb, "error": str(error)})
+    return web.Response(status=400, text=f"{verb}: {error}\n")

@@ -1,0 +1,209 @@
+"""kube-scheduler's extender API v1 as structs, field for field; bytes become values here and only here.
+
+Outer keys are Go names in PascalCase and always present; the pod inside is plain core/v1 JSON and is
+kept as raw bytes, because most calls need no more of it than its UID. Go's decoder matches keys
+without regard to case but not across underscores; we read exactly what it writes.
+
+Source: staging/src/k8s.io/kube-scheduler/extender/v1/types.go (see EXTENDER.md 1.2).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from extender.core.model.ids import NodeName, PodUid
+
+
+class _NodeMeta(msgspec.Struct):
+    name: str
+
+
+class _NodeName(msgspec.Struct):
+    metadata: _NodeMeta
+
+
+class NodeList(msgspec.Struct):
+    """v1.NodeList with its items left as bytes."""
+
+    items: list[msgspec.Raw] | None = None
+    metadata: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class ExtenderArgs(msgspec.Struct, rename="pascal"):
+    """Request of filter and prioritize. `nodes` is set when nodeCacheCapable is false, else `node_names`."""
+
+    pod: msgspec.Raw
+    nodes: NodeList | None = None
+    node_names: list[NodeName] | None = None
+
+
+class ExtenderFilterResult(msgspec.Struct, rename="pascal"):
+    """Answer of filter."""
+
+    nodes: NodeList | None = None
+    node_names: list[NodeName] | None = None
+    failed_nodes: dict[NodeName, str] = {}
+    failed_and_unresolvable_nodes: dict[NodeName, str] = {}
+    error: str = ""
+
+
+class HostPriority(msgspec.Struct, rename="pascal"):
+    """One score; an integer, or kube-scheduler drops the whole list."""
+
+    host: NodeName
+    score: int
+
+
+class ExtenderBindingArgs(
+    msgspec.Struct,
+    rename={
+        "pod_name": "PodName",
+        "pod_namespace": "PodNamespace",
+        "pod_uid": "PodUID",
+        "node": "Node",
+    },
+):
+    """Request of bind."""
+
+    pod_name: str
+    pod_namespace: str
+    pod_uid: PodUid
+    node: NodeName
+
+
+class ExtenderBindingResult(msgspec.Struct, rename="pascal"):
+    """Answer of bind; an empty `error` tells kube-scheduler that the pod IS bound."""
+
+    error: str
+
+
+class MetaPod(msgspec.Struct, rename={"uid": "UID"}):
+    """A victim by UID."""
+
+    uid: PodUid
+
+
+class MetaVictims(
+    msgspec.Struct, rename={"pods": "Pods", "num_pdb_violations": "NumPDBViolations"}
+):
+    """Victims of one node; `pods` must not be empty nor hold null, which makes kube-scheduler panic."""
+
+    pods: list[MetaPod]
+    num_pdb_violations: int = 0
+
+
+class OfferedMetaVictims(
+    msgspec.Struct, rename={"pods": "Pods", "num_pdb_violations": "NumPDBViolations"}
+):
+    """Victims of one node as kube-scheduler offers them; it may send null for none."""
+
+    pods: list[MetaPod] | None = None
+    num_pdb_violations: int = 0
+
+
+class _PodMeta(msgspec.Struct):
+    uid: PodUid
+
+
+class _VictimPod(msgspec.Struct):
+    metadata: _PodMeta
+
+
+class Victims(msgspec.Struct, rename={"pods": "Pods", "num_pdb_violations": "NumPDBViolations"}):
+    """Victims of one node as full pods (nodeCacheCapable false)."""
+
+    pods: list[_VictimPod] | None = None
+    num_pdb_violations: int = 0
+
+
+class ExtenderPreemptionArgs(msgspec.Struct, rename="pascal"):
+    """Request of preempt; one of the two maps is set."""
+
+    pod: msgspec.Raw
+    node_name_to_victims: dict[NodeName, Victims] | None = None
+    node_name_to_meta_victims: dict[NodeName, OfferedMetaVictims] | None = None
+
+
+class ExtenderPreemptionResult(msgspec.Struct, rename="pascal"):
+    """Answer of preempt: always by UID, whatever the request carried."""
+
+    node_name_to_meta_victims: dict[NodeName, MetaVictims]
+
+
+_args = msgspec.json.Decoder(ExtenderArgs)
+_binding = msgspec.json.Decoder(ExtenderBindingArgs)
+_preemption = msgspec.json.Decoder(ExtenderPreemptionArgs)
+_preemption_result = msgspec.json.Decoder(ExtenderPreemptionResult)
+_node = msgspec.json.Decoder(_NodeName)
+_uid_only = msgspec.json.Decoder(_VictimPod)
+_encoder = msgspec.json.Encoder()
+
+
+def decode_args(body: bytes) -> ExtenderArgs:
+    """Read a filter or prioritize request.
+
+    Raises:
+        msgspec.MsgspecError: Not such a request.
+    """
+    return _args.decode(body)
+
+
+def uid_of(pod: msgspec.Raw) -> PodUid:
+    """Give the UID of the pod of a call and read nothing else of it; empty where that cannot be read.
+
+    The caller then reads the whole pod, which names what is wrong with it.
+    """
+    try:
+        return _uid_only.decode(pod).metadata.uid
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return PodUid("")
+
+
+def decode_binding(body: bytes) -> ExtenderBindingArgs:
+    """Read a bind request.
+
+    Raises: as `decode_args`.
+    """
+    return _binding.decode(body)
+
+
+def decode_preemption(body: bytes) -> ExtenderPreemptionArgs:
+    """Read a preempt request.
+
+    Raises: as `decode_args`.
+    """
+    return _preemption.decode(body)
+
+
+def offered_names(args: ExtenderArgs) -> list[NodeName]:
+    """Give the names of the nodes offered, in the order of the request."""
+    if args.node_names is not None:
+        return args.node_names
+    items = args.nodes.items if args.nodes is not None else None
+    return [NodeName(_node.decode(item).metadata.name) for item in items or ()]
+
+
+def filter_result(
+    args: ExtenderArgs, passed: set[NodeName], failed: dict[NodeName, str]
+) -> ExtenderFilterResult:
+    """Answer in the mode of the request: names for names, whole nodes for whole nodes."""
+    if args.node_names is not None or args.nodes is None:
+        names = [name for name in args.node_names or () if name in passed]
+        return ExtenderFilterResult(node_names=names, failed_and_unresolvable_nodes=failed)
+    kept = [i for i in args.nodes.items or () if _node.decode(i).metadata.name in passed]
+    return ExtenderFilterResult(nodes=NodeList(items=kept), failed_and_unresolvable_nodes=failed)
+
+
+def preemption_result(victims: dict[NodeName, MetaVictims]) -> bytes:
+    """Encode an answer of preempt, read back by its own schema so that no null can slip through."""
+    body = _encoder.encode(ExtenderPreemptionResult(node_name_to_meta_victims=victims))
+    checked = _preemption_result.decode(body)
+    if any(not entry.pods for entry in checked.node_name_to_meta_victims.values()):
+        msg = "an answer of preempt names a node without victims"
+        raise ValueError(msg)
+    return body
+
+
+def encode(value: object) -> bytes:
+    """Write an answer."""
+    return _encoder.encode(value)

@@ -1,0 +1,211 @@
+"""GET /v1/events: facts by what they are about, page by page, or live as server-sent events.
+
+A stream begins behind `Last-Event-ID` or `after`, at `since`, or with what comes next. The id of an event is its
+position, so whoever lost the connection goes on where it was, at this replica or another. Between events the
+stream says how far the log was looked through; these lines move the id as well.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+import msgspec
+from aiohttp import web
+
+from extender.core.model.errors import BadInput, Busy, ExtenderError, HistoryGone
+from extender.core.model.ids import Position
+from extender.http.responses.error_responses import Problem
+from extender.http.responses.json_responses import answer, listed, next_page
+from extender.http.v1.openapi import FACT_NAMES, NAME, PATH, TIME, Operation, Parameter
+from extender.http.v1.query_parameters import (
+    LIMIT_MAX,
+    POSITION_MAX,
+    flag,
+    known,
+    moment,
+    name_in,
+    number,
+    path_in,
+    types_in,
+    whole,
+)
+from extender.ports.protocols import START, AuditReader, EventFilter
+from extender.queries.log.event_dto import FactLine, line_of
+from extender.queries.log.event_stream import Batch, Feed
+
+READERS_MAX = 256
+CHUNK_BYTES = 64 * 1024
+LIMIT = 100  # facts of a page, unless told
+FILTERS = (
+    Parameter(name="type", about="Only facts of this type", repeatable=True,
+              schema={"type": "string", "enum": list(FACT_NAMES)}),
+    Parameter(name="namespace", about="Only facts about root groups of this namespace", schema=NAME),
+    Parameter(name="gang", about="Only facts about root groups of this namespace/name", schema=PATH),
+    Parameter(name="node", about="Only facts that name this node", schema=NAME),
+    Parameter(name="since", about="Only facts recorded at this time or later (RFC 3339 with offset)",
+              schema=TIME),
+)  # fmt: skip
+POSITION = {"type": "integer", "minimum": 0, "maximum": POSITION_MAX}
+FOLLOW = Parameter(
+    name="follow",
+    about="Answer with server-sent events, without end; not together with until, limit and order",
+    schema={"type": "boolean"},
+)
+PARAMETERS = (
+    *FILTERS,
+    Parameter(name="until", about="Only facts recorded at this time or before", schema=TIME),
+    Parameter(name="after", schema=POSITION,
+              about="Only facts behind this position; with order=newest, in front of it"),
+    Parameter(name="limit", about="At most so many facts",
+              schema={"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT}),
+    Parameter(name="order", about="Oldest facts first, or newest",
+              schema={"type": "string", "enum": ["oldest", "newest"], "default": "oldest"}),
+    FOLLOW,
+    Parameter(name="Last-Event-ID", where="header", schema=POSITION,
+              about="With follow: where the reader was; counts more than `after`"),
+)  # fmt: skip
+OPERATIONS = (
+    Operation(
+        path="/v1/events",
+        about="Facts of the log, a page at a time (Link: next) or live",
+        answer=list[FactLine],
+        parameters=PARAMETERS,
+        problems=(400, 409, 503),
+        streams=True,
+        tagged=True,
+    ),
+)
+_QUERY = frozenset(p.name for p in PARAMETERS if p.where == "query")
+_ENDLESS = ("until", "limit", "order")
+
+
+class EventsApi:
+    """Handlers of /v1/events."""
+
+    def __init__(self, reader: AuditReader, feed: Feed) -> None:
+        self._reader = reader
+        self._feed = feed
+
+    def routes(self) -> list[web.RouteDef]:
+        """Name the resources."""
+        return [web.get("/v1/events", self.events)]
+
+    async def events(self, request: web.Request) -> web.StreamResponse:
+        """Give facts by position, at most `limit` from `after` on, or as they come."""
+        query = known(request, _QUERY, repeatable={"type"})
+        wanted = EventFilter(
+            root=path_in(query, "gang"),
+            namespace=name_in(query, "namespace"),
+            node=name_in(query, "node"),
+            types=types_in(query, "type"),
+            since_us=moment(query, "since"),
+            until_us=moment(query, "until"),
+            after=Position(number(query, "after", 0, most=POSITION_MAX)),
+            limit=number(query, "limit", LIMIT, least=1, most=LIMIT_MAX),
+            newest_first=_newest_first(query.get("order", "oldest")),
+        )
+        known_until = _last_event_id(request)
+        if flag(query, "follow"):
+            return await self._stream(request, wanted, known_until)
+        page = await self._reader.page(wanted)
+        pieces = await listed(map(line_of, page.events))
+        link = next_page(request, page.events[-1].position) if page.more else ""
+        return await answer(request, pieces, page.head, link=link)
+
+    async def _stream(
+        self, request: web.Request, wanted: EventFilter, known_until: Position | None
+    ) -> web.StreamResponse:
+        for name in _ENDLESS:
+            if name in request.query:
+                raise BadInput(
+                    f"query parameter {name}: not together with follow; a stream has no end"
+                )
+        wanted = await self._begin(request, wanted, known_until)
+        if self._feed.readers >= READERS_MAX:
+            msg = (
+                f"{READERS_MAX} readers follow the log here already; ask another replica, or later"
+            )
+            raise Busy(msg)
+        headers = {
+            "Cache-Control": "no-store",
+            "X-Accel-Buffering": "no",
+            "X-Log-Position": str(wanted.after),
+        }
+        response = web.StreamResponse(headers=headers)
+        response.content_type = "text/event-stream"
+        await response.prepare(request)
+        if request.method == "HEAD":
+            return response
+        try:
+            await response.write(_comment(wanted.after))
+            async with aclosing(self._feed.follow(wanted)) as batches:
+                async for batch in batches:
+                    for chunk in _chunks(batch):
+                        await response.write(chunk)
+        except ConnectionError:
+            return response  # the reader has gone; it knows where it was
+        except ExtenderError as fault:
+            await response.write(_problem(fault))
+        return response
+
+    async def _begin(
+        self, request: web.Request, wanted: EventFilter, known_until: Position | None
+    ) -> EventFilter:
+        """Find where a stream begins.
+
+        Raises:
+            HistoryGone: The reader was behind the end of this log.
+        """
+        head = await self._feed.head()
+        if known_until is not None:
+            after = known_until
+        elif "after" in request.query:
+            after = wanted.after
+        elif wanted.since_us is not None:
+            after = START
+        else:
+            after = head
+        if after > head:
+            msg = (
+                f"position {after}: the log ends at {head}; part of it was lost, or this is another log: "
+                "read it again"
+            )
+            raise HistoryGone(msg)
+        return msgspec.structs.replace(wanted, after=after)
+
+
+def _last_event_id(request: web.Request) -> Position | None:
+    """Read where a reader that comes back has been; browsers send none when they were nowhere."""
+    told = request.headers.get("Last-Event-ID")
+    if told is None:
+        return None
+    return Position(whole(told, "header Last-Event-ID", most=POSITION_MAX))
+
+
+def _newest_first(text: str) -> bool:
+    if text not in ("oldest", "newest"):
+        raise BadInput(f"query parameter order: {text[:40]!r} is neither oldest nor newest")
+    return text == "newest"
+
+
+def _chunks(batch: Batch) -> list[bytes]:
+    """Write a batch as server-sent events, some at a time: a slow reader is waited for in between."""
+    chunks, chunk = [], b""
+    for event, body in batch.facts:
+        chunk += b"id: %d\ndata: %b\n\n" % (event.position, body)
+        if len(chunk) > CHUNK_BYTES:
+            chunks.append(chunk)
+            chunk = b""
+    if not batch.facts or batch.facts[-1][0].position != batch.position:
+        chunk += _comment(batch.position)
+    return [*chunks, chunk] if chunk else chunks
+
+
+def _comment(position: Position) -> bytes:
+    """Say how far the log was looked through; moves the id, and is no event."""
+    return b": as of position %d\nid: %d\n\n" % (position, position)
+
+
+def _problem(fault: ExtenderError) -> bytes:
+    told = Problem(title="The stream ends", status=409, detail=str(fault))
+    return b"event: problem\ndata: %b\n\n" % msgspec.json.encode(told)

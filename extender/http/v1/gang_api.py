@@ -1,0 +1,147 @@
+"""Gangs under /v1 as they are now: from the state in memory, and for why also from the log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from aiohttp import web
+from immutables import Map
+
+from extender.control.log.leader import Leader
+from extender.core.log.reservation_state import RootState
+from extender.core.model.errors import NotFound
+from extender.core.model.ids import RootUid
+from extender.http.responses.json_responses import answer, listed
+from extender.http.v1.openapi import GANG_NAME, NAME, NAMESPACE, TEXT, Operation, Parameter
+from extender.http.v1.query_parameters import gang_named, known, name_in
+from extender.ports.protocols import AuditReader, DecisionInputs, EventFilter
+from extender.queries.log.decision_details import Decision, decision_of
+from extender.queries.log.event_dto import FactLine, line_of
+from extender.queries.state.state_dto import GangAt
+from extender.queries.state.state_report import gang_at
+
+
+class Explanation(msgspec.Struct):
+    """Where a gang stands, and the last answer of the planner with what it rested on."""
+
+    gang: GangAt
+    fact: FactLine | None = None
+    decision: Decision | None = None
+
+
+GANG = (
+    NAMESPACE,
+    GANG_NAME,
+    Parameter(
+        name="uid",
+        about="Only the root group with this UID; without it the one observed last, where several have the name",
+        schema=TEXT,
+    ),
+)
+OPERATIONS = (
+    Operation(
+        path="/v1/gangs",
+        about="Root groups as they are now, by name, without their members; on a replica that does not lead, as far as it has followed the log",
+        answer=list[GangAt],
+        parameters=(Parameter(name="namespace", about="Only this one", schema=NAME),),
+        problems=(400,),
+        tagged=True,
+    ),
+    Operation(
+        path="/v1/gangs/{namespace}/{name}",
+        about="One root group with its members, as it is now",
+        answer=GangAt,
+        parameters=GANG,
+        problems=(400, 404),
+        tagged=True,
+    ),
+    Operation(
+        path="/v1/gangs/{namespace}/{name}/explain",
+        about="Where a gang stands, with the last answer of the planner",
+        answer=Explanation,
+        parameters=GANG,
+        problems=(400, 404, 503),
+        tagged=True,
+    ),
+)
+ANSWERS = ("GangAdmitted", "GangExtended", "GangRefused", "PreemptionPlanned")
+
+
+class GangsApi:
+    """Handlers."""
+
+    def __init__(self, reader: AuditReader, inputs: DecisionInputs, leader: Leader) -> None:
+        self._reader = reader
+        self._inputs = inputs
+        self._leader = leader
+        self._index: dict[str, list[RootState]] = {}
+        self._indexed: Map[RootUid, RootState] | None = None  # what `_index` was made of
+
+    def routes(self) -> list[web.RouteDef]:
+        """Name the resources."""
+        return [
+            web.get("/v1/gangs", self.gangs),
+            web.get("/v1/gangs/{namespace}/{name}", self.gang),
+            web.get("/v1/gangs/{namespace}/{name}/explain", self.explain),
+        ]
+
+    async def gangs(self, request: web.Request) -> web.StreamResponse:
+        """List roots, by namespace and name."""
+        namespace = name_in(known(request, {"namespace"}), "namespace")
+        state = self._leader.acknowledged
+        roots = [
+            root
+            for root in state.roots.values()
+            if not namespace or root.root.startswith(f"{namespace}/")
+        ]
+        roots.sort(key=lambda root: (root.root, root.uid))
+        pieces = await listed(gang_at(root, with_members=False) for root in roots)
+        return await answer(request, pieces, state.position)
+
+    async def gang(self, request: web.Request) -> web.StreamResponse:
+        """Give one root with its members."""
+        position = self._leader.acknowledged.position
+        body = msgspec.json.encode(gang_at(self._root(request)))
+        return await answer(request, [body], position)
+
+    def _root(self, request: web.Request) -> RootState:
+        """Find the root that is asked for; of several with one name the one observed last."""
+        name, uid = gang_named(request), known(request, {"uid"}).get("uid")
+        roots = self._of_name().get(name, [])
+        if not roots:
+            raise NotFound(
+                f"gang {name}: no such root group now; GET /v1/gangs/{name}/history tells of the past"
+            )
+        found = [root for root in roots if uid in (None, root.uid)]
+        if not found:
+            uids = ", ".join(root.uid for root in roots)
+            raise NotFound(f"gang {name}: the root groups of this name now have UID {uids}")
+        return max(found, key=lambda root: (root.observed_us, root.uid))
+
+    def _of_name(self) -> Mapping[str, list[RootState]]:
+        """Give the roots by name; found anew when they have changed.
+
+        A name may have several: a PodGroup and a CompositePodGroup, or one that was made again and whose
+        predecessor has not ended yet.
+        """
+        roots = self._leader.acknowledged.roots
+        if roots is not self._indexed:
+            self._index = {}
+            for root in roots.values():
+                self._index.setdefault(root.root, []).append(root)
+            self._indexed = roots
+        return self._index
+
+    async def explain(self, request: web.Request) -> web.StreamResponse:
+        """Give one root with the newest answer about it."""
+        root = self._root(request)
+        found = await self._reader.page(
+            EventFilter(root_uid=root.uid, types=ANSWERS, newest_first=True, limit=1)
+        )
+        explained = Explanation(gang=gang_at(root))
+        if found.events:
+            (event,) = found.events
+            explained.fact = line_of(event)
+            explained.decision = await decision_of(event, self._inputs)
+        return await answer(request, [msgspec.json.encode(explained)], found.head)

@@ -1,0 +1,225 @@
+"""The contract of /v1 as an OpenAPI 3.1 document, built from what the handlers' modules say of themselves.
+
+Every module with routes under /v1 has a tuple `OPERATIONS`, one entry per method and path, and
+`http/v1/openapi_route.py` lists the modules. Schemas come from the very structs that are encoded, so they cannot differ
+from the answers; a test compares the operations with the routes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import GenericAlias
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+
+from extender import __version__
+from extender.core.log.events import AnyFact
+from extender.http.responses.error_responses import Problem
+from extender.queries.log.event_dto import FactLine
+
+Json = dict[str, Any]
+FACTS: tuple[type, ...] = get_args(AnyFact)
+FACT_NAMES = tuple(fact.__name__ for fact in FACTS)
+REFERENCE = "#/components/schemas/{name}"
+PROBLEM_CODES: Mapping[int, str] = {
+    400: "A parameter or the body is not what it should be; names object, field and value",
+    404: "There is no such object",
+    409: "The log does not reach that far: part of it was lost, or it is another log",
+    413: "The body is too large",
+    503: "The event store does not answer, or too much is asked at once; try again",
+}
+POSITION_HEADER = {
+    "description": "Last position of the log that the answer knows",
+    "schema": {"type": "integer", "minimum": 0},
+}
+TEXT = {"type": "string", "minLength": 1, "maxLength": 1024, "pattern": "^[^\\u0000]+$"}
+NAME = {"type": "string", "minLength": 1, "maxLength": 253, "pattern": "^[^\\u0000/]+$"}
+PATH = {"type": "string", "maxLength": 1024, "pattern": "^[^\\u0000/]+/[^\\u0000/]+$"}
+TIME = {
+    "type": "string",
+    "format": "date-time",
+    "example": "2026-11-20T03:12:00Z",
+}
+
+
+class Parameter(msgspec.Struct, frozen=True, kw_only=True):
+    """One parameter of an operation."""
+
+    name: str
+    about: str
+    schema: Json
+    where: Literal["query", "path", "header"] = "query"
+    repeatable: bool = False  # given several times, any of them may hold
+
+    def described(self) -> Json:
+        """Give the parameter object."""
+        schema = {"type": "array", "items": self.schema} if self.repeatable else self.schema
+        found: Json = {
+            "name": self.name,
+            "in": self.where,
+            "description": self.about,
+            "required": self.where == "path",
+            "schema": schema,
+        }
+        if self.repeatable:
+            found |= {"style": "form", "explode": True}
+        return found
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """One method of one path under /v1."""
+
+    path: str  # as aiohttp has it: /v1/gangs/{namespace}/{name}
+    about: str  # one sentence
+    answer: Any  # type of a 200 answer, a struct or a list of them
+    otherwise: Any = None  # type of a 200 answer to another kind of question on the same path
+    method: Literal["get", "post"] = "get"
+    parameters: tuple[Parameter, ...] = ()
+    body: Any = None  # type of the request's body, where it has one
+    problems: tuple[int, ...] = (400, 503)  # statuses with a problem body
+    streams: bool = False  # with `follow`, answers with server-sent events
+    positioned: bool = True  # says in X-Log-Position as of when it is
+    tagged: bool = False  # has an ETag, and answers 304
+
+    @property
+    def name(self) -> str:
+        """Give an identifier: the method and the fixed parts of the path."""
+        parts = (p.strip("{}").removesuffix(".json") for p in self.path.split("/")[2:])
+        return "_".join((self.method, *parts))
+
+
+NAMESPACE = Parameter(
+    name="namespace", about="Namespace of the root group", schema=NAME, where="path"
+)
+GANG_NAME = Parameter(name="name", about="Name of the root group", schema=NAME, where="path")
+
+
+def document(operations: Sequence[Operation]) -> Json:
+    """Give the OpenAPI document of these operations."""
+    paths: dict[str, Json] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method] = _described(operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "gang-extender",
+            "version": __version__,
+            "description": "Questions to the scheduler's log and to what it holds now. "
+            "Answers under /v1 keep their fields; new ones may be added.",
+        },
+        "paths": paths,
+        "components": {"schemas": _schemas(operations)},
+    }
+
+
+def _described(operation: Operation) -> Json:
+    headers = {"X-Log-Position": POSITION_HEADER} if operation.positioned else {}
+    kinds = [t for t in (operation.answer, operation.otherwise) if t is not None]
+    schemas = [_reference(kind) for kind in kinds]
+    schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+    content: Json = {"application/json": {"schema": schema}}
+    if operation.streams:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    responses: dict[str, Json] = {
+        "200": {"description": operation.about, "headers": headers, "content": content}
+    }
+    if operation.tagged:
+        responses["304"] = {"description": "Nothing has changed since If-None-Match was given"}
+    problem = {"application/problem+json": {"schema": _reference(Problem)}}
+    for code in operation.problems:
+        responses[str(code)] = {"description": PROBLEM_CODES[code], "content": problem}
+    found: Json = {
+        "operationId": operation.name,
+        "summary": operation.about,
+        "parameters": [parameter.described() for parameter in operation.parameters],
+        "responses": responses,
+    }
+    if operation.body is not None:
+        schema = _reference(operation.body)
+        found["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": schema}},
+        }
+    return found
+
+
+def _types(operations: Iterable[Operation]) -> list[Any]:
+    found = [t for o in operations for t in (o.answer, o.otherwise, o.body) if t is not None]
+    return [*dict.fromkeys((*found, Problem))]
+
+
+def _reference(kind: object) -> Json:
+    (schema,), _ = msgspec.json.schema_components(
+        [_plain(kind)], ref_template=REFERENCE, schema_hook=_hook
+    )
+    return schema
+
+
+def _schemas(operations: Sequence[Operation]) -> Json:
+    kinds = [_plain(kind) for kind in _types(operations)]
+    _, components = msgspec.json.schema_components(
+        [*kinds, *FACTS], ref_template=REFERENCE, schema_hook=_hook
+    )
+    return components
+
+
+class FactData:
+    """Stands in schemas for `AnyFact`, which is told apart by the `type` beside it and not by a tag in it."""
+
+
+def _hook(kind: type) -> Json:
+    if kind is FactData:
+        return {"anyOf": [{"$ref": REFERENCE.format(name=name)} for name in FACT_NAMES]}
+    if kind is msgspec.Raw:
+        return {}
+    raise NotImplementedError(f"no schema for {kind}")
+
+
+_TWINS: dict[type, type] = {}
+
+
+def _plain(kind: object) -> object:
+    """Give a type whose schema can be made: `FactLine` and what is made from it with `FactData` in it."""
+    arguments = get_args(kind)
+    if arguments and get_origin(kind) in (list, tuple):
+        return GenericAlias(list, (_plain(arguments[0]),))
+    if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+        return kind
+    if not _has_facts(kind):
+        return kind
+    if kind not in _TWINS:
+        fields = []
+        for field in msgspec.structs.fields(kind):
+            inner: Any = FactData if field.type == AnyFact else _plain_field(field.type)
+            if field.required:
+                fields.append((field.encode_name, inner))
+            else:
+                fields.append((field.encode_name, inner, field.default))  # type: ignore[arg-type]
+        twin = msgspec.defstruct(kind.__name__, fields, kw_only=True, module=kind.__module__)
+        twin.__doc__ = kind.__doc__
+        _TWINS[kind] = twin
+    return _TWINS[kind]
+
+
+def _plain_field(kind: object) -> object:
+    if not _holds_facts(kind):
+        return kind
+    arguments = get_args(kind)
+    if type(None) in arguments:
+        (inner,) = (a for a in arguments if a is not type(None))
+        plain = _plain(inner)
+        return plain | None if isinstance(plain, type) else kind
+    return _plain(kind)
+
+
+def _has_facts(kind: type[msgspec.Struct]) -> bool:
+    return any(
+        field.type == AnyFact or _holds_facts(field.type) for field in msgspec.structs.fields(kind)
+    )
+
+
+def _holds_facts(kind: object) -> bool:
+    if isinstance(kind, type) and issubclass(kind, FactLine):
+        return True
+    return any(_holds_facts(inner) for inner in get_args(kind))

@@ -1,0 +1,43 @@
+"""The contract of /v1: every operation there is, and the document that says so."""
+
+from __future__ import annotations
+
+import msgspec
+from aiohttp import web
+
+from extender.http.v1 import (
+    event_api,
+    gang_api,
+    history_api,
+    node_api,
+    plan_api,
+    report_api,
+    state_api,
+)
+from extender.http.v1.openapi import Operation, document
+
+# Modules with routes under /v1; each has its own tuple OPERATIONS.
+OPERATIONS: tuple[Operation, ...] = (
+    *gang_api.OPERATIONS,
+    *history_api.OPERATIONS,
+    *event_api.OPERATIONS,
+    *plan_api.OPERATIONS,
+    *state_api.OPERATIONS,
+    *report_api.OPERATIONS,
+    *node_api.OPERATIONS,
+)
+
+
+class Contract:
+    """Handler of /v1/openapi.json."""
+
+    def __init__(self) -> None:
+        self._body = msgspec.json.encode(document(OPERATIONS))
+
+    def routes(self) -> list[web.RouteDef]:
+        """Name the document."""
+        return [web.get("/v1/openapi.json", self.document)]
+
+    async def document(self, _: web.Request) -> web.Response:
+        """Give the OpenAPI document."""
+        return web.Response(body=self._body, content_type="application/json")

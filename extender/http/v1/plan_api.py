@@ -1,0 +1,58 @@
+"""POST /v1/plan: does it fit, and where; on a cluster that the question describes, or on ours as it is now."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from extender.core.model.errors import BadInput
+from extender.http.v1.openapi import Operation
+from extender.http.v1.query_parameters import known
+from extender.queries.plan.plan_query import PlanQuestion, PlanReply
+from extender.queries.plan.plan_service import Planned
+
+BODY_MAX = 16 << 20
+OPERATIONS = (
+    Operation(
+        path="/v1/plan",
+        method="post",
+        about="Say whether trees of pod groups fit, where, and who would be evicted: on the cluster that is given, "
+        "or on that of the service as it is now; nothing is reserved",
+        body=PlanQuestion,
+        answer=PlanReply,
+        problems=(400, 413, 503),
+        positioned=False,
+    ),
+)
+
+
+class PlanApi:
+    """Handler of /v1/plan.
+
+    Args:
+        plan: Answers a body, away from the event loop.
+    """
+
+    def __init__(self, plan: Callable[[bytes], Awaitable[Planned]]) -> None:
+        self._plan = plan
+
+    def routes(self) -> list[web.RouteDef]:
+        """Name the resource."""
+        return [web.post("/v1/plan", self.plan)]
+
+    async def plan(self, request: web.Request) -> web.Response:
+        """Answer as `gang-extender plan` does."""
+        known(request, ())
+        if request.content_length is not None and request.content_length > BODY_MAX:
+            raise web.HTTPRequestEntityTooLarge(BODY_MAX, request.content_length)
+        body = await request.read()
+        if len(body) > BODY_MAX:
+            raise web.HTTPRequestEntityTooLarge(BODY_MAX, len(body))
+        if not body:
+            raise BadInput(
+                "body: is empty; it has wanted, a list of Kubernetes objects, and perhaps cluster, another"
+            )
+        found = await self._plan(body)
+        headers = {} if found.position is None else {"X-Log-Position": str(found.position)}
+        return web.Response(body=found.body, content_type="application/json", headers=headers)

@@ -1,0 +1,102 @@
+"""Reports under /v1/reports: which there are, and their rows."""
+
+from __future__ import annotations
+
+import msgspec
+from aiohttp import web
+
+from extender.http.responses.error_responses import problem
+from extender.http.v1.openapi import NAME, PATH, TIME, Operation, Parameter
+from extender.http.v1.query_parameters import field, known, number
+from extender.ports.protocols import Clock
+from extender.queries.log.event_dto import parse_time
+from extender.queries.log.parameter_validation import checked_name, checked_path
+from extender.queries.log.reports import (
+    LIMIT,
+    LIMIT_MAX,
+    REPORTS,
+    Line,
+    Report,
+    ReportReader,
+    catalogue,
+    question,
+    report,
+)
+
+PARAMETERS = {"since", "until", "namespace", "gang", "limit"}
+
+
+OPERATIONS = (
+    Operation(
+        path="/v1/reports",
+        about="The reports there are, with a sentence each and what their columns mean",
+        answer=list[Line],
+        problems=(400,),
+        positioned=False,
+    ),
+    Operation(
+        path="/v1/reports/{name}",
+        about="One report for a span of time, the last 24 hours unless said",
+        answer=Report,
+        parameters=(
+            Parameter(name="name", about="Which of /v1/reports", schema={"type": "string", "enum": sorted(REPORTS)},
+                      where="path"),
+            Parameter(name="since", about="From this time on", schema=TIME),
+            Parameter(name="until", about="Before this time", schema=TIME),
+            Parameter(name="namespace", about="Only root groups of this one", schema=NAME),
+            Parameter(name="gang", about="Only this root group: namespace/name", schema=PATH),
+            Parameter(name="limit", about="Rows at most",
+                      schema={"type": "integer", "minimum": 0, "maximum": LIMIT_MAX}),
+        ),
+        problems=(400, 404, 503),
+    ),
+)  # fmt: skip
+
+
+class ReportApi:
+    """Handlers of /v1/reports."""
+
+    def __init__(self, reader: ReportReader, clock: Clock) -> None:
+        self._reader = reader
+        self._clock = clock
+
+    def routes(self) -> list[web.RouteDef]:
+        """Name the resources."""
+        return [
+            web.get("/v1/reports", self.catalogue),
+            web.get("/v1/reports/{name}", self.report),
+        ]
+
+    async def catalogue(self, request: web.Request) -> web.Response:
+        """List the reports with a sentence each."""
+        known(request, set())
+        return _json(catalogue())
+
+    async def report(self, request: web.Request) -> web.Response:
+        """Give one report for the span from `since` to `until`, the last 24 hours unless said."""
+        name = request.match_info["name"]
+        if name not in REPORTS:
+            detail = f"report {name[:80]!r}: not known; there are {', '.join(REPORTS)}"
+            return problem(404, "Not found", detail)
+        query = known(request, PARAMETERS)
+        if "namespace" in query:
+            checked_name(query["namespace"], field("namespace"))
+        if "gang" in query:
+            checked_path(query["gang"], field("gang"))
+        asked = question(
+            name,
+            now_us=self._clock.now_us(),
+            since_us=parse_time(query["since"], "since") if "since" in query else None,
+            until_us=parse_time(query["until"], "until") if "until" in query else None,
+            namespace=query.get("namespace", ""),
+            gang=query.get("gang", ""),
+            limit=number(query, "limit", LIMIT, most=LIMIT_MAX),
+        )
+        told = await report(self._reader, asked)
+        return _json(told, position=told.position)
+
+
+def _json(value: list[Line] | Report, *, position: int | None = None) -> web.Response:
+    headers = {} if position is None else {"X-Log-Position": str(position)}
+    body = msgspec.json.encode(value)
+    return web.Response(body=body, content_type="application/json", headers=headers)

@@ -1,0 +1,1 @@
+"""The web application itself: server, health, static page, query process."""

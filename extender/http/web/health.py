@@ -1,0 +1,70 @@
+"""/livez, /readyz and /metrics."""
+
+from __future__ import annotations
+
+import msgspec
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from extender.control.log.leader import Leader
+from extender.control.verbs.extender_service import Check, Scheduling
+from extender.telemetry import METRICS
+
+
+class Health(msgspec.Struct):
+    """What both probes answer."""
+
+    ready: bool
+    checks: list[Check]
+
+
+class Probes:
+    """Handlers of the probes."""
+
+    def __init__(self, scheduling: Scheduling, leader: Leader) -> None:
+        self._scheduling = scheduling
+        self._leader = leader
+
+    def routes(self) -> list[web.RouteDef]:
+        """Name the probes."""
+        return [
+            web.get("/readyz", self.ready),
+            web.get("/livez", self.live),
+            web.get("/metrics", self.metrics),
+        ]
+
+    async def ready(self, _: web.Request) -> web.Response:
+        """Tell whether kube-scheduler would get answers."""
+        checks = self._scheduling.checks()
+        return _health(all(check.ok for check in checks), checks)
+
+    async def live(self, _: web.Request) -> web.Response:
+        """Tell that the process serves; what heals by itself (Postgres, API server) does not end it."""
+        return _health(True, ())  # noqa: FBT003 -- the field is named in the answer
+
+    async def send_away(self, _: web.Request, response: web.StreamResponse) -> None:
+        """End a connection with its answer while this replica is not ready, or about to end.
+
+        Whoever balances connections leaves those alone that are open: a caller would stay for ever with a replica
+        that cannot answer, although another one can.
+        """
+        if self._leader.retiring or not all(check.ok for check in self._scheduling.checks()):
+            response.force_close()
+            # aiohttp has made the headers by now; who is not told asks once more on a closed connection
+            response.headers["Connection"] = "close"
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        """Give all metrics in the text format of Prometheus."""
+        state = self._leader.acknowledged
+        METRICS.leading.set(int(self._leader.may_record()))
+        METRICS.position.set(state.position)
+        METRICS.held.set(sum(len(held) for held in state.held_on.values()))
+        waiting = sum(root.answer is not None for root in state.roots.values())
+        METRICS.pending.labels("podgroup").set(waiting)
+        body = generate_latest(METRICS.registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _health(ready: bool, checks: tuple[Check, ...]) -> web.Response:  # noqa: FBT001
+    body = msgspec.json.encode(Health(ready=ready, checks=list(checks)))
+    return web.Response(status=200 if ready else 503, body=body, content_type="application/json")

@@ -1,0 +1,74 @@
+"""The aiohttp application and its listener.
+
+Idle connections are kept longer than the 90 s for which Go keeps them: the race of a server that
+closes first shows up as EOF, and that as a SchedulerError on a pod (EXTENDER 1.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+from aiohttp import web
+
+from extender.http.responses.error_responses import problems
+from extender.http.scheduler.verb_handlers import SchedulerVerbs
+from extender.http.v1.openapi_route import Contract
+from extender.http.web.health import Probes
+from extender.http.web.ui import Ui
+from extender.settings import Settings
+
+KEEPALIVE_S = 120.0
+
+
+class Routed(Protocol):
+    """Handlers that name their routes."""
+
+    def routes(self) -> list[web.RouteDef]:
+        """Name them."""
+        ...
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """The handlers."""
+
+    verbs: SchedulerVerbs
+    probes: Probes
+    questions: tuple[Routed, ...]  # everything under /v1
+    end_streams: Callable[[], None]  # called when the end begins
+
+
+def application(parts: Parts, settings: Settings) -> web.Application:
+    """Put all routes together."""
+    app = web.Application(client_max_size=settings.body_max_bytes, middlewares=[problems])
+    app.add_routes(parts.verbs.routes())
+    app.add_routes(parts.probes.routes())
+    for part in (*parts.questions, Contract(), Ui()):
+        app.add_routes(part.routes())
+
+    async def end_streams(_: web.Application) -> None:
+        parts.end_streams()
+
+    app.on_shutdown.append(end_streams)
+    app.on_response_prepare.append(parts.probes.send_away)
+    return app
+
+
+async def listen(app: web.Application, settings: Settings) -> web.AppRunner:
+    """Open the port.
+
+    Raises:
+        OSError: The port is taken or may not be opened.
+    """
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        keepalive_timeout=KEEPALIVE_S,
+        shutdown_timeout=settings.grace_s,
+        handler_cancellation=False,
+    )
+    await runner.setup()
+    host, port = settings.host_port
+    await web.TCPSite(runner, host, port, backlog=4096, reuse_address=True).start()
+    return runner

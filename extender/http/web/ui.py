@@ -1,0 +1,95 @@
+"""GET /ui/: the static page, from the package. It asks /v1 and nothing else, and nothing but this service.
+
+All files are read when the service starts, so an answer touches no disk. Whatever has its version in its name
+never changes; the rest is asked for again each time and is mostly a 304.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import resources
+from importlib.resources.abc import Traversable
+
+import msgspec
+from aiohttp import web
+
+from extender.core.model.errors import NotFound
+from extender.http.responses.json_responses import not_modified
+
+CONTENT_TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain",
+}
+POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
+VERSIONED = "vendor/"  # names in this folder have a version in them
+START_PAGE = "index.html"
+
+
+class Page(msgspec.Struct, frozen=True):
+    """One file, ready to be sent."""
+
+    body: bytes
+    content_type: str
+    tag: str
+    caching: str
+
+
+def pages() -> dict[str, Page]:
+    """Read the files of the page by their path below /ui/."""
+    return {
+        path: Page(
+            body=body,
+            content_type=CONTENT_TYPES["." + path.rpartition(".")[2]],
+            tag=f'"{hashlib.sha256(body).hexdigest()[:32]}"',
+            caching="max-age=31536000, immutable" if path.startswith(VERSIONED) else "no-cache",
+        )
+        for path, body in _files(resources.files("extender.http") / "pages", "")
+    }
+
+
+def _files(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
+    found: list[tuple[str, bytes]] = []
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            found += _files(entry, f"{prefix}{entry.name}/")
+        else:
+            found.append((prefix + entry.name, entry.read_bytes()))
+    return found
+
+
+class Ui:
+    """Handlers of /ui/."""
+
+    def __init__(self) -> None:
+        self._pages = pages()
+
+    def routes(self) -> list[web.RouteDef]:
+        """Name the resources."""
+        return [web.get("/ui", self.moved), web.get("/ui/{path:.*}", self.page)]
+
+    async def moved(self, _: web.Request) -> web.Response:
+        """Lead to the page; relative, so that it holds behind a proxy as well."""
+        return web.Response(status=308, headers={"Location": "ui/"})
+
+    async def page(self, request: web.Request) -> web.Response:
+        """Give a file."""
+        path = request.match_info["path"] or START_PAGE
+        found = self._pages.get(path)
+        if found is None:
+            msg = f"/ui/{path[:80]}: there is no such page; begin at /ui/"
+            raise NotFound(msg)
+        headers = {
+            "Cache-Control": found.caching,
+            "Content-Security-Policy": POLICY,
+            "ETag": found.tag,
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+        }
+        if not_modified(request, found.tag):
+            return web.Response(status=304, headers=headers)
+        return web.Response(
+            body=found.body, content_type=found.content_type, charset="utf-8", headers=headers
+        )

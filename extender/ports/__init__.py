@@ -1,0 +1,1 @@
+"""Protocols that the use cases need and the adapters implement; imports `core`."""

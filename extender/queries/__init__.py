@@ -1,0 +1,1 @@
+"""Read-only answers for HTTP and the command line; never imports `control`."""

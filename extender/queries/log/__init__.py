@@ -1,0 +1,1 @@
+"""Answers from the event log: histories, decisions, preemptions, reports, streams."""

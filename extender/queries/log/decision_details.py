@@ -1,0 +1,104 @@
+"""A decision with what it rested on and what else was looked at, told from the log and the stored inputs."""
+
+from __future__ import annotations
+
+import msgspec
+
+from extender.core.decisions.verbs import preempt_verb_input
+from extender.core.log.events import (
+    ConflictRecord,
+    Event,
+    GangAdmitted,
+    GangExtended,
+    GangRefused,
+    PreemptionPlanned,
+)
+from extender.core.model.errors import CorruptLog
+from extender.core.planner.codec import request_codec
+from extender.core.planner.codec.request_codec import InputSummary
+from extender.ports.protocols import DecisionInput, DecisionInputs
+from extender.queries.log.preemption_report import AlternativeLine
+from extender.runtime.cooperative_yield import Pace
+
+DecidingFact = GangAdmitted | GangExtended | GangRefused | PreemptionPlanned
+
+
+class InputLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What the planner was asked, in numbers; `gang-extender replay POSITION` asks it again."""
+
+    digest: str  # SHA-256 of the canonical input, hex
+    stored: bool  # False: it is not kept any more, and the numbers are 0
+    nodes: int = 0
+    groups: int = 0
+    waiting: int = 0  # members that wanted a node
+    bound: int = 0  # members that had one
+    vetoes: int = 0  # nodes that kube-scheduler had refused
+    rules: int = 0  # rules between pods that mattered
+    evictable: int = 0  # disruption units of lower priority
+    evictable_pods: int = 0  # pods of these units
+    budget: int = 0  # search nodes
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """Input, search and alternatives of a decision."""
+
+    input: InputLine
+    planner: str  # version
+    search_nodes: int
+    exhausted: bool  # the answer is proved
+    unplaced: tuple[str, ...] = ()  # members without room, namespace/name
+    reasons: tuple[str, ...] = ()  # of a refusal
+    conflict: tuple[ConflictRecord, ...] = ()  # requirements that cannot hold together
+    considered: tuple[str, ...] = ()  # why preemption does not help
+    alternatives: tuple[AlternativeLine, ...] = ()  # sets of victims that were not taken
+
+
+async def decision_of(event: Event, inputs: DecisionInputs) -> Decision | None:
+    """Tell a decision; None where the fact is none.
+
+    Raises:
+        CorruptLog: The stored input is damaged.
+        StoreUnavailable: No answer.
+    """
+    fact = event.fact
+    if not isinstance(fact, DecidingFact) or not fact.input_digest:
+        return None
+    stored = await inputs.load(fact.input_digest)
+    asked = InputLine(digest=fact.input_digest, stored=False)
+    if stored is not None:
+        asked = await _counted(fact, stored)
+    alternatives: tuple[AlternativeLine, ...] = ()
+    if isinstance(fact, PreemptionPlanned):
+        alternatives = tuple(
+            AlternativeLine(units=a.units, cost=a.cost, why=a.why) for a in fact.alternatives
+        )
+    refusal = fact if isinstance(fact, GangRefused) else None
+    return Decision(
+        input=asked,
+        planner=fact.planner,
+        search_nodes=fact.search_nodes,
+        exhausted=fact.exhausted,
+        unplaced=() if isinstance(fact, GangRefused | PreemptionPlanned) else fact.unplaced,
+        reasons=refusal.reasons if refusal else (),
+        conflict=refusal.conflict if refusal else (),
+        considered=refusal.considered if refusal else (),
+        alternatives=alternatives,
+    )
+
+
+async def _counted(fact: DecidingFact, stored: DecisionInput) -> InputLine:
+    """Count what is in an input, in slices of time."""
+    of_verb = isinstance(fact, PreemptionPlanned) and fact.kind == "Pod"
+    codec = preempt_verb_input if of_verb else request_codec
+    steps = codec.summarize(stored.head, stored.parts)
+    pace = Pace()
+    try:
+        while True:
+            next(steps)
+            await pace.breath()
+    except StopIteration as end:
+        summary: InputSummary = end.value
+    except (msgspec.MsgspecError, ValueError) as error:
+        msg = f"input {fact.input_digest}: cannot be read: {error}"
+        raise CorruptLog(msg) from error
+    return InputLine(digest=fact.input_digest, stored=True, **msgspec.structs.asdict(summary))

@@ -1,0 +1,166 @@
+"""Decide again from a stored input and compare with what was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from extender.core.decisions.verbs import preempt_verb_input
+from extender.core.decisions.verbs.preempt_verb import Choice, choose
+from extender.core.log.events import (
+    AssignmentRecord,
+    Event,
+    GangAdmitted,
+    GangExtended,
+    GangRefused,
+    PreemptionPlanned,
+)
+from extender.core.model.errors import CorruptLog
+from extender.core.planner.codec.request_codec import decode, digest_of
+from extender.core.planner.plan_types import PLANNER_VERSION, Assignment, Plan, Verdict
+from extender.core.planner.planning import plan
+from extender.core.planner.preempt.victim_search import Answer, Preemption, preempt
+from extender.ports.protocols import DecisionInput
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a replay."""
+
+    position: int
+    same: bool
+    recorded: str
+    now: str
+    planner_recorded: str
+    planner_now: str = PLANNER_VERSION
+    differences: tuple[str, ...] = ()
+
+
+def replay_decision(
+    event: Event,
+    fact: GangAdmitted | GangExtended | GangRefused | PreemptionPlanned,
+    stored: DecisionInput,
+) -> Replayed:
+    """Plan the stored input again.
+
+    Raises:
+        CorruptLog: The stored input is not the one the fact names.
+    """
+    if digest_of(stored.head, stored.parts) != fact.input_digest:
+        msg = (
+            f"position {event.position}: the stored input does not have digest {fact.input_digest}"
+        )
+        raise CorruptLog(msg)
+    if isinstance(fact, PreemptionPlanned) and fact.kind == "Pod":
+        choice = choose(
+            preempt_verb_input.decode(stored.head, stored.parts), preemption=fact.preemption
+        )
+        return _replayed(event, fact, _compare_choice(fact, choice), _evicts(fact), _chosen(choice))
+    request = decode(stored.head, stored.parts)
+    if isinstance(fact, PreemptionPlanned):
+        answer = preempt(request)
+        return _replayed(event, fact, _compare_victims(fact, answer), _evicts(fact), _found(answer))
+    verdict = plan(request)
+    if isinstance(fact, GangRefused):
+        differences = _compare_refusal(fact, verdict)
+        recorded = fact.outcome
+    else:
+        differences = _compare_admission(fact, verdict)
+        recorded = f"{len(fact.assignments)} placed"
+    return _replayed(event, fact, differences, recorded, _word(verdict))
+
+
+def _replayed(
+    event: Event,
+    fact: GangAdmitted | GangExtended | GangRefused | PreemptionPlanned,
+    differences: list[str],
+    recorded: str,
+    now: str,
+) -> Replayed:
+    return Replayed(
+        position=event.position,
+        same=not differences,
+        recorded=recorded,
+        now=now,
+        planner_recorded=fact.planner,
+        differences=tuple(differences),
+    )
+
+
+def _evicts(fact: PreemptionPlanned) -> str:
+    return f"{len(fact.victims)} units evicted, {len(fact.assignments)} placed"
+
+
+def _found(answer: Answer) -> str:
+    if isinstance(answer, Preemption):
+        return f"{len(answer.victims)} units evicted, {len(answer.plan.assignments)} placed"
+    return f"no preemption: {answer.cause}"
+
+
+def _compare_victims(fact: PreemptionPlanned, answer: Answer) -> list[str]:
+    if not isinstance(answer, Preemption):
+        return [f"nobody is evicted now: {answer.reasons[0]}"]
+    before = {unit.name for unit in fact.victims} | {s.gang for s in fact.superseded}
+    after = {unit.name for unit in answer.victims}
+    after |= {unit.name.partition("/")[2] for unit in answer.superseded}
+    return _others(before, after) + _moved(fact.assignments, answer.plan.assignments)
+
+
+def _compare_choice(fact: PreemptionPlanned, choice: Choice) -> list[str]:
+    """Compare what the preempt verb recorded for a lone pod with what it would record now."""
+    plan = choice.plan
+    if plan is None:
+        return [f"no unit is taken now: {_chosen(choice)}"]
+    before, after = ({unit.name for unit in f.victims} for f in (fact, plan))
+    costs = [f"cost {plan.cost} instead of {fact.cost}"] if plan.cost != fact.cost else []
+    return _others(before, after) + _moved(fact.assignments, plan.assignments) + costs
+
+
+def _chosen(choice: Choice) -> str:
+    if choice.plan is not None:
+        return _evicts(choice.plan)
+    nodes = ", ".join(candidate.node for candidate in choice.candidates)
+    return f"kube-scheduler may use {nodes}" if nodes else "no node may be used"
+
+
+def _others(before: set[str], after: set[str]) -> list[str]:
+    texts = [f"{name}: stays now" for name in sorted(before - after)]
+    return texts + [f"{name}: has to go now" for name in sorted(after - before)]
+
+
+def _moved(
+    before: Sequence[AssignmentRecord], after: Sequence[Assignment | AssignmentRecord]
+) -> list[str]:
+    was, now = {a.uid: a.node for a in before}, {a.uid: a.node for a in after}
+    names = {a.uid: a.pod for a in before} | {a.uid: a.pod for a in after}
+    return [
+        f"{names[uid]}: {now.get(uid, 'no node')} instead of {was.get(uid, 'no node')}"
+        for uid in sorted(names)
+        if was.get(uid) != now.get(uid)
+    ]
+
+
+def _word(verdict: Verdict) -> str:
+    if isinstance(verdict, Plan):
+        return f"{len(verdict.assignments)} placed"
+    return verdict.outcome
+
+
+def _compare_refusal(fact: GangRefused, verdict: Verdict) -> list[str]:
+    if isinstance(verdict, Plan):
+        if verdict.assignments:
+            return [f"a plan for {len(verdict.assignments)} members is found now"]
+        reasons = verdict.reasons
+    else:
+        reasons = (*verdict.reasons, *verdict.relaxations)
+        if verdict.outcome != fact.outcome:
+            return [f"outcome {verdict.outcome} instead of {fact.outcome}"]
+    if reasons != fact.reasons:
+        return [f"reasons {list(reasons)} instead of {list(fact.reasons)}"]
+    return []
+
+
+def _compare_admission(fact: GangAdmitted | GangExtended, verdict: Verdict) -> list[str]:
+    if not isinstance(verdict, Plan):
+        return [f"no plan is found now: {verdict.outcome}"]
+    return _moved(fact.assignments, verdict.assignments)

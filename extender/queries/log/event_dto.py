@@ -1,0 +1,233 @@
+"""Read-only questions over the log and the live state; one implementation for HTTP and command line."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+
+import msgspec
+
+from extender.core.log.control_plane_features import losses
+from extender.core.log.events import (
+    AnyFact,
+    BarrierExpired,
+    BindFailed,
+    DriftFound,
+    Event,
+    FeaturesFound,
+    GangAdmitted,
+    GangExtended,
+    GangRefused,
+    GangSatisfied,
+    HistoryTruncated,
+    LeaseTaken,
+    MemberLost,
+    NodeTopologyChanged,
+    NodeVetoed,
+    PodBound,
+    PreemptionAbandoned,
+    PreemptionCompleted,
+    PreemptionPlanned,
+    ReservationReleased,
+    RoomMeasured,
+    RootCompleted,
+    RootInvalid,
+    RootObserved,
+    VictimEvicted,
+)
+from extender.core.model.errors import BadInput
+from extender.core.model.ids import Position, RootUid
+
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 -- UTC, without saying so
+_TWO = tuple(f"{number:02}" for number in range(60))
+NAMED_MAX = 3  # units named in a line; the fact lists all of them
+PAGE = 5_000  # facts per question of a long history
+
+
+class FactLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A fact as everybody outside sees it (DESIGN 7)."""
+
+    position: Position
+    time: str  # RFC 3339, UTC, microseconds
+    type: str
+    version: int  # place in the stream of its root
+    gang: str
+    gang_uid: RootUid
+    epoch: int
+    actor: str
+    cause: str
+    summary: str
+    data: AnyFact
+
+
+def line_of(event: Event) -> FactLine:
+    """Give the outside form of an event."""
+    return FactLine(
+        position=event.position,
+        time=rfc3339(event.at_us),
+        type=type(event.fact).__name__,
+        version=event.version,
+        gang=event.root,
+        gang_uid=event.root_uid,
+        epoch=event.epoch,
+        actor=event.actor,
+        cause=event.cause,
+        summary=summary(event.fact),
+        data=event.fact,
+    )
+
+
+def rfc3339(at_us: int) -> str:
+    """Write microseconds since the epoch as UTC text; by hand, because a state has thousands of times.
+
+    >>> rfc3339(1_800_000_000_000_001)
+    '2027-01-15T08:00:00.000001Z'
+    """
+    seconds, us = divmod(at_us, 1_000_000)
+    days, seconds = divmod(seconds, 86_400)
+    hours, minutes = seconds // 3600, seconds // 60 % 60
+    return f"{_date(days)}T{_TWO[hours]}:{_TWO[minutes]}:{_TWO[seconds % 60]}.{us:06}Z"
+
+
+@lru_cache(maxsize=1024)
+def _date(days: int) -> str:
+    return (_EPOCH + timedelta(days=days)).date().isoformat()
+
+
+def parse_time(text: str, field: str) -> int:
+    """Read a time of a question: RFC 3339, with an offset or Z; microseconds since the epoch.
+
+    Raises:
+        BadInput: Not a time, or without an offset (whose noon would it be?).
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        msg = f"{field}: {text!r} is not a time with offset, for example 2026-11-20T03:12:00Z"
+        raise BadInput(msg)
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    return (moment - epoch) // timedelta(microseconds=1)
+
+
+def summary(fact: AnyFact) -> str:  # noqa: C901, PLR0911, PLR0912 -- one arm per fact
+    """Say a fact in one line for people."""
+    match fact:
+        case RootObserved():
+            return f"{fact.kind} seen with {_count(fact.groups, 'group')} and {_count(fact.members, 'member')}"
+        case GangAdmitted() | GangExtended():
+            return _admitted(fact)
+        case GangRefused():
+            return f"{fact.outcome}: {fact.reasons[0] if fact.reasons else 'no reason given'}"
+        case RootInvalid():
+            return f"invalid: {fact.problems[0]}"
+        case PodBound():
+            return f"{fact.pod} bound to {fact.node}"
+        case BindFailed():
+            return f"{fact.pod} not bound to {fact.node}: {fact.error}"
+        case BarrierExpired():
+            return (
+                f"{_count(len(fact.arrived), 'member')} waited {fact.waited_ms / 1000:.1f} s at bind, "
+                f"{len(fact.missing)} did not come; nobody was bound"
+            )
+        case NodeVetoed():
+            return f"kube-scheduler refused {fact.node} for {fact.pod}"
+        case ReservationReleased():
+            what = _count(len(fact.pods), "reservation")
+            return f"{what} given back ({fact.why})" + (f": {fact.text}" if fact.text else "")
+        case GangSatisfied():
+            return f"minimum met, {_count(fact.bound, 'member')} bound"
+        case MemberLost():
+            return f"{fact.pod} lost from {fact.node} ({': '.join(filter(None, (fact.cause, fact.text)))})"
+        case NodeTopologyChanged():
+            return f"topology of {fact.node} changed from {_pairs(fact.before)} to {_pairs(fact.after)}"
+        case PreemptionPlanned():
+            return _preemption(fact)
+        case VictimEvicted():
+            return f"{fact.pod} of {fact.unit} gone from {fact.node} ({fact.how})"
+        case PreemptionCompleted():
+            return (
+                f"preemption completed after {fact.took_ms / 1000:.1f} s: {_count(fact.bound, 'member')} "
+                f"bound, {_count(fact.evicted, 'victim')} evicted"
+            )
+        case PreemptionAbandoned():
+            return _abandoned(fact)
+        case RootCompleted():
+            return fact.why
+        case RoomMeasured():
+            return _room(fact)
+        case FeaturesFound():
+            return _features(fact)
+        case DriftFound():
+            return f"{fact.kind}: {fact.object} {fact.text}"
+        case HistoryTruncated():
+            return f"history lost ({fact.evidence}): {fact.text}"
+        case LeaseTaken():
+            return f"lease taken by {fact.holder}" + (
+                f" after {fact.previous}" if fact.previous and fact.previous != fact.holder else ""
+            )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _pairs(labels: dict[str, str]) -> str:
+    return ", ".join(f"{k}={v}" for k, v in sorted(labels.items())) or "nothing"
+
+
+def _admitted(fact: GangAdmitted | GangExtended) -> str:
+    extras = sum(a.extra for a in fact.assignments)
+    nodes = len({a.node for a in fact.assignments})
+    text = f"{_count(len(fact.assignments), 'member')} placed on {_count(nodes, 'node')}"
+    if extras:
+        text += f" ({extras} beyond the minimum)"
+    if fact.unplaced:
+        text += f", {len(fact.unplaced)} without room"
+    top = next((g for g in fact.groups if g.domain), None)
+    if top is not None:
+        text += f", {top.name} in {_pairs(top.domain)}"
+    return text
+
+
+def _preemption(fact: PreemptionPlanned) -> str:
+    parts = []
+    if fact.victims:
+        pods = sum(len(unit.pods) for unit in fact.victims)
+        names = ", ".join(f"{u.name} (priority {u.priority})" for u in fact.victims[:NAMED_MAX])
+        more = " and more" if len(fact.victims) > NAMED_MAX else ""
+        units = _count(len(fact.victims), "unit")
+        parts.append(f"evicts {_count(pods, 'pod')} of {units}: {names}{more}")
+    if fact.superseded:
+        gangs = ", ".join(s.gang for s in fact.superseded[:NAMED_MAX])
+        parts.append(f"supersedes unbound reservations of {gangs}")
+    return "; ".join(parts)
+
+
+def _abandoned(fact: PreemptionAbandoned) -> str:
+    text = f"preemption abandoned ({fact.why}): {_count(fact.evicted, 'victim')} evicted"
+    if fact.spared:
+        text += f", {_count(len(fact.spared), 'unit')} spared"
+    if fact.finishing:
+        text += f", {_count(len(fact.finishing), 'unit')} begun and going whole"
+    return text + (f": {fact.text}" if fact.text else "")
+
+
+def _room(fact: RoomMeasured) -> str:
+    rooms = [
+        f"{r.free} {r.resource} on one node"
+        if not r.key
+        else f"{r.free} in {r.key}={r.domain} ({_count(r.nodes, 'node')})"
+        for r in fact.rooms
+    ]
+    return "largest free room: " + (", ".join(rooms) or "no node takes pods")
+
+
+def _features(fact: FeaturesFound) -> str:
+    served = ", ".join(fact.served) or "no built-in groups"
+    lost = ", ".join(losses(fact)) or "nothing"
+    return (
+        f"kube-apiserver serves {served} and drops {lost}; "
+        f"group scheduling of kube-scheduler itself: {fact.native}"
+    )

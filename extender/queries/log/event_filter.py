@@ -1,0 +1,70 @@
+"""Which facts a question is about: the same rules as in SQL (`gx.mentions_of`), for facts that are in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from extender.core.log.events import (
+    AnyFact,
+    Event,
+    GangAdmitted,
+    GangExtended,
+    PreemptionPlanned,
+    VictimEvicted,
+)
+from extender.ports.protocols import EventFilter
+
+
+def nodes_of(fact: AnyFact) -> frozenset[str]:
+    """Give the names of the nodes that a fact names, wherever they stand in it."""
+    return frozenset(_nodes(fact))
+
+
+def _nodes(value: object) -> Iterator[str]:
+    if isinstance(value, msgspec.Struct):
+        for field in value.__struct_fields__:
+            inner = getattr(value, field)
+            if field == "node":
+                if inner:
+                    yield inner
+            else:
+                yield from _nodes(inner)
+    elif isinstance(value, tuple):
+        for inner in value:
+            yield from _nodes(inner)
+
+
+def victims_of(fact: AnyFact) -> frozenset[str]:
+    """Give the UIDs of who has to go: units, their pods, and roots whose reservations give way."""
+    if isinstance(fact, VictimEvicted):
+        return frozenset((fact.uid,))
+    if not isinstance(fact, PreemptionPlanned):
+        return frozenset()
+    units = (unit.uid for unit in fact.victims)
+    pods = (pod.uid for unit in fact.victims for pod in unit.pods)
+    roots = (record.gang_uid for record in fact.superseded)
+    return frozenset((*units, *pods, *roots)) - {""}
+
+
+def plan_of(fact: AnyFact) -> str:
+    """Give the id of the plan that was decided; empty where the fact is no such decision."""
+    if isinstance(fact, GangAdmitted | GangExtended):
+        return fact.plan
+    return fact.preemption if isinstance(fact, PreemptionPlanned) else ""
+
+
+def matches(event: Event, wanted: EventFilter) -> bool:
+    """Say whether an event is one that is asked for; `after`, `limit` and order are not looked at."""
+    return (
+        (not wanted.root or event.root == wanted.root)
+        and (wanted.root_uid is None or event.root_uid == wanted.root_uid)
+        and (not wanted.namespace or event.root.partition("/")[0] == wanted.namespace)
+        and (not wanted.types or type(event.fact).__name__ in wanted.types)
+        and (wanted.since_us is None or event.at_us >= wanted.since_us)
+        and (wanted.until_us is None or event.at_us <= wanted.until_us)
+        and (not wanted.plan or plan_of(event.fact) == wanted.plan)
+        and (not wanted.node or wanted.node in nodes_of(event.fact))
+        and (wanted.victims is None or not wanted.victims.isdisjoint(victims_of(event.fact)))
+    )

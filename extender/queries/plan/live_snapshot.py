@@ -1,0 +1,113 @@
+"""View and state as they are now, as bytes for another process: what `POST /v1/plan` plans on.
+
+Owns the form of the bytes, which nobody keeps. The surprise: both are persistent values, so they are written
+down slowly, a slice of the event loop at a time, while the service goes on with newer ones.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TypeVar
+
+import msgspec
+from immutables import Map
+from msgspec.msgpack import Decoder
+
+from extender.core.log.reservation_state import EMPTY, ReservationState
+from extender.core.model.cluster_view import (
+    ClusterView,
+    with_blueprints,
+    with_group,
+    with_node,
+    with_pdb,
+    with_pod,
+)
+from extender.core.model.disruption_budgets import PodDisruptionBudget
+from extender.core.model.ids import RootUid
+from extender.core.model.nodes import Node
+from extender.core.model.pod_groups import Blueprint, Group
+from extender.core.model.pods import Pod
+from extender.runtime.cooperative_yield import Pace
+from extender.snapshots.state_loader import decode_state, encode_state, joined
+
+PIECE = 32  # things written at a stretch
+T = TypeVar("T")
+Workload = tuple[str, str, tuple[Blueprint, ...]]
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A view and a state, each part a list of pieces."""
+
+    nodes: tuple[bytes, ...]
+    pods: tuple[bytes, ...]
+    groups: tuple[bytes, ...]
+    workloads: tuple[bytes, ...]
+    budgets: tuple[bytes, ...]
+    state: tuple[bytes, ...]
+    releasing: frozenset[RootUid]  # roots whose barrier lets members through
+    now_us: int
+
+
+async def snapshot(
+    view: ClusterView, state: ReservationState, *, releasing: frozenset[RootUid], now_us: int
+) -> Snapshot:
+    """Write view and state down, giving the event loop back every half a millisecond."""
+    pace = Pace()
+    workloads = ((*name, templates) for name, templates in view.blueprints.items())
+    return Snapshot(
+        nodes=await _written(view.nodes.values(), pace),
+        pods=await _written(view.pods.values(), pace),
+        groups=await _written(view.groups.values(), pace),
+        workloads=await _written(workloads, pace),
+        budgets=await _written(view.budgets.values(), pace),
+        state=await _paced(map(encode_state, _parts(state)), pace),
+        releasing=releasing,
+        now_us=now_us,
+    )
+
+
+def restored(saved: Snapshot) -> tuple[ClusterView, ReservationState]:
+    """Read them back."""
+    view = ClusterView()
+    for node in _read(saved.nodes, Decoder(list[Node])):
+        view = with_node(view, node)
+    for group in _read(saved.groups, Decoder(list[Group])):
+        view = with_group(view, group)
+    for namespace, name, templates in _read(saved.workloads, Decoder(list[Workload])):
+        view = with_blueprints(view, (namespace, name), templates)
+    for budget in _read(saved.budgets, Decoder(list[PodDisruptionBudget])):
+        view = with_pdb(view, budget)
+    for pod in _read(saved.pods, Decoder(list[Pod])):
+        view = with_pod(view, pod)
+    return view, joined(decode_state(piece) for piece in saved.state)
+
+
+def _parts(state: ReservationState) -> Iterator[ReservationState]:
+    """Cut a state: what it has beside its roots, then one root after the other."""
+    yield msgspec.structs.replace(state, roots=Map(), versions=Map(), held_on=Map(), root_of=Map())
+    for root in state.roots.values():
+        yield msgspec.structs.replace(EMPTY, roots=Map({root.uid: root}))
+
+
+async def _written(things: Iterable[object], pace: Pace) -> tuple[bytes, ...]:
+    return await _paced(_pieces(iter(things)), pace)
+
+
+def _pieces(things: Iterator[object]) -> Iterator[bytes]:
+    while piece := list(islice(things, PIECE)):
+        yield zlib.compress(msgspec.msgpack.encode(piece), 1)
+
+
+async def _paced(pieces: Iterator[bytes], pace: Pace) -> tuple[bytes, ...]:
+    written = []
+    for piece in pieces:
+        written.append(piece)
+        await pace.breath()
+    return tuple(written)
+
+
+def _read(pieces: Sequence[bytes], decoder: Decoder[list[T]]) -> Iterator[T]:
+    for piece in pieces:
+        yield from decoder.decode(zlib.decompress(piece))

@@ -1,0 +1,350 @@
+"""Does it fit, and where: the planner on files, without a service, a log or a cluster (DESIGN 7, `plan`).
+
+Roots are planned in queue order on one view; what is placed takes its room before the next is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from extender.core.decisions.admit.node_rejections import VetoBook
+from extender.core.decisions.admit.plan_request import (
+    TreeParts,
+    foreign_gates,
+    is_candidate,
+    plan_request,
+    ruled_part,
+)
+from extender.core.decisions.admit.tree_warnings import oddities, template_mismatches
+from extender.core.decisions.capacity.free_capacity import NodeRows
+from extender.core.decisions.preempt.disruption_units import Moment
+from extender.core.decisions.preempt.preemption_planning import preemption_request
+from extender.core.log.reservation_state import EMPTY, ReservationState
+from extender.core.model.cluster_view import ClusterView, forest_of, with_pod, without_pod
+from extender.core.model.errors import BadInput
+from extender.core.model.ids import GroupKey, PodUid, RootUid
+from extender.core.model.pod_groups import Forest, Group, Orphan, Tree
+from extender.core.model.pods import Pod
+from extender.core.planner.plan_types import Conflict, Plan, Refusal, Search
+from extender.core.planner.planning import plan
+from extender.core.planner.preempt.victim_search import NoPreemption, Preemption, may_ask, preempt
+
+VerdictWord = Literal["placed", "waiting", "unknown", "impossible", "invalid"]
+BEST_TO_WORST: tuple[VerdictWord, ...] = ("placed", "waiting", "unknown", "impossible", "invalid")
+
+
+class AssignmentLine(msgspec.Struct, frozen=True):
+    """A newly placed pod."""
+
+    pod: str
+    group: str
+    node: str
+
+
+class VictimLine(msgspec.Struct, frozen=True):
+    """A disruption unit that would have to go."""
+
+    unit: str
+    pods: tuple[str, ...]
+
+
+class SearchLine(msgspec.Struct, frozen=True):
+    """What the search did."""
+
+    nodes: int
+    exhausted: bool
+
+
+class RootVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer about one root."""
+
+    root: str
+    kind: str
+    verdict: VerdictWord
+    domains: dict[str, dict[str, str]] = {}
+    assignments: tuple[AssignmentLine, ...] = ()
+    unplaced: tuple[str, ...] = ()
+    victims: tuple[VictimLine, ...] = ()
+    reasons: tuple[str, ...] = ()
+    conflict: tuple[Conflict, ...] = ()
+    search: SearchLine = SearchLine(0, exhausted=True)
+
+
+class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole answer; `verdict` is the worst of the roots'."""
+
+    verdict: VerdictWord
+    roots: tuple[RootVerdict, ...]
+
+
+class PlanReply(PlanAnswer, frozen=True, kw_only=True):
+    """The answer over HTTP, with what is odd about the objects and accepted all the same."""
+
+    warnings: tuple[str, ...] = ()
+    as_of: str = ""  # RFC 3339: when the cluster of the service was like that; empty for a cluster that was given
+
+
+class PlanQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The question over HTTP: Kubernetes objects as `kubectl get -o json` prints them, lists included."""
+
+    cluster: tuple[dict[str, Any], ...] | UnsetType = (
+        UNSET  # what there is; without it: the cluster of the service
+    )
+    wanted: tuple[dict[str, Any], ...] = ()  # what is to be planned; empty: all that is pending
+    all_pending: bool = False  # also what is pending in `cluster`
+    budget: Annotated[int, msgspec.Meta(ge=1, le=200_000)] = 200_000  # search nodes per root
+    preemption: bool = True  # pods of lower priority may be evicted
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be planned."""
+
+    groups: frozenset[GroupKey] = frozenset()  # groups that were asked about
+    pods: frozenset[PodUid] = frozenset()  # pods that were asked about
+    all_pending: bool = False  # also roots that only the cluster files have
+    budget: int = 200_000  # search nodes per root
+    preemption: bool = True  # pods of lower priority may be evicted
+    order: Mapping[GroupKey | PodUid, int] = {}  # file order, to break ties of priority and age
+    state: ReservationState = EMPTY  # what is held; files hold nothing
+    moment: Moment = Moment()
+    roots_max: int = 0  # more roots than that are refused; 0: any number
+
+
+class _Unit(msgspec.Struct, frozen=True):
+    """One thing to plan: a tree (of a group or a lone pod), or what hangs in the air."""
+
+    kind: str
+    order: tuple[int, int, int, str]
+    tree: Tree | None = None
+    root: str = ""
+    verdict: VerdictWord = "waiting"
+    text: str = ""
+    pods: tuple[str, ...] = ()
+
+
+def answer(view: ClusterView, question: Question) -> PlanAnswer:
+    """Plan what is asked for, in queue order.
+
+    Raises:
+        BadInput: More roots than `roots_max`.
+    """
+    forest = forest_of(view)
+    rows = NodeRows()
+    found: list[RootVerdict] = []
+    units = sorted(_units(view, forest, question), key=lambda u: u.order)
+    if question.roots_max and len(units) > question.roots_max:
+        raise BadInput(
+            f"wanted: {len(units)} roots are to be planned, {question.roots_max} at most; name those that matter"
+        )
+    for unit in units:
+        if unit.tree is None:
+            found.append(
+                RootVerdict(
+                    root=unit.root,
+                    kind=unit.kind,
+                    verdict=unit.verdict,
+                    reasons=(unit.text,),
+                    unplaced=unit.pods,
+                )
+            )
+            continue
+        verdict, view = _planned(view, unit.tree, unit.kind, rows, question)
+        found.append(verdict)
+    verdicts: list[VerdictWord] = [v.verdict for v in found]
+    worst: VerdictWord = max(verdicts, key=BEST_TO_WORST.index) if verdicts else "placed"
+    return PlanAnswer(verdict=worst, roots=tuple(found))
+
+
+def questionable(view: ClusterView, question: Question) -> tuple[str, ...]:
+    """Say what is odd about the trees that are asked about, and accepted all the same."""
+    forest = forest_of(view)
+    said: list[str] = []
+    for tree in forest.trees.values():
+        if _asked(tree, question):
+            said += template_mismatches(view, tree).values()
+            said += (text for texts in oddities(view, tree).values() for text in texts)
+    return tuple(dict.fromkeys(said))
+
+
+def _order(group: Group, question: Question) -> tuple[int, int, int, str]:
+    place = question.order.get(group.key, 0)
+    return (-group.priority, group.created_us, place, group.key.path)
+
+
+def _units(view: ClusterView, forest: Forest, question: Question) -> Iterable[_Unit]:
+    for tree in forest.trees.values():
+        if _asked(tree, question):
+            yield _Unit(tree.root.key.kind, _order(tree.root, question), tree=tree)
+    yield from _orphan_units(view, forest, question)
+    for leaf, pods in view.members.items():
+        mine = [pod for pod in pods.values() if pod.uid in question.pods or question.all_pending]
+        if leaf not in view.groups and mine:
+            yield _Unit(
+                "PodGroup",
+                (-mine[0].priority, min(p.created_us for p in mine), 0, leaf.path),
+                root=leaf.path,
+                text=f"{leaf} does not exist, {len(mine)} pods name it",
+                pods=tuple(sorted(p.path for p in mine if p.node is None)),
+            )
+    for pod in view.pods.values():
+        asked = pod.uid in question.pods or question.all_pending
+        if pod.group is None and pod.node is None and not pod.deleting and asked:
+            yield _Unit(
+                "Pod",
+                (-pod.priority, pod.created_us, question.order.get(pod.uid, 0), pod.path),
+                tree=_lone(pod),
+            )
+
+
+def _asked(tree: Tree, question: Question) -> bool:
+    if any(group.key in question.groups for group in tree.groups):
+        return True
+    pending = [pod for pod in tree.pods if pod.node is None and not pod.deleting]
+    return any(pod.uid in question.pods for pod in pending) or (
+        question.all_pending and bool(pending)
+    )
+
+
+def _orphan_units(view: ClusterView, forest: Forest, question: Question) -> Iterable[_Unit]:
+    """Join orphans by what they wait for, so that a missing root is one answer."""
+    by_problem: dict[tuple[str, str], list[Orphan]] = {}
+    for key, orphan in forest.orphans.items():
+        mine: Iterable[PodUid] = view.members.get(key, ())
+        if key in question.groups or question.all_pending or any(u in question.pods for u in mine):
+            name = orphan.group.parent or key.name
+            problem = orphan.problem
+            where = problem.text if problem.rule == "B6" else name
+            by_problem.setdefault((problem.rule, where), []).append(orphan)
+    for (rule, _), orphans in by_problem.items():
+        first = min(orphans, key=lambda o: o.group.key)
+        namespace = first.group.key.namespace
+        missing = first.group.key.name if rule == "B6" else (first.group.parent or "")
+        pods = [p.path for o in orphans for p in view.members.get(o.group.key, {}).values()]
+        yield _Unit(
+            "CompositePodGroup",
+            _order(first.group, question),
+            root=f"{namespace}/{missing}",
+            verdict="invalid" if rule == "B6" else "waiting",
+            text=first.problem.text,
+            pods=tuple(sorted(pods)),
+        )
+
+
+def _lone(pod: Pod) -> Tree:
+    """Treat a pod outside all groups as a tree of one."""
+    key = GroupKey(pod.namespace, pod.name, "PodGroup")
+    group = Group(
+        key=key,
+        uid=RootUid(pod.uid),
+        priority=pod.priority,
+        preemption_policy=pod.preemption_policy,
+        created_us=pod.created_us,
+        source="pod",
+    )
+    return Tree(root=group, groups=(group,), children={}, members={key: (pod,)})
+
+
+class _Notes(msgspec.Struct, frozen=True, kw_only=True):
+    """What is told of a root beside the planner's answer."""
+
+    held: tuple[str, ...] = ()  # pods that are no members yet
+    texts: tuple[str, ...] = ()
+    victims: tuple[VictimLine, ...] = ()
+
+
+def _planned(
+    view: ClusterView, tree: Tree, kind: str, rows: NodeRows, question: Question
+) -> tuple[RootVerdict, ClusterView]:
+    name = tree.root.key.path
+    if tree.problems:
+        texts = tuple(problem.text for problem in tree.problems)
+        return RootVerdict(root=name, kind=kind, verdict="invalid", reasons=texts), view
+    state, moment = question.state, question.moment
+    part = TreeParts().of(tree, state.roots.get(tree.root.uid))
+    request = plan_request(
+        view,
+        state,
+        part,
+        rows=rows,
+        budget=question.budget,
+        vetoes=VetoBook().holding(view, state, moment.now_us // 1000),
+    )
+    verdict = plan(request)
+    gates = foreign_gates(tree)
+    texts = (
+        (f"pods held by scheduling gates {', '.join(gates)} are not members yet",) if gates else ()
+    )
+    root = state.roots.get(tree.root.uid)
+    if root is not None and root.held:
+        texts += (f"reserved already: room for {len(root.held)} members of it",)
+    held = tuple(sorted(p.path for p in tree.pods if p.node is None and not is_candidate(p)))
+    notes = _Notes(held=held, texts=texts)
+    if question.preemption and may_ask(request, verdict):
+        ruled = ruled_part(view, state, part, rows=rows)
+        asking = preemption_request(
+            view, state, forest_of(view), tree, request, ruled=ruled, moment=moment
+        )
+        made = preempt(asking, verdict=verdict)
+        if isinstance(made, Preemption):
+            for pod in (p for unit in made.victims for p in unit.pods):
+                view = without_pod(view, pod.uid)
+            notes = msgspec.structs.replace(
+                notes, texts=(*made.reasons, *texts), victims=_victims(made)
+            )
+            return _placed(view, tree, kind, made.plan, notes, made.search)
+        notes = msgspec.structs.replace(notes, texts=(*_considered(made), *texts))
+    if isinstance(verdict, Plan):
+        return _placed(view, tree, kind, verdict, notes, verdict.search)
+    return _refused(tree, kind, verdict, notes), view
+
+
+def _considered(made: NoPreemption) -> tuple[str, ...]:
+    """Say why preemption was considered and does not help; nothing where it was not this tree's turn."""
+    return () if made.cause == "not-triggered" else made.reasons
+
+
+def _victims(made: Preemption) -> tuple[VictimLine, ...]:
+    return tuple(VictimLine(u.name, tuple(p.pod for p in u.pods)) for u in made.victims)
+
+
+def _refused(tree: Tree, kind: str, verdict: Refusal, notes: _Notes) -> RootVerdict:
+    return RootVerdict(
+        root=tree.root.key.path,
+        kind=kind,
+        verdict=verdict.outcome,
+        unplaced=tuple(sorted(p.path for p in tree.pods if p.node is None and not p.deleting)),
+        reasons=(*verdict.reasons, *verdict.relaxations, *notes.texts),
+        conflict=verdict.conflict,
+        search=SearchLine(verdict.search.nodes, verdict.search.exhausted),
+    )
+
+
+def _placed(
+    view: ClusterView, tree: Tree, kind: str, verdict: Plan, notes: _Notes, search: Search
+) -> tuple[RootVerdict, ClusterView]:
+    for assignment in verdict.assignments:
+        pod = view.pods[assignment.uid]
+        view = with_pod(view, msgspec.structs.replace(pod, node=assignment.node))
+    placed = RootVerdict(
+        root=tree.root.key.path,
+        kind=kind,
+        verdict="placed",
+        domains={p.group.name: dict(p.domain) for p in verdict.placements},
+        assignments=_lines(verdict),
+        unplaced=tuple(sorted({*verdict.unplaced, *notes.held})),
+        victims=notes.victims,
+        reasons=(*verdict.reasons, *notes.texts),
+        search=SearchLine(search.nodes, search.exhausted),
+    )
+    return placed, view
+
+
+def _lines(verdict: Plan) -> tuple[AssignmentLine, ...]:
+    lines: Sequence[AssignmentLine] = [
+        AssignmentLine(a.pod, a.group.name, a.node) for a in verdict.assignments
+    ]
+    return tuple(sorted(lines, key=lambda line: line.pod))

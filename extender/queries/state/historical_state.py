@@ -1,0 +1,226 @@
+"""The state as it was: a moment becomes a position, a position the fold of the log up to it.
+
+From the nearest checkpoint and the tail behind it, or from a state that was asked for a moment ago, if that is nearer.
+Reads on connections of its own. One question is folded at a time: the others wait, and the service goes on
+between the pages of the log. The surprise: recorded time never falls along the log, also when the clock did, so
+a time names one position and always the same one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+
+import msgspec
+
+from extender.core.log.reservation_state import ReservationState
+from extender.core.model.errors import BadInput, NotFound
+from extender.core.model.ids import Position
+from extender.ports.protocols import START, AuditReader, Checkpoints, Clock, EventLog, Head
+from extender.queries.log.event_dto import parse_time, rfc3339
+from extender.queries.state.state_dto import Compared, Pictured, Scope
+from extender.queries.state.state_report import compare, picture
+from extender.snapshots.state_loader import fold_from, load_past, no_collections
+
+KEPT = 2  # states; a difference needs two. They may be large
+KEPT_FOR_S = 60.0
+NEAR_EVENTS = 5_000  # a checkpoint is hardly nearer, and has to be read first
+DIGITS_MAX = 18
+FIRST = Position(1)
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """A place in the log that was asked for."""
+
+    asked: str  # as it was asked for; empty: the end of the log
+    position: Position
+    time: str  # of the fact at that position, RFC 3339
+    hash: str  # of the log up to there, hex: two equal ones tell of the same history
+
+
+class LogEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the log ended when the question was answered."""
+
+    position: Position
+    time: str
+
+
+class StateAt(Pictured, frozen=True, kw_only=True, gc=False):
+    """A state, or a part of it, as it was."""
+
+    as_of: Moment
+    log: LogEnd
+    scope: Scope
+
+
+class StateDiff(Compared, frozen=True, kw_only=True, gc=False):
+    """What changed between two moments; `from` is the earlier one, in whichever order they were named."""
+
+    begin: Moment = msgspec.field(name="from")
+    end: Moment = msgspec.field(name="to")
+    log: LogEnd
+    scope: Scope
+
+
+class AsOf:
+    """Answers questions about the past.
+
+    Args:
+        event_log: To read; not the one that the leader writes with.
+        checkpoints: To look up.
+        reader: For times and names.
+        clock: Says what is the future.
+    """
+
+    def __init__(
+        self, event_log: EventLog, checkpoints: Checkpoints, reader: AuditReader, clock: Clock
+    ) -> None:
+        self._log = event_log
+        self._checkpoints = checkpoints
+        self._reader = reader
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        self._kept: OrderedDict[Position, tuple[bytes, ReservationState]] = OrderedDict()
+        self._forgetting: asyncio.TimerHandle | None = None
+
+    async def state(self, at: str, scope: Scope, *, known: bool = False) -> StateAt:
+        """Give the state as it was.
+
+        Args:
+            at: Time (RFC 3339 with offset) or position; empty: the end of the log.
+            scope: Which part of it.
+            known: There is such a thing, whether the log has heard of it or not.
+
+        Raises:
+            BadInput: No such moment.
+            NotFound: A node or a namespace that the log has never heard of.
+            StoreUnavailable: Try again.
+        """
+        end = await self._end()
+        moment = await self._moment(at, "at", end)
+        with no_collections():
+            state = await self.folded(moment)
+            pictured = await asyncio.to_thread(picture, state, scope)
+        if not (known or pictured.gangs or pictured.preemptions):
+            await self._heard_of(scope)
+        fields = msgspec.structs.asdict(pictured)
+        return StateAt(as_of=moment, log=_log_end(end), scope=scope, **fields)
+
+    async def difference(self, at: str, other: str, scope: Scope) -> StateDiff:
+        """Give what changed between two moments; arguments and faults as `state`."""
+        end = await self._end()
+        moments = [await self._moment(at, "at", end), await self._moment(other, "diff", end)]
+        begin, last = sorted(moments, key=lambda moment: moment.position)
+        with no_collections():
+            before, after = await self.folded(begin), await self.folded(last)
+            compared = await asyncio.to_thread(compare, before, after, scope)
+        if not compared.gangs:
+            await self._heard_of(scope)
+        fields = msgspec.structs.asdict(compared)
+        return StateDiff(begin=begin, end=last, log=_log_end(end), scope=scope, **fields)
+
+    async def folded(self, moment: Moment) -> ReservationState:
+        """Give the state at a position of the log, to be looked at only; see `load_past`.
+
+        Raises:
+            CorruptLog: The log breaks its own rules.
+            StoreUnavailable: Try again.
+        """
+        chain = bytes.fromhex(moment.hash)
+        async with self._turn:
+            kept = self._kept.get(moment.position)
+            if kept is not None and kept[0] == chain:
+                self._kept.move_to_end(moment.position)
+                return kept[1]
+            state = await self._fold(moment.position)
+            self._keep(moment.position, chain, state)
+            return state
+
+    async def _fold(self, position: Position) -> ReservationState:
+        """Fold from whatever is nearest: a state that was kept, a checkpoint, nothing."""
+        near = max((p for p in self._kept if p < position), default=START)
+        if near and position - near <= NEAR_EVENTS:
+            chain, state = self._kept[near]
+            there = await self._log.at(near)
+            if there is not None and there.chain == chain:
+                return await fold_from(state, self._log, until=position, past=True)
+            del self._kept[near]  # the log is another one since: an older copy was put in its place
+        return await load_past(self._log, self._checkpoints, until=position)
+
+    def _keep(self, position: Position, chain: bytes, state: ReservationState) -> None:
+        self._kept[position] = (chain, state)
+        while len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+        self._forgetting = asyncio.get_running_loop().call_later(KEPT_FOR_S, self.forget)
+
+    def forget(self) -> None:
+        """Let go of the states that were kept."""
+        self._kept.clear()
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+            self._forgetting = None
+
+    async def _end(self) -> Head:
+        end = await self._log.head()
+        if end.position == START:
+            msg = "the log is empty: nothing has been recorded yet"
+            raise BadInput(msg)
+        return end
+
+    async def _moment(self, text: str, field: str, end: Head) -> Moment:
+        """Find the place in the log that somebody means."""
+        if not text:
+            return _moment(text, end)
+        if text.isascii() and text.isdigit():
+            return _moment(text, await self._at_position(text, field, end))
+        at_us = parse_time(text, field)
+        if at_us > max(self._clock.now_us(), end.at_us):
+            msg = f"{field}: {text} is in the future; {_ends(end)}"
+            raise BadInput(msg)
+        position = await self._reader.position_at(at_us)
+        if position == START:
+            first = await self._log.at(FIRST)
+            began = f"; the log begins at {rfc3339(first.at_us)}" if first is not None else ""
+            msg = f"{field}: nothing had been recorded by {text}{began}"
+            raise BadInput(msg)
+        there = await self._log.at(position)
+        return _moment(text, there if there is not None else end)
+
+    async def _at_position(self, text: str, field: str, end: Head) -> Head:
+        position = Position(int(text)) if len(text) <= DIGITS_MAX else None
+        if position is None or position > end.position:
+            msg = f"{field}: position {text[:40]} is not in the log; {_ends(end)}"
+            raise BadInput(msg)
+        there = await self._log.at(position) if position else None
+        if there is None:
+            msg = f"{field}: position {text} is not in the log; positions begin at 1"
+            raise BadInput(msg)
+        return there
+
+    async def _heard_of(self, scope: Scope) -> None:
+        """Tell nothing there from never heard of."""
+        if scope.namespace and not await self._reader.has_namespace(scope.namespace):
+            msg = f"namespace {scope.namespace}: the log knows no gang in it"
+            raise NotFound(msg)
+        if scope.node and not await self._reader.has_node(scope.node):
+            msg = (
+                f"node {scope.node}: no member of a gang ever held room or ran there, as far as the log knows; "
+                "ordinary pods are not in the log"
+            )
+            raise NotFound(msg)
+
+
+def _moment(text: str, there: Head) -> Moment:
+    return Moment(
+        asked=text, position=there.position, time=rfc3339(there.at_us), hash=there.chain.hex()
+    )
+
+
+def _log_end(end: Head) -> LogEnd:
+    return LogEnd(position=end.position, time=rfc3339(end.at_us))
+
+
+def _ends(end: Head) -> str:
+    return f"the log ends at position {end.position}, {rfc3339(end.at_us)}"

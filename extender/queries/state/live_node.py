@@ -1,0 +1,55 @@
+"""A node as the cluster shows it now: what the log does not know stands beside what it knows."""
+
+from __future__ import annotations
+
+import msgspec
+from immutables import Map
+
+from extender.core.model.cluster_view import NOTHING, ClusterView
+from extender.core.model.ids import NodeName
+from extender.queries.state.state_dto import NodeAt
+
+
+class LiveNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node now. Amounts in the units of requests: CPU in millicores, memory in bytes, the rest in units."""
+
+    labels: dict[str, str]
+    unschedulable: bool
+    deleting: bool
+    allocatable: dict[str, int]
+    used: dict[str, int]  # by all pods on it, ordinary ones and those that terminate included
+    free: dict[
+        str, int
+    ]  # allocatable less what is used and what is reserved for pods not there yet
+    pods: int
+    ordinary: int  # of them outside of all groups
+
+
+def live_node(view: ClusterView, name: NodeName, had: NodeAt | None) -> LiveNode | None:
+    """Give a node as the view shows it; None when it shows none.
+
+    Args:
+        view: The cluster.
+        name: Of the node.
+        had: What gangs have of it by the log.
+    """
+    node = view.nodes.get(name)
+    if node is None:
+        return None
+    here = view.on_node.get(name, Map())
+    used = view.usage.get(name, NOTHING).requests
+    taken = dict(used)
+    for pod in had.pods if had is not None else ():
+        if pod.state == "reserved" and pod.uid not in here:
+            for resource, amount in pod.requests.items():
+                taken[resource] = taken.get(resource, 0) + amount
+    return LiveNode(
+        labels=node.labels,
+        unschedulable=node.unschedulable,
+        deleting=node.deleting,
+        allocatable=node.allocatable,
+        used=used,
+        free={key: amount - taken.get(key, 0) for key, amount in node.allocatable.items()},
+        pods=len(here),
+        ordinary=sum(pod.group is None for pod in here.values()),
+    )

@@ -1,0 +1,415 @@
+"""A state of the log in outside form, whole or in part, and the difference between two of them.
+
+Pure: a `ReservationState` in, the shapes of `stateview` out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from operator import attrgetter
+
+from extender.core.log.control_plane_features import losses
+from extender.core.log.events import FeaturesFound, GroupRecord
+from extender.core.log.preemption_state import Preemption
+from extender.core.log.reservation_state import (
+    BoundMember,
+    Reservation,
+    ReservationState,
+    RootState,
+    Vacancy,
+    standing,
+)
+from extender.core.model.ids import NodeName, PodUid, RootUid
+from extender.queries.log.event_dto import rfc3339
+from extender.queries.state.state_dto import (
+    Brief,
+    Compared,
+    ControlPlaneAt,
+    GangAt,
+    GangChange,
+    GroupAt,
+    MemberAt,
+    MemberChange,
+    NodeAt,
+    Pictured,
+    Place,
+    PodAt,
+    PreemptionAt,
+    Scope,
+    Totals,
+    VictimAt,
+)
+
+_NOTHING: dict[str, int] = {}
+_BY_GANG = attrgetter("gang", "uid")
+_BY_POD = attrgetter("pod", "uid")
+ORDINARY = "Ordinary pods are not in the log: what they took of a node at that time, and what was free, is not known."
+
+
+def picture(state: ReservationState, scope: Scope) -> Pictured:
+    """Give the part of a state that is asked for.
+
+    With a node or a domain these are the gangs that have something there, each whole, and only the nodes
+    asked for. With a namespace, gangs of it and what they have of nodes.
+    """
+    labels = topology_of(state, scope.node)
+    wanted = _wanted_nodes(scope, labels)
+    roots = _roots(state, scope, wanted)
+    preemptions = _preemptions(state, scope, wanted)
+    gangs = sorted((gang_at(root) for root in roots), key=_BY_GANG)
+    nodes = _nodes(gangs, preemptions, _kept(roots), labels, wanted)
+    holding = [g for g in gangs if g.state in ("admitted", "satisfied")]
+    totals = Totals(
+        gangs=len(gangs),
+        pending=len(gangs) - len(holding),
+        reserved=sum(g.reserved for g in gangs),
+        bound=sum(g.bound for g in gangs),
+        nodes=len(nodes),
+    )
+    return Pictured(
+        totals=totals,
+        gangs=gangs,
+        nodes=nodes,
+        preemptions=[_preemption_at(p) for p in preemptions],
+        control_plane=_control_plane(state.features),
+        not_known=_not_known(roots, scope),
+    )
+
+
+def _control_plane(found: FeaturesFound | None) -> ControlPlaneAt | None:
+    if found is None:
+        return None
+    return ControlPlaneAt(
+        served=list(found.served),
+        dropped=losses(found),
+        untested=list(found.untested),
+        policy=found.policy,
+        native=found.native,
+        text=found.text,
+    )
+
+
+def compare(before: ReservationState, after: ReservationState, scope: Scope) -> Compared:
+    """Say what is otherwise in the second state, of gangs that are in the part asked for in either of them."""
+    found: dict[RootUid, None] = {}
+    for state in (before, after):
+        wanted = _wanted_nodes(scope, topology_of(state) if scope.domain else {})
+        found |= dict.fromkeys(root.uid for root in _roots(state, scope, wanted))
+    gangs: list[GangChange] = []
+    members: list[MemberChange] = []
+    for uid in found:
+        old, new = before.roots.get(uid), after.roots.get(uid)
+        known = new or old
+        assert known is not None
+        was, now = _brief(old), _brief(new)
+        if was != now:
+            change = "new" if was is None else "gone" if now is None else "changed"
+            gangs.append(GangChange(gang=known.root, uid=uid, change=change, before=was, after=now))
+        members += _moves(known, old, new)
+    gangs.sort(key=_BY_GANG)
+    members.sort(key=_BY_POD)
+    roots = [root for uid in found if (root := after.roots.get(uid)) is not None]
+    return Compared(gangs=gangs, members=members, not_known=_not_known(roots, scope))
+
+
+def topology_of(
+    state: ReservationState, node: NodeName | None = None
+) -> Mapping[NodeName, dict[str, str]]:
+    """Give the recorded labels of nodes; where trees recorded different ones, the younger admission's.
+
+    A label that a node lost is there with an empty value.
+
+    Args:
+        state: Where they are recorded.
+        node: Only the labels of this one are needed; none: of all.
+    """
+    found: dict[NodeName, dict[str, str]] = {}
+    roots = [root for root in state.roots.values() if not node or node in root.topology]
+    for root in sorted(roots, key=lambda r: (r.admitted_us, r.uid)):
+        for name, labels in root.topology.items():
+            found[name] = found[name] | labels if name in found else labels
+    return found
+
+
+def gang_at(root: RootState, *, with_members: bool = True) -> GangAt:
+    """Give the outside form of a root, the only one; a list may leave the members out."""
+    answer = root.answer
+    return GangAt(
+        gang=root.root,
+        uid=root.uid,
+        kind=root.kind,
+        priority=root.priority,
+        state=standing(root),
+        reserved=len(root.held),
+        bound=len(root.bound),
+        outcome=answer.outcome if answer is not None else "",
+        reasons=answer.reasons if answer is not None else (),
+        answered=rfc3339(answer.at_us) if answer is not None else "",
+        answer_position=answer.position if answer is not None else 0,
+        observed=rfc3339(root.observed_us),
+        admitted=rfc3339(root.admitted_us) if root.admitted_us else "",
+        plan=root.plan or "",
+        groups=_groups(root),
+        members=_members(root) if with_members else [],
+    )
+
+
+def _members(root: RootState) -> list[MemberAt]:
+    """Give the outside form of all members, by name: written out, because there are thousands of them."""
+    members = [
+        MemberAt(
+            pod=r.pod, uid=r.uid, group=r.group, node=r.node, state="reserved", extra=r.extra, requests=r.requests
+        )
+        for r in root.held.values()
+    ] if root.held else []  # fmt: skip
+    if root.bound:
+        members += [
+            MemberAt(
+                pod=m.pod, uid=m.uid, group=m.group, node=m.node, state="bound", extra=False, requests=m.requests
+            )
+            for m in root.bound.values()
+        ]  # fmt: skip
+    members.sort(key=_BY_POD)
+    return members
+
+
+def _groups(root: RootState) -> list[GroupAt]:
+    if not root.groups:
+        return []
+    reserved = _counted(root.groups, root.held.values()) if root.held else _NOTHING
+    bound = _counted(root.groups, root.bound.values()) if root.bound else _NOTHING
+    return [
+        GroupAt(
+            name=g.name,
+            kind=g.kind,
+            parent=g.parent,
+            basic=g.basic,
+            minimum=g.minimum,
+            members=g.members,
+            domain=g.domain,
+            reserved=reserved.get(g.name, 0),
+            bound=bound.get(g.name, 0),
+        )
+        for g in root.groups
+    ]
+
+
+def _counted(
+    groups: Iterable[GroupRecord], members: Iterable[Reservation | BoundMember]
+) -> dict[str, int]:
+    """Count the members of each group and of all below it."""
+    leaves: dict[str, int] = {}
+    for member in members:
+        leaves[member.group] = leaves.get(member.group, 0) + 1
+    counts = dict(leaves)
+    parents = {g.name: g.parent for g in groups}
+    for leaf, count in leaves.items():
+        name = parents.get(leaf)
+        while name:
+            counts[name] = counts.get(name, 0) + count
+            name = parents.get(name)
+    return counts
+
+
+def _wanted_nodes(
+    scope: Scope, labels: Mapping[NodeName, dict[str, str]]
+) -> frozenset[NodeName] | None:
+    """Give the nodes asked for, None for all."""
+    if scope.node:
+        return frozenset({scope.node})
+    if scope.domain:
+        return frozenset(n for n, has in labels.items() if scope.domain.items() <= has.items())
+    return None
+
+
+def _roots(
+    state: ReservationState, scope: Scope, wanted: frozenset[NodeName] | None
+) -> list[RootState]:
+    promised = (
+        {p.root_uid for p in _preemptions(state, scope, wanted)} if wanted is not None else ()
+    )
+    return [
+        root
+        for root in state.roots.values()
+        if _in_namespace(root.root, scope)
+        and (wanted is None or root.uid in promised or _has_some_of(root, wanted))
+    ]
+
+
+def _has_some_of(root: RootState, wanted: frozenset[NodeName]) -> bool:
+    seats: tuple[Mapping[PodUid, Reservation | BoundMember | Vacancy], ...]
+    seats = (root.held, root.bound, root.vacant)
+    return any(member.node in wanted for here in seats for member in here.values())
+
+
+def _in_namespace(root: str, scope: Scope) -> bool:
+    return not scope.namespace or root.partition("/")[0] == scope.namespace
+
+
+def _preemptions(
+    state: ReservationState, scope: Scope, wanted: frozenset[NodeName] | None
+) -> list[Preemption]:
+    found = [
+        p
+        for p in state.preemptions.values()
+        if _in_namespace(p.root, scope)
+        and (
+            wanted is None
+            or not wanted.isdisjoint(p.claims)
+            or any(v.node in wanted for v in p.victims.values())
+        )
+    ]
+    return sorted(found, key=lambda p: p.position)
+
+
+def _nodes(
+    gangs: Iterable[GangAt],
+    preemptions: Iterable[Preemption],
+    kept: Iterable[tuple[str, list[MemberAt]]],
+    labels: Mapping[NodeName, dict[str, str]],
+    wanted: frozenset[NodeName] | None,
+) -> list[NodeAt]:
+    pods: dict[str, list[PodAt]] = {}
+    of_gangs = ((gang.gang, gang.members) for gang in gangs)
+    of_preemptions = ((p.root, _promised(p)) for p in preemptions)
+    for gang, members in chain(of_gangs, of_preemptions, kept):
+        for member in members:
+            node = member.node
+            if wanted is None or node in wanted:
+                pod = PodAt(
+                    pod=member.pod, uid=member.uid, gang=gang, group=member.group, state=member.state,
+                    requests=member.requests,
+                )  # fmt: skip
+                if node in pods:
+                    pods[node].append(pod)
+                else:
+                    pods[node] = [pod]
+    return [_node_at(node, pods[node], labels.get(NodeName(node), {})) for node in sorted(pods)]
+
+
+def _node_at(node: str, pods: list[PodAt], labels: dict[str, str]) -> NodeAt:
+    """Sum up what is on a node."""
+    sums: dict[str, dict[str, int]] = {}
+    for pod in pods:
+        total = sums.get(pod.state)
+        sums[pod.state] = pod.requests if total is None else _sum(total, pod.requests)
+    if len(pods) > 1:
+        pods.sort(key=_BY_POD)
+    return NodeAt(
+        node=node,
+        topology=labels if all(labels.values()) else {k: v for k, v in labels.items() if v},
+        pods=pods,
+        reserved=sums.get("reserved", _NOTHING),
+        bound=sums.get("bound", _NOTHING),
+        promised=sums.get("promised", _NOTHING),
+        kept=sums.get("kept", _NOTHING),
+    )
+
+
+def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    total = dict(one)
+    for name, amount in other.items():
+        total[name] = total.get(name, 0) + amount
+    return total
+
+
+def _promised(preemption: Preemption) -> list[MemberAt]:
+    return [
+        MemberAt(
+            pod=claim.pod, uid=claim.uid, group="", node=claim.node, state="promised", extra=False,
+            requests=claim.requests,
+        )
+        for claims in preemption.claims.values() for claim in claims
+    ]  # fmt: skip
+
+
+def _kept(roots: Iterable[RootState]) -> list[tuple[str, list[MemberAt]]]:
+    """Give the room of lost members, by gang."""
+    return [
+        (
+            root.root,
+            [
+                MemberAt(
+                    pod=v.pod, uid=v.uid, group=v.group, node=v.node, state="kept", extra=False, requests=v.requests
+                )
+                for v in root.vacant.values()
+            ],
+        )
+        for root in roots if root.vacant
+    ]  # fmt: skip
+
+
+def _preemption_at(preemption: Preemption) -> PreemptionAt:
+    return PreemptionAt(
+        preemption=preemption.id,
+        position=preemption.position,
+        planned=rfc3339(preemption.at_us),
+        preemptor=preemption.root,
+        preemptor_uid=preemption.root_uid,
+        kind=preemption.kind,
+        priority=preemption.priority,
+        ended=preemption.ended,
+        evicted=preemption.evicted,
+        victims=[
+            VictimAt(pod=v.pod, uid=v.uid, unit=v.unit, node=v.node)
+            for v in sorted(preemption.victims.values(), key=_BY_POD)
+        ],
+        promised=sorted(_promised(preemption), key=_BY_POD),
+    )
+
+
+def _not_known(roots: Iterable[RootState], scope: Scope) -> list[str]:
+    told = [ORDINARY]
+    bound = [m for root in roots for m in root.bound.values()]
+    unasked = sum(not m.requests for m in bound)
+    if unasked:
+        told.append(
+            f"{unasked} of {len(bound)} bound members had no reservation: what they asked for is not known."
+        )
+    if scope.domain:
+        told.append(
+            "Labels of nodes are known as admissions recorded them: gangs on nodes without recorded labels "
+            "are left out."
+        )
+    return told
+
+
+def _brief(root: RootState | None) -> Brief | None:
+    if root is None:
+        return None
+    return Brief(
+        state=standing(root),
+        priority=root.priority,
+        reserved=len(root.held),
+        bound=len(root.bound),
+        outcome=root.answer.outcome if root.answer is not None else "",
+        reasons=root.answer.reasons if root.answer is not None else (),
+    )
+
+
+def _moves(known: RootState, old: RootState | None, new: RootState | None) -> list[MemberChange]:
+    if old is not None and new is not None and old.held == new.held and old.bound == new.bound:
+        return []
+    was, now = _places(old), _places(new)
+    names = _names(old) | _names(new)
+    return [
+        MemberChange(pod=name, uid=uid, gang=known.root, before=was.get(uid), after=now.get(uid))
+        for uid, name in names.items()
+        if was.get(uid) != now.get(uid)
+    ]
+
+
+def _places(root: RootState | None) -> dict[str, Place]:
+    if root is None:
+        return {}
+    places = {str(r.uid): Place(state="reserved", node=r.node) for r in root.held.values()}
+    return places | {str(m.uid): Place(state="bound", node=m.node) for m in root.bound.values()}
+
+
+def _names(root: RootState | None) -> dict[str, str]:
+    if root is None:
+        return {}
+    return {str(r.uid): r.pod for r in root.held.values()} | {
+        str(m.uid): m.pod for m in root.bound.values()
+    }

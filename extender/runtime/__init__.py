@@ -1,0 +1,1 @@
+"""What long-running code needs of the machine: clock, wake-ups, cooperative yields, worker processes; imports `ports`."""

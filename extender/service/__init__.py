@@ -1,1 +1,0 @@
-"""Use cases: async and short; they decide the order of effects and nothing else."""

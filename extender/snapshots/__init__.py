@@ -1,0 +1,1 @@
+"""Saved folds of the log: encode, load, write, fill gaps; imports `ports` and `core`."""

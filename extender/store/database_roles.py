@@ -1,0 +1,82 @@
+"""Who may do what in the database: the roles of `deploy/postgres`, made in an embedded server at its start.
+
+Owns the choice of role. Must not grant anything by itself: the SQL files and the migrations do. The surprise: an
+embedded database that an older version made belongs to its superuser; it is handed over here, so that the service
+writes as `gx_writer` there too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import make_url
+
+from extender.core.model.errors import SchemaOutdated
+from extender.store.engine import connect, our_faults, plain_url
+
+WRITER = "gx_writer"
+AUDITOR = "gx_auditor"
+_FILES = ("roles.sql", "ownership.sql")
+_LOCK = 0x67785F72  # "gx_r": two processes on one data directory start at once
+_POWERS = """
+SELECT array_remove(ARRAY[
+    CASE WHEN r.rolsuper THEN 'is a superuser' END,
+    CASE WHEN has_table_privilege('gx.event', 'INSERT, UPDATE, DELETE, TRUNCATE') THEN 'may change gx.event' END,
+    CASE WHEN has_table_privilege('gx.leader', 'UPDATE') THEN 'may change gx.leader' END
+], NULL)
+FROM pg_roles r WHERE r.rolname = current_user
+"""
+
+
+def as_role(url: str, role: str) -> str:
+    """Give the URL of the same database for another role, without a password."""
+    changed = make_url(plain_url(url)).set(username=role, password=None)
+    return changed.render_as_string(hide_password=False)
+
+
+async def prepare_roles(url: str) -> None:
+    """Make the roles in an embedded database, let writer and auditor log in, and give gx_owner what it should own.
+
+    Args:
+        url: Of the database, as superuser.
+
+    Raises:
+        StoreUnavailable: No answer.
+        SchemaOutdated: The installation lacks the files.
+    """
+    scripts = [(_folder() / name).read_text(encoding="utf-8") for name in _FILES]
+    with our_faults("preparing roles"):
+        connection = await connect(url, name="roles")
+        try:
+            async with connection.transaction():
+                await connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")
+                for script in scripts:
+                    await connection.execute(script)
+                await connection.execute(f"ALTER ROLE {WRITER} LOGIN; ALTER ROLE {AUDITOR} LOGIN")
+        finally:
+            await connection.close()
+
+
+async def powers(url: str) -> list[str]:
+    """Say what a role may do that the service must not need; nothing, as it should be, for a member of gx_writer.
+
+    Raises:
+        StoreUnavailable: No answer.
+    """
+    with our_faults("asking for the rights of our role"):
+        connection = await connect(url, name="roles")
+        try:
+            return list(await connection.fetchval(_POWERS))
+        finally:
+            await connection.close()
+
+
+def _folder() -> Path:
+    """Find the SQL files: packaged in an installed wheel, else in the checkout."""
+    here = Path(__file__).resolve().parent
+    for folder in (here / "postgres", here.parents[1] / "deploy" / "postgres"):
+        if (folder / _FILES[0]).is_file():
+            return folder
+    raise SchemaOutdated(
+        f"the SQL of the roles is missing beside {here}; install gang-extender again"
+    )

@@ -1,0 +1,405 @@
+"""A PostgreSQL server of our own, for a laptop, a demo or a single host, started and stopped with the process.
+
+Owns the life of that server. Must not be used in production: production names a server in
+GANG_EXTENDER_DATABASE_URL. The surprises: the server is our direct child and gets SIGINT from the kernel when
+we die, however we die; so it must be started from the main thread, because the kernel means the *thread*.
+A second process on the same data directory connects to the server of the first and takes it over when the
+first is gone. The death signal is Linux's; elsewhere a killed owner leaves the server running, to be stopped
+by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import pwd
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+from urllib.parse import quote
+
+from extender.core.model.errors import InvariantBroken, StoreUnavailable
+from extender.store.database_roles import AUDITOR, WRITER, prepare_roles
+from extender.store.embedded.os_account import Lodging, give, lodge, usable_binaries
+from extender.store.embedded.postgres_binaries import Binaries, find_binaries
+from extender.store.embedded.server_process import (
+    diagnostics_size,
+    die_with_parent,
+    forget_zombie,
+    is_ready,
+    last_words,
+    predecessor_is_dying,
+)
+
+logger = logging.getLogger(__name__)
+
+DATABASE = "gang_extender"
+SUPERUSER = "gang_extender"
+LOGIN_ROLES = (SUPERUSER, WRITER, AUDITOR)  # whom our account may connect as
+
+INITDB_TIMEOUT_S = 120.0
+READY_TIMEOUT_S = 60.0  # crash recovery of a full WAL takes its time
+FAST_STOP_TIMEOUT_S = 10.0
+POLL_S = 0.02
+WATCH_S = 0.25
+RETRY_S = 0.2
+DIAGNOSTICS_BYTES_MAX = 8 << 20
+
+SETTINGS: Mapping[str, str] = {
+    "listen_addresses": "",
+    "unix_socket_permissions": "0700",
+    "max_connections": "50",
+    "shared_buffers": "64MB",
+    "jit": "off",
+    "log_timezone": "UTC",
+    "timezone": "UTC",
+    "log_min_messages": "warning",
+    "max_wal_size": "1GB",
+}
+
+
+class EmbeddedPostgres:
+    """One embedded server; at most one process owns it, others share it.
+
+    Args:
+        data_dir: Directory of the service. The cluster lives in `postgres/` inside it, or where
+            `postgres.location` inside it says (see `lodging`).
+        pg_bin: Folder with `postgres` and `initdb`; None: wheel, PATH, distribution.
+        settings: Server settings on top of `SETTINGS`, by the server's names.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        pg_bin: Path | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self._data_dir = data_dir
+        self._pg_bin = pg_bin
+        self._settings = {**SETTINGS, **(settings or {})}
+        self._lodging: Lodging | None = None
+        self._binaries: Binaries | None = None
+        self._lock: IO[str] | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """Give the database URL as superuser; the server may be down."""
+        lodging = self._lodged()
+        return f"postgresql://{SUPERUSER}@/{DATABASE}?host={quote(str(lodging.sockets), safe='')}"
+
+    @property
+    def pid(self) -> int | None:
+        """Give the process id of the server if this process owns it."""
+        return None if self._server is None else self._server.pid
+
+    async def start(self) -> str:
+        """Start the server, or find the one that another process runs here, and watch over it.
+
+        Returns:
+            The database URL.
+
+        Raises:
+            BadInput: No usable programs, account or directory, or data of another version.
+            StoreUnavailable: The server does not come up; the message ends with its last words.
+        """
+        await self._start()
+        try:
+            await prepare_roles(self.url)
+        except BaseException:
+            await self.stop()
+            raise
+        self._watch = asyncio.create_task(self._keep(), name="embedded-postgres")
+        return self.url
+
+    async def _start(self) -> None:
+        self._main_thread_only()
+        self._lodging = await asyncio.to_thread(lodge, self._data_dir)
+        deadline = asyncio.get_running_loop().time() + READY_TIMEOUT_S
+        while not self._try_own():
+            if is_ready(self._lodging):
+                break
+            if asyncio.get_running_loop().time() > deadline:
+                raise StoreUnavailable(
+                    f"another process owns {self._lodging.home} but its server is not ready"
+                )
+            await asyncio.sleep(POLL_S)
+        if self._lock is not None:
+            try:
+                await self._prepare()
+                await self._run_until_ready()
+            except BaseException:
+                await self._stop_server()
+                self._disown()
+                raise
+
+    async def stop(self) -> None:
+        """Stop the server if it is ours; a clean stop, so that the next start needs no recovery."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.wait([self._watch])
+            self._watch = None
+        await self._stop_server()
+        self._disown()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    # Ownership
+
+    def _try_own(self) -> bool:
+        lodging = self._lodged()
+        if self._lock is None:
+            lock = lodging.lock.open("a+", encoding="utf-8")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                lock.close()
+                return False
+            give(lodging.lock, lodging.account)
+            self._lock = lock
+        return True
+
+    def _disown(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    async def _keep(self) -> None:
+        """Restart the server when it dies; take it over when its owner is gone."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            try:
+                if self._server is not None and self._server.poll() is None:
+                    continue
+                if self._server is not None:
+                    logger.error("embedded server died", extra={"status": self._server.returncode})
+                    self._server = None
+                elif not self._try_own():
+                    continue
+                await self._prepare()
+                await self._run_until_ready()
+                logger.warning("embedded server started again", extra={"pid": self.pid})
+            except Exception:
+                logger.exception("embedded server does not start; trying again")
+
+    # The cluster
+
+    async def _prepare(self) -> None:
+        lodging = self._lodged()
+        version_file = lodging.cluster / "PG_VERSION"
+        major = int(version_file.read_text(encoding="utf-8")) if version_file.is_file() else None
+        found = await asyncio.to_thread(find_binaries, told=self._pg_bin, major=major)
+        self._binaries = await asyncio.to_thread(usable_binaries, found, lodging)
+        if major is None:
+            await asyncio.to_thread(self._make_cluster)
+        self._write_access_rules()
+
+    def _make_cluster(self) -> None:
+        """Make the cluster with its database aside and rename it, so that there is never half of one."""
+        lodging = self._lodged()
+        new = lodging.cluster.with_name("pg.new")
+        self._run(["rm", "-rf", "--", str(new)])
+        programs = self._programs()
+        durable = self._settings.get("fsync", "on") != "off"
+        self._run([
+            str(programs / "initdb"), "-D", str(new), "-U", SUPERUSER, "-E", "UTF8", "--locale=C", "--data-checksums",
+            "--auth-local=peer", "--auth-host=reject", "--no-instructions", *([] if durable else ["--no-sync"]),
+        ])  # fmt: skip
+        self._run(
+            [
+                str(programs / "postgres"),
+                "--single",
+                "-D",
+                str(new),
+                *([] if durable else ["-F"]),
+                "template1",
+            ],
+            stdin=f'CREATE DATABASE "{DATABASE}"\n',
+        )
+        new.rename(lodging.cluster)
+
+    def _write_access_rules(self) -> None:
+        """Let our account and root in, by who they are to the kernel, and nobody else."""
+        lodging = self._lodged()
+        people = dict.fromkeys((pwd.getpwuid(os.geteuid()).pw_name, "root"))
+        ident = "".join(f'gang "{person}" "{role}"\n' for person in people for role in LOGIN_ROLES)
+        for name, content in (
+            ("pg_hba.conf", "local all all peer map=gang\n"),
+            ("pg_ident.conf", ident),
+        ):
+            path = lodging.cluster / name
+            if not path.is_file() or path.read_text(encoding="utf-8") != content:
+                new = path.with_name(name + ".new")
+                new.write_text(content, encoding="utf-8")
+                new.chmod(0o600)
+                give(new, lodging.account)
+                new.replace(path)
+
+    def _run(self, command: list[str], *, stdin: str = "") -> None:
+        """Run a short program under the server's account."""
+        lodging = self._lodged()
+        account = lodging.account
+        try:
+            done = subprocess.run(  # noqa: S603 - fixed programs, arguments of our own
+                command,
+                input=stdin,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=INITDB_TIMEOUT_S,
+                check=False,
+                cwd=lodging.home,
+                env=self._environment(),
+                user=None if account.is_us else account.uid,
+                group=None if account.is_us else account.gid,
+                extra_groups=None if account.is_us else [],
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise StoreUnavailable(f"{command[0]}: {error}") from error
+        if done.returncode != 0:
+            words = " ".join((done.stderr or done.stdout).split()[-80:])
+            raise StoreUnavailable(f"{command[0]} failed with status {done.returncode}: {words}")
+
+    # The server
+
+    async def _run_until_ready(self) -> None:
+        """Start the server and wait; try again while remains of a killed predecessor are in the way."""
+        lodging = self._lodged()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + READY_TIMEOUT_S
+        while True:
+            forget_zombie(lodging)
+            self._rotate_diagnostics()
+            since = diagnostics_size(lodging)
+            self._server = self._spawn()
+            while self._server.poll() is None:
+                if is_ready(lodging, pid=self._server.pid):
+                    return
+                if loop.time() > deadline:
+                    break
+                await asyncio.sleep(POLL_S)
+            if loop.time() > deadline or not predecessor_is_dying(lodging, since=since):
+                await self._stop_server()
+                raise StoreUnavailable(
+                    f"the embedded server does not start: {last_words(lodging, since=since)}"
+                )
+            self._server = None
+            await asyncio.sleep(RETRY_S)
+
+    def _rotate_diagnostics(self) -> None:
+        diagnostics = self._lodged().diagnostics
+        if diagnostics_size(self._lodged()) > DIAGNOSTICS_BYTES_MAX:
+            diagnostics.replace(diagnostics.with_suffix(".log.1"))
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        self._main_thread_only()
+        lodging = self._lodged()
+        account = lodging.account
+        command = [str(self._programs() / "postgres"), "-D", str(lodging.cluster)]
+        for name, value in {
+            **self._settings,
+            "unix_socket_directories": str(lodging.sockets),
+        }.items():
+            command += ["-c", f"{name}={value}"]
+        with lodging.diagnostics.open("ab") as diagnostics:
+            give(lodging.diagnostics, lodging.account)
+            return subprocess.Popen(  # noqa: S603 - fixed program, arguments of our own
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=diagnostics,
+                stderr=diagnostics,
+                cwd=lodging.home,
+                env=self._environment(),
+                start_new_session=True,  # Ctrl-C in a terminal is for us; we stop the server in our own time
+                preexec_fn=die_with_parent(),  # noqa: PLW1509 - one system call, its library already loaded
+                user=None if account.is_us else account.uid,
+                group=None if account.is_us else account.gid,
+                extra_groups=None if account.is_us else [],
+            )
+
+    async def _stop_server(self) -> None:
+        server = self._server
+        if server is None:
+            return
+        for number, limit_s in (
+            (signal.SIGINT, FAST_STOP_TIMEOUT_S),
+            (signal.SIGQUIT, 5.0),
+            (signal.SIGKILL, 5.0),
+        ):
+            if server.poll() is not None:
+                break
+            server.send_signal(number)
+            try:
+                await asyncio.to_thread(server.wait, limit_s)
+            except subprocess.TimeoutExpired:
+                logger.warning(
+                    "embedded server does not stop",
+                    extra={"pid": server.pid, "signal": number.name},
+                )
+        self._server = None
+
+    def _lodged(self) -> Lodging:
+        if self._lodging is None:
+            raise InvariantBroken("the embedded server has not been started")
+        return self._lodging
+
+    def _programs(self) -> Path:
+        assert self._binaries is not None
+        return self._binaries.folder
+
+    def _environment(self) -> dict[str, str]:
+        # Nothing of ours: an odd locale stops initdb, and the server's account need not see our secrets.
+        keep = {
+            name: os.environ[name]
+            for name in ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD")
+            if name in os.environ
+        }
+        return {**keep, "LC_ALL": "C", "TZ": "UTC"}
+
+    @staticmethod
+    def _main_thread_only() -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise InvariantBroken(
+                "the embedded server must be started from the main thread: it dies with its thread"
+            )
+
+
+@contextmanager
+def running(
+    data_dir: Path, *, pg_bin: Path | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[EmbeddedPostgres]:
+    """Run a server for a block of synchronous code, unwatched: one that dies stays dead.
+
+    Args:
+        data_dir: See `EmbeddedPostgres`.
+        pg_bin: See there.
+        settings: See there.
+    """
+    server = EmbeddedPostgres(data_dir, pg_bin=pg_bin, settings=settings)
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(server._start())  # noqa: SLF001 - same module
+        yield server
+    finally:
+        loop.run_until_complete(server.stop())
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()

@@ -1,0 +1,252 @@
+"""Whose account the embedded server runs under, and in which directories it lives.
+
+Owns accounts, directories and their rights. Must not start anything, and never changes the rights of a
+directory it did not make. The surprise: PostgreSQL refuses to run as root, so as root it runs under another
+account, and when that account cannot reach the data directory (root's home is 0700) the cluster lives
+elsewhere and a pointer file stays in the data directory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pwd
+import shutil
+import stat
+from pathlib import Path
+
+import msgspec
+
+from extender.core.model.errors import BadInput
+from extender.store.embedded.postgres_binaries import Binaries
+
+ACCOUNTS = ("gang-extender", "nobody")  # as root: the first that exists
+POINTER = "postgres.location"
+SOCKET_NAME = ".s.PGSQL.5432"
+SOCKET_PATH_MAX = 107  # bytes, sun_path without its terminating zero
+ELSEWHERE = ("/var/lib/gang-extender", "/var/tmp")  # noqa: S108 - made 0700 and checked for its owner
+SHORT_PLACES = ("/run", "/tmp")  # noqa: S108 - made 0700 and checked for its owner
+
+
+class Account(msgspec.Struct, frozen=True):
+    """The account of the server."""
+
+    uid: int
+    gid: int
+    name: str
+
+    @property
+    def is_us(self) -> bool:
+        """Tell whether the server runs under our own account."""
+        return self.uid == os.geteuid()
+
+
+class Lodging(msgspec.Struct, frozen=True):
+    """Where one embedded server lives. `home` belongs to the server's account, mode 0700."""
+
+    home: Path
+    account: Account
+    sockets: Path
+
+    @property
+    def cluster(self) -> Path:
+        """Give the directory initdb fills."""
+        return self.home / "pg"
+
+    @property
+    def lock(self) -> Path:
+        """Give the file whose lock decides who starts the server."""
+        return self.home / "owner.lock"
+
+    @property
+    def diagnostics(self) -> Path:
+        """Give the file the server writes its messages to."""
+        return self.home / "server.log"
+
+
+def is_lodged(data_dir: Path) -> bool:
+    """Say whether a data directory has, or points to, a cluster; looks only."""
+    data_dir = data_dir.expanduser().absolute()
+    return (data_dir / "postgres" / "pg").exists() or (data_dir / POINTER).exists()
+
+
+def lodge(data_dir: Path) -> Lodging:
+    """Prepare the directories for a data directory.
+
+    Args:
+        data_dir: Directory of the service; made when missing.
+
+    Raises:
+        BadInput: No suitable account or directory; the message says what to change.
+    """
+    data_dir = data_dir.expanduser().absolute()
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        home = _home(data_dir)
+        account = _account(home)
+        _claim(home, account)
+        return Lodging(home, account, _sockets(home, account))
+    except OSError as error:
+        raise BadInput(f"the data directory {data_dir} cannot be used: {error}") from error
+
+
+def usable_binaries(binaries: Binaries, lodging: Lodging) -> Binaries:
+    """Copy the programs beside the data when the server's account cannot reach them.
+
+    Raises:
+        BadInput: They cannot be reached and are not one tree that could be copied.
+    """
+    account = lodging.account
+    if account.is_us or _reachable(binaries.folder / "postgres", account):
+        return binaries
+    if not binaries.movable:
+        raise BadInput(
+            f"account {account.name} cannot read {binaries.folder}; move it or open its parents yourself"
+        )
+    stamp = (binaries.folder / "postgres").stat()
+    copy = lodging.home / f"programs-{binaries.major}-{stamp.st_size}-{stamp.st_mtime_ns}"
+    tree = binaries.folder.parent
+    package = tree.parent
+    if not copy.is_dir():
+        for old in lodging.home.glob("programs-*"):
+            shutil.rmtree(old, ignore_errors=True)
+        new = copy.with_name(copy.name + ".new")
+        shutil.copytree(tree, new / package.name / tree.name, symlinks=True)
+        # A repaired wheel keeps shared libraries beside the package; programs find them by relative path.
+        libraries = package.with_name(f"{package.name}.libs")
+        if libraries.is_dir():
+            shutil.copytree(libraries, new / libraries.name, symlinks=True)
+        give(new, account)
+        new.rename(copy)
+    return Binaries(copy / package.name / tree.name / binaries.folder.name, binaries.major)
+
+
+def give(path: Path, account: Account) -> None:
+    """Make a directory tree that we made the account's own; nothing to do when we are that account."""
+    if account.is_us:
+        return
+    os.chown(path, account.uid, account.gid)
+    for parent, folders, files in os.walk(path):
+        for name in (*folders, *files):
+            os.chown(Path(parent) / name, account.uid, account.gid, follow_symlinks=False)
+
+
+def _home(data_dir: Path) -> Path:
+    """Choose where the cluster lives: in the data directory, or where the server's account can go."""
+    inside = data_dir / "postgres"
+    if os.geteuid() != 0 or inside.exists():
+        return inside
+    pointer = data_dir / POINTER
+    if pointer.is_file():
+        home = Path(pointer.read_text(encoding="utf-8").strip())
+        if not home.is_dir():
+            raise BadInput(
+                f"{pointer} names {home}, which is gone; remove the file to begin with an empty log"
+            )
+        return home
+    account = _service_account()
+    if _reachable(data_dir, account):
+        return inside
+    key = hashlib.sha256(str(data_dir.resolve()).encode()).hexdigest()[:16]
+    for place in map(Path, ELSEWHERE):
+        try:
+            place.mkdir(mode=0o755, exist_ok=True)
+            home = place / f"gang-extender-{key}"
+            home.mkdir(mode=0o700, exist_ok=True)
+        except OSError:
+            continue
+        if _reachable(place, account):
+            pointer.write_text(f"{home}\n", encoding="utf-8")
+            return home
+    raise BadInput(
+        f"account {account.name} can reach neither {data_dir} nor {' nor '.join(ELSEWHERE)}"
+    )
+
+
+def _account(home: Path) -> Account:
+    """Choose the account: ours, or as root the owner of what is there, or a service account."""
+    uid = os.geteuid()
+    if uid == 0:
+        there = home / "pg"
+        owner = there.stat().st_uid if there.exists() else 0
+        if owner == 0:
+            return _service_account()
+        uid = owner
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        raise BadInput(
+            f"user id {uid} has no entry in the password database and PostgreSQL needs one; "
+            "add it, or name a server in GANG_EXTENDER_DATABASE_URL"
+        ) from None
+    return Account(uid, entry.pw_gid, entry.pw_name)
+
+
+def _service_account() -> Account:
+    for name in ACCOUNTS:
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return Account(entry.pw_uid, entry.pw_gid, entry.pw_name)
+    raise BadInput(
+        "PostgreSQL does not run as root, and there is no account gang-extender or nobody to run it as"
+    )
+
+
+def _claim(folder: Path, account: Account) -> None:
+    """Make a private directory of the account, or make sure that an existing one is."""
+    try:
+        folder.mkdir(mode=0o700)
+        os.chown(folder, account.uid, account.gid)
+    except FileExistsError:
+        seen = folder.lstat()
+        if (
+            stat.S_ISDIR(seen.st_mode)
+            and seen.st_uid == 0
+            and os.geteuid() == 0
+            and not any(folder.iterdir())
+        ):
+            os.chown(folder, account.uid, account.gid)
+            seen = folder.lstat()
+        if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != account.uid or seen.st_mode & 0o077:
+            raise BadInput(
+                f"{folder} exists but is not a private directory of account {account.name}"
+            ) from None
+
+
+def _sockets(home: Path, account: Account) -> Path:
+    """Give a private directory whose path leaves room for the socket's name."""
+    inside = home / "sockets"
+    if len(os.fsencode(inside / SOCKET_NAME)) <= SOCKET_PATH_MAX:
+        _claim(inside, account)
+        return inside
+    key = hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:16]
+    for place in (os.environ.get("XDG_RUNTIME_DIR", "") if account.is_us else "", *SHORT_PLACES):
+        short = Path(place) / f"gang-extender-{key}"
+        try:
+            if place and len(os.fsencode(short / SOCKET_NAME)) <= SOCKET_PATH_MAX:
+                _claim(short, account)
+                return short
+        except OSError:
+            continue
+    raise BadInput(f"no directory short enough for a unix socket; shorten {home}")
+
+
+def _reachable(path: Path, account: Account) -> bool:
+    """Tell whether an account may enter or execute a path, by the rights of every directory on the way.
+
+    Access lists are not looked at; where they allow more, the answer is needlessly pessimistic.
+    """
+    path = path.resolve()
+    for step in (path, *path.parents):
+        seen = step.stat()
+        if seen.st_uid == account.uid:
+            bit = stat.S_IXUSR
+        elif seen.st_gid == account.gid:
+            bit = stat.S_IXGRP
+        else:
+            bit = stat.S_IXOTH
+        if not seen.st_mode & bit:
+            return False
+    return True

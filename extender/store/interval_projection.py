@@ -1,0 +1,60 @@
+"""The projection on PostgreSQL: functions of the database fold the log into tables of intervals.
+
+Owns the calls, on an engine of its own. Must not write these tables itself: only `gx.project` does, as their
+owner. The surprise: whoever asks second waits for the first and goes on from there, so two leaders in a row, or a
+command beside the service, do no harm.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from extender.core.model.ids import Position
+from extender.ports.protocols import Projection
+from extender.store.engine import transaction
+from extender.store.tables import PROJECTION
+
+# What a crash undoes is projected again; nobody waits for its disk.
+SETTINGS = {"synchronous_commit": "off"}
+TIMEOUT_S = 30.0  # a batch takes a fraction of a second on a machine that has time for it
+
+_PROJECT = sa.text("SELECT gx.project(:upto, :max_events)")
+_FORGET = sa.text("SELECT gx.forget_projection()")
+
+
+class PostgresProjection:
+    """The `Projection` port on PostgreSQL.
+
+    Args:
+        engine: A writing engine of its own with `SETTINGS`, so that it never waits for others nor they for it.
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def project(self, upto: Position, *, max_events: int) -> Position:
+        """See `Projection.project`."""
+        asked = {"upto": upto, "max_events": max_events}
+        async with transaction(self._engine, "projecting the log") as connection:
+            return Position((await connection.execute(_PROJECT, asked)).scalar_one())
+
+    async def projected(self) -> Position:
+        """See `Projection.projected`."""
+        async with transaction(self._engine, "asking the projection") as connection:
+            return Position(
+                (await connection.execute(sa.select(PROJECTION.c.position))).scalar_one()
+            )
+
+    async def forget(self) -> None:
+        """See `Projection.forget`."""
+        async with transaction(self._engine, "emptying the projection") as connection:
+            await connection.execute(_FORGET)
+
+
+if TYPE_CHECKING:
+
+    def _fits(projection: PostgresProjection) -> Projection:
+        return projection

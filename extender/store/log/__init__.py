@@ -1,0 +1,1 @@
+"""The event log on PostgreSQL: append, read, encode, index; imports `store.engine` and `store.tables`."""

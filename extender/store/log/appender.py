@@ -1,0 +1,350 @@
+"""The writing end of the log: one connection, one statement in flight, everything that queued meanwhile in it.
+
+Owns the append connection and the queue in front of it. Must not decide what to do after a failure; the
+leader does. The surprises: there is no waiting for a batch to fill, batches form because one is in flight;
+and after an answer that did not come the grant is *spent*: everything queued under it, and everything appended
+later, gets `StoreUnavailable` until a fresh `take`. Otherwise a later call could succeed although an earlier
+one, of which nobody knows, did not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import asyncpg
+import msgspec
+
+from extender.core.log.events import Event
+from extender.core.model.errors import ExtenderError, InvariantBroken, StoreUnavailable
+from extender.core.model.ids import Position
+from extender.ports.protocols import Grant
+from extender.store.engine import ENSURE_DURABLE, connect, fault_of
+from extender.store.log.event_codec import EMPTY_CHAIN, Row, encode_event, link
+
+logger = logging.getLogger(__name__)
+
+# One fact is a function of its own: packing and unpacking arrays of one is a quarter of an append.
+APPEND_ONE = (
+    "SELECT gx.append_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
+)
+APPEND = "SELECT gx.append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
+OVERDUE = "appending: no answer in time"
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes and times of the writing end."""
+
+    batch_events_max: int = 512
+    batch_bytes_max: int = 1 << 20  # of payload; a single larger call still goes, alone
+    queue_events_max: int = 4096  # callers wait beyond it, first come first served
+    connect_timeout_s: float = 5.0
+    command_timeout_s: float = 5.0  # above any healthy commit, below the lease
+    call_timeout_s: float = 30.0  # the last resort: no caller waits longer, whatever happens
+
+
+class _Call:
+    """One call of `append`, waiting for its turn."""
+
+    __slots__ = ("done", "grant", "images", "rows", "size")
+
+    def __init__(self, grant: Grant, events: Sequence[Event], done: asyncio.Future[None]) -> None:
+        self.grant = grant
+        encoded = [encode_event(event) for event in events]
+        self.rows = [row for row, _ in encoded]
+        self.images = [row_image for _, row_image in encoded]
+        self.size = sum(map(len, self.images))
+        self.done = done
+
+    def settle(self, fault: ExtenderError | None) -> None:
+        if self.done.done():  # the caller gave up
+            return
+        if fault is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(fault)
+
+
+class Appender:
+    """The queue and its writer; see the module.
+
+    Args:
+        url: Database URL.
+        limits: Sizes and times.
+    """
+
+    def __init__(self, url: str, limits: Limits) -> None:
+        self._url = url
+        self._limits = limits
+        self._connection: asyncpg.Connection | None = None
+        self._turn = asyncio.Lock()  # who may use the connection
+        self._gate = asyncio.Lock()  # fair: keeps the order of calls when the queue is full
+        self._calls: deque[_Call] = deque()
+        self._queued_events = 0
+        self._arrived = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._writer: asyncio.Task[None] | None = None
+        self._lease = ""  # the lease that the two below belong to
+        self._tail_chain = EMPTY_CHAIN
+        self._spent_leases: deque[str] = deque(maxlen=16)
+        self._closed = False
+
+    # Calls
+
+    async def append(self, grant: Grant, events: Sequence[Event]) -> None:
+        """Queue events and wait for their commit; see `EventLog.append`."""
+        if not events:
+            return
+        _check(grant, events)
+        loop = asyncio.get_running_loop()
+        call = _Call(grant, events, loop.create_future())
+        deadline = loop.time() + self._limits.call_timeout_s
+        if self._gate.locked() or self._queued_events >= self._limits.queue_events_max:
+            await self._wait_for_room(grant, deadline)
+        self._enqueue(call)
+        overdue = loop.call_at(deadline, self._overdue, call)
+        try:
+            await call.done
+        finally:
+            overdue.cancel()
+
+    async def _wait_for_room(self, grant: Grant, deadline: float) -> None:
+        """Wait until the queue is no longer full, first come first served."""
+        try:
+            async with asyncio.timeout_at(deadline), self._gate:
+                while self._queued_events >= self._limits.queue_events_max:
+                    self._drained.clear()
+                    await self._drained.wait()
+        except TimeoutError:
+            self._spend(grant.lease)
+            raise StoreUnavailable(OVERDUE) from None
+
+    def _overdue(self, call: _Call) -> None:
+        self._spend(call.grant.lease)
+        call.settle(StoreUnavailable(OVERDUE))
+
+    def _enqueue(self, call: _Call) -> None:
+        if self._closed:
+            raise StoreUnavailable("the log is closed")
+        if call.grant.lease in self._spent_leases:
+            raise StoreUnavailable(
+                "the outcome of an earlier append is unknown; take the lease again"
+            )
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write(), name="append-to-log")
+        self._calls.append(call)
+        self._queued_events += len(call.rows)
+        self._arrived.set()
+
+    # The connection
+
+    @asynccontextmanager
+    async def connection(self, doing: str) -> AsyncIterator[asyncpg.Connection]:
+        """Lend the append connection; a failure of unknown kind closes it, and the next user opens another.
+
+        Args:
+            doing: What the block does, for the message of the fault.
+        """
+        async with self._turn:
+            try:
+                if self._connection is None or self._connection.is_closed():
+                    self._connection = None
+                    self._connection = await self._open()
+                yield self._connection
+            except (Exception, asyncio.CancelledError) as error:
+                fault = error if isinstance(error, ExtenderError) else fault_of(error, doing)
+                if isinstance(fault, StoreUnavailable):
+                    self.drop()
+                if fault is error or isinstance(error, asyncio.CancelledError):
+                    raise
+                raise fault from error
+
+    def drop(self) -> None:
+        """Close the connection at once, whatever it is doing."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+
+    async def _open(self) -> asyncpg.Connection:
+        connection = await connect(
+            self._url,
+            name="append",
+            # Else the server plans anew at every call: it thinks that short arrays deserve it.
+            settings={"plan_cache_mode": "force_generic_plan"},
+            connect_timeout_s=self._limits.connect_timeout_s,
+            command_timeout_s=self._limits.command_timeout_s,
+        )
+        try:
+            await connection.execute(ENSURE_DURABLE)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
+    # The writer
+
+    async def _write(self) -> None:
+        while True:
+            await self._arrived.wait()
+            batch = self._next_batch()
+            if not batch:
+                self._arrived.clear()
+                continue
+            try:
+                await self._settle(batch)
+            except BaseException as error:
+                # Cancellation (close) or a defect of this class: nobody may be left waiting for either.
+                fault = StoreUnavailable(f"appending: {type(error).__name__}: {error}")
+                self._fail(batch, fault)
+                if not isinstance(error, Exception):
+                    raise
+                logger.exception("writer failed")
+
+    def _next_batch(self) -> list[_Call]:
+        """Take the calls that continue one another, under one grant, up to the limits; at least one."""
+        batch: list[_Call] = []
+        events = size = 0
+        while self._calls:
+            call = self._calls[0]
+            if batch and (
+                events + len(call.rows) > self._limits.batch_events_max
+                or size + call.size > self._limits.batch_bytes_max
+                or call.grant.lease != batch[0].grant.lease
+                or call.rows[0].position != batch[-1].rows[-1].position + 1
+            ):
+                break
+            self._calls.popleft()
+            self._queued_events -= len(call.rows)
+            if (
+                call.done.done()
+            ):  # cancelled before it was sent; what continues it begins a new batch
+                if batch:
+                    break
+                continue
+            batch.append(call)
+            events += len(call.rows)
+            size += call.size
+        self._drained.set()
+        return batch
+
+    async def _settle(self, batch: list[_Call]) -> None:
+        fault = await self._send(batch)
+        if fault is None or len(batch) == 1:
+            self._conclude(batch, fault)
+        elif isinstance(fault, StoreUnavailable):
+            self._fail(batch, fault)
+        else:
+            # Nothing was written. Alone, each call gets the verdict that is its own.
+            for number, call in enumerate(batch):
+                fault = await self._send([call])
+                if isinstance(fault, StoreUnavailable):
+                    self._fail(batch[number:], fault)
+                    return
+                self._conclude([call], fault)
+
+    def _conclude(self, batch: list[_Call], fault: ExtenderError | None) -> None:
+        if isinstance(fault, StoreUnavailable):
+            self._fail(batch, fault)
+            return
+        for call in batch:
+            call.settle(fault)
+
+    async def _send(self, batch: list[_Call]) -> ExtenderError | None:
+        """Write a batch in one statement; returns the fault instead of raising it."""
+        grant = batch[0].grant
+        if grant.lease in self._spent_leases:
+            return StoreUnavailable(
+                "the outcome of an earlier append is unknown; take the lease again"
+            )
+        if grant.lease != self._lease:
+            self._lease = grant.lease
+            self._tail_chain = grant.head.chain
+        rows = [row for call in batch for row in call.rows]
+        previous = head = self._tail_chain
+        hashes = []
+        for row_image in (row_image for call in batch for row_image in call.images):
+            previous = link(previous, row_image)
+            hashes.append(previous)
+        if len(rows) == 1:
+            statement, given = APPEND_ONE, (*_values(rows[0]), previous)
+        else:
+            statement, given = APPEND, (*_columns(rows), hashes)
+        try:
+            async with self.connection("appending") as connection:
+                await connection.fetchval(
+                    statement, grant.epoch, grant.lease, rows[0].position, head, *given
+                )
+        except ExtenderError as fault:
+            return fault
+        self._tail_chain = previous
+        return None
+
+    # Failure and end
+
+    def _fail(self, batch: list[_Call], fault: ExtenderError) -> None:
+        """Tell the batch and everybody behind it under the same grant that nobody knows."""
+        lease = batch[0].grant.lease
+        self._spend(lease)
+        behind = [call for call in self._calls if call.grant.lease == lease]
+        self._calls = deque(call for call in self._calls if call.grant.lease != lease)
+        self._queued_events = sum(len(call.rows) for call in self._calls)
+        self._drained.set()
+        for call in (*batch, *behind):
+            call.settle(StoreUnavailable(str(fault)))
+
+    def _spend(self, lease: str) -> None:
+        if lease not in self._spent_leases:
+            self._spent_leases.append(lease)
+
+    async def close(self) -> None:
+        """Stop writing; whoever still waits gets `StoreUnavailable`."""
+        self._closed = True
+        if self._writer is not None:
+            self._writer.cancel()
+            await asyncio.wait([self._writer])
+            self._writer = None
+        while self._calls:
+            self._calls.popleft().settle(StoreUnavailable("the log is closed"))
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await close_quietly(connection)
+
+
+async def close_quietly(connection: asyncpg.Connection) -> None:
+    """Close a connection politely if that is quick, else at once."""
+    try:
+        await connection.close(timeout=1.0)
+    except Exception:  # noqa: BLE001 - whatever is wrong with it, it goes
+        connection.terminate()
+    await asyncio.sleep(0)  # lets the transport finish closing
+
+
+def _values(row: Row) -> tuple[object, ...]:
+    """Give a row as `gx.append_one` takes it behind the first four arguments."""
+    _, event_id, _, *rest, payload = row
+    return (event_id, *rest, payload.decode())
+
+
+def _columns(rows: Sequence[Row]) -> list[list[object]]:
+    """Turn rows into the arrays that `gx.append` takes after the first four arguments."""
+    return [list(column) for column in zip(*map(_values, rows), strict=True)]
+
+
+def _check(grant: Grant, events: Sequence[Event]) -> None:
+    """Refuse what no log may hold, before it can spoil a batch."""
+    position: Position = events[0].position
+    before = 0
+    for event in events:
+        if event.position != position:
+            raise InvariantBroken(f"append: position {event.position} follows {position - 1}")
+        if event.epoch != grant.epoch:
+            raise InvariantBroken(
+                f"append: event of epoch {event.epoch} under a grant of epoch {grant.epoch}"
+            )
+        if event.at_us < before:
+            raise InvariantBroken(f"append: recorded time falls at position {event.position}")
+        position = Position(position + 1)
+        before = event.at_us

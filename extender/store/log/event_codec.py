@@ -1,0 +1,203 @@
+"""Facts as bytes: canonical JSON, type tag, version, and the hash that chains each to the one in front.
+
+Owns the stored form. Must not touch a connection. The surprise: an event is hashed over its columns and the
+exact payload bytes, so the form is fixed for ever; a new column would start a new kind of hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias, get_args
+from uuid import UUID
+
+import msgspec
+from asyncpg.pgproto import pgproto
+
+from extender.core.log.events import AnyFact, Event
+from extender.core.model.errors import CorruptLog, InvariantBroken
+from extender.store.log.upcasters import UPCASTERS, Upcaster, upcast
+
+EMPTY_CHAIN: Final = bytes(32)  # the hash in front of position 1
+TYPES: Final[Mapping[str, type[AnyFact]]] = {fact.__name__: fact for fact in get_args(AnyFact)}
+
+# The version written for each type. Raise one together with an upcaster and a golden file.
+VERSIONS: Final[Mapping[str, int]] = {
+    tag: getattr(fact, "VERSION", 1) for tag, fact in TYPES.items()
+}
+
+_ENCODER: Final = msgspec.json.Encoder(order="deterministic")
+_DECODERS: Final = {tag: msgspec.json.Decoder(fact) for tag, fact in TYPES.items()}
+_NUMBERS: Final = struct.Struct(">qqqqqq")
+_length: Final = struct.Struct(">i").pack
+
+
+class Row(NamedTuple):
+    """One row of the log, in the order of its columns. A tuple, because a million of them are read in seconds."""
+
+    position: int
+    event_id: UUID
+    epoch: int
+    at_us: int
+    type: str
+    ver: int
+    root_uid: str
+    version: int
+    root: str
+    actor: str
+    cause: str
+    cause_position: int | None
+    payload: bytes
+
+
+Columns: TypeAlias = Sequence[Any]  # a `Row`, or its values in the same order without the names
+
+
+def encode_fact(fact: AnyFact) -> bytes:
+    """Give the canonical bytes: fields in declared order, keys of maps sorted, no spaces."""
+    return _ENCODER.encode(fact)
+
+
+def encode_event(event: Event) -> tuple[Row, bytes]:
+    """Encode an event.
+
+    Returns:
+        Its row, and the `image` of the row.
+
+    Raises:
+        InvariantBroken: PostgreSQL cannot hold it as it is; names the event and the field.
+    """
+    tag = type(event.fact).__name__
+    for field in ("root_uid", "root", "actor", "cause"):
+        if "\0" in getattr(event, field):
+            raise InvariantBroken(f"event {event.event_id} ({tag}): {field} holds a NUL character")
+    try:
+        event_id: UUID = pgproto.UUID(event.event_id)  # as the driver reads them, and made in C
+        row = Row(
+            position=event.position,
+            event_id=event_id,
+            epoch=event.epoch,
+            at_us=event.at_us,
+            type=tag,
+            ver=VERSIONS[tag],
+            root_uid=event.root_uid,
+            version=event.version,
+            root=event.root,
+            actor=event.actor,
+            cause=event.cause,
+            cause_position=event.cause_position,
+            payload=encode_fact(event.fact),
+        )
+        row_image = image(row)
+    except (ValueError, KeyError, struct.error, UnicodeError) as error:
+        raise InvariantBroken(
+            f"event {event.event_id} ({tag}) cannot be stored: {error}"
+        ) from error
+    if str(event_id) != event.event_id:
+        raise InvariantBroken(f"event {event.event_id} ({tag}): the id is not a UUID in lower case")
+    return row, row_image
+
+
+def chain(previous: bytes, row: Row) -> bytes:
+    """Hash a row together with the hash in front of it: SHA-256 over both, see `image`.
+
+    Args:
+        previous: 32 bytes; `EMPTY_CHAIN` in front of the first event.
+        row: The row, payload as stored.
+
+    Returns:
+        32 bytes.
+    """
+    return link(previous, image(row))
+
+
+def link(previous: bytes, row_image: bytes) -> bytes:
+    """Do what `chain` does, with the image of the row at hand."""
+    return hashlib.sha256(previous + row_image).digest()
+
+
+def image(row: Columns) -> bytes:
+    """Give the bytes of a row that are hashed behind the previous hash.
+
+    Position, epoch, ver, version, at_us and cause_position (0 for none) as 8-byte big-endian integers;
+    the 16 bytes of event_id; type, root_uid, root, actor, cause and the payload, each behind its length
+    as a 4-byte big-endian integer. In SQL that is `int8send`, `uuid_send`, `int4send(octet_length(...))`
+    and `convert_to(..., 'UTF8')`.
+
+    Raises:
+        struct.error: A number does not fit.
+        UnicodeError: A text is no Unicode.
+    """
+    position, event_id, epoch, at_us, tag, ver, uid, version, root, actor, cause, by, payload = row
+    numbers = _NUMBERS.pack(position, epoch, ver, version, at_us, by or 0)
+    tag, uid, root = tag.encode(), uid.encode(), root.encode()
+    actor, cause = actor.encode(), cause.encode()
+    return b"".join((
+        numbers, event_id.bytes,
+        _length(len(tag)), tag, _length(len(uid)), uid, _length(len(root)), root,
+        _length(len(actor)), actor, _length(len(cause)), cause, _length(len(payload)), payload,
+    ))  # fmt: skip
+
+
+def decode_fact(
+    tag: str,
+    ver: int,
+    payload: bytes,
+    *,
+    position: int,
+    versions: Mapping[str, int] = VERSIONS,
+    upcasters: Mapping[tuple[str, int], Upcaster] = UPCASTERS,
+) -> AnyFact:
+    """Decode a payload of any version this program knows.
+
+    Args:
+        tag: Stored type.
+        ver: Stored version.
+        payload: Stored bytes.
+        position: Where it stands, for the message.
+        versions: Current version of each type.
+        upcasters: Steps between versions.
+
+    Raises:
+        CorruptLog: Type or version are unknown, or the bytes do not have that shape.
+    """
+    current = versions.get(tag)
+    if current is None:
+        raise CorruptLog(f"position {position}: unknown type {tag!r}; written by a newer version?")
+    if not 1 <= ver <= current:
+        raise CorruptLog(
+            f"position {position}: unknown version {ver} of {tag}; written by a newer version?"
+        )
+    try:
+        if ver == current:
+            return _DECODERS[tag].decode(payload)
+        data: dict[str, Any] = msgspec.json.decode(payload, type=dict[str, Any])
+        newest = upcast(data, tag=tag, ver=ver, current=current, upcasters=upcasters)
+        return msgspec.convert(newest, TYPES[tag])
+    except (msgspec.MsgspecError, LookupError, TypeError, ValueError) as error:
+        raise CorruptLog(
+            f"position {position}: {tag} version {ver} cannot be read: {error}"
+        ) from error
+
+
+def to_event(row: Columns) -> Event:
+    """Decode a row.
+
+    Raises:
+        CorruptLog: See `decode_fact`.
+    """
+    position, event_id, epoch, at_us, tag, ver, uid, version, root, actor, cause, by, payload = row
+    return Event(
+        position=position,
+        event_id=str(event_id),
+        epoch=epoch,
+        at_us=at_us,
+        root_uid=uid,
+        version=version,
+        root=root,
+        actor=actor,
+        cause=cause,
+        fact=decode_fact(tag, ver, payload, position=position),
+        cause_position=by,
+    )

@@ -1,0 +1,309 @@
+"""The event log on PostgreSQL: the port, put together from its writing and its reading end.
+
+Owns the lease calls and the subscription. Must not fold or decide. The surprise: the lease is taken and
+renewed on the very connection that appends, so a take waits for an append in flight here as it does for one
+of another process, and the database can end that session if it is stuck.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import asyncpg
+
+from extender.core.log.events import Event
+from extender.core.model.errors import CorruptLog, Fenced, StoreUnavailable
+from extender.core.model.ids import Epoch, Position
+from extender.ports.protocols import EventLog, Grant, Head, LeaseRecord, Mark
+from extender.store.engine import connect, our_faults
+from extender.store.log.appender import Appender, Limits, close_quietly
+from extender.store.log.event_codec import EMPTY_CHAIN
+from extender.store.log.log_reader import (
+    HEAD,
+    PAGE_EVENTS,
+    SETTINGS,
+    chain_at,
+    next_page,
+    read_apart,
+    read_pages,
+    read_payloads,
+    reading_connection,
+)
+from extender.store.tables import CHANNEL
+
+logger = logging.getLogger(__name__)
+
+START = Position(0)
+SHORT_EVENTS = (
+    10_000  # a tenth of a second of reading; opening a connection takes several milliseconds
+)
+POLL_S = 0.5  # notifications may get lost with a connection; this is the longest a follower is behind then
+RECONNECT_S = (0.1, 0.2, 0.5, 1.0, 2.0)
+TAKE_TRIES = 3
+LOCK_NOT_AVAILABLE = "55P03"
+
+TAKE = "SELECT * FROM gx.take($1, $2, $3, $4)"
+EVICT = "SELECT gx.evict($1)"
+RENEW = "SELECT gx.renew($1, $2)"
+RELEASE = "SELECT gx.release($1, $2)"
+LEASE = """
+SELECT epoch, holder, address, ttl_ms,
+       coalesce((extract(epoch FROM renewed_at) * 1000000)::bigint, 0) AS renewed_us,
+       coalesce(clock_timestamp() >= renewed_at + ttl_ms * interval '1 millisecond', true) AS expired
+FROM gx.leader WHERE id = 1 AND epoch > 0
+"""
+AT = "SELECT event_id::text, hash, at_us FROM gx.event WHERE position = $1"
+FIND = "SELECT event_id::text, position FROM gx.event WHERE event_id = ANY ($1::uuid[])"
+
+
+class PostgresEventLog:
+    """The `EventLog` port on PostgreSQL. Opens connections when they are first needed; close it with `close`.
+
+    After `StoreUnavailable` from `append` the grant is spent: `take` again, `find` the ids of what was
+    appended, and append what was not found at the new head. The take comes first: it ends whatever the old
+    session might still do.
+
+    Args:
+        url: `postgresql://…` or `postgresql+asyncpg://…`. Not through a pooling proxy: the append connection
+            must be a session.
+        limits: Sizes and times of the writing end.
+        page_events: Events per page of `read` and `follow`.
+    """
+
+    def __init__(
+        self, url: str, *, limits: Limits | None = None, page_events: int = PAGE_EVENTS
+    ) -> None:
+        self._url = url
+        self._limits = limits or Limits()
+        self._page_events = page_events
+        self._appender = Appender(url, self._limits)
+        self._asking: asyncpg.Connection | None = None
+        self._asking_turn = asyncio.Lock()
+
+    async def close(self) -> None:
+        """Close the connections; appends under way get `StoreUnavailable`. The lease stays as it is."""
+        await self._appender.close()
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            await close_quietly(asking)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # The lease
+
+    async def take(self, *, holder: str, address: str, ttl_ms: int, above: int = 0) -> Grant:
+        """See `EventLog.take`."""
+        for _ in range(TAKE_TRIES):
+            async with self._appender.connection("taking the lease") as connection:
+                try:
+                    row = await connection.fetchrow(TAKE, holder, address, ttl_ms, above)
+                except asyncpg.PostgresError as error:
+                    if error.sqlstate != LOCK_NOT_AVAILABLE:
+                        raise
+                    ended = await connection.fetchval(EVICT, holder)
+                    logger.warning(
+                        "leader's session ended", extra={"sessions": ended, "holder": holder}
+                    )
+                    continue
+            assert row is not None
+            return Grant(
+                epoch=Epoch(row["granted_epoch"]),
+                lease=str(row["granted_lease"]),
+                head=_head(row["head_position"], row["head_hash"], row["head_at_us"]),
+                previous_holder=row["previous_holder"],
+                previous_epoch=Epoch(row["previous_epoch"]),
+                timeline=row["granted_timeline"],
+            )
+        raise StoreUnavailable("taking the lease: another session keeps its row locked")
+
+    async def renew(self, grant: Grant) -> None:
+        """See `EventLog.renew`."""
+        async with self._appender.connection("renewing the lease") as connection:
+            await connection.execute(RENEW, grant.epoch, grant.lease)
+
+    async def release(self, grant: Grant) -> None:
+        """See `EventLog.release`."""
+        try:
+            async with self._appender.connection("releasing the lease") as connection:
+                await connection.execute(RELEASE, grant.epoch, grant.lease)
+        except Fenced:
+            return
+
+    async def lease(self) -> LeaseRecord | None:
+        """See `EventLog.lease`."""
+        async with self._ask("reading the lease") as connection:
+            row = await connection.fetchrow(LEASE)
+        if row is None:
+            return None
+        return LeaseRecord(
+            epoch=Epoch(row["epoch"]),
+            holder=row["holder"],
+            address=row["address"],
+            renewed_us=row["renewed_us"],
+            ttl_ms=row["ttl_ms"],
+            expired=row["expired"],
+        )
+
+    # Writing
+
+    async def append(self, grant: Grant, events: Sequence[Event]) -> None:
+        """See `EventLog.append`."""
+        await self._appender.append(grant, events)
+
+    # Reading
+
+    async def find(self, event_ids: Sequence[str]) -> Mapping[str, Position]:
+        """See `EventLog.find`."""
+        async with self._ask("looking events up") as connection:
+            rows = await connection.fetch(FIND, list(event_ids))
+        return {row["event_id"]: Position(row["position"]) for row in rows}
+
+    async def head(self) -> Head:
+        """See `EventLog.head`."""
+        async with self._ask("reading the head") as connection:
+            row = await connection.fetchrow(HEAD)
+        return Head() if row is None else _head(row["position"], row["hash"], row["at_us"])
+
+    async def at(self, position: Position) -> Head | None:
+        """See `EventLog.at`."""
+        if position == 0:
+            return Head()
+        async with self._ask("looking a position up") as connection:
+            row = await connection.fetchrow(AT, position)
+        return None if row is None else _head(position, row["hash"], row["at_us"])
+
+    async def holds(self, mark: Mark) -> bool:
+        """See `EventLog.holds`."""
+        if mark.position == 0:
+            return True
+        async with self._ask("looking a position up") as connection:
+            row = await connection.fetchrow(AT, mark.position)
+        return (
+            row is not None
+            and mark.event_id in ("", row["event_id"])
+            and mark.chain in (b"", bytes(row["hash"]))
+        )
+
+    def read(
+        self, *, after: Position = START, until: Position | None = None
+    ) -> AsyncIterator[Sequence[Event]]:
+        """See `EventLog.read`. A short stretch does not wait for a connection to be opened for it."""
+        size = self._page_events
+        if until is not None and until - after <= SHORT_EVENTS:
+            return read_pages(self._fetch, after=after, until=until, page_events=size)
+        return read_apart(self._url, after=after, until=until, page_events=size)
+
+    async def _fetch(self, query: str, *values: object) -> list[asyncpg.Record]:
+        async with self._ask("reading the log") as connection:
+            found: list[asyncpg.Record] = await connection.fetch(query, *values)
+            return found
+
+    async def follow(self, *, after: Position) -> AsyncIterator[Sequence[Event]]:
+        """Read pages for ever; reconnects by itself when the database goes away.
+
+        Raises:
+            CorruptLog: See `read`; also when what was read before is not in the log any more.
+        """
+        position: int = after
+        chain: bytes | None = None
+        failures = 0
+        while True:
+            try:
+                async with self._listen() as (connection, wait):
+                    with our_faults("following the log"):
+                        seen = await chain_at(connection.fetch, position)
+                    if chain is not None and seen != chain:
+                        raise CorruptLog(
+                            f"position {position} is not the event it was; the log's history has changed"
+                        )
+                    chain = seen
+                    while True:
+                        with our_faults("following the log"):
+                            page, chain = await next_page(
+                                connection,
+                                after=position,
+                                previous=chain,
+                                page_events=self._page_events,
+                            )
+                        failures = 0
+                        if page:
+                            position = page[-1].position
+                            yield page
+                        else:
+                            await wait()
+            except StoreUnavailable as fault:
+                logger.warning("follower lost the database", extra={"error": str(fault)})
+                await asyncio.sleep(RECONNECT_S[min(failures, len(RECONNECT_S) - 1)])
+                failures += 1
+
+    @asynccontextmanager
+    async def _listen(
+        self,
+    ) -> AsyncIterator[tuple[asyncpg.Connection, Callable[[], Awaitable[None]]]]:
+        """Open a connection that hears of appends, with a way to wait for the next one or the poll."""
+        news = asyncio.Event()
+
+        def hear(*_: object) -> None:
+            news.set()
+
+        async def wait() -> None:
+            try:
+                async with asyncio.timeout(POLL_S):
+                    await news.wait()
+            except TimeoutError:
+                pass
+            news.clear()
+
+        async with reading_connection(self._url, name="follow") as connection:
+            with our_faults("following the log"):
+                await connection.add_listener(CHANNEL, hear)
+            yield connection, wait
+
+    @asynccontextmanager
+    async def _ask(self, doing: str) -> AsyncIterator[asyncpg.Connection]:
+        """Lend the connection for small questions; one at a time, reopened after a failure."""
+        async with self._asking_turn:
+            try:
+                with our_faults(doing):
+                    if self._asking is None or self._asking.is_closed():
+                        self._asking = None
+                        self._asking = await connect(
+                            self._url,
+                            name="ask",
+                            settings=SETTINGS,
+                            connect_timeout_s=self._limits.connect_timeout_s,
+                            command_timeout_s=self._limits.command_timeout_s,
+                        )
+                        await read_payloads(self._asking)
+                    yield self._asking
+            except BaseException:
+                asking, self._asking = self._asking, None
+                if asking is not None:
+                    asking.terminate()
+                raise
+
+
+def _head(position: int | None, chain: bytes | None, at_us: int | None) -> Head:
+    if position is None:
+        return Head(chain=EMPTY_CHAIN)
+    return Head(position=Position(position), chain=chain or EMPTY_CHAIN, at_us=at_us or 0)
+
+
+if TYPE_CHECKING:
+
+    def _fits(log: PostgresEventLog) -> EventLog:
+        return log

@@ -1,0 +1,34 @@
+"""The index of what facts name: `gx.note_mentions`, called behind the appends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from extender.ports.protocols import Mentions
+from extender.store.engine import transaction
+
+
+class PostgresMentions:
+    """The `Mentions` port on PostgreSQL.
+
+    Args:
+        engine: A writing engine of `engine.create_engine`; never the connection that appends.
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def note(self, most: int) -> int:
+        """See `Mentions.note`."""
+        async with transaction(self._engine, "indexing what facts name") as connection:
+            looked_at = await connection.scalar(sa.select(sa.func.gx.note_mentions(most)))
+        return int(looked_at or 0)
+
+
+if TYPE_CHECKING:
+
+    def _fits(mentions: PostgresMentions) -> Mentions:
+        return mentions

@@ -1,0 +1,1 @@
+"""Read-only SQL for audit questions and reports; imports `store.engine`, `store.tables`, `store.log`."""

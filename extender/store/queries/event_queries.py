@@ -1,0 +1,287 @@
+"""Read-only questions over the log, on connections of their own.
+
+Owns the queries of audit. Must not write, and never shares a connection with the scheduling path; a question
+that runs long is cut off, and rows are fetched and decoded a few at a time, so that the event loop is never
+held. The surprises: times are turned into positions first (recorded time never falls along the log, so a span of
+time is a span of positions, and one index answers in both orders); and what facts name is indexed behind the
+appends, so the end of the log, which is not indexed yet, is looked at fact by fact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncResult
+
+from extender.core.log.events import Event
+from extender.core.model.ids import NIL_ROOT, NodeName, Position, RootUid
+from extender.ports.protocols import AuditReader, EventFilter, Life, Page
+from extender.runtime.cooperative_yield import Pace
+from extender.store.engine import create_engine, transaction
+from extender.store.log.event_codec import Row, to_event
+from extender.store.tables import EVENT, MENTION, NOTED, PLACEMENT
+
+LIMIT_MAX = 10_000  # events per answer; whoever wants more asks again with `after`
+PAGE_BYTES_MAX = 8 << 20  # of facts in a page
+FETCHED = 32  # rows per round trip
+SETTINGS = {
+    "statement_timeout": "5s",
+    "default_transaction_read_only": "on",
+    "jit": "off",
+    "plan_cache_mode": "force_custom_plan",  # the plan for any values reads the log from its beginning for rare types
+    "max_parallel_workers_per_gather": "0",  # a question takes one processor of the database's, not three
+}
+
+_COLUMNS = [EVENT.c[name] for name in Row._fields if name != "payload"]
+_EVENTS = sa.select(*_COLUMNS, sa.cast(EVENT.c.payload, sa.Text).label("payload"))
+_ENDS = sa.select(
+    sa.select(sa.func.coalesce(sa.func.max(EVENT.c.position), 0)).scalar_subquery().label("head"),
+    sa.select(NOTED.c.position).where(NOTED.c.id == 1).scalar_subquery().label("noted"),
+)
+_namespace = sa.func.split_part(EVENT.c.root, sa.literal_column("'/'"), sa.literal_column("1"))
+
+
+def create_reading_engine(url: str, *, pool_size: int = 2) -> AsyncEngine:
+    """Give the pool for audit questions: read-only, five seconds a statement.
+
+    Args:
+        url: Database URL; of a replica, if there is one.
+        pool_size: Questions answered at the same time.
+    """
+    return create_engine(url, name="audit", settings=SETTINGS, pool_size=pool_size)
+
+
+class PostgresAuditReader:
+    """The `AuditReader` port on PostgreSQL.
+
+    Args:
+        engine: From `create_reading_engine`.
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def page(self, wanted: EventFilter) -> Page:
+        """See `AuditReader.page`.
+
+        `after` is the position of the last fact of the page before, in either order: with `newest_first`
+        the answer goes on below it (0: from the end), otherwise above it. Times are inclusive. At most
+        `LIMIT_MAX` facts and about `PAGE_BYTES_MAX` bytes, at least one fact.
+
+        Raises:
+            CorruptLog: A fact this version does not know.
+            StoreUnavailable: No answer, or it took too long.
+        """
+        return await self._page(wanted, PAGE_BYTES_MAX)
+
+    async def events(self, wanted: EventFilter) -> Sequence[Event]:
+        """See `AuditReader.events`; as `page`, whatever the size.
+
+        Raises: as `page`.
+        """
+        return (await self._page(wanted, None)).events
+
+    async def _page(self, wanted: EventFilter, bytes_max: int | None) -> Page:
+        limit = max(0, min(wanted.limit, LIMIT_MAX))
+        events: list[Event] = []
+        size, more, pace = 0, False, Pace()
+        async with transaction(self._engine, "asking the log") as connection:
+            ends = (await connection.execute(_ENDS)).one()
+            queries = await _queries(connection, wanted, ends.head, ends.noted) if limit else ()
+            for query in queries:
+                if more:
+                    break
+                # one more than asked for: it tells whether there is more
+                result = await connection.stream(query.limit(limit + 1 - len(events)))
+                async for row in _each(result):
+                    if len(events) == limit or (bytes_max is not None and size >= bytes_max):
+                        more = True
+                        break
+                    await pace.breath()
+                    events.append(to_event((*row[:-1], row.payload.encode())))
+                    size += len(row.payload)
+                await result.close()
+        return Page(events=tuple(events), head=Position(ends.head), more=more)
+
+    async def lives(self, root: str, *, uid: RootUid | None = None) -> Sequence[Life]:
+        """See `AuditReader.lives`. At most `LIMIT_MAX`, the oldest.
+
+        Raises:
+            StoreUnavailable: No answer, or it took too long.
+        """
+        if not root and uid is None:
+            return ()
+        whose = EVENT.c.root == root if root else EVENT.c.root_uid == uid
+        first, count = sa.func.min(EVENT.c.position), sa.func.count()
+        query = (
+            sa.select(
+                EVENT.c.root_uid.label("uid"),
+                sa.func.min(EVENT.c.root).label("root"),
+                first.label("first_position"),
+                sa.func.max(EVENT.c.position).label("last_position"),
+                sa.func.min(EVENT.c.at_us).label("first_us"),
+                sa.func.max(EVENT.c.at_us).label("last_us"),
+                count.label("facts"),
+            )
+            .where(whose, EVENT.c.root_uid != NIL_ROOT)
+            .group_by(EVENT.c.root_uid)
+            .order_by(first)
+            .limit(LIMIT_MAX)
+        )
+        async with transaction(self._engine, "asking the log") as connection:
+            rows = (await connection.execute(query)).all()
+        return tuple(Life(**row._asdict()) for row in rows)
+
+    async def position_at(self, at_us: int) -> Position:
+        """See `AuditReader.position_at`.
+
+        Raises:
+            StoreUnavailable: No answer, or it took too long.
+        """
+        query = (
+            sa.select(EVENT.c.position)
+            .where(EVENT.c.at_us <= at_us)
+            .order_by(EVENT.c.at_us.desc(), EVENT.c.position.desc())
+            .limit(1)
+        )
+        async with transaction(self._engine, "asking the log") as connection:
+            found = (await connection.execute(query)).scalar_one_or_none()
+        return Position(found or 0)
+
+    async def has_namespace(self, namespace: str) -> bool:
+        """See `AuditReader.has_namespace`.
+
+        Raises:
+            StoreUnavailable: No answer, or it took too long.
+        """
+        if not namespace:
+            return False
+        return await self._is_there(sa.select(EVENT.c.position).where(_namespace == namespace))
+
+    async def has_node(self, node: NodeName) -> bool:
+        """See `AuditReader.has_node`.
+
+        Raises:
+            StoreUnavailable: No answer, or it took too long.
+        """
+        return await self._is_there(sa.select(PLACEMENT.c.node).where(PLACEMENT.c.node == node))
+
+    async def _is_there(self, query: sa.Select[tuple[object, ...]]) -> bool:
+        async with transaction(self._engine, "asking the log") as connection:
+            return (await connection.execute(query.limit(1))).first() is not None
+
+
+Query = sa.Select[Any]
+
+
+async def _queries(
+    connection: AsyncConnection, wanted: EventFilter, head: int, noted: int
+) -> Sequence[Query]:
+    """Give the queries whose answers, one behind the other, are the answer."""
+    query = _EVENTS.where(*_conditions(wanted), *await _span(connection, wanted, head))
+    order = sa.desc if wanted.newest_first else sa.asc
+    names = list(_names(wanted))
+    if not names:
+        return (_in_pieces(query.order_by(order(EVENT.c.position))),)
+    indexed, fresh = query.where(EVENT.c.position <= noted), query.where(EVENT.c.position > noted)
+    for what, values in names:
+        if len(values) == 1:
+            mention = (
+                MENTION.alias()
+            )  # joined, so that its index gives the order and a page ends early
+            indexed = indexed.join(
+                mention,
+                (mention.c.what == what)
+                & (mention.c.name == values[0])
+                & (mention.c.position == EVENT.c.position),
+            )
+        else:
+            found = sa.select(MENTION.c.position).where(
+                MENTION.c.what == what, MENTION.c.name == _any(values)
+            )
+            indexed = indexed.where(EVENT.c.position.in_(found))
+        told = sa.func.gx.mentions_of(EVENT.c.type, EVENT.c.payload).table_valued("what", "name")
+        fresh = fresh.where(
+            sa.exists().where(told.c.what == what, told.c.name == _any(values)).correlate(EVENT)
+        )
+    parts = (
+        _in_pieces(indexed.order_by(order(EVENT.c.position))),
+        _in_pieces(fresh.order_by(order(EVENT.c.position))),
+    )
+    return parts[::-1] if wanted.newest_first else parts
+
+
+def _in_pieces(query: Query) -> Query:
+    return query.execution_options(yield_per=FETCHED)
+
+
+def _any(values: Sequence[str]) -> sa.ColumnElement[Any]:
+    return sa.any_(sa.cast(list(values), sa.ARRAY(sa.Text)))
+
+
+def _names(wanted: EventFilter) -> Iterator[tuple[str, Sequence[str]]]:
+    """Give what the facts must name, by kind."""
+    if wanted.node:
+        yield "node", [wanted.node]
+    if wanted.plan:
+        yield "plan", [wanted.plan]
+    if wanted.victims is not None:
+        yield "victim", sorted(wanted.victims)
+
+
+def _conditions(wanted: EventFilter) -> Iterator[sa.ColumnElement[bool]]:
+    if wanted.root:
+        yield EVENT.c.root == wanted.root
+    if wanted.root_uid is not None:
+        yield EVENT.c.root_uid == wanted.root_uid
+    if wanted.namespace:
+        yield _namespace == wanted.namespace
+    if wanted.types:
+        yield EVENT.c.type.in_(wanted.types)
+
+
+async def _span(
+    connection: AsyncConnection, wanted: EventFilter, head: int
+) -> Sequence[sa.ColumnElement[bool]]:
+    """Give the positions that can match: up to the end that the answer knows."""
+    column = EVENT.c.position
+    first, last = 0, head
+    if wanted.since_us is not None:
+        found = await _first_position(connection, EVENT.c.at_us >= wanted.since_us)
+        first = head + 1 if found is None else found
+    if wanted.until_us is not None:
+        behind = await _first_position(connection, EVENT.c.at_us > wanted.until_us)
+        last = min(last, head if behind is None else behind - 1)
+    if wanted.after and wanted.newest_first:
+        last = min(last, wanted.after - 1)
+    elif wanted.after:
+        first = max(first, wanted.after + 1)
+    return (column >= first, column <= last)
+
+
+async def _first_position(
+    connection: AsyncConnection, condition: sa.ColumnElement[bool]
+) -> int | None:
+    """Find the first event of a span of time by the index on (at_us, position)."""
+    query = (
+        sa.select(EVENT.c.position)
+        .where(condition)
+        .order_by(EVENT.c.at_us, EVENT.c.position)
+        .limit(1)
+    )
+    return (await connection.execute(query)).scalar_one_or_none()
+
+
+async def _each(result: AsyncResult[Any]) -> AsyncIterator[sa.Row[Any]]:
+    """Give row by row what is fetched in pieces; SQLAlchemy's own way takes a third of the time of a page."""
+    async for piece in result.partitions():
+        for row in piece:
+            yield row
+
+
+if TYPE_CHECKING:
+
+    def _fits(reader: PostgresAuditReader) -> AuditReader:
+        return reader

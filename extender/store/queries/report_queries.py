@@ -1,0 +1,225 @@
+"""Rows of reports, from the views that psql reads too.
+
+Owns one query per report over `gx.v_*`. Must not parse payloads: that is the views' work. The surprise: a
+condition that nobody asked for is left out of the text instead of being written as always true, or the
+planner could not use the index for those that are there. And nothing is ordered by position alone, unless it
+begins at a position: with a limit, the planner would walk the primary key from the beginning of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from extender.core.model.ids import Position
+from extender.queries.log.reports import EPOCH, LIMIT_MAX, Asked, Found, ReportReader
+from extender.store.engine import transaction
+from extender.store.tables import EVENT, PROJECTION
+
+
+class _Query(msgspec.Struct, frozen=True, kw_only=True):
+    """Text with `{where}` and `_PHRASES` left open; what a namespace or gang restricts."""
+
+    text: str
+    namespace: str = "namespace = :namespace"
+    gang: str = "gang = :gang"
+
+
+_PHRASES: Final[Mapping[str, str]] = {
+    "clipped": "date_part('epoch', least(until, :until) - greatest(since, :since))",
+    "overlaps": "until > :since AND since < :until",
+    "at": "at >= :since AND at < :until",
+}
+_QUERIES: Final[Mapping[str, _Query]] = {
+    "pending": _Query(
+        text="""
+SELECT gang, gang_uid, state, reason, sum({clipped}) AS seconds, count(*), min(since), nullif(max(until), 'infinity')
+FROM gx.v_pending
+WHERE {overlaps} {where}
+GROUP BY gang, gang_uid, state, reason
+ORDER BY seconds DESC, gang, gang_uid, state, reason"""
+    ),
+    "pending-namespaces": _Query(
+        text="""
+SELECT namespace, state, count(DISTINCT gang_uid), count(DISTINCT gang_uid) FILTER (WHERE until >= :until),
+       sum({clipped}) AS seconds, max({clipped})
+FROM gx.v_pending
+WHERE {overlaps} {where}
+GROUP BY namespace, state
+ORDER BY seconds DESC, namespace, state"""
+    ),
+    # What gx.v_passed_over tells, in the order of the admissions and 512 positions at a time: a page of them ends the
+    # work early, where the view would first make all pairs of a day, and an admission is compared with those that stood
+    # refused about then. A span of time is a span of positions, because recorded time never falls along the log.
+    # Whatever was pending is found by time: asked for the refused alone, the planner reads all that ever were, by state.
+    # MATERIALIZED inside: the JSON of an admission is read once, in whichever order the planner joins.
+    "passed-over": _Query(
+        text="""
+WITH refused AS MATERIALIZED (
+    SELECT p.root, p.root_uid, p.priority, p.from_position, coalesce(p.to_position, 9223372036854775807) AS to_position,
+           (SELECT o.position FROM gx.event o WHERE o.root_uid = p.root_uid AND o.version = 1) AS first
+    FROM (
+        SELECT s.root, s.root_uid, s.priority, s.state, s.from_position, s.to_position
+        FROM gx.root_state s
+        WHERE s.state IN ('observed', 'waiting', 'refused', 'preempting', 'invalid')
+          AND to_timestamp(s.from_at_us / 1e6::double precision) < :until {where}
+          AND coalesce(to_timestamp(s.to_at_us / 1e6::double precision), 'infinity'::timestamptz) > :since
+        OFFSET 0
+    ) p
+    WHERE p.state = 'refused'
+), span AS MATERIALIZED (
+    SELECT greatest(b.position, (SELECT min(from_position) FROM refused)) AS since,
+           least(
+               coalesce(
+                   (SELECT e.position FROM gx.event e WHERE e.at_us >= :until_us ORDER BY e.at_us, e.position LIMIT 1),
+                   (SELECT max(e.position) + 1 FROM gx.event e)
+               ),
+               (SELECT max(to_position) FROM refused)
+           ) AS until
+    FROM (SELECT e.position FROM gx.event e WHERE e.at_us >= :since_us ORDER BY e.at_us, e.position LIMIT 1) b
+    WHERE EXISTS (SELECT FROM refused)
+)
+SELECT f.root, f.root_uid, f.priority, f.passed_by, f.passed_by_priority,
+       CASE WHEN f.passed_by_priority < f.priority THEN 'lower priority' ELSE 'later' END, f.pods, f.at, f.position
+FROM (
+    SELECT g.since, least(g.since + 512, span.until) AS until
+    FROM span CROSS JOIN LATERAL generate_series(span.since, span.until - 1, 512) AS g (since)
+    ORDER BY g.since
+) s
+CROSS JOIN LATERAL (
+    WITH admitted AS MATERIALIZED (
+        SELECT e.position, to_timestamp(e.at_us / 1e6::double precision) AS at, e.root, e.root_uid, d.priority,
+               json_array_length(d.assignments) AS pods,
+               (SELECT o.position FROM gx.event o WHERE o.root_uid = e.root_uid AND o.version = 1) AS first
+        FROM gx.event e
+        CROSS JOIN LATERAL json_to_record(e.payload) AS d (priority bigint, assignments json)
+        WHERE e.type IN ('GangAdmitted', 'GangExtended') AND e.position >= s.since AND e.position < s.until
+    ), standing AS MATERIALIZED (
+        SELECT * FROM refused WHERE from_position < s.until AND to_position > s.since
+    )
+    SELECT r.root, r.root_uid, r.priority, a.root AS passed_by, a.priority AS passed_by_priority, a.pods, a.at, a.position
+    FROM admitted a
+    JOIN standing r ON r.from_position < a.position AND r.to_position > a.position AND r.root_uid <> a.root_uid
+     AND (r.priority > a.priority OR r.priority = a.priority AND r.first < a.first)
+) f
+ORDER BY s.since, f.position, f.root, f.root_uid""",
+        namespace="split_part(s.root, '/', 1) = :namespace",
+        gang="s.root = :gang",
+    ),
+    "preemption-pairs": _Query(
+        text="""
+SELECT preemptor, max(priority), victim, victim_kind, max(victim_priority), count(DISTINCT preemption) AS preemptions,
+       count(*), count(*) FILTER (WHERE fate = 'gone'), min(at), max(at)
+FROM gx.v_victim
+WHERE {at} {where}
+GROUP BY preemptor, victim, victim_kind
+ORDER BY preemptions DESC, preemptor, victim, victim_kind""",
+        namespace=":namespace IN (namespace, victim_namespace)",
+        gang=":gang IN (preemptor, victim)",
+    ),
+    "room": _Query(
+        text="""
+SELECT at, resource, level, domain, free, nodes, total, nullif(until, 'infinity'), position
+FROM gx.v_room
+WHERE at >= coalesce((SELECT r.at FROM gx.v_room r WHERE r.at < :since ORDER BY r.at DESC LIMIT 1), :since)
+  AND at < :until AND until > :since {where}
+ORDER BY at, position, resource, level"""
+    ),
+    "room-taken": _Query(
+        text="""
+SELECT gang, gang_uid, resource, level, domain, free, taken, pods, taken_at, position
+FROM gx.v_room_taken
+WHERE at >= coalesce((SELECT r.at FROM gx.v_room r WHERE r.at < :since ORDER BY r.at DESC LIMIT 1), :since)
+  AND at < :until AND taken_at >= :since AND taken_at < :until {where}
+ORDER BY at, taken_at, position, resource, level"""  # by measurement first: it is the same order, and a page ends early
+    ),
+    "reserved": _Query(
+        text="""
+SELECT gang, gang_uid, resource, sum(amount * {clipped}) / 3600 AS hours, count(*),
+       count(*) FILTER (WHERE until >= :until), max({clipped})
+FROM gx.v_reserved
+WHERE {overlaps} AND (resource = 'cpu' OR strpos(resource, '/') > 0) {where}
+GROUP BY gang, gang_uid, resource
+ORDER BY hours DESC, gang, gang_uid, resource"""
+    ),
+    "decisions": _Query(
+        text="""
+SELECT date_trunc('hour', at, 'UTC') AS hour,
+       count(*) FILTER (WHERE decision = 'admitted'), count(*) FILTER (WHERE decision = 'extended'), sum(pods)::bigint,
+       count(*) FILTER (WHERE outcome = 'impossible'), count(*) FILTER (WHERE outcome = 'unknown'),
+       count(*) FILTER (WHERE outcome = 'waiting'), count(*) FILTER (WHERE outcome = 'invalid')
+FROM (SELECT at, decision, outcome, pods FROM gx.v_decision WHERE {at} {where} OFFSET 0) d  -- no JSON is sorted
+GROUP BY hour
+ORDER BY hour"""
+    ),
+    "losses": _Query(
+        text="""
+SELECT at, gang, gang_uid, pod, node, cause, coalesce(preemptor, ''), ran_seconds, position
+FROM gx.v_loss
+WHERE {at} {where}
+ORDER BY at, position"""
+    ),
+}
+_POSITIONS: Final = sa.select(
+    sa.select(sa.func.coalesce(sa.func.max(EVENT.c.position), 0)).scalar_subquery(),
+    sa.select(sa.func.coalesce(sa.func.max(PROJECTION.c.position), 0)).scalar_subquery(),
+)
+
+
+def query_of(asked: Asked) -> tuple[sa.TextClause, dict[str, object]]:
+    """Give the text of a question and its parameters; nothing that was asked is part of the text."""
+    query = _QUERIES[asked.name]
+    values: dict[str, object] = {
+        "since": _moment(asked.since_us),
+        "until": _moment(asked.until_us),
+        "since_us": asked.since_us,
+        "until_us": asked.until_us,
+        "limit": max(0, min(asked.limit, LIMIT_MAX)) + 1,
+    }
+    where = ""
+    if asked.namespace:
+        where += f" AND {query.namespace}"
+        values["namespace"] = asked.namespace
+    if asked.gang:
+        where += f" AND {query.gang}"
+        values["gang"] = asked.gang
+    return sa.text(query.text.format(where=where, **_PHRASES) + "\nLIMIT :limit"), values
+
+
+def _moment(at_us: int) -> datetime:
+    return EPOCH + timedelta(microseconds=at_us)
+
+
+class PostgresReportReader:
+    """The `ReportReader` port on PostgreSQL.
+
+    Args:
+        engine: From `create_reading_engine`.
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def rows(self, asked: Asked) -> Found:
+        """See `ReportReader.rows`.
+
+        Raises:
+            StoreUnavailable: No answer, or it took too long.
+        """
+        text, values = query_of(asked)
+        doing = f"asking for report {asked.name} (a shorter span, or one gang, takes less time)"
+        async with transaction(self._engine, doing) as connection:
+            head, projected = (await connection.execute(_POSITIONS)).one()
+            rows = (await connection.execute(text, values)).all()
+        return Found(rows=rows, head=Position(head), projected=Position(projected))
+
+
+if TYPE_CHECKING:
+
+    def _fits(reader: PostgresReportReader) -> ReportReader:
+        return reader

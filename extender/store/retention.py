@@ -1,0 +1,179 @@
+"""Inputs of decisions that nobody needs any more are removed; the log, its chain and its checkpoints stay as they are.
+
+Owns the one way past the triggers that keep `decision_input` and `decision_part` append-only: a member of gx_owner,
+some hundred rows at a time, while writers wait for milliseconds. Kept are the inputs of every decision since the
+given time, and of every decision about a root group that is still there, however old.
+
+The surprise: a running service remembers the numbers of parts, and would name one that is gone. So every removal of
+parts leaves a mark, the comment of `decision_part`, which whoever saves an input reads in its own transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+import asyncpg
+import msgspec
+
+from extender.core.model.errors import BadInput
+from extender.store.decision_inputs import unpack
+from extender.store.engine import connect, our_faults
+
+T = TypeVar("T")
+PIECE = 500  # rows removed in one transaction
+PAGE = 10_000  # rows read at a time
+LOCK_TIMEOUT = "5s"
+OVERLAP = timedelta(hours=1)  # longer than any transaction that saves an input
+BECOME_OWNER = """
+DO $do$ BEGIN
+    -- Roles belong to the server: that gx_owner exists does not make it the owner of this schema.
+    IF EXISTS (SELECT FROM pg_namespace WHERE nspname = 'gx' AND pg_get_userbyid(nspowner) = 'gx_owner'
+               AND pg_has_role(current_user, nspowner, 'MEMBER')) THEN
+        SET LOCAL ROLE gx_owner;
+    END IF;
+END $do$"""
+_SINCE = """
+SELECT DISTINCT e.payload ->> 'input_digest' FROM gx.event e
+WHERE e.type IN ('GangAdmitted', 'GangExtended', 'GangRefused', 'PreemptionPlanned') AND e.at_us >= $1"""
+_LIVING = """
+SELECT DISTINCT e.payload ->> 'input_digest' FROM gx.root_state s JOIN gx.event e ON e.root_uid = s.root_uid
+WHERE s.to_position IS NULL AND s.state <> 'gone'
+  AND e.type IN ('GangAdmitted', 'GangExtended', 'GangRefused', 'PreemptionPlanned')"""
+
+
+class Pruned(msgspec.Struct, frozen=True, kw_only=True):
+    """What was removed, or would be."""
+
+    before: str  # RFC 3339
+    inputs: int
+    parts: int
+    bytes: int  # of the parts, as they are stored
+    inputs_kept: int
+    parts_kept: int
+
+
+async def prune(url: str, before: datetime, *, dry_run: bool = False) -> Pruned:
+    """Remove the inputs of decisions made before a time, and the parts that no other input has.
+
+    Args:
+        url: Of the database, as a member of gx_owner (as for `migrate`).
+        before: With a time zone.
+        dry_run: Only look.
+
+    Raises:
+        BadInput: The role may not.
+        StoreUnavailable: No answer; what was removed until then stays removed, and another run goes on.
+    """
+    with our_faults("pruning inputs of decisions"):
+        connection = await connect(url, name="prune", command_timeout_s=600.0)
+        try:
+            return await _prune(connection, before, dry_run=dry_run)
+        except asyncpg.InsufficientPrivilegeError as error:
+            raise BadInput(
+                f"the database role may not prune: {error}; use that of `migrate`"
+            ) from error
+        finally:
+            await connection.close()
+
+
+async def _prune(connection: asyncpg.Connection, before: datetime, *, dry_run: bool) -> Pruned:
+    begun = await connection.fetchval("SELECT now()")
+    last_part = await connection.fetchval("SELECT coalesce(max(id), 0) FROM gx.decision_part")
+    at_us = int(before.timestamp() * 1e6)
+    kept = {row[0] for row in await connection.fetch(_SINCE, at_us)}
+    kept |= {row[0] for row in await connection.fetch(_LIVING)}
+    old = await connection.fetch("SELECT digest FROM gx.decision_input WHERE saved_at < $1", before)
+    inputs = [row[0] for row in old if row[0] not in kept]
+    if not dry_run:
+        for piece in _pieces(inputs):
+            async with _past_the_triggers(connection, "decision_input"):
+                since = await connection.fetch(_SINCE, int(begun.timestamp() * 1e6))
+                again = {row[0] for row in since}
+                await connection.execute(
+                    "DELETE FROM gx.decision_input WHERE digest = ANY($1)",
+                    [digest for digest in piece if digest not in again],
+                )
+    gone = frozenset(inputs)
+    used = await _used(connection, gone)
+    parts, size = await _unused(connection, used, last_part)
+    if not dry_run:
+        for number, piece in enumerate(_pieces(parts)):
+            async with _past_the_triggers(connection, "decision_part"):
+                newer = await connection.fetch(
+                    "SELECT digest, parts FROM gx.decision_input WHERE saved_at >= $1",
+                    begun - OVERLAP,
+                )
+                spared = {n for row in newer for n in unpack(row["parts"], row["digest"])}
+                await connection.execute(
+                    "DELETE FROM gx.decision_part WHERE id = ANY($1)",
+                    [n for n in piece if n not in spared],
+                )
+                mark = f"Parts of inputs of decisions, by content. Pruned: {begun.isoformat()}, step {number}"
+                await connection.execute(f"COMMENT ON TABLE gx.decision_part IS '{mark}'")
+    total = await connection.fetchrow(
+        "SELECT (SELECT count(*) FROM gx.decision_input), (SELECT count(*) FROM gx.decision_part)"
+    )
+    missing = (len(inputs), len(parts)) if dry_run else (0, 0)
+    return Pruned(
+        before=before.isoformat(),
+        inputs=len(inputs),
+        parts=len(parts),
+        bytes=size,
+        inputs_kept=total[0] - missing[0],
+        parts_kept=total[1] - missing[1],
+    )
+
+
+@asynccontextmanager
+async def _past_the_triggers(connection: asyncpg.Connection, table: str) -> AsyncIterator[None]:
+    """Run a block in a transaction in which rows of a table may be removed, and nobody saves an input."""
+    async with connection.transaction():
+        await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+        await connection.execute(BECOME_OWNER)
+        await connection.execute("LOCK TABLE gx.decision_input IN SHARE ROW EXCLUSIVE MODE")
+        await connection.execute(f"ALTER TABLE gx.{table} DISABLE TRIGGER refuse_change")
+        yield
+        await connection.execute(f"ALTER TABLE gx.{table} ENABLE TRIGGER refuse_change")
+
+
+async def _used(connection: asyncpg.Connection, gone: frozenset[str]) -> set[int]:
+    """Give the numbers of the parts that inputs have, but for those that are gone."""
+    used: set[int] = set()
+    last = ""
+    while rows := await connection.fetch(
+        "SELECT digest, parts FROM gx.decision_input WHERE digest > $1 ORDER BY digest LIMIT $2",
+        last,
+        PAGE // 10,
+    ):
+        last = rows[-1]["digest"]
+        for row in rows:
+            if row["digest"] not in gone:
+                used.update(unpack(row["parts"], row["digest"]))
+    return used
+
+
+async def _unused(
+    connection: asyncpg.Connection, used: set[int], last_part: int
+) -> tuple[list[int], int]:
+    """Give the parts that nobody has, up to one, and their size."""
+    found: list[int] = []
+    last, size = 0, 0
+    while rows := await connection.fetch(
+        "SELECT id, octet_length(body) FROM gx.decision_part WHERE id > $1 AND id <= $2 "
+        "ORDER BY id LIMIT $3",
+        last,
+        last_part,
+        PAGE,
+    ):
+        last = rows[-1][0]
+        unused = [(n, bytes_) for n, bytes_ in rows if n not in used]
+        found += [n for n, _ in unused]
+        size += sum(bytes_ for _, bytes_ in unused)
+    return found, size
+
+
+def _pieces(things: Sequence[T]) -> list[Sequence[T]]:
+    return [things[n : n + PIECE] for n in range(0, len(things), PIECE)]

@@ -1,0 +1,142 @@
+"""Saved folds in PostgreSQL.
+
+Owns the table `checkpoint`. Must not look into a body. The surprise: a checkpoint is given out only if the
+log still has the event it was made at, hash for hash; after a fail-over to a lagging standby it may not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from extender.core.model.ids import Position
+from extender.ports.protocols import Checkpoint, Checkpoints
+from extender.store.engine import transaction
+from extender.store.tables import CHECKPOINT, EVENT
+
+KEPT = 3  # newest ones of a codec, to start from
+RUNG_EVENTS = 2_000  # a look back folds about so many events at most, while the log is short
+RUNGS = 512  # older checkpoints at most; when the log outgrows them every second one goes
+POSITION_MAX = 2**63 - 1
+
+_NEWEST = (
+    sa.select(CHECKPOINT)
+    .join(
+        EVENT,
+        sa.and_(EVENT.c.position == CHECKPOINT.c.position, EVENT.c.hash == CHECKPOINT.c.chain),
+    )
+    .where(
+        CHECKPOINT.c.codec == sa.bindparam("codec"),
+        CHECKPOINT.c.position <= sa.bindparam("until"),
+    )
+    .order_by(CHECKPOINT.c.position.desc())
+    .offset(sa.bindparam("skip"))
+    .limit(1)
+)
+
+
+class PostgresCheckpoints:
+    """The `Checkpoints` port on PostgreSQL.
+
+    Args:
+        engine: Of `engine.create_engine`, writing if anything is to be saved; never the connection that appends.
+        rung_events: Shortest stretch of the log for which one older checkpoint is kept.
+        rungs: Stretches at most.
+    """
+
+    def __init__(
+        self, engine: AsyncEngine, *, rung_events: int = RUNG_EVENTS, rungs: int = RUNGS
+    ) -> None:
+        self._engine = engine
+        self._rung_events = rung_events
+        self._rungs = rungs
+
+    def stretch(self, position: int) -> int:
+        """Give how many events a kept checkpoint stands for when the log ends at a position."""
+        events = self._rung_events
+        while position > events * self._rungs:
+            events *= 2
+        return events
+
+    async def save(self, checkpoint: Checkpoint, *others: Checkpoint) -> None:
+        """See `Checkpoints.save`. A second one of the same position and codec replaces the first.
+
+        Raises:
+            StoreUnavailable: Not saved, or unknown; the next one will do.
+        """
+        rows = [
+            {
+                "position": each.position,
+                "codec": each.codec,
+                "chain": each.chain,
+                "sha256": await asyncio.to_thread(_digest, each.body),
+                "body": each.body,
+            }
+            for each in (checkpoint, *others)
+        ]
+        same = sa.and_(
+            CHECKPOINT.c.position == checkpoint.position,
+            CHECKPOINT.c.codec.in_([each.codec for each in (checkpoint, *others)]),
+        )
+        place = (CHECKPOINT.c.position, CHECKPOINT.c.codec)
+        age = sa.func.row_number().over(
+            partition_by=CHECKPOINT.c.codec, order_by=CHECKPOINT.c.position.desc()
+        )
+        aged = sa.select(*place, age.label("age")).subquery()
+        newest = sa.select(aged.c.position, aged.c.codec).where(aged.c.age <= KEPT)
+        rungs = (
+            sa.select(sa.func.min(CHECKPOINT.c.position))
+            .where(CHECKPOINT.c.codec == checkpoint.codec)
+            .group_by(CHECKPOINT.c.position // self.stretch(checkpoint.position))
+        )
+        async with transaction(self._engine, "saving a checkpoint") as connection:
+            # The writer may insert and delete here, but not update: what is there is never altered.
+            await connection.execute(sa.delete(CHECKPOINT).where(same))
+            await connection.execute(insert(CHECKPOINT).on_conflict_do_nothing(), rows)
+            await connection.execute(
+                sa.delete(CHECKPOINT).where(
+                    sa.tuple_(*place).not_in(newest),
+                    sa.not_(
+                        sa.and_(
+                            CHECKPOINT.c.codec == checkpoint.codec,
+                            CHECKPOINT.c.position.in_(rungs),
+                        )
+                    ),
+                )
+            )
+
+    async def newest(self, *, codec: str, until: Position | None = None) -> Checkpoint | None:
+        """See `Checkpoints.newest`.
+
+        Raises:
+            StoreUnavailable: No answer.
+        """
+        wanted = {"codec": codec, "until": until if until is not None else POSITION_MAX}
+        for skip in range(
+            KEPT
+        ):  # one body at a time: they are megabytes and the first is nearly always good
+            async with transaction(self._engine, "loading a checkpoint") as connection:
+                found = await connection.execute(_NEWEST, wanted | {"skip": skip})
+                row = found.one_or_none()
+            if row is None:
+                return None
+            if await asyncio.to_thread(_digest, row.body) == row.sha256:
+                return Checkpoint(
+                    position=Position(row.position), chain=row.chain, codec=row.codec, body=row.body
+                )
+        return None
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.sha256(body).digest()
+
+
+if TYPE_CHECKING:
+
+    def _fits(checkpoints: PostgresCheckpoints) -> Checkpoints:
+        return checkpoints
