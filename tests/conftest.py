@@ -2,8 +2,8 @@
 
 import gc
 
-import tests.hypothesis_profile  # noqa: F401 -- loads the profile that tests take their settings from
-from tests.postgres import *  # noqa: F403 -- fixtures are found by name
+import tests.support.hypothesis_profile  # noqa: F401 -- loads the profile that tests take their settings from
+from tests.support.logs.postgres import *  # noqa: F403 -- fixtures are found by name
 
 
 def pytest_collection_finish():

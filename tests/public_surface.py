@@ -53,7 +53,7 @@ from extender.queries.log.reports import catalogue
 from extender.store import schema_migration
 from extender.store.log.event_codec import TYPES, VERSIONS, Row
 from extender.telemetry import METRICS
-from tests.postgres import execute, fresh_database, run, running_postgres
+from tests.support.logs.postgres import execute, fresh_database, run, running_postgres
 
 ROOT = Path(__file__).parents[1]
 APPROVED = ROOT / "tests" / "golden" / "public_surface"

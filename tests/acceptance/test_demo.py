@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.test_kills import processes_naming
+from tests.acceptance.test_process_kills import processes_naming
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.postgres, pytest.mark.full, pytest.mark.timeout(600)]

@@ -24,7 +24,7 @@ import yaml
 from deploy.demo.kube_scheduler import Player
 from deploy.demo.play import Service
 from extender.store import schema_migration
-from tests.acceptance.test_kills import (
+from tests.acceptance.test_process_kills import (
     ROOT,
     WITHIN_S,
     facts,
@@ -32,10 +32,10 @@ from tests.acceptance.test_kills import (
     processes_naming,
     recorded,
 )
-from tests.backups import Backup, Standby
-from tests.builders import GPU, a_fleet, a_gang
-from tests.fakes import GATED, until
-from tests.postgres import run, running_postgres
+from tests.support.logs.postgres import run, running_postgres
+from tests.support.logs.postgres_backups import Backup, Standby
+from tests.support.service.fakes import GATED, until
+from tests.support.service.manifest_builders import GPU, a_fleet, a_gang
 
 # the wheel's server has no pg_basebackup, the distribution's has
 PROGRAMS = [path.parent for path in sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_basebackup"))]

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from deploy.demo.kube_scheduler import Player
-from tests.acceptance.test_kills import ROOT, WITHIN_S, play_until, recorded, service
-from tests.builders import GPU, a_gang, a_group, a_node, a_pod
-from tests.fakes import GATED, until
+from tests.acceptance.test_process_kills import ROOT, WITHIN_S, play_until, recorded, service
+from tests.support.service.fakes import GATED, until
+from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
 
 __all__ = ["service"]
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]

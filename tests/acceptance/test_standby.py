@@ -21,10 +21,10 @@ import yaml
 
 from deploy.demo.kube_scheduler import Player
 from tests.acceptance import test_preemption_kills as preemption
-from tests.acceptance.test_kills import POINTS, SIZE, at_bind, create, kill_at, play_until
-from tests.builders import GPU, a_fleet, a_pod
-from tests.fakes import until
-from tests.replicas import LEASE_S, WITHIN_S, Replica, RoundRobin
+from tests.acceptance.test_process_kills import POINTS, SIZE, at_bind, create, kill_at, play_until
+from tests.support.service.fakes import until
+from tests.support.service.manifest_builders import GPU, a_fleet, a_pod
+from tests.support.service.replicas import LEASE_S, WITHIN_S, Replica, RoundRobin
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
 

@@ -14,11 +14,19 @@ from selenium.webdriver.common.keys import Keys
 
 from deploy.demo.kube_scheduler import Player
 from extender.store.embedded.os_account import lodge
-from tests.acceptance.test_kills import WITHIN_S, play_until, recorded, service
 from tests.acceptance.test_preemption_kills import full_nodes, preemptor, write
-from tests.browser import chromium
-from tests.builders import GPU, RACK, a_fleet, a_gang, a_group, a_node, a_pod
-from tests.fakes import GATED, until
+from tests.acceptance.test_process_kills import WITHIN_S, play_until, recorded, service
+from tests.support.service.browser import chromium
+from tests.support.service.fakes import GATED, until
+from tests.support.service.manifest_builders import (
+    GPU,
+    RACK,
+    a_fleet,
+    a_gang,
+    a_group,
+    a_node,
+    a_pod,
+)
 
 __all__ = ["service"]
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]

@@ -14,8 +14,8 @@ from extender.core.decisions.capacity.free_capacity import NodeRows
 from extender.core.model.cluster_view import forest_of
 from extender.core.planner.planning import plan
 from tests.bench.figures import Figure, Scale
-from tests.builders import GPU, Object, a_fleet, a_group, a_pod
-from tests.fakes import GATED, Stage
+from tests.support.service.fakes import GATED, Stage
+from tests.support.service.manifest_builders import GPU, Object, a_fleet, a_group, a_pod
 
 CPU = {"cpu": "1"}
 

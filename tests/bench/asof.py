@@ -33,7 +33,7 @@ from extender.store.snapshot_table import PostgresCheckpoints
 from tests.bench.figures import Figure, Scale
 from tests.bench.history import node_of, write_history
 from tests.bench.store import server
-from tests.postgres import fresh_database
+from tests.support.logs.postgres import fresh_database
 
 T = TypeVar("T")
 LONG = "10,000,000"

@@ -37,8 +37,8 @@ from tests.bench.history import note_names, write_history
 from tests.bench.store import server
 from tests.bench.verbs import filter_body
 from tests.bench.weight import weigh
-from tests.builders import a_fleet, a_gang, a_pod
-from tests.postgres import fresh_database
+from tests.support.logs.postgres import fresh_database
+from tests.support.service.manifest_builders import a_fleet, a_gang, a_pod
 
 ROOT = Path(__file__).parents[2]
 ASKERS = 4

@@ -11,9 +11,9 @@ from tests.bench.figures import Figure, Scale
 from tests.bench.race import BoundWatch, create_all
 from tests.bench.sides import NATIVE, OURS, Shape, Side
 from tests.bench.stand import Stand, a_stand
-from tests.builders import SLOT
 from tests.controlplane.objects import a_pod, condition_of
 from tests.controlplane.waiting import eventually
+from tests.support.service.manifest_builders import SLOT
 
 GANG = Shape(pods=8)
 QPS = (200, 400)

@@ -31,7 +31,7 @@ from extender.core.model.ids import NIL_ROOT, Epoch, NodeName, PlanId, PodUid, P
 from extender.store.engine import create_engine
 from extender.store.log.event_codec import EMPTY_CHAIN
 from extender.store.log.reference_index import PostgresMentions
-from tests.logs import copy_events, writing_connection
+from tests.support.logs.bulk_log import copy_events, writing_connection
 
 CHUNK = 10_000
 LIVING = 2000  # roots at any time

@@ -15,10 +15,10 @@ from tests.bench.race import BoundWatch, create_all
 from tests.bench.sides import NAMESPACE, OUR_VERSION, OURS, Shape
 from tests.bench.stand import Stand
 from tests.bench.weight import children
-from tests.builders import GROUP_LABEL, a_group
 from tests.controlplane.api import Api
 from tests.controlplane.objects import a_pod, a_priority_class
-from tests.postgres import plain_url
+from tests.support.logs.postgres import plain_url
+from tests.support.service.manifest_builders import GROUP_LABEL, a_group
 
 QPS = (5000, 5000)
 GANG_PODS = 5

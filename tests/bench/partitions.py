@@ -18,7 +18,7 @@ from extender.store import schema_migration
 from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.bench.figures import Figure, Scale
 from tests.bench.store import Admissions, Timed, server, together
-from tests.postgres import fresh_database
+from tests.support.logs.postgres import fresh_database
 
 SQL = Path(__file__).parents[2] / "migrations" / "sql" / "0003"
 PARTITION = 2_000_000

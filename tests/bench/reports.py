@@ -22,7 +22,7 @@ from tests.bench.asof import analyze
 from tests.bench.figures import Figure, Scale
 from tests.bench.history import write_history
 from tests.bench.store import server
-from tests.postgres import fresh_database
+from tests.support.logs.postgres import fresh_database
 
 PACE_US = 2_600_000  # a million in 30 days
 HOUR_US = DAY_US // 24

@@ -12,10 +12,10 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
-from tests.builders import a_group
 from tests.controlplane.objects import BIND, MEMBER, a_pod
 from tests.controlplane.plane import native_switches
 from tests.e2e.scenarios.service import ROOT
+from tests.support.service.manifest_builders import a_group
 
 Object = dict[str, Any]
 # The admission policy that puts our gate on members holds in the first namespace only (stand.py).

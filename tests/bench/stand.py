@@ -26,7 +26,6 @@ from extender.store import schema_migration
 from extender.store.embedded.embedded_server import running
 from tests.bench.sides import BUILT_IN, NAMESPACE, OUR_VERSION, RACK, ZONE, Side
 from tests.bench.weight import Weight, children
-from tests.builders import SLOT
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.build import build_ours
 from tests.controlplane.objects import a_namespace, a_node
@@ -34,7 +33,8 @@ from tests.controlplane.plane import ControlPlane, token_of
 from tests.controlplane.processes import Process
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.service import ROOT, Service
-from tests.postgres import database_of, execute
+from tests.support.logs.postgres import database_of, execute
+from tests.support.service.manifest_builders import SLOT
 
 MANIFESTS = ("namespace", "crds", "rbac", "priorityclasses", "flowschema", "admission-policy")
 TEMPLATE = "bench_template"

@@ -1,6 +1,6 @@
 """The event log: durable appends, replay of a million events, restart, the look for drift.
 
-Runs on the server that tests run on (`tests/postgres.py`), with fsync on.
+Runs on the server that tests run on (`tests/support/logs/postgres.py`), with fsync on.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from extender.store.queries.event_queries import PostgresAuditReader, create_rea
 from extender.store.snapshot_table import PostgresCheckpoints
 from tests.bench.figures import Figure, Scale
 from tests.bench.history import admission, note_names, write_history
-from tests.logs import COLUMNS
-from tests.postgres import fresh_database, running_postgres
+from tests.support.logs.bulk_log import COLUMNS
+from tests.support.logs.postgres import fresh_database, running_postgres
 
 TAIL = 10_000
 BARE = f"INSERT INTO bare VALUES ({', '.join(f'${n + 1}' for n in range(len(COLUMNS)))})"

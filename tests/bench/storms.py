@@ -34,9 +34,9 @@ from tests.bench.sides import (
     shipped_config,
 )
 from tests.bench.stand import OTHERS, Stand, a_stand, told_qps
-from tests.builders import SLOT, a_group
 from tests.controlplane.objects import BIND, MEMBER, a_pod, condition_of
 from tests.controlplane.waiting import eventually
+from tests.support.service.manifest_builders import SLOT, a_group
 
 ALONE = "no extender"
 SAME_WAIT = "no extender, the same members wait at the same gate"

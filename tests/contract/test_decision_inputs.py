@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from extender.ports.protocols import DecisionInput
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.engine import create_engine
-from tests.fakes_store import FakeDecisionInputs
-from tests.hypothesis_profile import examples
+from tests.support.hypothesis_profile import examples
+from tests.support.logs.fake_store import FakeDecisionInputs
 
 
 @pytest.fixture

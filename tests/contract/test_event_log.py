@@ -20,7 +20,7 @@ from extender.core.model.errors import (
 from extender.core.model.ids import NIL_ROOT, Position
 from extender.ports.protocols import Head, Mark
 from extender.store.log.postgres_event_log import PostgresEventLog
-from tests.fakes_store import FakeDatabase, FakeEventLog, Script
+from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, Script
 
 
 @pytest.fixture

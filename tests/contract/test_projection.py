@@ -10,7 +10,13 @@ from extender.store.engine import create_engine
 from extender.store.interval_projection import PostgresProjection
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
-from tests.fakes_store import FakeAuditReader, FakeDatabase, FakeEventLog, FakeProjection, Script
+from tests.support.logs.fake_store import (
+    FakeAuditReader,
+    FakeDatabase,
+    FakeEventLog,
+    FakeProjection,
+    Script,
+)
 
 
 @pytest.fixture

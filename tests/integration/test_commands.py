@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from extender.cli.main import COMMANDS
-from tests.builders import a_fleet, a_gang
-from tests.postgres import fresh_database, run
-from tests.replicas import Replica
-from tests.tuesday import BATCH, write_tuesday
+from tests.support.logs.example_log import BATCH, write_tuesday
+from tests.support.logs.postgres import fresh_database, run
+from tests.support.service.manifest_builders import a_fleet, a_gang
+from tests.support.service.replicas import Replica
 
 pytestmark = pytest.mark.postgres
 

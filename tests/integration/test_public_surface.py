@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests import public_surface
-from tests.postgres import run
+from tests.support.logs.postgres import run
 
 
 def compare(subject, lines):

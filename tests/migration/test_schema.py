@@ -16,8 +16,8 @@ from extender.store import schema_migration
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.tables import METADATA, SCHEMA
-from tests.fakes_store import Script
-from tests.postgres import execute, fresh_database, running_postgres
+from tests.support.logs.fake_store import Script
+from tests.support.logs.postgres import execute, fresh_database, running_postgres
 
 pytestmark = pytest.mark.postgres
 SQL = Path(__file__).parents[2] / "migrations" / "sql"
@@ -159,7 +159,7 @@ async def use(url):
 )
 def test_the_schema_works_on_the_distributions_postgres(folder):
     """Whatever versions this machine has; the session's server covers the wheel's."""
-    from tests.postgres import run
+    from tests.support.logs.postgres import run
 
     with running_postgres(pg_bin=folder) as server:
         run(use(server.url))

@@ -1,4 +1,4 @@
-"""Unit tests stay small: what each costs is checked (tests/cpu_limit.py)."""
+"""Unit tests stay small: what each costs is checked (tests/support/cpu_limit.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from extender.control.loop.planner_pool import SOLVER
-from tests import cpu_limit, hypothesis_profile
+from tests.support import cpu_limit, hypothesis_profile
 
 
 @pytest.fixture(scope="session")

@@ -9,9 +9,17 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 import yaml
 
-from tests import vectors
-from tests.builders import GPU, RACK, a_fleet, a_gang, a_node, a_pod, vector_objects
-from tests.command_line import run_command
+from tests.support.planning import spec_vectors
+from tests.support.service.command_line import run_command
+from tests.support.service.manifest_builders import (
+    GPU,
+    RACK,
+    a_fleet,
+    a_gang,
+    a_node,
+    a_pod,
+    vector_objects,
+)
 
 
 @pytest.fixture
@@ -262,7 +270,7 @@ def test_version_and_help(run):
         assert command in out
 
 
-PREEMPT = vectors.of_kind("preempt")
+PREEMPT = spec_vectors.of_kind("preempt")
 
 
 @pytest.mark.parametrize("vector", PREEMPT, ids=[v["id"] for v in PREEMPT])
@@ -291,7 +299,7 @@ def test_plan_prints_the_victims_that_vectors_want(run, write, vector):
 
 def test_plan_says_why_evicting_does_not_help(run, write):
     """P08: how far evicting everybody would get stands among the reasons."""
-    path = write("v.yaml", *vector_objects(vectors.by_id("P08")))
+    path = write("v.yaml", *vector_objects(spec_vectors.by_id("P08")))
     _, out, _ = run("plan", "--cluster", path, "-o", "json")
     (root,) = json.loads(out)["roots"]
     text = "evicting Pod/default/a, the only lower-priority unit, yields 1 of 2 pods"

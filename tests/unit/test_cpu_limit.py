@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests import cpu_limit
+from tests.support import cpu_limit
 
 
 def test_what_costs_more_than_the_limit_fails():

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from extender.queries.plan.plan_query import Question, RootVerdict, answer
-from tests.builders import a_manifest
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.livedin import NAMESPACE
 from tests.controlplane.objects import amount_of, requests_of
 from tests.controlplane.waiting import TIMEOUT_S, eventually
+from tests.support.service.manifest_builders import a_manifest
 
 if TYPE_CHECKING:
     from tests.e2e.scenarios.conftest import Story

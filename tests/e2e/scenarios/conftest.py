@@ -112,7 +112,7 @@ async def _policy_works(plane: ControlPlane) -> None:
 
 def member(name: str, group: str, **spec: Any) -> dict[str, Any]:
     """Make a pod that names a group by our label; policy and scheduler do the rest."""
-    from tests.builders import a_pod
+    from tests.support.service.manifest_builders import a_pod
 
     return real(a_pod(name, group, **spec))
 

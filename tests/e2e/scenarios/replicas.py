@@ -1,7 +1,7 @@
 """Several replicas of the service beside one control plane, each with its own way to PostgreSQL, behind one Service.
 
 The first is the story's own. kube-scheduler reaches them as it would by the cluster IP of deploy/kubernetes/service.yaml:
-TCP connections go in turn to those that are ready (tests/replicas.py). All speak to kube-apiserver through the
+TCP connections go in turn to those that are ready (tests/support/service/replicas.py). All speak to kube-apiserver through the
 story's proxy, where a test can stop things at a chosen request.
 """
 
@@ -19,10 +19,10 @@ from typing import Any
 import aiohttp
 
 from tests.controlplane.waiting import eventually
-from tests.database_proxy import DatabaseProxy
 from tests.e2e.scenarios.conftest import Story
 from tests.e2e.scenarios.service import Service
-from tests.replicas import PROBE_S, WITHIN_S, RoundRobin
+from tests.support.logs.database_proxy import DatabaseProxy
+from tests.support.service.replicas import PROBE_S, WITHIN_S, RoundRobin
 
 
 class Replica:

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.builders import a_gang, a_node
 from tests.controlplane.objects import condition_of
 from tests.e2e.scenarios.conftest import Story
+from tests.e2e.scenarios.test_deleted_objects import planned
 from tests.e2e.scenarios.test_ordinary_pods import GPU, PODS, Brake, count, ordinary, refused
-from tests.e2e.scenarios.test_vanishing import planned
+from tests.support.service.manifest_builders import a_gang, a_node
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.long]
 MARKERS = {"gang-extender.dev/member": 1, "gang-extender.dev/bind": 1}

@@ -12,10 +12,10 @@ import pytest
 from aiohttp import web
 
 from extender.core.decisions.reconcile.finalizer_rules import FINALIZER
-from tests.builders import a_gang, a_group, a_node, a_pod
 from tests.controlplane.api import ApiError
 from tests.controlplane.waiting import create_priority_class, eventually
 from tests.e2e.scenarios.conftest import OURS, Story, member, real
+from tests.support.service.manifest_builders import a_gang, a_group, a_node, a_pod
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 GPU = {"nvidia.com/gpu": 8}

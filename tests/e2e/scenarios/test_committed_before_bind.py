@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.builders import a_gang, a_node, a_pod
 from tests.controlplane.objects import MEMBER
 from tests.controlplane.plane import ControlPlane
 from tests.e2e.scenarios.conftest import Story, real
@@ -35,6 +34,7 @@ from tests.e2e.scenarios.test_devices_and_volumes import (
     volume,
     with_disk,
 )
+from tests.support.service.manifest_builders import a_gang, a_node, a_pod
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("long")]
 __all__ = ["intercept"]

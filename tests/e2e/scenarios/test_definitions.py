@@ -14,10 +14,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.builders import a_gang, a_node
 from tests.controlplane.api import ApiError
 from tests.e2e.scenarios.conftest import DEPLOY, OURS, Story, _policy_works, member
-from tests.e2e.scenarios.test_vanishing import gang_of, held_before_bind, nothing_reserved
+from tests.e2e.scenarios.test_deleted_objects import gang_of, held_before_bind, nothing_reserved
+from tests.support.service.manifest_builders import a_gang, a_node
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 GPU = {"nvidia.com/gpu": 8}

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.builders import RACK, a_group, a_node, a_pod
 from tests.e2e.scenarios.conftest import Story, member
 from tests.e2e.scenarios.test_broken_trees import says, until_condition
+from tests.support.service.manifest_builders import RACK, a_group, a_node, a_pod
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.lived_in("long")]
 ONE = {"nvidia.com/gpu": 1}

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from tests.builders import a_gang, a_node, a_pod, an_object
 from tests.controlplane.api import ApiError
 from tests.controlplane.objects import path_of
 from tests.controlplane.plane import ControlPlane
 from tests.e2e.scenarios.conftest import Story, real
+from tests.support.service.manifest_builders import a_gang, a_node, a_pod, an_object
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("long")]
 GPU = {"nvidia.com/gpu": 8}

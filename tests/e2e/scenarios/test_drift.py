@@ -15,10 +15,10 @@ from aiohttp import web
 from extender.core.log.events import Event, PodBound
 from extender.core.model.ids import NodeName, PlanId, PodUid, Position, RootUid
 from extender.store.log.postgres_event_log import PostgresEventLog
-from tests.builders import a_gang, a_node
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import Story, member
 from tests.e2e.scenarios.intercept import Intercept, intercept
+from tests.support.service.manifest_builders import a_gang, a_node
 
 __all__ = ["intercept"]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.builders import RACK, a_group, a_node, a_pod
 from tests.e2e.scenarios.conftest import Story, member, real
+from tests.support.service.manifest_builders import RACK, a_group, a_node, a_pod
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 GPU = {"nvidia.com/gpu": 8}

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.builders import a_gang, a_group, a_node, vector_objects
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import Story, member
-from tests.vectors import by_id
+from tests.support.planning.spec_vectors import by_id
+from tests.support.service.manifest_builders import a_gang, a_group, a_node, vector_objects
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 GPU = {"nvidia.com/gpu": 8}

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from tests.builders import GPU, RACK, a_gang, a_node, a_pod
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.plane import ControlPlane
 from tests.e2e.scenarios.conftest import Story
 from tests.e2e.scenarios.service import ROOT
 from tests.e2e.scenarios.test_preemption import classes, of_class
+from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_node, a_pod
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300), pytest.mark.lived_in("long")]
 WHOLE_NODE = {GPU: 8}

@@ -22,12 +22,12 @@ from aiohttp import web
 
 from extender.store import schema_migration
 from extender.store.embedded.embedded_server import EmbeddedPostgres
-from tests.builders import a_gang, a_node
 from tests.controlplane.waiting import TIMEOUT_S, eventually
 from tests.e2e.scenarios.conftest import Story
 from tests.e2e.scenarios.intercept import Intercept, cannot, intercept
 from tests.e2e.scenarios.service import ROOT
-from tests.postgres import fresh_database, run, running_postgres
+from tests.support.logs.postgres import fresh_database, run, running_postgres
+from tests.support.service.manifest_builders import a_gang, a_node
 
 __all__ = ["intercept"]
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.builders import GPU, RACK, a_gang, a_group, a_node, a_pod
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import Story
 from tests.e2e.scenarios.test_ordinary_pods import use_scope
+from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_group, a_node, a_pod
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.lived_in("never")]
 ONE = {GPU: 1}

@@ -24,10 +24,17 @@ import pytest
 
 from extender.control.loop.preemption_policy import AGAIN_MS
 from extender.core.decisions.preempt.preemption_lifecycle import GRACE_OVER_US
-from tests.builders import GROUP_LABEL, SLOT, a_group, a_node, a_pod, vector_objects
 from tests.e2e.scenarios.conftest import Story
 from tests.e2e.scenarios.test_preemption import conditions, facts
-from tests.vectors import by_id, of_kind
+from tests.support.planning.spec_vectors import by_id, of_kind
+from tests.support.service.manifest_builders import (
+    GROUP_LABEL,
+    SLOT,
+    a_group,
+    a_node,
+    a_pod,
+    vector_objects,
+)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180), pytest.mark.lived_in("never")]
 Object = dict[str, Any]

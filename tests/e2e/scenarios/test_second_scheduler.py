@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.builders import a_gang, a_node
 from tests.controlplane.api import ApiError
 from tests.controlplane.objects import path_of
 from tests.controlplane.processes import Process
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import DEPLOY, Story, member, real
 from tests.e2e.scenarios.test_ordinary_pods import CPU, GPU, of_daemonset, ordinary, refused
+from tests.support.service.manifest_builders import a_gang, a_node
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("long")]
 FOLDER = DEPLOY / "second-scheduler"

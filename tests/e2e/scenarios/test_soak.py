@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.builders import a_group, a_node
 from tests.controlplane.api import ApiError
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.aftermath import check_aftermath
 from tests.e2e.scenarios.conftest import OURS, Story, member
+from tests.support.service.manifest_builders import a_group, a_node
 
 NODES = 6
 RACKS = ("r1", "r2", "r3")

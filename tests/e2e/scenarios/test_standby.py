@@ -23,14 +23,14 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from tests.builders import GPU, RACK, a_gang, a_node, a_pod
 from tests.controlplane.api import ApiError
 from tests.controlplane.waiting import eventually
-from tests.database_proxy import DatabaseProxy
 from tests.e2e.scenarios.conftest import OURS, Story, real
 from tests.e2e.scenarios.replicas import Replica, Replicas, replicas
 from tests.e2e.scenarios.test_ordinary_pods import scope_config
 from tests.e2e.scenarios.test_preemption import classes, of_class
+from tests.support.logs.database_proxy import DatabaseProxy
+from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_node, a_pod
 
 LEASE_S = float(os.environ.get("GANG_EXTENDER_TEST_LEASE_S", "4"))
 KILLS = int(os.environ.get("GANG_EXTENDER_TEST_KILLS", "50"))  # fewer, to try it

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.builders import a_gang, a_node
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import Story, member
 from tests.e2e.scenarios.intercept import Intercept, cannot, intercept, pod_of
+from tests.support.service.manifest_builders import a_gang, a_node
 
 __all__ = ["intercept"]
 

@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 from extender.http.web.health import Probes
 from extender.ports.protocols import Notice
-from tests.fakes import Stage
 from tests.integration.cluster.fake_api import FakeApi, Fault, a_node, a_pod, until
+from tests.support.service.fakes import Stage
 
 
 async def scraped(cluster: KubernetesCluster) -> dict[tuple[str, str], float]:

@@ -26,10 +26,18 @@ from extender.http.web.health import Probes
 from extender.http.web.server import Parts, application
 from extender.queries.log.event_stream import Feed
 from extender.queries.state.node_inventory import Fleet
-from tests.builders import GPU, GROUP_LABEL, RACK, a_gang, a_group, a_node, a_pod
-from tests.fakes import Stage
-from tests.fakes_store import FakeAuditReader, FakeDecisionInputs, FakeEventLog
-from tests.hypothesis_profile import examples
+from tests.support.hypothesis_profile import examples
+from tests.support.logs.fake_store import FakeAuditReader, FakeDecisionInputs, FakeEventLog
+from tests.support.service.fakes import Stage
+from tests.support.service.manifest_builders import (
+    GPU,
+    GROUP_LABEL,
+    RACK,
+    a_gang,
+    a_group,
+    a_node,
+    a_pod,
+)
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "wire"
 MODES = ("node-names", "full-nodes")

@@ -13,8 +13,8 @@ from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.queries.event_queries import create_reading_engine
-from tests.fakes_store import Script
-from tests.postgres import execute
+from tests.support.logs.fake_store import Script
+from tests.support.logs.postgres import execute
 
 pytestmark = pytest.mark.postgres
 ROOT = Path(__file__).parents[3]

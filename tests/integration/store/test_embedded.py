@@ -23,8 +23,8 @@ from extender.store.embedded.embedded_server import EmbeddedPostgres
 from extender.store.embedded.postgres_binaries import find_binaries, wheel_folder
 from extender.store.engine import plain_url
 from extender.store.log.postgres_event_log import PostgresEventLog
-from tests.fakes_store import Script
-from tests.postgres import FAST
+from tests.support.logs.fake_store import Script
+from tests.support.logs.postgres import FAST
 
 pytestmark = pytest.mark.postgres
 ROOT = Path(__file__).parents[3]

@@ -13,8 +13,8 @@ from extender.core.model.errors import Fenced, HeadMoved, LeaseHeld, StoreUnavai
 from extender.store.log.appender import APPEND, _columns
 from extender.store.log.event_codec import chain, encode_event
 from extender.store.log.postgres_event_log import PostgresEventLog
-from tests.fakes import until
-from tests.fakes_store import Script
+from tests.support.logs.fake_store import Script
+from tests.support.service.fakes import until
 
 pytestmark = pytest.mark.postgres
 
@@ -171,7 +171,7 @@ WRITER = """
 import asyncio, sys
 from extender.core.model.errors import Fenced, StoreUnavailable
 from extender.store.log.postgres_event_log import PostgresEventLog
-from tests.fakes_store import Script
+from tests.support.logs.fake_store import Script
 
 async def main(url):
     log = PostgresEventLog(url)

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from extender.queries.log.event_dto import rfc3339
-from tests.command_line import run_command
-from tests.logs import copy_events, writing_connection
-from tests.postgres import fresh_database, run
-from tests.stories import at_us, story
+from tests.support.logs.bulk_log import copy_events, writing_connection
+from tests.support.logs.postgres import fresh_database, run
+from tests.support.logs.short_log import at_us, story
+from tests.support.service.command_line import run_command
 
 pytestmark = pytest.mark.postgres
 

@@ -19,9 +19,9 @@ from extender.store import schema_migration
 from extender.store.embedded.embedded_server import EmbeddedPostgres
 from extender.store.log.appender import Limits
 from extender.store.log.postgres_event_log import PostgresEventLog
-from tests.fakes import until
-from tests.fakes_store import Script
-from tests.postgres import FAST
+from tests.support.logs.fake_store import Script
+from tests.support.logs.postgres import FAST
+from tests.support.service.fakes import until
 
 pytestmark = pytest.mark.postgres
 

@@ -8,7 +8,7 @@ from extender.core.decisions.reconcile.drift import Circumstances
 from extender.core.log.events import AnyFact, Draft, Event
 from extender.core.log.reservation_state import ReservationState, fold
 from extender.core.model.ids import Epoch, Position, RootUid
-from tests.fakes import check_state
+from tests.support.service.fakes import check_state
 
 ME = Circumstances(actor="test", cause="test")
 

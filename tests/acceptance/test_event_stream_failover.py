@@ -1,0 +1,124 @@
+"""Follow across kill -9 of leaders: real services, a real database, readers over HTTP and of the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tests.acceptance.test_process_kills import ROOT, WITHIN_S
+from tests.support.service.fakes import until
+from tests.support.service.manifest_builders import a_fleet, a_gang
+from tests.support.service.replicas import Replica, RoundRobin
+from tests.support.service.sse_reader import Reader
+
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
+
+
+async def head_of(replica):
+    """Give the end of the log as a replica sees it; it need not lead."""
+    found = await replica.facts("?order=newest&limit=1")
+    return found[0]["position"] if found else 0
+
+
+def add(manifests, name):
+    hidden = manifests / f".{name}"
+    hidden.write_text(yaml.safe_dump_all(a_gang(name, pods=2)))
+    hidden.rename(manifests / f"{name}.yaml")
+
+
+async def led(replicas):
+    """Wait until one of them leads; gives it."""
+    for _ in range(int(WITHIN_S * 20)):
+        for replica in replicas:
+            if await replica.leads():
+                return replica
+        await asyncio.sleep(0.05)
+    raise AssertionError("nobody leads")
+
+
+@pytest.fixture
+async def front():
+    """What stands in front of the replicas."""
+    async with RoundRobin([]) as balancer:
+        yield balancer
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.full)])
+async def test_streams_go_on_across_kills_of_leaders(database_url, tmp_path, front, kills):
+    """Two services take turns, each killed while it leads. Streams of leader and follower, with and without
+    filters, and the command, from the database and from the services, have every fact once."""
+    manifests = tmp_path / "manifests"
+    manifests.mkdir()
+    (manifests / "fleet.yaml").write_text(yaml.safe_dump_all(a_fleet("4 nodes", gpu=8)))
+    replicas = [Replica(tmp_path, database_url, manifests, name) for name in ("first", "second")]
+    following, front.replicas = [], list(replicas)
+    try:
+        await led(replicas)
+        urls = [replica.url for replica in replicas]
+        everything = [Reader(urls, "&after=0"), Reader(urls[::-1], "&after=0")]
+        admitted = Reader(urls, "&after=0&type=GangAdmitted&type=LeaseTaken")
+        ends = []  # the position at which it is enough
+        done = lambda reader: bool(ends) and int(reader.last_id or 0) >= ends[0]
+        reading = [asyncio.create_task(r.read(done)) for r in (*everything, admitted)]
+        environ = {**os.environ, "GANG_EXTENDER_DATABASE_URL": database_url}
+        command = [sys.executable, "-m", "extender", "events", "--follow", "--after", "0"]
+        for source, options in (("database", []), ("services", ["--server", front.url])):
+            with (tmp_path / f"{source}.jsonl").open("wb") as told:
+                words = [*command, "-o", "json", *options]
+                following.append(subprocess.Popen(words, cwd=ROOT, env=environ, stdout=told))
+        for number in range(kills):
+            leader = await led(replicas)
+            add(manifests, f"gang{number}")
+            other = next(r for r in replicas if r is not leader)
+            await other.until_facts(f"?gang=default/gang{number}")
+            leader.process.send_signal(signal.SIGKILL)
+            leader.process.wait()
+            await led([other])
+            name = leader.log.stem
+            index = replicas.index(leader)
+            replicas[index] = front.replicas[index] = Replica(
+                tmp_path, database_url, manifests, name
+            )
+            # streams ask the old address or the new one: both are tried
+            for reader in (*everything, admitted):
+                reader.urls = [*reader.urls, replicas[index].url]
+        last = await led(replicas)
+        add(manifests, "last")
+        await last.until_facts("?gang=default/last&type=GangAdmitted")
+        log = await last.facts("?limit=1000")
+        positions = [fact["position"] for fact in log]
+        assert positions == list(range(1, len(log) + 1))
+        ends.append(positions[-1])
+        await asyncio.wait_for(asyncio.gather(*reading), WITHIN_S)
+        kinds = [f["position"] for f in log if f["type"] in ("GangAdmitted", "LeaseTaken")]
+        for reader in everything:
+            assert reader.positions[: len(positions)] == positions
+            assert reader.facts[: len(log)] == log
+            assert reader.problems == []
+        assert admitted.positions[: len(kinds)] == kinds
+        assert len({f["epoch"] for f in log}) >= kills + 1
+        assert any(reader.connections > 1 for reader in everything)
+
+        def followed(source):
+            lines = (tmp_path / f"{source}.jsonl").read_bytes().split(b"\n")[:-1]
+            return [json.loads(line) for line in lines]
+
+        for process, source in zip(following, ("database", "services"), strict=True):
+            await until(lambda s=source: len(followed(s)) >= len(log), source, WITHIN_S)
+            assert followed(source)[: len(log)] == log
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=WITHIN_S) == 0
+    finally:
+        for process in following:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        for replica in replicas:
+            replica.end()

@@ -1,0 +1,203 @@
+"""The contract of /v1, tried by schemathesis against the real service on a real database with a history.
+
+Every operation of the document gets values that fit it and values that do not: no 5xx ever, every answer is of
+a status, a type and a schema that the document names, and what does not fit is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from urllib.parse import quote
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, Phase, given, settings
+
+from tests.acceptance.test_process_kills import ROOT, WITHIN_S
+from tests.support.logs.postgres import fresh_database, run
+from tests.support.service.manifest_builders import GPU, RACK, a_fleet, a_gang, a_pod
+from tests.support.service.replicas import Replica
+
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
+# What else a question must be is not in the schema: which moments there are, spans that do not end before they begin
+# (and, of objects sent to /v1/plan, to be of Kubernetes).
+OF_THE_LOG = {"/v1/state", "/v1/nodes/{name}", "/v1/reports/{name}"}
+LINE_MAX = (
+    6_000  # aiohttp itself refuses a request line of 8,190 bytes, and a proxy before it one of less
+)
+UNICODE = "gäng-日本-" + "x" * 240
+
+
+@pytest.fixture(scope="module")
+def service(postgres_url, template_database, tmp_path_factory):
+    """The service with an admission, a refusal, a tree that breaks a rule and one that is waiting."""
+    folder = tmp_path_factory.mktemp("contract")
+    manifests = folder / "manifests"
+    manifests.mkdir()
+    objects = [
+        *a_fleet("2 racks x 2 nodes", gpu=4),
+        *a_gang("fits", pods=4, topo=RACK),
+        *a_gang("large", pods=50),
+        *a_gang("waits", pods=1, minimum=3),
+        a_pod("alone", requests={GPU: 1}),
+    ]
+    (manifests / "all.yaml").write_text(yaml.safe_dump_all(objects))
+    with fresh_database(postgres_url, template=template_database) as url:
+        replica = Replica(folder, url, manifests, "contract")
+        try:
+            run(replica.until("/readyz", 200))
+            run(until_answered(replica))
+            yield replica
+        finally:
+            replica.end()
+
+
+async def until_answered(replica):
+    """Wait until two gangs have been decided on."""
+    deadline = time.monotonic() + WITHIN_S
+    while True:
+        found = await replica.facts("?type=GangRefused&type=GangAdmitted")
+        if len({fact["gang"] for fact in found}) >= 2:
+            return
+        assert time.monotonic() < deadline, found
+        await asyncio.sleep(0.05)
+
+
+def get(service, path):
+    with urllib.request.urlopen(service.url + path, timeout=60) as reply:
+        return reply.status, dict(reply.headers), json.load(reply)
+
+
+def checks_of(mode):
+    """Give the checks that every answer has to pass, and those of this mode with them."""
+    from schemathesis.checks import load_all_checks, not_a_server_error
+    from schemathesis.specs.openapi import checks as conforming
+
+    load_all_checks()
+    checks = [
+        not_a_server_error,
+        conforming.status_code_conformance,
+        conforming.content_type_conformance,
+        conforming.response_schema_conformance,
+        conforming.response_headers_conformance,
+    ]
+    extra = {
+        "positive": conforming.positive_data_acceptance,
+        "negative": conforming.negative_data_rejection,
+    }
+    return checks, [*checks, extra[mode]]
+
+
+def operations_of(service):
+    import schemathesis  # slow to import, and most runs of pytest do not need it
+
+    schema = schemathesis.openapi.from_url(f"{service.url}/v1/openapi.json")
+    return [found.ok() for found in schema.get_all_operations()]
+
+
+def try_out(operation, mode, examples):
+    """Ask an operation so often; gives how often."""
+    from schemathesis import GenerationMode
+
+    asked = []
+    always, of_mode = checks_of(mode)
+
+    @given(case=operation.as_strategy(generation_mode=GenerationMode(mode)))
+    @settings(
+        max_examples=examples,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        derandomize=True,
+        database=None,
+    )
+    def ask(case):
+        query = dict(case.query or {})
+        checks = of_mode
+        if mode == "positive" and (case.method == "POST" or case.path in OF_THE_LOG):
+            checks = always
+        if query.pop("follow", False) is not False:  # a stream has no end: see test_follow
+            case.query, checks = query, always
+        asked.append(case)
+        if len(quote(str(query))) > LINE_MAX:
+            return
+        case.call_and_validate(checks=checks, timeout=60)
+
+    ask()
+    return len(asked)
+
+
+@pytest.mark.parametrize("examples", [5, pytest.param(25, marks=pytest.mark.full)])
+@pytest.mark.parametrize("mode", ["positive", "negative"])
+def test_every_answer_conforms(service, mode, examples):
+    """Whatever is asked: no 5xx, and nothing that the document does not say."""
+    for operation in operations_of(service):
+        asks = any(p.location.value == "query" for p in operation.iter_parameters())
+        if mode == "negative" and not asks and operation.method != "post":
+            continue  # a path segment is a text, whatever it is
+        assert try_out(operation, mode, examples) > 0
+
+
+def post(service, body):
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    asked = urllib.request.Request(f"{service.url}/v1/plan", data=data, method="POST")
+    try:
+        with urllib.request.urlopen(asked, timeout=60) as reply:
+            return reply.status, json.load(reply)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def test_plan_answers_as_the_command_does(service):
+    """The same verdicts for the same objects; what is wrong is named with its place in the body."""
+    cluster = a_fleet("2 racks x 2 nodes", gpu=2)
+    status, told = post(service, {"cluster": cluster, "wanted": a_gang("g", pods=4, topo=RACK)})
+    assert (status, told["verdict"]) == (200, "placed")
+    assert len(told["roots"][0]["assignments"]) == 4
+    status, told = post(service, {"cluster": cluster, "wanted": a_gang("g", pods=9)})
+    assert (status, told["verdict"]) == (200, "impossible")
+    for body, words in (
+        ({"cluster": cluster, "wanted": [{"kind": "Pod"}]}, ["wanted[0]", "apiVersion"]),
+        (
+            {"cluster": [{**cluster[0], "status": {"capacity": {"cpu": "x"}}}]},
+            ["cluster[0]", "cpu", '"x"'],
+        ),
+        ({"cluster": 3}, ["cluster"]),
+        ({"clusters": []}, ["clusters"]),
+        ({"cluster": [], "budget": 0}, ["budget"]),
+        (b"[" * 100_000, ["body"]),
+        (b"\xff", ["body"]),
+        (b"", ["body"]),
+    ):
+        status, told = post(service, body)
+        assert (status, told["status"]) == (400, 400), told
+        for word in words:
+            assert word in told["detail"], told
+
+
+def test_plan_on_the_cluster_of_the_service(service, tmp_path):
+    """What runs and what is reserved count; nothing comes of the question; the command says the same."""
+    status, told = post(service, {"wanted": a_gang("asked", pods=1, requests={"cpu": "1m"})})
+    assert (status, told["verdict"]) == (200, "placed"), told
+    assert told["as_of"].endswith("Z")
+    status, told = post(service, {"wanted": a_gang("asked", pods=1, requests={"cpu": "1M"})})
+    assert (status, told["verdict"]) == (200, "impossible")
+    wanted = tmp_path / "asked.yaml"
+    wanted.write_text(yaml.safe_dump_all(a_gang("asked", pods=1, requests={"cpu": "1m"})))
+    for words, code, said in (
+        (("-f", str(wanted)), 0, "PodGroup default/asked: placed"),
+        (("-f", str(wanted), "--cluster", str(wanted)), 2, "only one of them"),
+        (("-f", str(wanted), "--budget", "1000000"), 2, "budget"),
+        (("-f", str(tmp_path / "none.yaml")), 2, "none.yaml"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "extender", "plan", "--server", service.url, *words],
+            check=False, cwd=ROOT, capture_output=True, text=True,
+        )  # fmt: skip
+        assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done
+    assert get(service, "/v1/events?gang=default/asked")[2] == []

@@ -1,0 +1,294 @@
+"""Stories through HTTP with the real service: kill it between any two facts, nothing is lost and nothing doubled.
+
+The service runs as in production, on an embedded PostgreSQL and a cluster of manifests; the demo's player has
+kube-scheduler's part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import asyncpg
+import pytest
+import yaml
+
+from deploy.demo.kube_scheduler import Player
+from deploy.demo.play import Service
+from tests.support.service.fakes import GATED, until
+from tests.support.service.manifest_builders import GPU, a_fleet, a_gang
+from tests.support.service.replicas import Replica
+
+ROOT = Path(__file__).parents[2]
+SIZE = 6
+LEASE_S = (
+    5.0  # a busy machine may stop a process for a second or two, and that is no end of its lease
+)
+WITHIN_S = (
+    90.0  # what comes at all comes within seconds on an idle machine; a busy one may be this slow
+)
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
+
+
+def processes_naming(text):
+    """Find processes whose command line or environment names a folder; our own children included."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            continue
+        try:
+            told = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+        except OSError:
+            continue
+        if text.encode() in told:
+            found.append((int(folder.name), (folder / "cmdline").read_bytes().replace(b"\0", b" ")))
+    return found
+
+
+@pytest.fixture
+def service():
+    """A service in a folder of its own; stopped and gone afterwards, its database with it."""
+    folder = Path(tempfile.mkdtemp(prefix="gx-acceptance-"))
+    folder.chmod(0o755)
+    made = Service(folder)
+    (made.manifests / "fleet.yaml").write_text(
+        yaml.safe_dump_all(a_fleet("2 racks x 4 nodes", gpu=8))
+    )
+    try:
+        yield made
+    finally:
+        made.stop()
+        deadline = time.monotonic() + WITHIN_S
+        while (left := processes_naming(str(folder))) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        shutil.rmtree(folder, ignore_errors=True)
+        assert left == []
+
+
+def create(service, name):
+    """Create a gated gang, by rename, as whoever writes manifests should."""
+    objects = a_gang(name, pods=SIZE, requests={GPU: 1, "cpu": "1"}, schedulingGates=GATED)
+    hidden = service.folder / f"{name}.tmp"
+    hidden.write_text(yaml.safe_dump_all(objects))
+    hidden.rename(service.manifests / f"{name}.yaml")
+
+
+def facts(service):
+    return service.get("/v1/events?limit=1000")
+
+
+def members_of(service, name):
+    return service.get(f"/v1/gangs/default/{name}")["members"]
+
+
+def recorded(service, kind, gang):
+    """Count lines of the cluster's own record about a gang's pods."""
+    path = service.data / "cluster.jsonl"
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    entries = [json.loads(line) for line in lines]
+    return [e for e in entries if e["type"] == kind and e["name"].startswith(f"{gang}-")]
+
+
+async def play_until(player, condition, what):
+    """Be kube-scheduler until something holds: it does not give up either when nothing moves for a moment."""
+    deadline = time.monotonic() + WITHIN_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for: {what}"
+        await player.run_until_idle(quiet_s=0.3)
+
+
+async def at_bind(service, player, name, count):
+    """Bring `count` members to bind; gives the calls."""
+    player.reload()
+    await until(
+        lambda: len(recorded(service, "gate-lifted", name)) == SIZE, f"{name} let go", WITHIN_S
+    )
+    calls = []
+    mine = [p for p in player.pending() if p.name.startswith(f"{name}-")]
+    assert len(mine) == SIZE
+    for pod in mine[:count]:
+        node = await player.place(pod)
+        calls.append(asyncio.create_task(player.bind(pod, node)))
+    for pod in mine[count:]:
+        await player.place(pod)  # answered after the calls above have come
+    return calls
+
+
+async def kill_at(service, player, name, point):
+    """Kill the service at a point of the life of a gang; gives the reservations it must still have."""
+    create(service, name)
+    calls, held = [], None
+    if point == "while nominating":
+        await until(lambda: recorded(service, "nominated", name), "a nomination", WITHIN_S)
+    elif point == "before the first filter":
+        await until(
+            lambda: len(recorded(service, "gate-lifted", name)) == SIZE, "all let go", WITHIN_S
+        )
+        held = members_of(service, name)
+    elif point == "in the barrier":
+        calls = await at_bind(service, player, name, SIZE // 2)
+        held = members_of(service, name)
+        assert recorded(service, "bound", name) == []
+        assert not any(call.done() for call in calls)
+    elif point != "before the admission":  # there it is killed at once
+        calls = await at_bind(service, player, name, SIZE)
+        least = 1 if point == "between two binds" else SIZE
+        await until(lambda: len(recorded(service, "bound", name)) >= least, "a bind", WITHIN_S)
+    service.kill()
+    await asyncio.gather(*calls, return_exceptions=True)
+    await player.close()
+    return held
+
+
+POINTS = ["before the admission", "while nominating", "before the first filter", "in the barrier",
+          "between two binds", "before it is written down"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "points", [POINTS[1::2], pytest.param(POINTS[::2], marks=pytest.mark.full)], ids=" and ".join
+)
+async def test_a_kill_between_any_two_facts_loses_nothing(service, points):
+    """SIGKILL at points of the life of a gang: each is completed after the restart, and every fact is in the log once."""
+    service.start()
+    player = Player(service.url, service.manifests, service.data / "cluster.jsonl")
+    try:
+        for number, point in enumerate(points):
+            name = f"gang{number}"
+            held = await kill_at(service, player, name, point)
+            service.start()
+            if held is not None:
+                assert members_of(service, name) == held, point
+            player.reload()
+            await until(
+                lambda name=name: len(recorded(service, "gate-lifted", name)) == SIZE,
+                "let go",
+                WITHIN_S,
+            )
+            await play_until(
+                player,
+                lambda name=name: service.get(f"/v1/gangs/default/{name}")["state"] == "satisfied",
+                f"{name} satisfied after a kill {point}",
+            )
+            assert service.get(f"/v1/gangs/default/{name}")["bound"] == SIZE
+    finally:
+        await player.close()
+    log = facts(service)
+    assert [f["position"] for f in log] == list(range(1, len(log) + 1))
+    bound = Counter(f["data"]["uid"] for f in log if f["type"] == "PodBound")
+    assert set(bound.values()) == {1}
+    assert len(bound) == SIZE * len(points)
+    once = Counter(
+        (f["type"], f["gang"])
+        for f in log
+        if f["type"] in ("GangAdmitted", "GangSatisfied", "RootObserved")
+    )
+    assert once == {
+        (kind, f"default/gang{n}"): 1
+        for kind in ("GangAdmitted", "GangSatisfied", "RootObserved")
+        for n in range(len(points))
+    }
+    assert [f for f in log if f["type"] in ("DriftFound", "MemberLost")] == []
+    where = {
+        e["uid"]: e["node"]
+        for n in range(len(points))
+        for e in recorded(service, "bound", f"gang{n}")
+    }
+    planned = {
+        a["uid"]: a["node"]
+        for f in log
+        if f["type"] == "GangAdmitted"
+        for a in f["data"]["assignments"]
+    }
+    assert where == planned, "every pod runs where its room was reserved"
+    assert max(Counter(where.values()).values()) <= 8, "no room was used twice"
+    verified = subprocess.run(
+        service.command("verify"),
+        check=False,
+        cwd=ROOT,
+        env=service.environ,
+        capture_output=True,
+        text=True,
+    )
+    assert (verified.returncode, verified.stderr) == (0, ""), verified
+    assert f"{len(log)} facts verified" in verified.stdout
+
+
+async def renewed_for(url, lease_s):
+    """Wait until a lease has been renewed for longer than it lasts, by the clock of the database."""
+    deadline = time.monotonic() + WITHIN_S
+    connection = await asyncpg.connect(url)
+    try:
+        began = await connection.fetchval("SELECT now()")
+        while not await connection.fetchval(
+            "SELECT renewed_at > $1::timestamptz + make_interval(secs => $2) FROM gx.leader",
+            began,
+            lease_s,
+        ):
+            assert time.monotonic() < deadline, await connection.fetch("SELECT * FROM gx.leader")
+            await asyncio.sleep(0.05)
+    finally:
+        await connection.close()
+
+
+async def test_a_second_process_waits_and_takes_over(database_url, tmp_path):
+    """With the lease taken it stays up, is ready to forward, says who leads and writes nothing; after a SIGKILL of the leader it leads with the same reservations."""
+    manifests = tmp_path / "manifests"
+    manifests.mkdir()
+    (manifests / "all.yaml").write_text(
+        yaml.safe_dump_all([*a_fleet("2 nodes", gpu=8), *a_gang("g", pods=4)])
+    )
+    first = Replica(tmp_path, database_url, manifests, "first", lease_ttl_s=LEASE_S)
+    second = None
+    try:
+        await first.until("/readyz", 200)
+        gang = await first.until("/v1/gangs/default/g", 200)
+        second = Replica(tmp_path, database_url, manifests, "second", lease_ttl_s=LEASE_S)
+        deadline = time.monotonic() + WITHIN_S
+        while "held by first" not in str(body := await second.until("/readyz", 200)):
+            assert time.monotonic() < deadline, body
+            await asyncio.sleep(0.05)
+        assert (await second.ask("/livez"))[0] == 200
+        before = await first.facts("?limit=1000")
+        await renewed_for(database_url, LEASE_S)
+        after = await first.facts("?limit=1000")
+        assert after == before
+        assert {fact["actor"] for fact in after} == {"first"}
+        assert second.process.poll() is None
+        first.end()
+        await second.until_facts("?type=LeaseTaken&after=1")
+        await second.until("/readyz", 200)
+        assert (await second.ask("/v1/gangs/default/g"))[1]["members"] == gang["members"]
+        log = await second.facts("?limit=1000")
+        assert [f["type"] for f in log[len(before) :]] == ["LeaseTaken"]
+        assert log[-1]["epoch"] == 2
+    finally:
+        for replica in (first, second):
+            if replica is not None:
+                replica.end()
+
+
+async def test_texts_postgres_cannot_store_are_the_askers_fault(database_url, tmp_path):
+    """A NUL in a question is a 4xx or an empty answer, never a 500."""
+    manifests = tmp_path / "manifests"
+    manifests.mkdir()
+    (manifests / "all.yaml").write_text(yaml.safe_dump_all(a_fleet("1 nodes")))
+    replica = Replica(tmp_path, database_url, manifests, "only")
+    try:
+        await replica.until("/readyz", 200)
+        for path in (
+            "/v1/events?gang=a%00b",
+            "/v1/events?namespace=%00",
+            "/v1/events?type=%00",
+            "/v1/gangs/a/b%00/history",
+        ):
+            status, _ = await replica.ask(path)
+            assert status in (200, 400, 404), path
+    finally:
+        replica.end()

@@ -1,0 +1,211 @@
+"""What every `AuditReader` promises, the fake and the real one."""
+
+from __future__ import annotations
+
+import pytest
+
+from extender.core.log.events import (
+    AssignmentRecord,
+    BindFailed,
+    GangAdmitted,
+    GangRefused,
+    LeaseTaken,
+    MemberLost,
+    PodBound,
+    PreemptionPlanned,
+    ReleasedPod,
+    RootObserved,
+    SupersededRecord,
+    VictimEvicted,
+    VictimPod,
+    VictimUnit,
+)
+from extender.core.model.ids import NIL_ROOT, Position
+from extender.ports.protocols import EventFilter
+from extender.store.engine import create_engine
+from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.log.reference_index import PostgresMentions
+from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
+from tests.support.logs.fake_store import FakeAuditReader, FakeDatabase, FakeEventLog, Script
+
+
+@pytest.fixture
+async def store(store_url):
+    if store_url is None:
+        database = FakeDatabase()
+        yield FakeEventLog(database), FakeAuditReader(database)
+        return
+    engine = create_reading_engine(store_url)
+    async with PostgresEventLog(store_url) as log:
+        yield log, PostgresAuditReader(engine)
+    await engine.dispose()
+
+
+@pytest.fixture
+async def reader(store):
+    """Position 1: the lease. Then rounds of: team-a/serve observed, team-b/train refused; the third serve is a new one.
+
+    Recorded times are 1,000 for each round.
+    """
+    log, reader = store
+    grant = await log.take(holder="a", address="", ttl_ms=60_000)
+    script = Script(grant)
+    events = [script.next(LeaseTaken(holder="a", address=""), root="", uid=NIL_ROOT)]
+    for round_ in range(1, 5):
+        at_us = round_ * 1000
+        uid = "old" if round_ < 3 else "new"
+        events.append(
+            script.next(RootObserved(kind="PodGroup"), root="team-a/serve", uid=uid, at_us=at_us)
+        )
+        refused = GangRefused(outcome="unknown", reasons=("budget",))
+        events.append(script.next(refused, root="team-b/train", uid="train", at_us=at_us))
+    await log.append(grant, events)
+    return reader
+
+
+async def positions(reader, **wanted):
+    return [event.position for event in await reader.events(EventFilter(**wanted))]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ({}, [1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        ({"root": "team-a/serve"}, [2, 4, 6, 8]),
+        ({"root": "team-a/serve", "root_uid": "new"}, [6, 8]),
+        ({"root_uid": NIL_ROOT}, [1]),
+        ({"namespace": "team-b"}, [3, 5, 7, 9]),
+        ({"namespace": "team"}, []),
+        ({"types": ("GangRefused", "LeaseTaken")}, [1, 3, 5, 7, 9]),
+        ({"types": ("NoSuchFact",)}, []),
+        ({"since_us": 2000}, [4, 5, 6, 7, 8, 9]),
+        ({"since_us": 2001, "until_us": 3000}, [6, 7]),
+        ({"until_us": 0}, []),
+        ({"since_us": 4001}, []),
+        ({"after": Position(7)}, [8, 9]),
+        ({"limit": 2}, [1, 2]),
+        ({"limit": 0}, []),
+        ({"limit": 3, "newest_first": True}, [9, 8, 7]),
+        ({"limit": 3, "newest_first": True, "after": Position(7)}, [6, 5, 4]),
+        ({"namespace": "team-b", "until_us": 3000, "newest_first": True, "limit": 2}, [7, 5]),
+    ],
+)
+async def test_filters(reader, wanted, expected):
+    assert await positions(reader, **wanted) == expected
+
+
+async def test_facts_come_whole(store, reader):
+    log, _ = store
+    everything = [event async for page in log.read() for event in page]
+    assert list(await reader.events(EventFilter())) == everything
+
+
+async def test_a_name_had_two_lives(reader):
+    """A root that was deleted and made again is two roots, the older first."""
+    old, new = await reader.lives("team-a/serve")
+    assert (old.uid, old.first_position, old.last_position, old.facts) == ("old", 2, 4, 2)
+    assert (new.uid, new.first_us, new.last_us, new.facts) == ("new", 3000, 4000, 2)
+    assert {old.root, new.root} == {"team-a/serve"}
+    assert tuple(await reader.lives("", uid="new")) == (new,)
+    assert tuple(await reader.lives("team-a/other")) == ()
+    assert tuple(await reader.lives("")) == ()
+    assert tuple(await reader.lives("", uid=NIL_ROOT)) == ()
+
+
+# What facts name
+
+
+def victim(pod, node):
+    return VictimPod(pod=f"ns/{pod}", uid=f"uid-{pod}", node=node)
+
+
+SHAPES = ({"cpu": 1000},)
+
+
+@pytest.fixture(params=[0, 3, 100], ids=["none indexed", "some indexed", "all indexed"])
+async def naming(request, store, store_url):
+    """Positions 1 to 7, with the index of names as far as the parameter says."""
+    log, reader = store
+    grant = await log.take(holder="a", address="", ttl_ms=60_000)
+    script = Script(grant)
+    assignment = AssignmentRecord(pod="ns/p", uid="uid-p", group="g", node="n1")
+    facts = [
+        PodBound(plan="plan-1", pod="ns/p", uid="uid-p", node="n1"),
+        GangAdmitted(plan="plan-1", kind="PodGroup", priority=0, groups=(), shapes=SHAPES,
+                     assignments=(assignment,), unplaced=("ns/q",)),
+        MemberLost(pod="ns/p", uid="uid-p", node="n2", cause="gone"),
+        GangRefused(outcome="unknown", reasons=("n1 is full \0 of \\u0000 it",)),
+        PreemptionPlanned(
+            preemption="plan-2", kind="PodGroup", priority=9, cost={}, alternatives=(), shapes=SHAPES,
+            assignments=(assignment,),
+            victims=(VictimUnit(kind="PodGroup", path="ns/v", uid="uid-v", priority=1,
+                                pods=(victim("v-0", "n2"), victim("v-1", "n3"))),),
+            superseded=(SupersededRecord(gang="ns/s", gang_uid="uid-s", plan="plan-0", priority=1,
+                                         pods=(ReleasedPod(pod="ns/s-0", uid="uid-s-0", node="n4"),)),),
+        ),
+        VictimEvicted(preemption="plan-2", unit="PodGroup/ns/v", pod="ns/v-0", uid="uid-v-0", node="n2",
+                      how="deleted", asked_us=0, gone_us=0),
+        BindFailed(plan="plan-1", pod="ns/p", uid="uid-p", node="n1", error="a \0 of theirs \\\0"),
+    ]  # fmt: skip
+    await log.append(grant, [script.next(fact, root="ns/g") for fact in facts])
+    if store_url is not None:
+        engine = create_engine(store_url, name="test")
+        assert await PostgresMentions(engine).note(request.param or 1) > 0
+        await engine.dispose()
+    return reader
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ({"node": "n1"}, [1, 2, 5, 7]),
+        ({"node": "n1", "newest_first": True}, [7, 5, 2, 1]),
+        ({"node": "n1", "newest_first": True, "limit": 2, "after": Position(7)}, [5, 2]),
+        ({"node": "n1", "limit": 3}, [1, 2, 5]),
+        ({"node": "n1", "after": Position(2)}, [5, 7]),
+        ({"node": "n1", "types": ("PodBound", "BindFailed")}, [1, 7]),
+        ({"node": "n2"}, [3, 5, 6]),
+        ({"node": "n4"}, [5]),
+        ({"node": "n"}, []),
+        ({"node": "uid-v"}, []),
+        ({"victims": frozenset({"uid-v"})}, [5]),
+        ({"victims": frozenset({"uid-v-0", "uid-s"})}, [5, 6]),
+        ({"victims": frozenset({"uid-s-0", "uid-p", "n1"})}, []),
+        ({"victims": frozenset()}, []),
+        ({"plan": "plan-1"}, [2]),
+        ({"plan": "plan-2"}, [5]),
+        ({"plan": "plan-2", "node": "n4"}, [5]),
+        ({"plan": "plan-0"}, []),
+    ],
+)
+async def test_facts_by_what_they_name(naming, wanted, expected):
+    """Nodes, victims and plans, however much of the log is indexed; a NUL in a text hides nothing."""
+    assert await positions(naming, **wanted) == expected
+
+
+# Pages
+
+
+async def test_a_page_says_as_of_when_and_whether_there_is_more(reader):
+    page = await reader.page(EventFilter(limit=4))
+    assert ([e.position for e in page.events], page.head, page.more) == ([1, 2, 3, 4], 9, True)
+    page = await reader.page(EventFilter(after=Position(5), limit=4))
+    assert ([e.position for e in page.events], page.head, page.more) == ([6, 7, 8, 9], 9, False)
+    for nothing in (EventFilter(limit=0), EventFilter(after=Position(100)), EventFilter(node="n")):
+        page = await reader.page(nothing)
+        assert (page.events, page.head, page.more) == ((), 9, False)
+    assert (await reader.page(EventFilter(after=Position(9), newest_first=True, limit=1))).more
+
+
+@pytest.mark.parametrize(
+    ("at_us", "position"), [(0, 0), (999, 1), (1000, 3), (2999, 5), (4000, 9), (10**18, 9)]
+)
+async def test_a_time_is_a_position(reader, at_us, position):
+    """The last fact up to then, also where several were recorded at once."""
+    assert await reader.position_at(at_us) == position
+
+
+async def test_namespaces_that_were_ever_named(reader):
+    assert await reader.has_namespace("team-a")
+    assert not await reader.has_namespace("team")
+    assert not await reader.has_namespace("")

@@ -1,0 +1,135 @@
+"""What every `Checkpoints` promises, the fake and the real one."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from extender.core.model.ids import Position
+from extender.ports.protocols import Checkpoint
+from extender.store.engine import create_engine
+from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.snapshot_table import PostgresCheckpoints
+from tests.support.logs.fake_store import FakeCheckpoints, FakeDatabase, FakeEventLog, Script
+
+LADDER = {"rung_events": 2, "rungs": 4}  # stretches of 2 events up to position 8, of 4 behind
+
+
+@pytest.fixture
+async def store(store_url):
+    if store_url is None:
+        database = FakeDatabase()
+        yield FakeEventLog(database), FakeCheckpoints(database, **LADDER)
+        return
+    engine = create_engine(store_url, name="test")
+    async with PostgresEventLog(store_url) as log:
+        yield log, PostgresCheckpoints(engine, **LADDER)
+    await engine.dispose()
+
+
+@pytest.fixture
+async def made(store):
+    """A log of ten events and one checkpoint for each position."""
+    log, _ = store
+    grant = await log.take(holder="a", address="", ttl_ms=60_000)
+    script = Script(grant)
+    possible = {}
+    for _ in range(10):
+        await log.append(grant, script.some(1))
+        head = await log.head()
+        possible[int(head.position)] = Checkpoint(
+            position=head.position,
+            chain=head.chain,
+            codec="state.v1",
+            body=bytes([head.position]) * 5000,
+        )
+    return possible
+
+
+async def test_nothing_saved_nothing_found(store):
+    assert await store[1].newest(codec="state.v1") is None
+
+
+async def test_the_newest_of_a_codec_comes_back(store, made):
+    _, checkpoints = store
+    for position in (2, 5, 4):
+        await checkpoints.save(made[position])
+    assert await checkpoints.newest(codec="state.v1") == made[5]
+    assert await checkpoints.newest(codec="state.v2") is None
+
+
+async def test_three_are_kept(store, made):
+    _, checkpoints = store
+    for position in (1, 2, 3, 4):
+        await checkpoints.save(made[position])
+    for position in (2, 3, 4):
+        await checkpoints.save(msgspec.structs.replace(made[position], codec="state.v2"))
+    assert await checkpoints.newest(codec="state.v2") is not None
+    newest = await checkpoints.newest(codec="state.v1")
+    assert newest in (made[4], made[3])
+
+
+async def found(checkpoints, codec="state.v1"):
+    """Give the positions of all that are kept, looked for from every position."""
+    made = [await checkpoints.newest(codec=codec, until=Position(n)) for n in range(11)]
+    return sorted({checkpoint.position for checkpoint in made if checkpoint})
+
+
+async def test_none_that_is_newer_than_asked_for(store, made):
+    _, checkpoints = store
+    for position in (3, 5, 9):
+        await checkpoints.save(made[position])
+    assert await checkpoints.newest(codec="state.v1", until=Position(8)) == made[5]
+    assert await checkpoints.newest(codec="state.v1", until=Position(5)) == made[5]
+    assert await checkpoints.newest(codec="state.v1", until=Position(2)) is None
+
+
+async def test_one_is_kept_for_each_stretch_of_the_log(store, made):
+    """The first of each stretch and the newest three; every second rung goes when the log outgrows them."""
+    _, checkpoints = store
+    for position in range(1, 9):
+        await checkpoints.save(made[position])
+    assert await found(checkpoints) == [1, 2, 4, 6, 7, 8]
+    await checkpoints.save(made[9])
+    assert await found(checkpoints) == [1, 4, 7, 8, 9]
+    await checkpoints.save(made[10])
+    assert await found(checkpoints) == [1, 4, 8, 9, 10]
+
+
+async def test_rungs_of_another_codec_are_not_kept(store, made):
+    """They are of use to the version that wrote them only, and it makes them again; it can still start."""
+    _, checkpoints = store
+    for position in (1, 2, 3, 4, 5):
+        await checkpoints.save(msgspec.structs.replace(made[position], codec="state.v0"))
+    for position in (6, 7, 8):
+        await checkpoints.save(made[position])
+    assert await found(checkpoints, "state.v0") == [3, 4, 5]
+    assert await found(checkpoints) == [6, 7, 8]
+
+
+async def test_of_others_beside_it_only_the_newest_three_are_kept(store, made):
+    """They need not be saved as often, and stay meanwhile; the ladder is made of the first."""
+    _, checkpoints = store
+    for position in range(1, 9):
+        beside = msgspec.structs.replace(made[position], codec="whole.v1", body=b"w" * 5000)
+        await checkpoints.save(made[position], *[beside][position % 2 :])
+    assert await found(checkpoints) == [1, 2, 4, 6, 7, 8]
+    assert await found(checkpoints, "whole.v1") == [4, 6, 8]
+    assert (await checkpoints.newest(codec="whole.v1")).body == b"w" * 5000
+
+
+async def test_saving_again_replaces(store, made):
+    _, checkpoints = store
+    await checkpoints.save(made[3])
+    again = msgspec.structs.replace(made[3], body=b"other")
+    await checkpoints.save(again)
+    assert await checkpoints.newest(codec="state.v1") == again
+
+
+async def test_a_checkpoint_of_another_history_is_not_used(store, made):
+    """After a fail-over that lost events the positions are the same, the hashes are not."""
+    _, checkpoints = store
+    await checkpoints.save(made[2])
+    await checkpoints.save(msgspec.structs.replace(made[9], chain=made[8].chain))
+    await checkpoints.save(msgspec.structs.replace(made[9], position=Position(12)))
+    assert await checkpoints.newest(codec="state.v1") == made[2]

@@ -1,0 +1,403 @@
+"""Things vanish: members, groups, planned nodes and labels, before and after the bind."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tests.controlplane.waiting import eventually
+from tests.e2e.scenarios.conftest import OURS, Story, member
+from tests.support.service.manifest_builders import RACK, a_gang, a_group, a_node
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+GPU = {"nvidia.com/gpu": 8}
+PODS = "/api/v1/namespaces/default/pods"
+GROUPS = f"/apis/{OURS}/namespaces/default"
+Reached = Callable[[], Awaitable[None]]
+
+
+def racks(text: str) -> list[dict[str, Any]]:
+    """Make nodes of 8 GPUs from words such as "a0 a1 b0": the letter is the rack."""
+    return [a_node(name, {RACK: name[0], "pool": "p"}, gpu=8) for name in text.split()]
+
+
+@asynccontextmanager
+async def held_before_bind(story: Story, pods: int) -> AsyncIterator[Reached]:
+    """Let all but the last of so many members reach the barrier, and hold the last on its way.
+
+    What it gives is to be awaited when they have been created. Afterwards nothing is held any more.
+    """
+    seen = 0
+    go = asyncio.Event()
+
+    async def hold(_: str, path: str) -> web.Response | None:
+        nonlocal seen
+        if path.endswith("/bind"):
+            seen += 1
+            if seen == pods:
+                await go.wait()
+        return None
+
+    async def all_there() -> bool:
+        return seen >= pods
+
+    async def reached() -> None:
+        await story.until(all_there)
+
+    story.verbs.before = hold
+    try:
+        yield reached
+    finally:
+        story.verbs.before = None
+        go.set()
+
+
+async def gang_of(story: Story, name: str) -> dict[str, Any] | None:
+    """Give a gang as GET /v1/gangs shows it."""
+    lines = await story.service.get("/v1/gangs")
+    return next((line for line in lines if line["gang"] == f"default/{name}"), None)
+
+
+async def no_leak(story: Story) -> None:
+    """Nothing is reserved but for pods that exist, wait, and are planned there (GET /v1/gangs)."""
+
+    async def agrees() -> bool:
+        pods = {f"default/{n}": p for n, p in (await story.pods()).items()}
+        for line in await story.service.get("/v1/gangs"):
+            about = await story.service.get(f"/v1/gangs/{line['gang']}")
+            for entry in about["members"]:
+                node = pods.get(entry["pod"], {"spec": {}})["spec"].get("nodeName")
+                if entry["state"] == "reserved" and (entry["pod"] not in pods or node):
+                    return False
+                if entry["state"] == "bound" and node != entry["node"]:
+                    return False
+        return True
+
+    await eventually(agrees)
+
+
+async def reserved(story: Story) -> int:
+    """Count all reservations."""
+    return sum(line["reserved"] for line in await story.service.get("/v1/gangs"))
+
+
+async def nothing_reserved(story: Story) -> None:
+    """Wait until no pending plan holds room."""
+
+    async def free() -> bool:
+        return await reserved(story) == 0
+
+    await eventually(free)
+
+
+async def released(story: Story, why: str, gang: str = "") -> dict[str, Any]:
+    """Wait for a release for this reason."""
+
+    async def look() -> dict[str, Any] | None:
+        found = [
+            f
+            for f in await story.service.facts("ReservationReleased")
+            if f["data"]["why"] == why and gang in ("", f["gang"])
+        ]
+        return found[-1] if found else None
+
+    return await story.until(look)
+
+
+def planned(fact: dict[str, Any]) -> dict[str, str]:
+    return {a["pod"].partition("/")[2]: a["node"] for a in fact["data"]["assignments"]}
+
+
+def names(pods: Iterable[dict[str, Any]]) -> set[str]:
+    return {pod["pod"].partition("/")[2] for pod in pods}
+
+
+async def vanish(story: Story, node: str, how: str) -> None:
+    """Make a node useless for the members of these stories."""
+    path = f"/api/v1/nodes/{node}"
+    if how == "deleted":
+        await story.api.delete(path)
+    elif how == "cordoned":
+        await story.kubectl("cordon", node)
+    elif how == "drained":
+        # Pods that were terminating before are not waited for: one may never end.
+        skip = "--skip-wait-for-delete-timeout=1"
+        await story.kubectl("drain", node, "--ignore-daemonsets", "--force", skip)
+    elif how == "tainted":
+        await story.kubectl("taint", "node", node, "broken=yes:NoSchedule")
+    elif how == "shrunk":
+        await story.api.patch(
+            f"{path}/status", {"status": {"allocatable": {"nvidia.com/gpu": "4"}}}
+        )
+    else:
+        await story.api.patch(path, {"metadata": {"labels": {"pool": None}}})
+
+
+HOWS = {
+    "deleted": "is gone",
+    "cordoned": "was cordoned",
+    "drained": "was cordoned",
+    "tainted": "has a taint that the pod does not tolerate",
+    "shrunk": "offers less than was reserved on it",
+    "unlabelled": "is not one that the pod selects any more",
+}
+
+
+async def test_a_planned_node_goes_before_the_bind(story: Story) -> None:
+    """Gone, cordoned, drained, tainted, shrunk or relabelled: the whole tree is released and planned elsewhere."""
+    await story.create(*racks("a0 a1 a2 a3"))
+    for number, (how, words) in enumerate(HOWS.items()):
+        name = f"g{number}-{how}"
+        async with held_before_bind(story, 3) as reached:
+            await story.create(*a_gang(name, pods=3, requests=GPU, nodeSelector={"pool": "p"}))
+            await reached()
+            before = planned(await story.until_fact("GangAdmitted", f"default/{name}"))
+            lost = before[f"{name}-1"]
+            await vanish(story, lost, how)
+            fact = await released(story, "node-lost", f"default/{name}")
+            assert not await story.bound(name)
+        assert f"node {lost} {words}: default/{name}-1" in fact["data"]["text"]
+        assert names(fact["data"]["pods"]) == set(before), "the tree is released as a whole"
+        bound = await story.until_bound(3, name)
+        assert lost not in bound.values()
+        await story.until_fact("GangSatisfied", f"default/{name}")
+        await nothing_reserved(story)
+        await story.api.delete(f"{GROUPS}/podgroups/{name}")
+        await story.api.delete(PODS, {"gracePeriodSeconds": 0})
+        if how != "deleted":
+            await story.api.delete(f"/api/v1/nodes/{lost}")
+        await story.create(*racks(lost))
+    await story.check_facts()
+
+
+async def test_a_started_gang_loses_only_who_cannot_get_there(story: Story) -> None:
+    """Two of three are bound when the third's node is cordoned: only that one is planned again, and bound."""
+    blocked = True
+    third = ""
+
+    async def let_two_pass(method: str, path: str) -> web.Response | None:
+        nonlocal third
+        if method != "POST" or not path.endswith("/binding"):
+            return None
+        pod = path.split("/")[-2]
+        posted.add(pod)
+        if blocked and len(posted) == 3:
+            third = third or pod
+        return web.Response(status=503) if blocked and pod == third else None
+
+    posted: set[str] = set()
+    story.server.before = let_two_pass
+    await story.create(*racks("a0 a1 a2 a3"), *a_gang("g", pods=3, requests=GPU))
+    first = await story.until_bound(2)
+    before = planned(await story.until_fact("GangAdmitted"))
+
+    async def stuck() -> bool:
+        return bool(third)
+
+    await eventually(stuck)
+    await vanish(story, before[third], "cordoned")
+    fact = await released(story, "node-lost")
+    assert names(fact["data"]["pods"]) == {third}
+    assert f"node {before[third]} was cordoned: default/{third}" in fact["data"]["text"]
+    blocked = False  # a Binding to the cordoned node that is still tried would get through now
+    bound = await story.until_bound(3)
+    spare = {"a0", "a1", "a2", "a3"} - set(before.values())
+    assert {bound[third]} == spare, await story.report()
+    assert {pod: bound[pod] for pod in first} == first
+    await story.until_fact("GangSatisfied")
+    await nothing_reserved(story)
+    await story.check_facts()
+
+
+async def test_a_node_that_leaves_the_domain_takes_the_tree_with_it(story: Story) -> None:
+    """A planned node is relabelled into another rack: recorded, and the tree goes to a whole rack."""
+    await story.create(*racks("a0 a1 b0 b1"))
+    async with held_before_bind(story, 2) as reached:
+        await story.create(*a_gang("g", pods=2, requests=GPU, topo=RACK))
+        await reached()
+        before = planned(await story.until_fact("GangAdmitted"))
+        old = next(iter(before.values()))[0]
+        lost = before["g-0"]
+        await story.api.patch(f"/api/v1/nodes/{lost}", {"metadata": {"labels": {RACK: "c"}}})
+        fact = await released(story, "node-lost")
+        assert not await story.bound()
+    assert f"node {lost} is not in {RACK}={old} any more: default/g-0" in fact["data"]["text"]
+    bound = await story.until_bound(2)
+    assert {node[0] for node in bound.values()} == {"a", "b"} - {old}
+    changed = await story.until_fact("NodeTopologyChanged")
+    assert changed["data"] == {"node": lost, "before": {RACK: old}, "after": {RACK: "c"}}
+    await nothing_reserved(story)
+    facts = await story.check_facts()
+    assert [f["type"] for f in facts].count("NodeTopologyChanged") == 1
+
+
+@pytest.mark.lived_in("long")
+async def test_a_member_deleted_before_its_bind(story: Story) -> None:
+    """The whole tree gives its room back and waits; with the member back it is planned again and bound."""
+    await story.create(*racks("a0 a1 a2"))
+    async with held_before_bind(story, 3) as reached:
+        await story.create(*a_gang("g", pods=3, requests=GPU))
+        await reached()
+        await story.api.delete(f"{PODS}/g-1", {"gracePeriodSeconds": 0})
+        fact = await released(story, "deleted")
+    assert names(fact["data"]["pods"]) == {"g-0", "g-1", "g-2"}
+    assert "deleted before it was bound: default/g-1" in fact["data"]["text"]
+    await story.until_fact("GangRefused", after=fact["position"], outcome="waiting")
+    await nothing_reserved(story)
+    assert not await story.bound()
+    await story.create(member("g-1", "g", requests=GPU))
+    await story.until_bound(3)
+    await story.until_fact("GangSatisfied")
+    await nothing_reserved(story)
+    await story.check_facts()
+
+
+@pytest.mark.lived_in("long")
+async def test_groups_deleted_before_the_bind(story: Story) -> None:
+    """A leaf, then the root, is deleted and made again: nothing is kept of the old plan, and all is bound at last."""
+    root = a_group("serve", gang=2, composite=True)
+    leaves = [a_group(name, gang=1, parent="serve") for name in ("left", "right")]
+    pods = [member(f"{name}-0", name, requests=GPU) for name in ("left", "right")]
+    await story.create(*racks("a0 a1"))
+    async with held_before_bind(story, 2) as reached:
+        await story.create(root, *leaves, *pods)
+        await reached()
+        await story.force(f"{GROUPS}/podgroups/right")
+        fact = await released(story, "deleted")
+        await nothing_reserved(story)
+    assert names(fact["data"]["pods"]) == {"left-0", "right-0"}
+    assert re.match("PodGroup default/right (was|is being) deleted:", fact["data"]["text"])
+    assert not await story.bound()
+    await story.create(leaves[1])
+    await story.until_bound(2)
+    await nothing_reserved(story)
+    await story.api.delete(PODS, {"gracePeriodSeconds": 0})
+    async with held_before_bind(story, 2) as reached:
+        await story.create(*pods)
+        await reached()
+        await story.force(f"{GROUPS}/compositepodgroups/serve")
+        await story.until_fact("RootCompleted")
+        assert await gang_of(story, "serve") is None
+        assert await reserved(story) == 0
+    assert not await story.bound()
+    await story.create(root)
+    await story.until_bound(2)
+    await nothing_reserved(story)
+    await story.check_facts()
+
+
+async def test_a_bound_member_is_lost_and_replaced_in_its_domain(story: Story) -> None:
+    """MemberLost, the others untouched; the replacement goes to the pinned rack (H08) or waits (V26)."""
+    await story.create(*racks("a0 a1 b0 b1"), *a_gang("g", pods=2, requests=GPU, topo=RACK))
+    first = await story.until_bound(2)
+    await story.until_fact("GangSatisfied")
+    rack = first["g-0"][0]
+    before = await story.pods()
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "g-0"}}
+    await story.api.post(
+        f"{PODS}/g-0/eviction", {**eviction, "deleteOptions": {"gracePeriodSeconds": 0}}
+    )
+    lost = await story.until_fact("MemberLost")
+    assert (lost["data"]["pod"], lost["data"]["cause"]) == ("default/g-0", "evicted")
+    await story.create(member("g-2", "g", requests=GPU))
+    bound = await story.until_bound(2)
+    assert bound == {"g-1": first["g-1"], "g-2": first["g-0"]}, rack
+    await no_leak(story)
+    # the freed slot is taken by somebody else: the minimum cannot be reached again
+    refusal = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no such device"}
+    await story.api.patch(f"{PODS}/g-2/status", {"status": refusal})
+    await eventually(lambda: _lost(story, 2))
+    lost = (await story.service.facts("MemberLost"))[-1]["data"]
+    assert (lost["pod"], lost["cause"]) == ("default/g-2", "refused-by-kubelet")
+    assert lost["text"] == "UnexpectedAdmissionError: no such device"
+    await story.api.delete(f"{PODS}/g-2", {"gracePeriodSeconds": 0})
+    alien = member("alien", "", requests=GPU, nodeSelector={"kubernetes.io/hostname": first["g-0"]})
+    await story.create(alien)
+    await story.until_bound(2)
+    await story.create(member("g-3", "g", requests=GPU))
+
+    async def refused() -> bool:
+        facts = await story.service.facts("GangRefused")
+        return bool(facts) and facts[-1]["data"]["outcome"] == "impossible"
+
+    await eventually(refused)
+    assert await reserved(story) == 0
+    pods = await story.pods()
+    assert "nodeName" not in pods["g-3"]["spec"]
+    assert pods["g-1"]["metadata"]["uid"] == before["g-1"]["metadata"]["uid"]
+    assert "deletionTimestamp" not in pods["g-1"]["metadata"]
+    line = await gang_of(story, "g")
+    assert line is not None
+    assert (line["state"], line["bound"], line["reserved"]) == ("satisfied", 1, 0)
+    status = (await story.api.get(f"{GROUPS}/podgroups/g"))["status"]
+    found = {c["type"]: c["status"] for c in status["conditions"]}
+    assert found["PodGroupInitiallyScheduled"] == "True"
+    await story.check_facts()
+
+
+async def _lost(story: Story, count: int) -> bool:
+    return len(await story.service.facts("MemberLost")) == count
+
+
+async def test_a_node_that_registers_again_brings_its_members_along(story: Story) -> None:
+    """Somebody deletes the Node of a kubelet that lives: lost with it, and bound again when it is back."""
+    await story.create(*racks("a0 a1"), *a_gang("g", pods=2, requests=GPU))
+    first = await story.until_bound(2)
+    await story.until_fact("GangSatisfied")
+    await story.api.delete(f"/api/v1/nodes/{first['g-0']}")
+    lost = await story.until_fact("MemberLost")
+    assert (lost["data"]["pod"], lost["data"]["cause"]) == ("default/g-0", "node-lost")
+    await story.create(*racks(first["g-0"]))
+
+    async def back() -> bool:
+        line = await gang_of(story, "g")
+        return line is not None and line["bound"] == 2
+
+    await eventually(back)
+    last = (await story.service.facts("PodBound"))[-1]
+    assert last["position"] > lost["position"]
+    assert (last["data"]["pod"], last["data"]["node"]) == ("default/g-0", first["g-0"])
+    assert await story.bound() == first
+    await story.check_facts()
+
+
+async def test_nodes_relabelled_after_the_bind(story: Story) -> None:
+    """Bound members in two racks: nothing moves, nothing new is placed, with the reason; put right, it goes on."""
+    await story.create(*racks("a0 a1 a2"), *a_gang("g", pods=2, requests=GPU, topo=RACK))
+    first = await story.until_bound(2)
+    await story.until_fact("GangSatisfied")
+    moved = first["g-1"]
+    await story.api.patch(f"/api/v1/nodes/{moved}", {"metadata": {"labels": {RACK: "z"}}})
+    changed = await story.until_fact("NodeTopologyChanged", "default/g")
+    assert changed["data"] == {"node": moved, "before": {RACK: "a"}, "after": {RACK: "z"}}
+    await story.create(member("g-2", "g", requests=GPU))
+
+    async def refused_since() -> dict[str, Any] | None:
+        facts = await story.service.facts("GangRefused")
+        return next((f for f in facts if f["position"] > changed["position"]), None)
+
+    refused = await eventually(refused_since)
+    assert any(RACK in reason for reason in refused["data"]["reasons"]), refused
+    assert await story.bound() == first
+    assert await reserved(story) == 0
+
+    line = await gang_of(story, "g")
+    assert line is not None
+    assert line["reasons"] == refused["data"]["reasons"]
+
+    async def told() -> bool:
+        return any("no room for more members" in e for e in await story.events_of("g-2"))
+
+    await eventually(told)
+    await story.api.patch(f"/api/v1/nodes/{moved}", {"metadata": {"labels": {RACK: "a"}}})
+    bound = await story.until_bound(3)
+    assert {k: v for k, v in bound.items() if k != "g-2"} == first
+    facts = await story.check_facts()
+    assert [f["type"] for f in facts].count("NodeTopologyChanged") == 2
+    await no_leak(story)

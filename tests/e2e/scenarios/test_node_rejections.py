@@ -1,0 +1,80 @@
+"""kube-scheduler refuses what our model allows: learned, planned again, forgotten when the node changes.
+
+Rules about pods of namespaces with a label, which nobody here watches, stand for all that the planner
+does not model; devices and volumes have stories of their own in test_devices_and_volumes.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.controlplane.waiting import eventually
+from tests.e2e.scenarios.conftest import Story
+from tests.support.service.manifest_builders import a_gang, a_node, a_pod
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+GPU = {"nvidia.com/gpu": 8}
+
+
+def away_from_noise() -> dict[str, Any]:
+    """Give an affinity that the planner does not model."""
+    term = {
+        "labelSelector": {"matchLabels": {"app": "noisy"}},
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "default"}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+def noisy(node: str) -> dict[str, Any]:
+    return a_pod(f"noisy-{node}", node=node, metadata={"labels": {"app": "noisy"}})
+
+
+async def test_a_refused_node_is_learned_and_the_gang_bound_elsewhere(story: Story) -> None:
+    """n0 has room, kube-scheduler will not have a member there; the whole gang goes to the others."""
+    await story.create(*(a_node(f"n{i}", gpu=8) for i in range(5)), noisy("n0"))
+    await story.create(*a_gang("quiet", pods=4, requests=GPU, affinity=away_from_noise()))
+    bound = await story.until_bound(4, prefix="quiet", timeout_s=60)
+    assert sorted(bound.values()) == ["n1", "n2", "n3", "n4"]
+    facts = await story.check_facts()
+    vetoes = [f["data"] for f in facts if f["type"] == "NodeVetoed"]
+    assert {v["node"] for v in vetoes} == {"n0"}
+    released = [f["data"] for f in facts if f["type"] == "ReservationReleased"]
+    assert [r["why"] for r in released] == ["vetoed"] * len(vetoes)
+    assert len(vetoes) <= 2, "learned once for all pods of one shape"
+
+
+async def test_a_gang_that_no_node_takes_says_so_and_goes_when_it_can(story: Story) -> None:
+    """Every node is refused: nothing is bound, the refusal rests on vetoes, no loop; then nodes come.
+
+    The end of the noise would not do: kube-scheduler is not woken by it where a rule names namespaces by labels.
+    """
+    await story.create(*(a_node(f"n{i}", gpu=8) for i in range(2)), noisy("n0"), noisy("n1"))
+    # Both fit on one node, or the gang would be refused for want of room as soon as one node is out.
+    half = {"nvidia.com/gpu": 4}
+    await story.create(*a_gang("quiet", pods=2, requests=half, affinity=away_from_noise()))
+
+    async def given() -> dict[str, Any] | None:
+        for fact in reversed(await story.service.facts("GangRefused")):
+            if any("kube-scheduler refused n0, n1" in t for t in fact["data"]["reasons"]):
+                return fact["data"]
+        return None
+
+    try:  # two nodes, each up to 12 s and more to be sure of
+        refused = await eventually(given, timeout_s=60)
+    except TimeoutError:
+        told = [(f["time"][11:23], f["summary"]) for f in await story.service.facts()]
+        raise AssertionError(f"never refused for both nodes: {told[-40:]}") from None
+    assert refused["outcome"] == "unknown", "a veto is no proof"
+    (why,) = [text for text in refused["reasons"] if "refused n0, n1" in text]
+    assert "pod anti-affinity over kubernetes.io/hostname" in why
+    calls = story.verbs.count("POST", "/filter")
+    await asyncio.sleep(5)
+    assert story.verbs.count("POST", "/filter") - calls <= 4, "refused members spin"
+    assert not await story.bound("quiet")
+    await story.create(*(a_node(f"m{i}", gpu=8) for i in range(2)))
+    assert set((await story.until_bound(2, prefix="quiet", timeout_s=90)).values()) <= {"m0", "m1"}
+    await story.check_facts()

@@ -1,0 +1,122 @@
+"""Gangs as they are now, over HTTP and on the command line: the same form as in GET /v1/state."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from extender.cli.commands import gang_commands
+from extender.cli.output.printing import Output
+from extender.core.log.events import RootCompleted
+from extender.queries.state.state_dto import GangAt, Scope
+from extender.queries.state.state_report import picture
+from tests.integration.http.test_decision_api import asking, got
+from tests.support.service.fakes import Stage
+from tests.support.service.manifest_builders import RACK, a_gang, a_group, a_node, a_pod
+from tests.unit.control.actuators.test_evictor import ONE, his, lows
+
+ROOM = [a_node(f"n{n}", {RACK: f"r{n}"}, gpu=1) for n in range(2)]
+
+
+def as_state(stage):
+    """Give the gangs as GET /v1/state does, by name."""
+    found = picture(stage.leader.acknowledged, Scope())
+    return {g.gang: msgspec.json.decode(msgspec.json.encode(g)) for g in found.gangs}
+
+
+async def test_a_gang_has_one_form():
+    """A gang that preempts and the one it takes the room of: state, times and members as in GET /v1/state."""
+    async with Stage(*ROOM, *lows("n0", "n1"), *his()) as stage, asking(stage) as client:
+        await stage.lead()
+        await stage.settled()
+        wanted = as_state(stage)
+        assert [wanted[f"default/{name}"]["state"] for name in ("hi", "low")] == [
+            "preempting",
+            "satisfied",
+        ]
+        for name, gang in wanted.items():
+            assert await got(client, f"/v1/gangs/{name}") == gang
+            assert (await got(client, f"/v1/gangs/{name}/explain"))["gang"] == gang
+        listed = await got(client, "/v1/gangs")
+        assert listed == [wanted[name] | {"members": []} for name in sorted(wanted)]
+        assert "T" in wanted["default/hi"]["observed"]
+
+
+async def test_the_command_line_shows_the_state_and_the_domains(monkeypatch, capsys):
+    """`gangs` has a column `state`, with *preempting*; `explain` has the state and the domains of groups."""
+    gang = a_gang("g", pods=1, topo=RACK, namespace="default")
+    free = a_node("n9", {RACK: "r9"}, gpu=1)
+    async with (
+        Stage(*ROOM, *lows("n0", "n1"), *his(), free, *gang) as stage,
+        asking(stage) as client,
+    ):
+        await stage.lead()
+        await stage.settled()
+        url = str(client.make_url("")).rstrip("/")
+        await asyncio.to_thread(gang_commands.gangs, "", url, Output.table)
+        table = capsys.readouterr().out
+        assert table.splitlines()[0].split()[3] == "STATE"
+        (line,) = [line for line in table.splitlines() if "default/hi" in line]
+        assert line.split()[3] == "preempting"
+        await asyncio.to_thread(gang_commands.explain, "g", "default", url, Output.table)
+        text = capsys.readouterr().out
+        assert text.startswith("PodGroup default/g: admitted, 0 bound, 1 reserved\n")
+        assert f"  g in {RACK}=r9\n" in text
+        await asyncio.to_thread(gang_commands.explain, "g", "default", url, Output.json)
+        (found,) = [msgspec.json.decode(capsys.readouterr().out, type=GangAt)]
+        assert [m.pod for m in found.members] == ["default/g-0"]
+
+
+async def test_of_two_gangs_of_one_name_the_youngest_is_given_and_the_uid_chooses():
+    """A PodGroup and a CompositePodGroup may have one name: the one observed last is given, `uid` asks for one."""
+    first = a_group("twin", gang=1)
+    async with (
+        Stage(*ROOM, first, a_pod("p", "twin", requests=ONE)) as stage,
+        asking(stage) as client,
+    ):
+        await stage.lead()
+        await stage.settled()
+        old = await got(client, "/v1/gangs/default/twin")
+        stage.clock.advance(1)
+        stage.cluster.add(
+            a_group("twin", gang=1, composite=True),
+            a_group("leaf", gang=1, parent="twin"),
+            a_pod("q", "leaf", requests=ONE),
+        )
+        await stage.settled()
+        new = await got(client, "/v1/gangs/default/twin")
+        assert (old["kind"], new["kind"]) == ("PodGroup", "CompositePodGroup")
+        assert [g["uid"] for g in await got(client, "/v1/gangs")] == sorted(
+            [old["uid"], new["uid"]]
+        )
+        for gang in (old, new):
+            path = f"/v1/gangs/default/twin?uid={gang['uid']}"
+            assert (await got(client, path))["kind"] == gang["kind"]
+            path = f"/v1/gangs/default/twin/explain?uid={gang['uid']}"
+            assert (await got(client, path))["fact"]["gang_uid"] == gang["uid"]
+        async with client.get("/v1/gangs/default/twin?uid=none") as reply:
+            problem = await reply.json()
+            assert reply.status == 404
+            assert old["uid"] in problem["detail"]
+            assert new["uid"] in problem["detail"]
+
+
+async def test_a_gang_that_ended_is_found_no_more():
+    """What is found by name follows the log: the end of a gang, and a new one of its name."""
+    async with Stage(*ROOM, *a_gang("g", pods=1)) as stage, asking(stage) as client:
+        await stage.lead()
+        await stage.settled()
+        first = await got(client, "/v1/gangs/default/g")
+        stage.cluster.delete_pod("g-0")
+        stage.cluster.delete_group("g")
+        await stage.settled()
+        assert stage.facts(RootCompleted)
+        async with client.get("/v1/gangs/default/g") as reply:
+            assert reply.status == 404
+        group, pod = a_gang("g", pods=1)
+        group["metadata"]["uid"] = "made-again"
+        stage.cluster.add(group, pod)
+        await stage.settled()
+        second = await got(client, "/v1/gangs/default/g")
+        assert first["uid"] != second["uid"]

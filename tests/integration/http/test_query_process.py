@@ -1,0 +1,335 @@
+"""Questions answered by a process of their own: the same answers, and what happens when it is killed, held up or absent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from extender.composition import ANSWERING
+from extender.http.responses.error_responses import problems
+from extender.http.v1.event_api import EventsApi
+from extender.http.v1.history_api import AuditApi
+from extender.http.v1.report_api import ReportApi
+from extender.http.v1.state_api import NodesApi, StateApi
+from extender.http.web.query_process import PATHS, Apart
+from extender.queries.log.event_stream import Feed
+from extender.queries.state.historical_state import AsOf
+from extender.runtime.cpu_slice import SHORT_NS
+from extender.runtime.system_clock import SystemClock
+from extender.store.decision_inputs import PostgresDecisionInputs
+from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
+from extender.store.queries.report_queries import PostgresReportReader
+from extender.store.snapshot_table import PostgresCheckpoints
+from tests.bench.history import node_of, write_history
+from tests.support.logs.postgres import fresh_database, run
+from tests.support.service.cpu_slices import GRANTED_FROM, KERNEL, slice_ns
+from tests.support.service.fakes import FakeCluster, until
+from tests.support.service.manifest_builders import GPU, a_fleet, a_node, a_pod
+from tests.support.service.node_state import past_node
+from tests.support.service.replicas import Replica
+from tests.support.service.sse_reader import Reader
+
+SAID = (
+    "Content-Type",
+    "ETag",
+    "Link",
+    "X-Log-Position",
+    "Cache-Control",
+)  # headers that are the handlers'
+NODE = node_of(7)[0]
+QUESTIONS = (
+    "/v1/events?limit=1000",
+    "/v1/events?limit=2&order=newest",
+    "/v1/events?limit=2&type=GangAdmitted&type=PodBound",
+    "/v1/events?since=yesterday",
+    "/v1/events?limit=0",
+    "/v1/state",
+    "/v1/state?at=9&diff=3",
+    "/v1/state?at=99999999",
+    "/v1/reports",
+    "/v1/reports/pending?since=2026-11-17T00:00:00Z&until=2026-11-18T00:00:00%2B00:00",
+    "/v1/reports/none",
+    "/v1/gangs/serve/model-0000007/history",
+    "/v1/gangs/serve/model-0000007/history?decisions",
+    "/v1/gangs/a%27b/%E2%98%83/history",
+    "/v1/decisions/1",
+    "/v1/decisions/a%2Fb",
+    "/v1/preemptions",
+    "/v1/preemptions?victim=a%20b/c&limit=3",
+    f"/v1/nodes/{NODE}",
+    f"/v1/nodes/{NODE}?at=900",
+    "/v1/nodes/idle",
+    "/v1/nodes/idle?at=900",
+    "/v1/nodes/nobody",
+)
+EVENTS = 2_000
+
+
+@pytest.fixture(scope="module")
+def filled_url(postgres_url, template_database):
+    with fresh_database(postgres_url, template=template_database) as url:
+        run(write_history(url, EVENTS))
+        yield url
+
+
+def a_cluster():
+    return FakeCluster(a_node("idle", gpu=8), a_pod("alone", requests={GPU: 3}, node="idle"))
+
+
+@contextlib.asynccontextmanager
+async def serving(*parts):
+    app = web.Application(middlewares=[problems])
+    for part in parts:
+        app.add_routes(part.routes())
+    async with TestClient(TestServer(app)) as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def apart(url, command=ANSWERING):
+    """Serve with the process of the service; gives the client and the handlers."""
+    handlers = Apart(command, url, "INFO")
+    handlers.open()
+    running = asyncio.create_task(handlers.run())
+    try:
+        async with serving(handlers, NodesApi(a_cluster(), handlers.fetch)) as client:
+            yield client, handlers
+            handlers.stop()
+    finally:
+        running.cancel()
+        await handlers.close()
+
+
+@contextlib.asynccontextmanager
+async def here(url):
+    """Serve the same handlers in this process."""
+    engine = create_reading_engine(url)
+    async with PostgresEventLog(url) as log:
+        reader = PostgresAuditReader(engine)
+        as_of = AsOf(log, PostgresCheckpoints(engine), reader, SystemClock())
+        async with serving(
+            AuditApi(reader, PostgresDecisionInputs(engine)), EventsApi(reader, Feed(log, reader)),
+            StateApi(as_of), ReportApi(PostgresReportReader(engine), SystemClock()), NodesApi(a_cluster(), past_node(as_of)),
+        ) as client:  # fmt: skip
+            yield client
+    await engine.dispose()
+
+
+# Cases that leave the process as it was share it, and its event loop.
+only_asked = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def other(filled_url):
+    """Client of a process that is only asked."""
+    async with apart(filled_url) as (client, _):
+        yield client
+
+
+async def asked(client, path, method="GET", **headers):
+    url = client.make_url("").join(aiohttp.client.URL(path, encoded=True))
+    async with client.session.request(method, url, headers=headers) as reply:
+        return (
+            reply.status,
+            {k: v for k, v in reply.headers.items() if k in SAID},
+            await reply.read(),
+        )
+
+
+@only_asked
+async def test_the_answers_are_those_of_the_handlers(other, filled_url):
+    """Also faults, names that are escaped, answers in pieces, and what was answered before."""
+    async with here(filled_url) as same:
+        large = 0
+        for path in QUESTIONS:
+            expected, found = await asked(same, path), await asked(other, path)
+            assert found == expected, path
+            large = max(large, len(found[2]))
+            _, headers, _ = found
+            assert (await asked(other, path, "HEAD"))[0] == found[0], path
+            if "ETag" in headers:
+                known = {"If-None-Match": headers["ETag"]}
+                assert (await asked(other, path, **known))[0] == 304, path
+        assert large > 64 * 1024, "no answer goes in pieces"
+
+
+@only_asked
+async def test_a_node_now_has_what_the_cluster_shows(other):
+    """The log has never heard of some nodes that there are."""
+    async with other.get("/v1/nodes/idle") as reply:
+        told = await reply.json()
+    assert told["live"]["used"][GPU] == 3
+    assert "ETag" not in reply.headers
+    async with other.get("/v1/state?at=900") as reply:
+        there = (await reply.json())["nodes"][0]["node"]
+    async with other.get(f"/v1/nodes/{there}?at=900") as reply:
+        assert (await reply.json())["live"] is None
+        assert "ETag" in reply.headers
+
+
+async def test_a_process_that_was_killed_is_started_again(filled_url):
+    async with apart(filled_url) as (client, handlers):
+        before = await asked(client, "/v1/events?limit=5")
+        killed = handlers.pid
+        os.kill(killed, signal.SIGKILL)
+        await until(lambda: handlers.pid != killed, "another process", 30)
+        assert await asked(client, "/v1/events?limit=5") == before
+
+
+async def test_a_question_that_dies_with_its_process_is_asked_again(filled_url):
+    async with apart(filled_url) as (client, handlers):
+        expected = await asked(client, "/v1/state?at=9")
+        os.kill(handlers.pid, signal.SIGSTOP)
+        asking = asyncio.create_task(asked(client, "/v1/state?at=9"))
+        await asyncio.sleep(0.2)
+        assert not asking.done()
+        os.kill(handlers.pid, signal.SIGKILL)
+        assert await asking == expected
+
+
+async def test_a_stream_goes_on_where_it_was_after_a_kill(filled_url):
+    """No fact is missed and none comes twice."""
+    async with apart(filled_url) as (client, handlers):
+        reader, killed = Reader([str(client.make_url("")).rstrip("/")], "&after=0"), []
+
+        def enough(reader):
+            if (
+                reader.facts and not killed
+            ):  # most of them are not sent yet: a reader is sent some at a time
+                killed.append(handlers.pid)
+                os.kill(handlers.pid, signal.SIGKILL)
+            return len(reader.facts) >= EVENTS
+
+        await asyncio.wait_for(reader.read(enough), 60)
+        assert reader.connections > 1
+        assert reader.positions == list(range(1, EVENTS + 1))
+
+
+NOBODY = (sys.executable, "-c", "import sys; sys.exit(3)")
+
+
+async def test_without_a_process_the_asker_is_told(filled_url, monkeypatch):
+    monkeypatch.setattr("extender.http.web.query_process.SILENT_S", 2.0)
+    async with apart(filled_url, NOBODY) as (client, _):
+        status, headers, body = await asked(client, "/v1/events")
+        assert status == 503
+        assert headers["Content-Type"].startswith("application/problem+json")
+        assert b"the process that answers questions does not" in body
+        assert b"ask again in a moment" in body
+
+
+@only_asked
+async def test_every_path_has_a_handler_there(other):
+    """A 404 of the other process would say its own path."""
+    for path in PATHS:
+        filled = path.format(namespace="ns", name="pending", id="x")
+        _, _, body = await asked(other, filled)
+        assert f"GET {filled}".encode() not in body
+
+
+def children(pid):
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def command(pid):
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def answers(pid):
+    """Tell the process that answers from the others that the service has."""
+    return [p for p in children(pid) if b"extender.query_main" in command(p)]
+
+
+def started(folder, url):
+    """Start a service; gives it when it leads and answers questions."""
+    manifests = folder / "manifests"
+    manifests.mkdir()
+    listed = {"apiVersion": "v1", "kind": "List", "items": list(a_fleet("2 nodes", gpu=8))}
+    (manifests / "all.json").write_text(json.dumps(listed))
+    made = Replica(folder, url, manifests, "a")
+    try:
+        run(made.until_leads())
+        run(made.until("/v1/events?limit=1", 200))
+    except BaseException:
+        made.end()
+        raise
+    return made
+
+
+@pytest.fixture
+def replica(tmp_path, database_url):
+    """Give a service that a test may end."""
+    made = started(tmp_path, database_url)
+    yield made
+    made.end()
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory, postgres_url, template_database):
+    """Give a service that tests leave running."""
+    with fresh_database(postgres_url, template=template_database) as url:
+        made = started(tmp_path_factory.mktemp("lasting"), url)
+        yield made
+        made.end()
+
+
+async def test_no_process_is_left_behind(replica):
+    """Neither by a kill nor by an end that was asked for."""
+    ours = answers(replica.process.pid)
+    assert ours
+    replica.kill()
+    await until(lambda: not any(Path(f"/proc/{p}").exists() for p in ours), "all ended", 30)
+    replica.start()
+    await replica.until("/v1/events?limit=1", 200)
+    ours = answers(replica.process.pid)
+    await replica.stopped()
+    assert not any(Path(f"/proc/{p}").exists() for p in ours)
+
+
+async def test_calls_of_kube_scheduler_do_not_wait_for_questions(lasting):
+    """Not even for one whose process is stopped."""
+    stopped = answers(lasting.process.pid)
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    asking = asyncio.create_task(lasting.ask("/v1/events?limit=1"))
+    pod = {"metadata": {"name": "p", "namespace": "default", "uid": "u"}, "spec": {}}
+    async with aiohttp.ClientSession() as session:
+        body = {"Pod": pod, "NodeNames": ["node-0"]}
+        async with session.post(f"{lasting.url}/scheduler/filter", json=body) as reply:
+            assert reply.status == 200
+            assert (await reply.json(content_type=None))["NodeNames"] == ["node-0"]
+    assert not asking.done()
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)
+    assert (await asking)[0] == 200
+
+
+@pytest.mark.skipif(KERNEL < GRANTED_FROM, reason="older kernels give no other slices")
+async def test_who_answers_kube_scheduler_asks_for_short_time_slices(lasting):
+    """Not so who answers questions, nor who plans."""
+    pid = lasting.process.pid
+    assert slice_ns(pid) == SHORT_NS
+    others = answers(pid) + [p for p in children(pid) if b"spawn_main" in command(p)]
+    assert len(others) > 1
+    assert all(slice_ns(p) > SHORT_NS for p in others)
+
+
+async def test_an_asker_that_has_gone_when_its_stream_ends_is_no_fault(replica):
+    async with aiohttp.ClientSession() as session:
+        reply = await session.get(f"{replica.url}/v1/events?follow&after=0")
+        await reply.content.readuntil(b"data")
+        reply.close()  # the service writes nothing to it before the end
+    await replica.stopped()
+    assert '"level":"ERROR"' not in replica.log.read_text()

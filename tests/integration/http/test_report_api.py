@@ -1,0 +1,227 @@
+"""Reports by HTTP and by command: the same rows, clear refusals, and nothing that is asked for becomes part of the question."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from typer.testing import CliRunner
+
+from extender.cli.commands.report_command import duration
+from extender.cli.main import app as program
+from extender.core.model.errors import BadInput
+from extender.http.responses.error_responses import problems
+from extender.http.v1.report_api import ReportApi
+from extender.queries.log.parameter_validation import NAME_MAX
+from extender.queries.log.reports import DAY_US, LIMIT, REPORTS, Asked, question, report
+from extender.runtime.system_clock import SystemClock
+from extender.store.queries.event_queries import create_reading_engine
+from extender.store.queries.report_queries import PostgresReportReader
+from tests.support.logs.example_log import BATCH, TRAIN, at, tuesday, write_tuesday
+from tests.support.logs.fake_store import FakeDatabase, FakeEventLog
+from tests.support.logs.postgres import fresh_database, run
+from tests.support.logs.reference_reports import FakeReportReader
+
+DAY = {"since": "2026-11-17T00:00:00Z", "until": "2026-11-18T00:00:00+00:00"}
+HOSTILE = (
+    "'", "' OR true --", "'; DROP TABLE gx.event; --", '"', "\\", "%", "_", "$1", ":namespace", "{where}", "NULL",
+    "\u2603" * 253, "x" * 4000, "a/b/c", "\n",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tuesday_url(postgres_url, template_database):
+    with fresh_database(postgres_url, template=template_database) as url:
+        run(write_tuesday(url))
+        yield url
+
+
+@pytest.fixture
+async def served(tuesday_url):
+    engine = create_reading_engine(tuesday_url)
+    app = web.Application(middlewares=[problems])
+    app.add_routes(ReportApi(PostgresReportReader(engine), SystemClock()).routes())
+    async with TestClient(TestServer(app)) as client:
+        yield client
+    await engine.dispose()
+
+
+async def get(client, path, **parameters):
+    answer = await client.get(path, params=parameters)
+    return answer.status, await answer.json(content_type=None), answer
+
+
+@pytest.mark.postgres
+async def test_every_report_is_served_with_its_columns(served, tuesday_url):
+    """The same rows as from a fake that computes them plainly, in the same shape; the position is that of the log."""
+    database = FakeDatabase()
+    log = FakeEventLog(database)
+    grant = await log.take(holder="a", address="", ttl_ms=60_000)
+    await log.append(grant, tuesday(grant))
+    status, listed, _ = await get(served, "/v1/reports")
+    assert status == 200
+    assert [line["name"] for line in listed] == list(REPORTS)
+    assert all(line["about"].endswith(".") and line["unknown"] for line in listed)
+    for name, kind in REPORTS.items():
+        status, found, answer = await get(served, f"/v1/reports/{name}", **DAY)
+        assert status == 200, found
+        assert answer.headers["X-Log-Position"] == str(found["position"]) == "35"
+        assert found["rows"], name
+        assert all(list(row) == list(kind.columns) for row in found["rows"])
+        asked = question(
+            name,
+            now_us=SystemClock().now_us(),
+            since_us=at("00:00:00"),
+            until_us=at("00:00:00") + DAY_US,
+        )
+        plain = json.loads(msgspec.json.encode(await report(FakeReportReader(database), asked)))
+        by_text = lambda rows: sorted(map(str, rows))
+        assert by_text(found.pop("rows")) == by_text(plain.pop("rows")), name
+        assert found == plain
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    ("path", "parameters", "status", "words"),
+    [
+        ("/v1/reports/nothing", {}, 404, ["'nothing'", "pending, pending-namespaces"]),
+        ("/v1/reports", {"x": "1"}, 400, ["query parameter x"]),
+        ("/v1/reports/pending", {"node": "n1"}, 400, ["query parameter node", "since"]),
+        ("/v1/reports/pending", {"since": "yesterday"}, 400, ["since", "'yesterday'"]),
+        ("/v1/reports/pending", {"until": "2026-11-17T08:00:00"}, 400, ["until", "offset"]),
+        ("/v1/reports/pending", {"since": DAY["until"], "until": DAY["since"]}, 400, ["empty", "since"]),
+        ("/v1/reports/pending", {"since": "2999-01-01T00:00:00Z"}, 400, ["empty", "2999"]),
+        ("/v1/reports/room", {"namespace": "team-a"}, 400, ["namespace", "'team-a'", "whole cluster"]),
+        ("/v1/reports/room", {"gang": "team-a/train"}, 400, ["gang", "'team-a/train'"]),
+        ("/v1/reports/losses", {"gang": "train"}, 400, ["gang", "'train'", "NAMESPACE/NAME"]),
+        ("/v1/reports/losses", {"limit": "10001"}, 400, ["limit", "10000"]),
+        ("/v1/reports/losses", {"limit": "-1"}, 400, ["limit", "'-1'"]),
+        ("/v1/reports/losses", {"namespace": "a\0b"}, 400, ["namespace", "NUL"]),
+    ],
+)  # fmt: skip
+async def test_a_bad_question_is_refused_by_name(served, path, parameters, status, words):
+    """Field and value are in the answer, and what would be right."""
+    found, body, answer = await get(served, path, **parameters)
+    assert found == status
+    assert answer.content_type == "application/problem+json"
+    for word in words:
+        assert word in body["detail"], body
+
+
+def could_be_a_name(text):
+    return "/" not in text and len(text) <= NAME_MAX
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("text", HOSTILE)
+async def test_what_is_asked_for_is_never_part_of_the_question(served, text):
+    """In every parameter of every report: nothing matches, or it is refused; the log is as it was."""
+    for name, kind in REPORTS.items():
+        for field in ("namespace", "gang", "since", "until", "limit", "x"):
+            given = DAY | {field: f"a/{text}" if field == "gang" else text}
+            status, body, _ = await get(served, f"/v1/reports/{name}", **given)
+            if kind.of_gangs and field in ("namespace", "gang") and could_be_a_name(text):
+                assert (status, body["rows"]) == (200, []), (name, field, body)
+            else:
+                assert status == 400, (name, field, body)
+    status, _, answer = await get(served, "/v1/reports/decisions", **DAY)
+    assert (status, answer.headers["X-Log-Position"]) == (200, "35")
+
+
+@pytest.mark.postgres
+async def test_a_name_narrows_it_down(served):
+    """By namespace and by gang; pairs of preemptions are found from either side."""
+    for name in ("pending", "reserved", "decisions", "losses", "room-taken", "passed-over"):
+        for field, value in (("namespace", "team-a"), ("gang", TRAIN)):
+            _, found, _ = await get(served, f"/v1/reports/{name}", **DAY, **{field: value})
+            assert {row.get("gang", TRAIN) for row in found["rows"]} <= {TRAIN}
+    for field, value in (
+        ("namespace", "team-a"),
+        ("namespace", "team-b"),
+        ("gang", TRAIN),
+        ("gang", BATCH),
+    ):
+        _, found, _ = await get(served, "/v1/reports/preemption-pairs", **DAY, **{field: value})
+        assert [row["preemptor"] for row in found["rows"]] == [TRAIN]
+
+
+@pytest.mark.postgres
+async def test_more_rows_than_asked_for_are_told(served):
+    """`more` says that the limit cut something off."""
+    _, found, _ = await get(served, "/v1/reports/pending", **DAY, limit="2")
+    assert (len(found["rows"]), found["more"]) == (2, True)
+    _, found, _ = await get(served, "/v1/reports/losses", **DAY, limit="2")
+    assert (len(found["rows"]), found["more"]) == (2, False)
+
+
+def test_without_times_it_is_the_last_day():
+    """And a span that reaches into the future ends now."""
+    now_us = at("12:00:00")
+    assert question("losses", now_us=now_us) == Asked(
+        name="losses", since_us=now_us - DAY_US, until_us=now_us, limit=LIMIT
+    )
+    assert question("losses", now_us=now_us, until_us=now_us + 5).until_us == now_us
+    with pytest.raises(BadInput, match="character that no name can have"):
+        question("losses", now_us=now_us, namespace="\udcff")
+
+
+def ask(*words):
+    done = CliRunner().invoke(program, ["report", *words])
+    return done.exit_code, done.stdout, done.exception
+
+
+@pytest.mark.postgres
+def test_the_command_gives_programs_what_http_gives(tuesday_url):
+    """JSON and YAML have the fields of /v1; the table is for people."""
+    span = ("--since", DAY["since"], "--until", DAY["until"], "--database-url", tuesday_url)
+    code, text, _ = ask("losses", *span, "-o", "json")
+    found = json.loads(text)
+    assert (code, found["report"], found["position"], len(found["rows"])) == (0, "losses", 35, 2)
+    assert found["rows"][0]["preemptor"] == TRAIN
+    code, text, _ = ask("losses", *span, "-o", "yaml")
+    assert code == 0
+    assert msgspec.yaml.decode(text) == found
+    code, text, _ = ask("losses", "-n", "nobody", *span)
+    assert code == 0
+    assert text.startswith("Nothing to tell in this span.")
+    assert "log up to position 35" in text
+    code, text, _ = ask("pending", "--gang", "train", "-n", "team-a", "--limit", "1", *span)
+    assert code == 0
+    assert "18 min 0 s" in text
+    assert "more than these 1 rows" in text
+
+
+def test_without_a_name_the_reports_are_listed():
+    """In every form."""
+    code, text, _ = ask()
+    assert code == 0
+    assert all(name in text for name in REPORTS)
+    code, text, _ = ask("-o", "json")
+    assert [line["name"] for line in json.loads(text)] == list(REPORTS)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nothing"], "'nothing'"),
+        (["room", "-n", "a"], "whole cluster"),
+        (["losses", "--since", "noon"], "--since: 'noon'"),
+        (["losses", "--since", "2026-11-17T00:00:00Z", "--until", "2026-11-16T00:00:00Z"], "empty"),
+    ],
+)
+def test_bad_input_is_refused_before_the_database_is_looked_for(words, said):
+    """`main` turns it into exit 2 with the message on stderr, and nothing stands on stdout."""
+    code, text, error = ask(*words)
+    assert code != 0
+    assert text == ""
+    assert isinstance(error, BadInput)
+    assert said in str(error)
+
+
+def test_durations_are_written_in_two_units():
+    assert [duration(s) for s in (0, 59.94, 3599, 86_399, 172_800)] == [
+        "0.0 s", "59.9 s", "59 min 59 s", "23 h 59 min", "2 d 0 h",
+    ]  # fmt: skip

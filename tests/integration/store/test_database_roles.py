@@ -1,0 +1,273 @@
+"""What each role of deploy/postgres can do and cannot, on the embedded server and on the distribution's."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from extender.ports.protocols import Checkpoint, DecisionInput, EventFilter
+from extender.store import schema_migration
+from extender.store.database_roles import AUDITOR, WRITER, as_role, powers
+from extender.store.decision_inputs import PostgresDecisionInputs
+from extender.store.embedded.embedded_server import EmbeddedPostgres
+from extender.store.engine import create_engine, plain_url
+from extender.store.interval_projection import PostgresProjection
+from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
+from extender.store.snapshot_table import PostgresCheckpoints
+from tests.support.logs.fake_store import Script
+from tests.support.logs.postgres import FAST, execute, fresh_database, running_postgres
+
+pytestmark = pytest.mark.postgres
+DEPLOY = Path(__file__).parents[3] / "deploy" / "postgres"
+SERVERS = [None, *sorted(Path("/usr/lib/postgresql").glob("*/bin"))]
+LOGINS = {
+    "gx_test_service": "gx_writer",
+    "gx_test_migrator": "gx_owner",
+    "gx_test_alice": "gx_auditor",
+}
+TABLES = (
+    "event", "leader", "checkpoint", "decision_part", "decision_input", "placement", "root_state",
+    "preemption", "victim", "projection", "migration",
+)  # fmt: skip
+READ_BY_PEOPLE = ("placement", "root_state", "preemption", "victim", "projection")
+DELETED_BY_THE_SERVICE = ("checkpoint",)
+INSERTED_BY_THE_SERVICE = ("checkpoint", "decision_part", "decision_input")
+
+
+@pytest.fixture(scope="module", params=SERVERS, ids=lambda p: p.parent.name if p else "session")
+def server_url(request, postgres_url):
+    if request.param is None:
+        yield postgres_url
+        return
+    with running_postgres(pg_bin=request.param) as server:
+        yield server.url
+
+
+@pytest.fixture
+def empty_url(server_url):
+    with fresh_database(server_url) as url:
+        yield url
+
+
+@pytest.fixture
+async def prepared(empty_url):
+    """A database as deploy/README tells: roles.sql twice, and somebody to log in for each role."""
+    script = (DEPLOY / "roles.sql").read_text()
+    await execute(empty_url, script, script, (DEPLOY / "ownership.sql").read_text())
+    for login, role in LOGINS.items():
+        await execute(
+            empty_url,
+            f"DO $$ BEGIN CREATE ROLE {login} LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$",
+            f"GRANT {role} TO {login}",
+        )
+    return empty_url
+
+
+def becoming(monkeypatch, role):
+    """Let every connection that is opened from here on belong to a role."""
+    real = asyncpg.connect
+
+    async def connect(*args, **kwargs):
+        connection = await real(*args, **kwargs)
+        await connection.execute(f"SET SESSION AUTHORIZATION {role}")
+        return connection
+
+    monkeypatch.setattr(asyncpg, "connect", connect)
+
+
+async def migrated(url, monkeypatch):
+    with monkeypatch.context() as patch:
+        becoming(patch, "gx_test_migrator")
+        await schema_migration.upgrade(url)
+
+
+async def session_as(url, role):
+    connection = await asyncpg.connect(plain_url(url))
+    await connection.execute(f"SET SESSION AUTHORIZATION {role}")
+    return connection
+
+
+async def refused(connection, *attempts):
+    """Each of them alone, and for no other reason than missing rights."""
+    for attempt in attempts:
+        with pytest.raises(asyncpg.PostgresError) as caught:
+            await connection.execute(attempt)
+        assert caught.value.sqlstate == "42501", f"{attempt}: {caught.value}"
+
+
+def changes(tables, *but):
+    """Give a statement for each way to change each table; `but` are those that are allowed."""
+    column = {"event": "actor", "leader": "epoch", "checkpoint": "body", "decision_part": "body",
+              "decision_input": "parts", "migration": "version_num"}  # fmt: skip
+    for table in tables:
+        name = column.get(table, "position" if table != "placement" else "node")
+        name = "root" if table == "root_state" else name
+        ways = {
+            (
+                "INSERT",
+                table,
+            ): f"INSERT INTO gx.{table} OVERRIDING SYSTEM VALUE SELECT * FROM gx.{table}",
+            ("UPDATE", table): f"UPDATE gx.{table} SET {name} = {name}",
+            ("DELETE", table): f"DELETE FROM gx.{table}",
+            ("TRUNCATE", table): f"TRUNCATE gx.{table} CASCADE",
+            ("ALTER", table): f"ALTER TABLE gx.{table} DISABLE TRIGGER ALL",
+            ("DROP", table): f"DROP TABLE gx.{table} CASCADE",
+        }
+        yield from (text for way, text in ways.items() if way not in but)
+
+
+WIDER = (
+    "SET session_replication_role = replica",
+    "CREATE TEMPORARY TABLE t (a int)",
+    "CREATE TABLE gx.t (a int)",
+    "CREATE SCHEMA mine",
+    "CREATE FUNCTION gx.append_all() RETURNS void LANGUAGE sql AS 'SELECT'",
+    "CREATE OR REPLACE VIEW gx.v_event AS SELECT 1 AS position",
+    "DROP FUNCTION gx.renew(bigint, uuid)",
+    "ALTER FUNCTION gx.renew(bigint, uuid) SECURITY INVOKER",
+    "DROP SCHEMA gx CASCADE",
+    "SET ROLE gx_owner",
+    "GRANT gx_owner TO CURRENT_USER",
+    "COPY (SELECT 1) TO PROGRAM 'true'",
+    "SELECT pg_read_file('postgresql.conf')",
+)
+
+
+async def test_the_service_does_its_part(prepared, monkeypatch):
+    """Everything the service asks of its database, as a member of gx_writer and nothing more."""
+    url = prepared
+    await migrated(url, monkeypatch)
+    with monkeypatch.context() as patch:
+        becoming(patch, "gx_test_service")
+        writing, reading = create_engine(url, name="test"), create_reading_engine(url)
+        async with PostgresEventLog(url) as log:
+            grant = await log.take(holder="a", address="", ttl_ms=60_000)
+            script = Script(grant)
+            await log.append(grant, script.some(11))
+            await log.append(grant, script.some(1))
+            await log.renew(grant)
+            head = await log.head()
+            assert await log.at(head.position) == head
+            assert (await log.lease()).holder == "a"
+            async for page in log.read():
+                assert len(page) == 12
+            await log.release(grant)
+        checkpoints = PostgresCheckpoints(writing)
+        made = Checkpoint(position=head.position, chain=head.chain, codec="c", body=b"b")
+        for _ in range(2):
+            await checkpoints.save(made)
+        assert await checkpoints.newest(codec="c") == made
+        inputs = PostgresDecisionInputs(writing)
+        await inputs.save(DecisionInput(digest="d", head=b"h", parts=(b"p",)))
+        assert await inputs.load("d") is not None
+        projection = PostgresProjection(writing)
+        assert await projection.project(head.position, max_events=100) == 12
+        await projection.forget()
+        audit = PostgresAuditReader(reading)
+        assert len(await audit.events(EventFilter())) == 12
+        assert not await audit.has_node("n")
+        assert not await schema_migration.needs_migration(url)
+        assert await powers(url) == []
+        await writing.dispose()
+        await reading.dispose()
+
+
+async def test_what_the_service_cannot_do(prepared, monkeypatch):
+    """Not even what it writes can it write otherwise than through the functions (EVENTSTORE 3)."""
+    url = prepared
+    await migrated(url, monkeypatch)
+    service = await session_as(url, "gx_test_service")
+    allowed = [("INSERT", t) for t in INSERTED_BY_THE_SERVICE]
+    allowed += [("DELETE", t) for t in DELETED_BY_THE_SERVICE]
+    await refused(service, *changes(TABLES, *allowed), *WIDER)
+    for helper in (
+        "SELECT gx.project_fact(e) FROM gx.event e",
+        "SELECT gx.refuse_change()",
+    ):
+        await refused(service, helper)
+    await service.close()
+
+
+async def test_what_the_auditor_can_and_cannot_do(prepared, monkeypatch):
+    """Views and the tables of intervals to read, and nothing to change, not for a moment."""
+    url = prepared
+    await migrated(url, monkeypatch)
+    alice = await session_as(url, "gx_test_alice")
+    for name in (*READ_BY_PEOPLE, "v_event", "v_leadership"):
+        await alice.fetch(f"SELECT * FROM gx.{name}")
+    unread = [table for table in TABLES if table not in READ_BY_PEOPLE]
+    await refused(
+        alice,
+        *(f"SELECT * FROM gx.{table}" for table in unread),
+        *changes(TABLES),
+        *WIDER,
+        "SELECT gx.take('a', 'b', 1, 0)",
+        "SELECT gx.release(1, gen_random_uuid())",
+        "SELECT gx.evict('a')",
+        "SELECT gx.project(1, 1)",
+        "SELECT gx.forget_projection()",
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename <> current_user AND usename IS NOT NULL",
+        "DO $$ BEGIN LOCK TABLE gx.placement IN ACCESS EXCLUSIVE MODE; END $$",
+    )
+    await alice.execute(
+        "SET default_transaction_read_only = off"
+    )  # no control, so nothing rests on it
+    await refused(alice, "DELETE FROM gx.placement")
+    await alice.close()
+
+
+async def test_everything_belongs_to_the_owner_who_cannot_log_in(prepared, monkeypatch):
+    url = prepared
+    await migrated(url, monkeypatch)
+    connection = await asyncpg.connect(plain_url(url))
+    owners = await connection.fetch(
+        "SELECT DISTINCT pg_get_userbyid(o) FROM (SELECT relowner AS o FROM pg_class "
+        "WHERE relnamespace = 'gx'::regnamespace UNION ALL SELECT proowner FROM pg_proc "
+        "WHERE pronamespace = 'gx'::regnamespace UNION ALL SELECT nspowner FROM pg_namespace WHERE nspname = 'gx') x"
+    )
+    assert [row[0] for row in owners] == ["gx_owner"]
+    assert not await connection.fetchval(
+        "SELECT rolcanlogin FROM pg_roles WHERE rolname = 'gx_owner'"
+    )
+    assert "is a superuser" in await powers(url)
+    await connection.close()
+
+
+async def test_a_schema_that_was_there_before_the_roles(empty_url):
+    """It is handed over, and what it is for still works."""
+    url = empty_url
+    await schema_migration.upgrade(url)
+    for name in ("roles.sql", "ownership.sql", "ownership.sql"):
+        await execute(url, (DEPLOY / name).read_text())
+    connection = await asyncpg.connect(plain_url(url))
+    left = await connection.fetchval(
+        "SELECT count(*) FROM pg_class WHERE relnamespace = 'gx'::regnamespace "
+        "AND pg_get_userbyid(relowner) <> 'gx_owner'"
+    )
+    await connection.close()
+    assert left == 0
+    async with PostgresEventLog(url) as log:
+        grant = await log.take(holder="a", address="", ttl_ms=60_000)
+        await log.append(grant, Script(grant).some(2))
+
+
+async def test_the_embedded_server_makes_the_roles():
+    """At its first start, and at the next; the service logs in as the writer, people as the auditor."""
+    folder = Path(tempfile.mkdtemp(prefix="gxt-"))
+    folder.chmod(0o755)
+    try:
+        for _ in range(2):
+            async with EmbeddedPostgres(folder, settings=FAST) as server:
+                await schema_migration.upgrade(server.url)
+                assert await powers(as_role(server.url, WRITER)) == []
+                auditor = await asyncpg.connect(as_role(server.url, AUDITOR))
+                await auditor.fetch("SELECT * FROM gx.placement")
+                await refused(auditor, "SELECT * FROM gx.event", "CREATE TEMPORARY TABLE t (a int)")
+                await auditor.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

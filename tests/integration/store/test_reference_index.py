@@ -1,0 +1,198 @@
+"""What facts name is indexed behind the appends, as SQL and Python agree, and no question reads the whole log."""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+import msgspec
+import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import event
+
+from extender.core.log.events import BindFailed
+from extender.ports.protocols import EventFilter
+from extender.queries.log.event_filter import nodes_of, plan_of, victims_of
+from extender.store.engine import create_engine
+from extender.store.log.event_codec import VERSIONS, decode_fact
+from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.log.reference_index import PostgresMentions
+from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
+from tests.bench.history import write_history
+from tests.integration.store.test_event_codec import GOLDEN, Sample
+from tests.support.hypothesis_profile import examples
+from tests.support.logs.fake_store import Script
+from tests.support.logs.postgres import execute, fresh_database, run
+
+pytestmark = pytest.mark.postgres
+
+
+def golden_facts():
+    samples = [
+        msgspec.json.decode(path.read_bytes(), type=Sample) for path in sorted(GOLDEN.glob("*"))
+    ]
+    return [
+        decode_fact(s.type, s.ver, s.payload.encode(), position=1)
+        for s in samples
+        if s.ver == VERSIONS[s.type]
+    ]
+
+
+async def mentions(url):
+    connection = await asyncpg.connect(url)
+    try:
+        return {
+            tuple(row)
+            for row in await connection.fetch("SELECT position, what, name FROM gx.mention")
+        }
+    finally:
+        await connection.close()
+
+
+def named(position, fact):
+    found = {(position, "node", name) for name in nodes_of(fact)}
+    found |= {(position, "victim", uid) for uid in victims_of(fact)}
+    return found | ({(position, "plan", plan_of(fact))} if plan_of(fact) else set())
+
+
+async def test_sql_and_python_agree_on_every_kind_of_fact(database_url):
+    facts = golden_facts()
+    async with PostgresEventLog(database_url) as log:
+        grant = await log.take(holder="a", address="", ttl_ms=60_000)
+        script = Script(grant)
+        await log.append(grant, [script.next(fact) for fact in facts])
+    engine = create_engine(database_url, name="test")
+    noter = PostgresMentions(engine)
+    assert [await noter.note(8) for _ in range(4)] == [8, 8, len(facts) - 16, 0]
+    await engine.dispose()
+    expected = set().union(*(named(n, fact) for n, fact in enumerate(facts, start=1)))
+    assert await mentions(database_url) == expected
+    assert {what for _, what, _ in expected} == {"node", "victim", "plan"}
+
+
+@pytest.fixture(scope="module")
+def mentions_of(postgres_url, template_database):
+    """Give the SQL function, on one connection for all examples."""
+    loop = asyncio.new_event_loop()
+    with fresh_database(postgres_url, template=template_database) as url:
+        connection = loop.run_until_complete(asyncpg.connect(url))
+        question = "SELECT what, name FROM gx.mentions_of($1, $2::text::json)"
+
+        def call(kind, payload):
+            return loop.run_until_complete(connection.fetch(question, kind, payload))
+
+        yield call
+        loop.run_until_complete(connection.close())
+    loop.close()
+
+
+@given(st.text(st.sampled_from(list('\0\\u0a"{}')), max_size=12))
+@examples(60)
+def test_no_text_of_a_fact_hides_its_node(mentions_of, text):
+    """jsonb refuses NUL characters: they are taken out, escaped backslashes before them stay what they are."""
+    fact = BindFailed(plan="p", pod="ns/p", uid="u", node="n1", error=text)
+    payload = msgspec.json.encode(fact).decode()
+    assert [tuple(row) for row in mentions_of("BindFailed", payload)] == [("node", "n1")]
+
+
+@pytest.fixture(scope="module")
+def long_url(postgres_url, template_database):
+    """URL of a log of 30,000 facts, with what they name."""
+
+    async def fill(url):
+        await write_history(url, 30_000)
+        engine = create_engine(url, name="test")
+        noter = PostgresMentions(engine)
+        while await noter.note(10_000):
+            pass
+        await engine.dispose()
+        await execute(url, "ANALYZE gx.event", "ANALYZE gx.mention")
+
+    with fresh_database(postgres_url, template=template_database) as url:
+        run(fill(url))
+        yield url
+
+
+async def test_no_question_reads_the_whole_log(long_url):
+    """Every filter on 30,000 facts, as the server plans it: indexes only."""
+    connection = await asyncpg.connect(long_url)
+    node, root, uid = await connection.fetchrow(
+        "SELECT m.name, e.root, e.root_uid FROM gx.mention m JOIN gx.event e USING (position) "
+        "WHERE m.what = 'node' AND m.position > 15000 ORDER BY m.position LIMIT 1"
+    )
+    at_us = await connection.fetchval("SELECT at_us FROM gx.event WHERE position = 20000")
+    await connection.close()
+    seen = []
+
+    reading = create_reading_engine(long_url)
+    event.listen(
+        reading.sync_engine,
+        "before_cursor_execute",
+        lambda conn, cursor, statement, parameters, context, many: seen.append(
+            (statement, parameters)
+        ),
+    )
+    reader = PostgresAuditReader(reading)
+    for wanted in (
+        EventFilter(),
+        EventFilter(newest_first=True),
+        EventFilter(root=root),
+        EventFilter(root_uid=uid),
+        EventFilter(namespace="serve"),
+        EventFilter(types=("GangRefused",)),
+        EventFilter(types=("GangRefused", "GangAdmitted"), namespace="serve"),
+        EventFilter(since_us=at_us),
+        EventFilter(since_us=at_us, until_us=at_us + 1_000_000),
+        EventFilter(node=node),
+        EventFilter(node=node, newest_first=True),
+        EventFilter(node=node, types=("PodBound",), since_us=at_us),
+        EventFilter(victims=frozenset({"nobody", uid})),
+        EventFilter(plan="none"),
+    ):
+        await reader.page(wanted)
+    await reader.lives(root)
+    await reader.lives("", uid=uid)
+    await reading.dispose()
+    connection = await asyncpg.connect(long_url)
+    for statement, parameters in dict.fromkeys((s, tuple(map(repr, p))) for s, p in seen):
+        values = next(p for s, p in seen if (s, tuple(map(repr, p))) == (statement, parameters))
+        plan = "\n".join(r[0] for r in await connection.fetch("EXPLAIN " + statement, *values))
+        assert "Seq Scan on event" not in plan, (statement, plan)
+        assert "Seq Scan on mention" not in plan, (statement, plan)
+    await connection.close()
+
+
+async def test_a_question_that_is_asked_often_is_planned_for_what_it_asks(long_url):
+    """PostgreSQL's plan for any values reads the log from its beginning for types that it has hardly any of."""
+    reading = create_reading_engine(long_url, pool_size=1)
+    reader, wanted = (
+        PostgresAuditReader(reading),
+        EventFilter(types=("PreemptionPlanned", "PreemptionCompleted")),
+    )
+    before = await events_read(long_url)
+    for _ in range(10):
+        assert not (await reader.page(wanted)).events
+    async with reading.connect() as connection:
+        await connection.execute(sa.text("SELECT pg_stat_force_next_flush()"))
+    await reading.dispose()
+    assert await events_read(long_url) - before < 1_000
+
+
+async def events_read(url):
+    """Count the facts that were read from the log, once all who read it have gone and reported it."""
+    others = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+        "AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+    )
+    connection = await asyncpg.connect(url)
+    try:
+        async with asyncio.timeout(60):
+            while await connection.fetchval(others):
+                await asyncio.sleep(0.01)
+        return await connection.fetchval(
+            "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relid = 'gx.event'::regclass"
+        )
+    finally:
+        await connection.close()

@@ -1,0 +1,325 @@
+"""Every report equals a plain computation over the facts; nothing that is asked for becomes part of the question."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from datetime import timedelta
+from itertools import islice, product
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.core.log.events import (
+    GangAdmitted,
+    GangExtended,
+    GangRefused,
+    MemberLost,
+    RoomMeasured,
+    RoomRecord,
+)
+from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.model.ids import NIL_ROOT, NodeName, PodUid, Position, RootUid
+from extender.queries.log.reports import EPOCH, REPORTS, Asked
+from extender.store.engine import transaction
+from extender.store.queries.event_queries import create_reading_engine
+from extender.store.queries.report_queries import PostgresReportReader, query_of
+from tests.bench.history import admission, history, write_history
+from tests.integration.store.test_audit_questions import DOCUMENT, QUERY
+from tests.support.hypothesis_profile import examples
+from tests.support.logs.bulk_log import copy_events, forget_log, writing_connection
+from tests.support.logs.postgres import fresh_database
+from tests.support.logs.random_logs import ROOTS, event_after, histories
+from tests.support.logs.reference_reports import PLAIN, Told, plainly
+
+pytestmark = pytest.mark.postgres
+START_US = 1_790_000_000_000_000
+MINUTE_US = 60_000_000
+LONG = "team-a/" + "x" * 245
+NAMES = [
+    "team-a/serve",
+    "team-b/serve",
+    "team-b/größe-☃",
+    "team-a/'; DROP TABLE gx.event; --",
+    LONG,
+]
+RACKS = {"n0": {"rack": "r0"}, "n1": {"rack": "r0"}, "n2": {"rack": "r'1"}}
+GPU = "nvidia.com/gpu"
+WHOLE = re.compile(r"Seq Scan on (event|placement|root_state)")
+
+
+@st.composite
+def measured_histories(draw):
+    """Make a history with names that are reused, times that stand still and leap, devices, racks and measurements."""
+    names = {uid: draw(st.sampled_from(NAMES)) for uid in ROOTS}
+    at_us, state, events = START_US, EMPTY, []
+    for event in draw(histories()):
+        if draw(st.integers(0, 4)) == 0:
+            place = event_after(state, NIL_ROOT, draw(_rooms(state.position)))
+            events.append(msgspec.structs.replace(place, at_us=at_us))
+            state = fold(state, [events[-1]])
+        uid = draw(st.sampled_from(ROOTS))
+        fact = draw(_setback(state.roots.get(uid)))
+        if fact is not None:
+            place = event_after(state, uid, fact)
+            events.append(msgspec.structs.replace(place, at_us=at_us, root=names[uid]))
+            state = fold(state, [events[-1]])
+        at_us += draw(st.sampled_from([0, 0, 1, 17 * MINUTE_US, 3 * 60 * MINUTE_US + 7]))
+        place = event_after(state, event.root_uid, draw(_with_devices(event.fact)))
+        name = names.get(event.root_uid, "")
+        events.append(msgspec.structs.replace(place, at_us=at_us, root=name))
+        state = fold(state, [events[-1]])
+    return events
+
+
+def _setback(root):
+    """Refuse a tree that waits, or take a member of one that runs: what reports are about."""
+    if root is None or root.phase == "refused":
+        return st.none()
+    if root.bound:
+        lost = [
+            MemberLost(pod=m.pod, uid=m.uid, node=m.node, cause="evicted")
+            for m in root.bound.values()
+        ]
+        return st.sampled_from([None, *sorted(lost, key=lambda fact: fact.uid)])
+    outcomes = ("impossible", "unknown", "waiting")
+    return st.sampled_from([GangRefused(outcome=o, reasons=(f"it is {o}",)) for o in outcomes])
+
+
+@st.composite
+def _rooms(draw, position):
+    keys = {"": ["n0", "n1", ""], "rack": ["r0", "r'1", ""]}
+    records = [
+        RoomRecord(
+            resource=resource, key=key, domain=draw(st.sampled_from(domains)), nodes=1,
+            free=draw(st.integers(0, 9)), total=9,
+        )
+        for resource in ("cpu", GPU)
+        for key, domains in keys.items()
+    ]  # fmt: skip
+    known = max(0, position - draw(st.integers(0, 1)))
+    return RoomMeasured(known=Position(known), rooms=tuple(records))
+
+
+@st.composite
+def _with_devices(draw, fact):
+    if not isinstance(fact, GangAdmitted | GangExtended):
+        return fact
+    shapes = ({"cpu": 1500, "pods": 1}, {"cpu": 1000, GPU: 3, "pods": 1})
+    assignments = [
+        msgspec.structs.replace(a, shape=draw(st.integers(0, 1))) for a in fact.assignments
+    ]
+    return msgspec.structs.replace(
+        fact, shapes=shapes, assignments=tuple(assignments), topology=RACKS,
+        priority=draw(st.integers(0, 2)),
+    )  # fmt: skip
+
+
+@st.composite
+def questions(draw, events):
+    """Ask for a span that begins and ends at facts, beside them, or outside of the log."""
+    times = sorted({START_US - 5, *(e.at_us for e in events), START_US + 100 * 60 * MINUTE_US})
+    some = st.sampled_from(times).flatmap(lambda t: st.sampled_from([t - 1, t, t + 1]))
+    since_us, until_us = times[0], times[-1] + 1
+    if draw(st.booleans()):
+        since_us, until_us = sorted(draw(st.lists(some, min_size=2, max_size=2, unique=True)))
+    namespace = gang = ""
+    if draw(st.integers(0, 3)) == 0:
+        namespace = draw(
+            st.sampled_from(["team-a", "team-a", "team-b", "team", "%", "' OR true --"])
+        )
+    if draw(st.integers(0, 3)) == 0:
+        gang = draw(st.sampled_from([*NAMES, "ns/u1", "'/'"]))
+    return {"since_us": since_us, "until_us": until_us, "namespace": namespace, "gang": gang}
+
+
+def comparable(rows):
+    """Put rows into an order in which sums that differ by rounding stand at the same place."""
+    exact = [tuple(v for v in row if not isinstance(v, float)) for row in rows]
+    order = sorted(range(len(rows)), key=lambda i: repr(exact[i]))
+    floats = [[v for v in rows[i] if isinstance(v, float)] for i in order]
+    return [exact[i] for i in order], floats
+
+
+def same(found, expected):
+    (ours, our_floats), (theirs, their_floats) = comparable(found), comparable(expected)
+    assert ours == theirs
+    for mine, other in zip(our_floats, their_floats, strict=True):
+        assert mine == pytest.approx(other, abs=1e-6)
+
+
+async def told(url, events, asked):
+    connection = await writing_connection(url)
+    engine = create_reading_engine(url)
+    try:
+        return await told_by(connection, engine, events, asked)
+    finally:
+        await connection.close()
+        await engine.dispose()
+
+
+async def told_by(connection, engine, events, asked):
+    await forget_log(connection)
+    await copy_events(connection, events)
+    await connection.fetchval("SELECT gx.project($1, 100000)", len(events))
+    reader = PostgresReportReader(engine)
+    return {one.name: await reader.rows(one) for one in asked}
+
+
+@pytest.fixture(scope="module")
+def tell(postgres_url, template_database):
+    """Give `told_by` with one connection and one engine for all examples, on a loop of their own."""
+    loop = asyncio.new_event_loop()
+    with fresh_database(postgres_url, template=template_database) as url:
+        connection = loop.run_until_complete(writing_connection(url))
+        engine = create_reading_engine(url)
+
+        def call(events, asked):
+            return loop.run_until_complete(told_by(connection, engine, events, asked))
+
+        yield call
+        loop.run_until_complete(connection.close())
+        loop.run_until_complete(engine.dispose())
+    loop.close()
+
+
+@examples(60)
+@given(st.data())
+@pytest.mark.timeout(300)
+def test_every_report_is_the_plain_computation(tell, data):
+    """For any log a leader could have written, any span, namespace and gang."""
+    events = data.draw(measured_histories())
+    given_ = data.draw(questions(events))
+    asked = [
+        Asked(
+            name=name,
+            limit=9999,
+            **(given_ if kind.of_gangs else given_ | {"namespace": "", "gang": ""}),
+        )
+        for name, kind in REPORTS.items()
+    ]
+    found = tell(events, asked)
+    for one in asked:
+        same([tuple(row) for row in found[one.name].rows], plainly(events, one))
+        assert found[one.name].head == found[one.name].projected == len(events)
+
+
+@pytest.mark.timeout(300)
+async def test_reports_of_admissions_come_in_their_order_and_a_page_is_the_beginning(database_url):
+    """Wherever the span begins, and over more facts than are looked at at a time."""
+    events = list(islice(history(pace_us=2_600_000, measured_every=100), 4000))
+    await told(database_url, events, [])
+    orders = {
+        "passed-over": lambda row: (row[8], row[0], row[1]),
+        "room-taken": lambda row: (row[9], row[2], row[3]),
+    }
+    plain, engine = Told(events), create_reading_engine(database_url)
+    reader = PostgresReportReader(engine)
+    for (name, order), (begin, end) in product(
+        orders.items(), [(0, 3999), (2999, 3600), (3511, 3512)]
+    ):
+        asked = Asked(
+            name=name, since_us=events[begin].at_us, until_us=events[end].at_us, limit=9999
+        )
+        every = sorted(PLAIN[name](plain, asked), key=order)
+        for limit in (9999, 20):
+            found = await reader.rows(msgspec.structs.replace(asked, limit=limit))
+            assert [tuple(row) for row in found.rows] == every[: limit + 1]
+        assert len(every) > 21 or end - begin == 1
+    await engine.dispose()
+
+
+async def test_room_is_taken_in_domains_of_any_name(database_url):
+    """Of names that are part of others, of none, and of such that JSON writes in another form."""
+    racks = ["r1", "r10", "", 'a"b\\c', "größe", "r1.a"]
+    nodes = {f"n{i}": {"rack": rack} for i, rack in enumerate(racks)}
+    state, events = EMPTY, []
+    for i, rack in enumerate(racks):
+        places = {"rack": rack, "": f"n{i}"}
+        rooms = tuple(
+            RoomRecord(resource=GPU, key=key, domain=domain, free=9, nodes=1, total=9)
+            for key, domain in places.items()
+        )
+        measured = RoomMeasured(known=Position(state.position), rooms=rooms)
+        events.append(event_after(state, NIL_ROOT, measured))
+        state = fold(state, [events[-1]])
+        for j in range(len(racks)):
+            fact = admission(random.Random(j), f"m{i}-{j}", pods=1, uid=f"{i}-{j}")
+            record = msgspec.structs.replace(
+                fact.assignments[0], node=NodeName(f"n{j}"), uid=PodUid(f"p{i}-{j}")
+            )
+            fact = msgspec.structs.replace(
+                fact, assignments=(record,), topology={f"n{j}": nodes[f"n{j}"]}
+            )
+            events.append(event_after(state, RootUid(f"u{i}-{j}"), fact))
+            state = fold(state, [events[-1]])
+    asked = Asked(name="room-taken", since_us=0, until_us=START_US, limit=9999)
+    found = (await told(database_url, events, [asked]))["room-taken"].rows
+    same([tuple(row) for row in found], plainly(events, asked))
+    assert len(found) == 2 * len(racks)
+
+
+async def test_a_reason_that_postgres_cannot_hold_stops_no_report(database_url):
+    """A NUL in a recorded sentence is told as a replacement character."""
+    fact = GangRefused(outcome="unknown", reasons=("a\0b",))
+    event = msgspec.structs.replace(event_after(EMPTY, ROOTS[0], fact), at_us=START_US)
+    asked = Asked(name="decisions", since_us=START_US, until_us=START_US + 1)
+    found = await told(database_url, [event], [asked])
+    assert [tuple(row)[5] for row in found["decisions"].rows] == [1]
+    connection = await writing_connection(database_url)
+    assert await connection.fetchval("SELECT reason FROM gx.v_decision") == "a\ufffdb"
+    await connection.close()
+
+
+async def test_times_of_views_are_those_of_the_facts_to_the_microsecond(database_url):
+    """They go through floating point on their way, so that an index can have them."""
+    connection = await writing_connection(database_url)
+    wrong = await connection.fetchval(
+        "SELECT count(*) FROM generate_series(1, 200000) n, "
+        "LATERAL (SELECT (n * 21474836483 + n % 1000003)::bigint AS at_us) a "
+        "WHERE to_timestamp(at_us / 1e6::double precision) <> timestamptz 'epoch' + at_us * interval '1 microsecond'"
+    )
+    await connection.close()
+    assert wrong == 0
+
+
+@pytest.mark.timeout(300)
+async def test_no_question_reads_the_whole_log(database_url):
+    """No sequential scan of the log or of its intervals: each report, with and without a gang, and each query of QUESTIONS.md."""
+    events = 8000
+    await write_history(database_url, events, pace_us=2_600_000, measured_every=100)
+    connection = await writing_connection(database_url)
+    await connection.fetchval("SELECT gx.project($1, 100000)", events, timeout=300)
+    await connection.execute("ANALYZE gx.event, gx.placement, gx.root_state")
+    until_us = await connection.fetchval(
+        "SELECT at_us FROM gx.event WHERE position = $1", events // 2
+    )
+    engine = create_reading_engine(database_url)
+    for name, kind in REPORTS.items():
+        for gang in ("", "serve/model-0000007") if kind.of_gangs else ("",):
+            asked = Asked(
+                name=name, since_us=until_us - 5 * MINUTE_US, until_us=until_us, gang=gang
+            )
+            text, values = query_of(asked)
+            async with transaction(engine, "explaining") as connected:
+                lines = (await connected.execute(sa.text(f"EXPLAIN {text.text}"), values)).scalars()
+                plan = "\n".join(lines)
+            assert not WHOLE.search(plan), f"{name}\n{plan}"
+            assert "root_state_state_idx" not in plan, "from the first on that was ever refused"
+    await engine.dispose()
+    since, until = (
+        (EPOCH + timedelta(microseconds=at_us)).isoformat()
+        for at_us in (until_us - 5 * MINUTE_US, until_us)
+    )
+    for query, _ in QUERY.findall(DOCUMENT.read_text()):
+        here = re.sub(r"2026-11-17( 08:00Z)?(?=')", since, query)
+        here = re.sub(r"2026-11-18|2026-11-17 09:00Z", until, here)
+        assert "2026-11-1" not in here
+        here = here.replace("team-a/train", "serve/model-0000007")
+        plan = "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN {here}"))
+        assert not WHOLE.search(plan), f"{here}\n{plan}"
+    await connection.close()

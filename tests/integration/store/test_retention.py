@@ -1,0 +1,172 @@
+"""Inputs of old decisions go, and nothing else: what stays can be read, also by a service that saves all the while."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from extender.core.log.events import GangRefused, RootCompleted, RootObserved
+from extender.ports.protocols import DecisionInput
+from extender.store import schema_migration
+from extender.store.decision_inputs import PostgresDecisionInputs
+from extender.store.engine import create_engine
+from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.retention import prune
+from tests.integration.test_name_queries import command
+from tests.support.logs.fake_store import Script
+from tests.support.logs.postgres import execute, make_roles
+
+pytestmark = pytest.mark.postgres
+SHARED = (b"node that never changes", b"another")
+
+
+def an_input(name):
+    parts = (*SHARED, f"node of {name}".encode())
+    return DecisionInput(
+        digest=hashlib.sha256(name.encode()).hexdigest(), head=name.encode(), parts=parts
+    )
+
+
+def refused(name):
+    return GangRefused(outcome="unknown", reasons=(name,), input_digest=an_input(name).digest)
+
+
+async def decide(url, lives):
+    """Write one decision per root, its input first; of `lives` the root stays. Gives the time of the last one."""
+    engine = create_engine(url, name="test")
+    inputs = PostgresDecisionInputs(engine)
+    async with PostgresEventLog(url) as log:
+        grant = await log.take(holder="a", address="", ttl_ms=60_000)
+        script = Script(grant)
+        for name, stays in lives.items():
+            await inputs.save(an_input(name))
+            facts = [
+                RootObserved(kind="PodGroup"),
+                refused(name),
+                *([] if stays else [RootCompleted(why="x")]),
+            ]
+            events = [script.next(fact, root=f"ns/{name}", uid=name) for fact in facts]
+            await log.append(grant, events)
+    return engine, inputs
+
+
+async def projected(url):
+    connection = await asyncpg.connect(url)
+    end = await connection.fetchval("SELECT max(position) FROM gx.event")
+    while await connection.fetchval("SELECT gx.project($1, 1000)", end) < end:
+        pass
+    await connection.close()
+
+
+async def age(url, names, by=timedelta(days=40)):
+    """Let inputs and their decisions be older; past the triggers, as only a superuser can."""
+    digests = [an_input(name).digest for name in names]
+    connection = await asyncpg.connect(url)
+    await connection.execute("SET session_replication_role = replica")
+    await connection.execute(
+        "UPDATE gx.decision_input SET saved_at = saved_at - $1::interval WHERE digest = ANY($2)",
+        by,
+        digests,
+    )
+    await connection.execute(
+        "UPDATE gx.event SET at_us = at_us - $1 WHERE root_uid = ANY($2)",
+        int(by.total_seconds() * 1e6),
+        names,
+    )
+    await connection.close()
+
+
+async def a_month_ago(url):
+    connection = await asyncpg.connect(url)
+    found = await connection.fetchval("SELECT now() - interval '30 days'")
+    await connection.close()
+    return found
+
+
+async def there(inputs, *names):
+    found = [await inputs.load(an_input(name).digest) for name in names]
+    assert all(one is None or one.parts[:2] == SHARED for one in found)
+    return [one is not None for one in found]
+
+
+async def test_old_inputs_go_and_all_else_stays(database_url):
+    """Not those of gangs that are still there, nor parts that others have; asking twice removes nothing more."""
+    lives = {"old": False, "waits": True, "new": False}
+    engine, inputs = await decide(database_url, lives)
+    await projected(database_url)
+    await age(database_url, ["old", "waits"])
+    before = await a_month_ago(database_url)
+    seen = await prune(database_url, before, dry_run=True)
+    assert (seen.inputs, seen.parts) == (1, 2)  # its head and its node
+    assert await there(inputs, *lives) == [True, True, True]
+    done = await prune(database_url, before)
+    assert done == seen
+    assert (done.inputs_kept, done.parts_kept) == (2, 6)
+    assert await there(inputs, *lives) == [False, True, True]
+    again = await prune(database_url, before)
+    assert (again.inputs, again.parts) == (0, 0)
+    with pytest.raises(asyncpg.PostgresError) as caught:  # the triggers are there again
+        await execute(database_url, "DELETE FROM gx.decision_input")
+    assert caught.value.sqlstate == "55000"
+    await engine.dispose()
+
+
+async def test_a_schema_of_gx_owner_is_pruned_too(postgres_url, empty_database_url):
+    """The other tests have one of the superuser, on a server that has gx_owner as well."""
+    await make_roles(postgres_url, empty_database_url)
+    await schema_migration.upgrade(empty_database_url)
+    engine, _ = await decide(empty_database_url, {"old": False})
+    await projected(empty_database_url)
+    await age(empty_database_url, ["old"])
+    done = await prune(empty_database_url, await a_month_ago(empty_database_url))
+    assert (done.inputs, done.parts) == (1, 4)
+    await engine.dispose()
+
+
+async def test_a_service_that_runs_names_no_part_that_is_gone(database_url):
+    """It remembers the numbers of parts: of the very input that was removed, and saves it again."""
+    engine, inputs = await decide(database_url, {"old": False, "new": False})
+    await projected(database_url)
+    await age(database_url, ["old"])
+    await prune(database_url, await a_month_ago(database_url))
+    await inputs.save(an_input("old"))
+    assert await there(inputs, "old", "new") == [True, True]
+    await engine.dispose()
+
+
+async def test_saving_goes_on_beside_it(database_url):
+    """Inputs saved while parts are removed, of parts that nobody has at that moment, can all be read."""
+    names = [f"g{n}" for n in range(40)]
+    engine, inputs = await decide(database_url, dict.fromkeys(names, False))
+    await projected(database_url)
+    await age(database_url, names)
+    before = await a_month_ago(database_url)
+
+    async def save():
+        for name in names:
+            await inputs.save(an_input(f"again {name}"))
+            await inputs.save(an_input(name))
+
+    await asyncio.gather(save(), prune(database_url, before))
+    again = [f"again {name}" for name in names]
+    assert all(await there(inputs, *again))
+    for name in names:  # gone, or there again; never half
+        await inputs.load(an_input(name).digest)
+    await engine.dispose()
+
+
+def test_the_command(database_url):
+    for words, code, said in (
+        (("--days", "30"), 0, "0 inputs and 0 parts"),
+        (("--days", "30", "--dry-run", "-o", "json"), 0, '"inputs": 0'),
+        ((), 2, "one of them"),
+        (("--days", "0"), 2, "--days"),
+        (("--before", "yesterday"), 2, "--before"),
+        (("--before", "2999-01-01T00:00:00Z"), 2, "future"),
+    ):
+        done = command(database_url, "prune", *words)
+        assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done

@@ -1,0 +1,95 @@
+"""Memory that has left the log, in the whole service on a real PostgreSQL: fact, metric, line, and put right."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+import yaml
+from immutables import Map
+
+from extender import composition
+from extender.control.monitors import state_verifier
+from extender.core.log.events import DriftFound
+from extender.core.log.reservation_state import EMPTY, fold
+from extender.runtime.system_clock import SystemClock
+from extender.settings import Settings
+from extender.telemetry import METRICS
+from tests.support.service.fakes import GATED, until
+from tests.support.service.manifest_builders import GPU, a_gang, a_node
+
+pytestmark = pytest.mark.postgres
+
+
+def planted(state, how):
+    """Give a memory that differs from the log in one way."""
+    (root,) = state.roots.values()
+    replace = msgspec.structs.replace
+    if how == "a reservation is forgotten":
+        return replace(state, roots=state.roots.set(root.uid, replace(root, held=Map())))
+    if how == "room of a node is forgotten":
+        return replace(state, held_on=Map())
+    if how == "a phase is wrong":
+        return replace(state, roots=state.roots.set(root.uid, replace(root, phase="satisfied")))
+    return replace(state, roots=Map(), held_on=Map(), root_of=Map())
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "a reservation is forgotten",
+        "room of a node is forgotten",
+        "a phase is wrong",
+        "everything is forgotten",
+    ],
+)
+async def test_memory_leaves_the_log(database_url, tmp_path, monkeypatch, caplog, how):
+    """The look of every minute, made to come at once: the service finds it by itself."""
+    monkeypatch.setattr(state_verifier, "EVERY_S", 0.2)
+    manifests = tmp_path / "cluster.yaml"
+    things = [a_node("n0", gpu=8), *a_gang("g", pods=2, requests={GPU: 1}, schedulingGates=GATED)]
+    manifests.write_text(yaml.safe_dump_all(things))
+    settings = Settings(
+        database_url=database_url, data_dir=str(tmp_path), cluster=(str(manifests),),
+        listen="127.0.0.1:0", advertise="http://127.0.0.1:0", holder="me",
+    )  # fmt: skip
+    counted = METRICS.drift.labels("memory")
+    before = counted._value.get()
+    async with composition.store(settings, migrates=False) as opened:
+        clock = SystemClock()
+        writer = composition.leader(settings, opened, clock)
+        seen = await composition.cluster(settings, clock, writer.may_act)
+        service = composition.Service(settings, opened, seen, writer, clock)
+        looks, look = [], service.drift.look
+
+        async def counting():
+            looks.append(await look())
+
+        service.drift.look = counting
+        stopping = asyncio.Event()
+        running = asyncio.create_task(service.run(stopping, lambda: None))
+        try:
+            await until(lambda: writer.acknowledged.held_on and not writer._flights, "admitted", 20)
+            await until(service.admission.ready, "ready", 20)
+            # no pass may run on the false memory: it would decide on it
+            seen.doubt = lambda: "the test looks at memory alone"
+            writer.acknowledged = writer.speculative = planted(writer.acknowledged, how)
+            await until(lambda: counted._value.get() > before, "found", 20)
+            log = [event async for page in opened.log.read() for event in page]
+            found = [e for e in log if isinstance(e.fact, DriftFound)]
+            assert [e.fact.kind for e in found] == ["memory"]
+            await until(
+                lambda: writer.acknowledged == writer.speculative == fold(EMPTY, log),
+                "put right",
+                20,
+            )
+            looks.clear()
+            await until(lambda: len(looks) >= 2, "two more looks", 20)
+            assert not any(looks)
+            assert counted._value.get() == before + 1
+        finally:
+            stopping.set()
+            await running
+    (line,) = [r for r in caplog.records if r.message == "drift"]
+    assert (line.levelname, line.kind, line.text) == ("ERROR", "memory", found[0].fact.text)

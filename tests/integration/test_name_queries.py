@@ -1,0 +1,344 @@
+"""Questions about names as they come in life, over HTTP and on the command line, from a real database."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.parse
+from collections import Counter
+from contextlib import asynccontextmanager
+
+import aiohttp
+import asyncpg
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from extender.core.log.events import (
+    AssignmentRecord,
+    GangAdmitted,
+    GangRefused,
+    HistoryTruncated,
+    MemberLost,
+    PodBound,
+    PreemptionPlanned,
+    RootCompleted,
+    RootObserved,
+    VictimEvicted,
+    VictimPod,
+    VictimUnit,
+)
+from extender.core.model.ids import NIL_ROOT
+from extender.http.responses.error_responses import problems
+from extender.http.v1.event_api import EventsApi
+from extender.http.v1.gang_api import GangsApi
+from extender.http.v1.history_api import AuditApi
+from extender.http.v1.node_api import FleetApi
+from extender.http.v1.openapi_route import OPERATIONS, Contract
+from extender.http.v1.plan_api import PlanApi
+from extender.http.v1.report_api import ReportApi
+from extender.http.v1.state_api import NodesApi, StateApi
+from extender.queries.log.event_dto import FactLine
+from extender.queries.log.event_stream import Feed
+from extender.queries.state.historical_state import AsOf
+from extender.queries.state.node_inventory import Fleet
+from extender.runtime.system_clock import SystemClock
+from extender.store.decision_inputs import PostgresDecisionInputs
+from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
+from extender.store.queries.report_queries import PostgresReportReader
+from extender.store.snapshot_table import PostgresCheckpoints
+from tests.support.logs.fake_store import Script
+from tests.support.service.command_line import run_command
+from tests.support.service.fakes import Stage
+from tests.support.service.manifest_builders import a_gang, a_node
+from tests.support.service.node_state import past_node
+
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+LONG = "ä日" * 126 + "z"  # 253 characters, 631 bytes
+INJECTIONS = (
+    "'; DROP TABLE gx.event; --",
+    "' OR '1'='1",
+    '"; DROP SCHEMA gx CASCADE; --',
+    "x') UNION SELECT version() --",
+    "%27%20OR%201=1",
+    "$1",
+    ":name",
+    "{0}",
+    "%s",
+    "\\'; SELECT pg_sleep(10); --",
+    "1; SELECT pg_sleep(10)",
+    "default/a' AND pg_sleep(10) IS NULL --",
+)
+
+
+def facts_of(script):
+    """Two lives of one name; the first loses a member to `ns/big`, and the log loses its end between them."""
+    assignment = AssignmentRecord(pod="ns/job-0", uid="u-0", group="job", node="n1")
+    victim = VictimPod(pod="ns/job-0", uid="u-0", node="n1", group="job")
+    unit = VictimUnit(kind="PodGroup", path="ns/job", uid="g-1", priority=1, pods=(victim,))
+    first = [
+        RootObserved(kind="PodGroup"),
+        GangAdmitted(plan="p1", kind="PodGroup", priority=1, groups=(), shapes=({},),
+                     assignments=(assignment,)),
+        PodBound(plan="p1", pod="ns/job-0", uid="u-0", node="n1"),
+    ]  # fmt: skip
+    by_big = [
+        PreemptionPlanned(preemption="pre", kind="PodGroup", priority=9, cost={}, alternatives=(),
+                          shapes=(), assignments=(), victims=(unit,)),
+        VictimEvicted(preemption="pre", unit="PodGroup/ns/job", pod="ns/job-0", uid="u-0", node="n1",
+                      how="deleted", asked_us=1, gone_us=2),
+    ]  # fmt: skip
+    lost = HistoryTruncated(
+        evidence="memory", known_position=9, known_epoch=1, found_position=7, found_epoch=1
+    )
+    preempted = MemberLost(pod="ns/job-0", uid="u-0", node="n1", cause="preempted")
+    yield from (script.next(fact, root="ns/job", uid="life-1") for fact in first)
+    yield from (script.next(fact, root="ns/big", uid="big") for fact in by_big)
+    yield script.next(preempted, root="ns/job", uid="life-1")
+    yield script.next(RootCompleted(why="deleted"), root="ns/job", uid="life-1")
+    yield script.next(lost, root="", uid=NIL_ROOT)
+    refused = GangRefused(outcome="unknown", reasons=("'; DROP TABLE gx.event; --",))
+    yield script.next(RootObserved(kind="PodGroup"), root="ns/job", uid="life-2")
+    yield script.next(refused, root="ns/job", uid="life-2")
+    elsewhere = MemberLost(pod=f"{LONG[:60]}/p", uid="u-9", node=LONG, cause="preempted")
+    yield script.next(elsewhere, root=f"{LONG[:60]}/{LONG}", uid="life-3")
+
+
+@pytest.fixture
+async def written(database_url):
+    async with PostgresEventLog(database_url) as log:
+        grant = await log.take(holder="a", address="", ttl_ms=60_000)
+        await log.append(grant, list(facts_of(Script(grant))))
+    return database_url
+
+
+async def no_plan(_):
+    raise AssertionError("not asked here")
+
+
+@asynccontextmanager
+async def served(url, *objects):
+    """Serve all of /v1 on a database and a cluster; gives the server."""
+    engine = create_reading_engine(url)
+    async with Stage(*objects) as stage, PostgresEventLog(url) as log:
+        reader = PostgresAuditReader(engine)
+        feed = Feed(log, reader)
+        inputs = PostgresDecisionInputs(engine)
+        as_of = AsOf(log, PostgresCheckpoints(engine), reader, SystemClock())
+        app = web.Application(middlewares=[problems])
+        for part in (
+            AuditApi(reader, inputs),
+            GangsApi(reader, inputs, stage.leader),
+            EventsApi(reader, feed),
+            StateApi(as_of),
+            NodesApi(stage.cluster, past_node(as_of)),
+            ReportApi(PostgresReportReader(engine), SystemClock()),
+            PlanApi(no_plan),
+            FleetApi(Fleet(stage.cluster), stage.leader),
+            Contract(),
+        ):
+            app.add_routes(part.routes())
+        routed = {route.resource.canonical for route in app.router.routes()}
+        assert {operation.path for operation in OPERATIONS} <= routed
+        server = TestServer(app)
+        await server.start_server()
+        yield server
+        feed.stop()
+        await server.close()
+    await engine.dispose()
+
+
+@asynccontextmanager
+async def asking(url):
+    """Serve all of /v1 on a database; gives a function that asks."""
+    async with served(url) as server, aiohttp.ClientSession() as session:
+
+        async def ask(path, **query):
+            target = server.make_url(path).update_query(query)
+            async with session.get(target) as reply:
+                return reply.status, await reply.json(content_type=None)
+
+        yield ask
+
+
+# Every GET of /v1 that ends, as somebody asks it; of the facts of `facts_of` and of a node and a gang that are there now.
+EVERY_GET = {
+    "/v1/gangs": "/v1/gangs?namespace=default",
+    "/v1/gangs/{namespace}/{name}": "/v1/gangs/ns/job",
+    "/v1/gangs/{namespace}/{name}/history": "/v1/gangs/ns/job/history?decisions=true",
+    "/v1/gangs/{namespace}/{name}/explain": "/v1/gangs/ns/job/explain",
+    "/v1/gangs/{namespace}/{name}/tree": "/v1/gangs/default/g/tree",
+    "/v1/events": "/v1/events?after=3&limit=1000",
+    "/v1/preemptions": "/v1/preemptions?victim=ns/job-0",
+    "/v1/decisions/{id}": "/v1/decisions/pre",
+    "/v1/nodes": "/v1/nodes",
+    "/v1/nodes/{name}": "/v1/nodes/n1",
+    "/v1/state": "/v1/state?at=5",
+    "/v1/reports": "/v1/reports",
+    "/v1/reports/{name}": "/v1/reports/losses?since=2020-01-01T00:00:00Z",
+}
+
+
+# the log has the gang, the cluster has not; and the decision was not made from a stored input
+NOT_THERE = ("/v1/gangs/ns/job", "/v1/gangs/ns/job/explain", "/v1/decisions/pre")
+
+
+async def test_a_hundred_readers_ask_everything_while_facts_are_written(written):
+    """Each answer is whole and says as of when; nobody is told less than the moment before, and nobody is turned away."""
+    gets = {o.path for o in OPERATIONS if o.method == "get"}
+    assert set(EVERY_GET) == gets, gets ^ set(EVERY_GET)
+    objects = (a_node("n1", gpu=8), *a_gang("g", pods=1))
+    counts = Counter()
+
+    async def read(session, server, number):
+        known = 0
+        paths = [*EVERY_GET.values()] * 2
+        for path in paths[number % len(EVERY_GET) :][: len(EVERY_GET)]:
+            async with session.get(server.make_url(path)) as reply:
+                told = await reply.json()
+                assert reply.status == (404 if path in NOT_THERE else 200), (path, told)
+                counts[path.partition("?")[0]] += 1
+                if path.startswith("/v1/events"):
+                    head = int(reply.headers["X-Log-Position"])
+                    assert [fact["position"] for fact in told] == list(range(4, head + 1))
+                    assert head >= known
+                    known = head
+
+    async with (
+        PostgresEventLog(written) as log,
+        served(written, *objects) as server,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
+    ):
+        grant = await log.take(holder="a", address="", ttl_ms=60_000)
+        script = Script(grant)
+
+        async def write():
+            for n in range(100):
+                await log.append(
+                    grant,
+                    [script.next(RootObserved(kind="PodGroup"), root=f"ns/r{n}", uid=f"r{n}")],
+                )
+                await asyncio.sleep(0.005)
+
+        async with asyncio.timeout(200), asyncio.TaskGroup() as group:
+            group.create_task(write())
+            for number in range(100):
+                group.create_task(read(session, server, number))
+    assert set(counts.values()) == {100}
+    assert await census(written) == 111
+
+
+def command(url, *words):
+    """Run the program on a database."""
+    return run_command(*words, GANG_EXTENDER_DATABASE_URL=url, COLUMNS="300")
+
+
+async def test_a_history_tells_what_others_did_and_every_life_of_the_name(written):
+    async with asking(written) as ask:
+        _, every = await ask("/v1/gangs/ns/job/history", decisions="true")
+        assert [line["position"] for line in every] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+        by_big = {4: "PreemptionPlanned", 5: "VictimEvicted"}
+        assert {f["position"]: f["type"] for f in every if f["gang"] == "ns/big"} == by_big
+        lost = every[5]
+        assert (lost["who"], lost["why"]) == ("ns/big", "preempted by a recorded preemption")
+        _, first = await ask("/v1/gangs/ns/job/history", uid="life-1")
+        assert [line["position"] for line in first] == [1, 2, 3, 4, 5, 6, 7, 8]
+        assert tuple(first[0]) == FactLine.__struct_fields__
+        _, second = await ask("/v1/gangs/ns/job/history", uid="life-2")
+        assert [line["position"] for line in second] == [9, 10]
+        status, told = await ask("/v1/gangs/ns/job/history", uid="life-9")
+        assert (status, "life-1, life-2" in told["detail"]) == (404, True)
+        seen, after = [], 0
+        while page := (await ask("/v1/gangs/ns/job/history", limit=3, after=after))[1]:
+            seen += [line["position"] for line in page]
+            after = seen[-1]
+        assert seen == list(range(1, 11))
+        # nobody of ours did it: it is kube-scheduler's own
+        name = urllib.parse.quote(f"{LONG[:60]}/{LONG}", safe="/")
+        status, alone = await ask(f"/v1/gangs/{name}/history", decisions="true")
+        assert (status, alone[0]["who"]) == (200, "kube-scheduler")
+        _, at_node = await ask("/v1/events", node=LONG)
+        assert [f["position"] for f in at_node] == [11]
+        _, decided = await ask("/v1/decisions/pre")
+        assert "pre" in str(decided)
+
+
+async def test_the_command_says_that_a_name_was_used_again(written):
+    told = command(written, "history", "ns/job")
+    assert told.returncode == 0, told.stderr
+    assert "ns/job was the name of 2 root groups" in told.stderr
+    assert "life-1: 5 facts" in told.stderr
+    lines = told.stdout.splitlines()
+    assert len(lines) == 10
+    assert "VictimEvicted (ns/big)" in lines[4]
+    assert "by ns/big" in lines[5]
+    alone = command(written, "history", "ns/job", "--uid", "life-2", "-o", "json")
+    assert [f["position"] for f in json.loads(alone.stdout)] == [9, 10]
+    assert alone.stderr == ""
+    more = command(written, "events", "--limit", "2", "-o", "json")
+    assert "--after 2 goes on" in more.stderr
+    long_one = command(written, "events", "--node", LONG, "-o", "json")
+    assert [f["position"] for f in json.loads(long_one.stdout)] == [11]
+    for words, wrong in (
+        (("--node", "a/b"), "--node"),
+        (("--type", "Nothing"), "'Nothing'"),
+        (("--gang", "job"), "--gang"),
+        (("--follow", "--limit", "3"), "--limit"),
+        (("--node", "x" * 254), "253"),
+    ):
+        refused = command(written, "events", *words)
+        assert (refused.returncode, refused.stdout) == (2, ""), refused
+        assert wrong in refused.stderr
+
+
+async def census(url):
+    connection = await asyncpg.connect(url)
+    try:
+        return await connection.fetchval("SELECT count(*) FROM gx.event")
+    finally:
+        await connection.close()
+
+
+async def test_no_parameter_of_any_route_reaches_the_database_as_sql(written):
+    """Every text in every parameter: an answer or a refusal in words, never a 5xx, and the log is what it was."""
+    async with asking(written) as ask:
+        _, everything = await ask("/v1/events")
+        for operation in OPERATIONS:
+            if operation.method != "get":
+                continue
+            for attempt in INJECTIONS:
+                given = urllib.parse.quote(attempt, safe="")
+                path = operation.path
+                for parameter in operation.parameters:
+                    if parameter.where == "path":
+                        path = path.replace(f"{{{parameter.name}}}", given)
+                status, _ = await ask(path)
+                assert status in (200, 400, 404), (path, status)
+                plain = path.replace(given, "ns") if "{" in operation.path else path
+                for parameter in operation.parameters:
+                    if parameter.where == "query" and parameter.name != "follow":
+                        status, told = await ask(plain, **{parameter.name: attempt})
+                        assert status in (200, 400, 404), (plain, parameter.name, status, told)
+                        if status == 200 and operation.path == "/v1/events":
+                            assert told == [], (parameter.name, attempt)
+        _, after = await ask("/v1/events")
+        assert after == everything
+    assert await census(written) == 11
+
+
+async def test_no_word_of_any_command_reaches_the_database_as_sql(written):
+    for attempt in INJECTIONS[:1]:
+        for words in (
+            ("history", attempt),
+            ("history", "ns/job", "--uid", attempt),
+            ("events", "--gang", attempt),
+            ("events", "-n", attempt),
+            ("events", "--node", attempt),
+            ("events", "--type", attempt),
+            ("preemptions", "--victim", attempt),
+        ):
+            told = command(written, *words)
+            assert told.returncode in (0, 1, 2), told  # 1: the log knows no such thing
+            assert "Traceback" not in told.stderr
+    assert await census(written) == 11

@@ -1,0 +1,387 @@
+"""Reports computed in plain Python from the list of facts: what the views of SQL must equal, and a fake to serve them.
+
+Nothing here knows SQL. State intervals come from the fold of the core, one event at a time; everything
+else is read off the facts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from extender.core.log.events import (
+    Event,
+    GangAdmitted,
+    GangExtended,
+    GangRefused,
+    MemberLost,
+    PreemptionPlanned,
+    RoomMeasured,
+    RootInvalid,
+    VictimEvicted,
+)
+from extender.core.log.reservation_state import (
+    EMPTY,
+    Reservation,
+    ReservationState,
+    RootState,
+    fold,
+)
+from extender.queries.log.reports import Asked, Found
+from extender.store.log.event_codec import to_event
+from tests.support.logs.fake_store import FakeDatabase
+
+HOUR_US = 3_600_000_000
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+PENDING = ("observed", "waiting", "refused", "preempting", "invalid")
+Row = tuple[Any, ...]
+
+
+def moment(at_us: int | None) -> datetime | None:
+    return None if at_us is None else EPOCH + timedelta(microseconds=at_us)
+
+
+class Stretch(msgspec.Struct):
+    """A root while it stood one way, or a reservation while it was held."""
+
+    what: Any  # RootState, or Reservation
+    state: str
+    root: str
+    root_uid: str
+    from_us: int
+    from_position: int
+    to_us: int | None = None
+    to_position: int | None = None
+
+    def overlaps(self, asked: Asked) -> bool:
+        return self.from_us < asked.until_us and (self.to_us is None or self.to_us > asked.since_us)
+
+    def seconds(self, asked: Asked) -> float:
+        end = asked.until_us if self.to_us is None else min(self.to_us, asked.until_us)
+        return (end - max(self.from_us, asked.since_us)) / 1e6
+
+    def stands(self, asked: Asked) -> bool:
+        return self.to_us is None or self.to_us >= asked.until_us
+
+
+class VictimRecord(msgspec.Struct):
+    """A pod that had to go."""
+
+    plan: Event
+    unit: Any
+    uid: str
+    fate: str = "going"
+
+
+class Lost(msgspec.Struct):
+    """A bound member that went away."""
+
+    event: Event
+    preemptor: str
+    seconds: float | None
+
+
+class Told:
+    """Everything that reports are made of."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self.events = list(events)
+        self.roots: list[Stretch] = []
+        self.reserved: list[Stretch] = []
+        self.victims: list[VictimRecord] = []
+        self.losses: list[Lost] = []
+        self._open_roots: dict[str, tuple[Any, Stretch]] = {}
+        self._open_reserved: dict[tuple[str, str], Stretch] = {}
+        self._bound_since: dict[tuple[str, str], tuple[Any, int]] = {}
+        state = EMPTY
+        for event in self.events:
+            after = fold(state, [event])
+            self._follow_loss(event, state)
+            self._follow_root(event, after.roots.get(event.root_uid))
+            self._follow_pods(event, after.roots.get(event.root_uid))
+            self._follow_victims(event, state, after)
+            state = after
+
+    def _follow_root(self, event: Event, root: RootState | None) -> None:
+        before = self._open_roots.get(event.root_uid)
+        key = None if root is None else _standing(root)
+        if before is not None and before[0] == key:
+            return
+        if before is not None:
+            before[1].to_us, before[1].to_position = event.at_us, event.position
+            del self._open_roots[event.root_uid]
+        if root is not None:
+            stretch = Stretch(root, shown(root), root.root, root.uid, event.at_us, event.position)
+            self.roots.append(stretch)
+            self._open_roots[event.root_uid] = key, stretch
+
+    def _follow_pods(self, event: Event, root: RootState | None) -> None:
+        held = dict(root.held) if root is not None else {}
+        for key, stretch in list(self._open_reserved.items()):
+            if key[0] == event.root_uid and held.get(key[1]) is not stretch.what:
+                stretch.to_us, stretch.to_position = event.at_us, event.position
+                del self._open_reserved[key]
+        for uid, reservation in held.items():
+            if (event.root_uid, uid) not in self._open_reserved:
+                stretch = Stretch(
+                    reservation, "reserved", root.root, root.uid, event.at_us, event.position
+                )
+                self.reserved.append(stretch)
+                self._open_reserved[event.root_uid, uid] = stretch
+        for uid, member in (dict(root.bound) if root is not None else {}).items():
+            known = self._bound_since.get((event.root_uid, uid))
+            if known is None or known[0] is not member:
+                self._bound_since[event.root_uid, uid] = member, event.at_us
+
+    def _follow_loss(self, event: Event, before: ReservationState) -> None:
+        fact = event.fact
+        if not isinstance(fact, MemberLost):
+            return
+        root = before.roots.get(event.root_uid)
+        if root is None or fact.uid not in root.bound:
+            self.losses.append(Lost(event, "", None))
+            return
+        takers = [v for v in self.victims if v.uid == fact.uid and v.fate != "spared"]
+        since = self._bound_since[event.root_uid, fact.uid][1]
+        self.losses.append(
+            Lost(event, takers[-1].plan.root if takers else "", (event.at_us - since) / 1e6)
+        )
+
+    def _follow_victims(
+        self, event: Event, before: ReservationState, after: ReservationState
+    ) -> None:
+        fact, uid = event.fact, event.root_uid
+        was, now = before.preemptions.get(uid), after.preemptions.get(uid)
+        if isinstance(fact, PreemptionPlanned):
+            pods = {pod.uid: unit for unit in fact.victims for pod in unit.pods}
+            self.victims += [VictimRecord(event, unit, pod) for pod, unit in pods.items()]
+            return
+        if was is None:
+            return
+        left = set(now.victims) if now is not None else set()
+        for victim in self.victims:
+            if victim.plan.position == was.position and victim.uid in set(was.victims) - left:
+                evicted = isinstance(fact, VictimEvicted) and victim.uid == fact.uid
+                victim.fate = "gone" if evicted else "spared"
+
+
+def shown(root: RootState) -> str:
+    making_room = root.answer is not None and root.answer.outcome == "preempting"
+    return (
+        "preempting" if making_room and root.phase not in ("admitted", "satisfied") else root.phase
+    )
+
+
+def _standing(root: RootState) -> Row:
+    return (root.root, root.kind, root.priority, root.phase, root.answer)
+
+
+def _reason(root: RootState) -> str:
+    return root.answer.reasons[0] if root.answer is not None and root.answer.reasons else ""
+
+
+def _about(asked: Asked, *gangs: str) -> bool:
+    return (not asked.namespace or asked.namespace in {g.partition("/")[0] for g in gangs}) and (
+        not asked.gang or asked.gang in gangs
+    )
+
+
+def _within(asked: Asked, event: Event) -> bool:
+    return asked.since_us <= event.at_us < asked.until_us
+
+
+def _pending(told: Told, asked: Asked) -> Iterator[Stretch]:
+    for stretch in told.roots:
+        waited = stretch.state in PENDING and stretch.to_us != stretch.from_us
+        if waited and stretch.overlaps(asked) and _about(asked, stretch.root):
+            yield stretch
+
+
+def _last_end(stretches: Sequence[Stretch]) -> datetime | None:
+    ends = [s.to_us for s in stretches]
+    return None if None in ends else moment(max(end for end in ends if end is not None))
+
+
+def pending(told: Told, asked: Asked) -> Iterator[Row]:
+    grouped = defaultdict(list)
+    for s in _pending(told, asked):
+        grouped[s.root, s.root_uid, s.state, _reason(s.what)].append(s)
+    for key, some in grouped.items():
+        since = moment(min(s.from_us for s in some))
+        yield (*key, sum(s.seconds(asked) for s in some), len(some), since, _last_end(some))
+
+
+def pending_namespaces(told: Told, asked: Asked) -> Iterator[Row]:
+    grouped = defaultdict(list)
+    for s in _pending(told, asked):
+        grouped[s.root.partition("/")[0], s.state].append(s)
+    for key, some in grouped.items():
+        took = [s.seconds(asked) for s in some]
+        standing = len({s.root_uid for s in some if s.stands(asked)})
+        yield (*key, len({s.root_uid for s in some}), standing, sum(took), max(took))
+
+
+def passed_over(told: Told, asked: Asked) -> Iterator[Row]:
+    first = {}
+    for event in told.events:
+        first.setdefault(event.root_uid, event.position)
+    for s in told.roots:
+        if s.state != "refused" or not s.overlaps(asked) or not _about(asked, s.root):
+            continue
+        for event in told.events:
+            fact = event.fact
+            if not isinstance(fact, GangAdmitted | GangExtended) or not _within(asked, event):
+                continue
+            inside = s.from_position < event.position and (
+                s.to_position is None or event.position < s.to_position
+            )
+            mine, theirs = s.what.priority, fact.priority
+            later = mine == theirs and first[event.root_uid] > first[s.root_uid]
+            if inside and event.root_uid != s.root_uid and (theirs < mine or later):
+                how = "lower priority" if theirs < mine else "later"
+                yield (
+                    s.root, s.root_uid, mine, event.root, theirs, how, len(fact.assignments),
+                    moment(event.at_us), event.position,
+                )  # fmt: skip
+
+
+def preemption_pairs(told: Told, asked: Asked) -> Iterator[Row]:
+    grouped = defaultdict(list)
+    for v in told.victims:
+        if _within(asked, v.plan) and _about(asked, v.plan.root, v.unit.path):
+            grouped[v.plan.root, v.unit.path, v.unit.kind].append(v)
+    for (preemptor, victim, kind), some in grouped.items():
+        times = [v.plan.at_us for v in some]
+        yield (
+            preemptor, max(v.plan.fact.priority for v in some), victim, kind,
+            max(v.unit.priority for v in some), len({v.plan.fact.preemption for v in some}), len(some),
+            sum(v.fate == "gone" for v in some), moment(min(times)), moment(max(times)),
+        )  # fmt: skip
+
+
+def _measured(told: Told, asked: Asked) -> Iterator[tuple[Event, Event | None]]:
+    """Give the measurements of the span and the one that stood when it began, each with the next."""
+    some = [e for e in told.events if isinstance(e.fact, RoomMeasured)]
+    before = [e.at_us for e in some if e.at_us < asked.since_us]
+    begin = max(before, default=asked.since_us)
+    for event, after in pairwise([*some, None]):
+        if begin <= event.at_us < asked.until_us:
+            yield event, after
+
+
+def room(told: Told, asked: Asked) -> Iterator[Row]:
+    for event, after in _measured(told, asked):
+        until = after.at_us if after is not None else None
+        if until is None or until > asked.since_us:
+            for r in event.fact.rooms:
+                yield (
+                    moment(event.at_us), r.resource, r.key or "node", r.domain, r.free, r.nodes, r.total,
+                    moment(until), event.position,
+                )  # fmt: skip
+
+
+def room_taken(told: Told, asked: Asked) -> Iterator[Row]:
+    for measured, after in _measured(told, asked):
+        for event in told.events:
+            fact = event.fact
+            if not isinstance(fact, GangAdmitted | GangExtended) or not _about(asked, event.root):
+                continue
+            counted = measured.fact.known < event.position and (
+                after is None or event.position <= after.fact.known
+            )
+            if not counted or not _within(asked, event):
+                continue
+            for r in measured.fact.rooms:
+                there = [
+                    a
+                    for a in fact.assignments
+                    if r.domain == (fact.topology.get(a.node, {}).get(r.key) if r.key else a.node)
+                ]
+                taken = sum(fact.shapes[a.shape].get(r.resource, 0) for a in there)
+                if taken:
+                    yield (
+                        event.root, event.root_uid, r.resource, r.key or "node", r.domain, r.free, taken,
+                        len(there), moment(event.at_us), event.position,
+                    )  # fmt: skip
+
+
+def reserved(told: Told, asked: Asked) -> Iterator[Row]:
+    grouped: dict[Row, list[tuple[float, Stretch]]] = defaultdict(list)
+    for s in told.reserved:
+        held: Reservation = s.what
+        if s.overlaps(asked) and _about(asked, s.root):
+            for resource, amount in held.requests.items():
+                if "/" in resource or resource == "cpu":
+                    units = amount / 1000 if resource == "cpu" else amount
+                    grouped[s.root, s.root_uid, resource].append((units, s))
+    for key, some in grouped.items():
+        hours = sum(units * s.seconds(asked) for units, s in some) / 3600
+        longest = max(s.seconds(asked) for _, s in some)
+        yield (*key, hours, len(some), sum(s.stands(asked) for _, s in some), longest)
+
+
+def decisions(told: Told, asked: Asked) -> Iterator[Row]:
+    hours: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for event in told.events:
+        fact = event.fact
+        if not _within(asked, event) or not _about(asked, event.root):
+            continue
+        counts = {}
+        match fact:
+            case GangAdmitted() | GangExtended():
+                what = "admitted" if isinstance(fact, GangAdmitted) else "extended"
+                counts = {what: 1, "pods": len(fact.assignments)}
+            case GangRefused():
+                counts = {fact.outcome: 1}
+            case RootInvalid():
+                counts = {"invalid": 1}
+        for what, count in counts.items():
+            hours[event.at_us // HOUR_US][what] += count
+    for hour, seen in hours.items():
+        names = ("admitted", "extended", "pods", "impossible", "unknown", "waiting", "invalid")
+        yield (moment(hour * HOUR_US), *(seen[name] for name in names))
+
+
+def losses(told: Told, asked: Asked) -> Iterator[Row]:
+    for lost in told.losses:
+        event, fact = lost.event, lost.event.fact
+        if _within(asked, event) and _about(asked, event.root):
+            yield (
+                moment(event.at_us), event.root, event.root_uid, fact.pod, fact.node, fact.cause,
+                lost.preemptor, lost.seconds, event.position,
+            )  # fmt: skip
+
+
+PLAIN: dict[str, Callable[[Told, Asked], Iterator[Row]]] = {
+    "pending": pending,
+    "pending-namespaces": pending_namespaces,
+    "passed-over": passed_over,
+    "preemption-pairs": preemption_pairs,
+    "room": room,
+    "room-taken": room_taken,
+    "reserved": reserved,
+    "decisions": decisions,
+    "losses": losses,
+}
+
+
+def plainly(events: Iterable[Event], asked: Asked) -> list[Row]:
+    """Give the rows of a report, in no order."""
+    return list(PLAIN[asked.name](Told(events), asked))
+
+
+class FakeReportReader:
+    """`ReportReader` on the database in memory."""
+
+    def __init__(self, database: FakeDatabase) -> None:
+        self.database = database
+
+    async def rows(self, asked: Asked) -> Found:
+        events = [to_event(row) for row, _ in self.database.rows]
+        head = self.database.head.position
+        return Found(rows=plainly(events, asked)[: asked.limit + 1], head=head, projected=head)

@@ -1,0 +1,107 @@
+"""Checks a plan against its request, by rules written down apart from the planner (SPEC C and D).
+
+Imports nothing of the planner but its vocabulary. `faults` gives texts; a good plan has none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from extender.core.planner.plan_types import Plan, PlanGroup, PlanRequest
+from tests.support.planning.interpod_checker import broken_rules
+from tests.support.planning.static_filters_checker import passes
+
+
+def _leaves(g: PlanGroup) -> list[PlanGroup]:
+    return [g] if g.key.kind == "PodGroup" else [x for c in g.groups for x in _leaves(c)]
+
+
+def _walk(g: PlanGroup) -> list[PlanGroup]:
+    return [g, *(x for c in g.groups for x in _walk(c))]
+
+
+def _holds(g: PlanGroup, new: Counter) -> bool:
+    least = 1 if g.basic else g.minimum
+    if g.key.kind == "PodGroup":
+        return new[g.key] + len(g.bound) >= least
+    return sum(_holds(c, new) for c in g.groups) >= least
+
+
+def clash(a, b) -> bool:
+    return (a.protocol, a.port) == (b.protocol, b.port) and (
+        a.ip == b.ip or "0.0.0.0" in {a.ip, b.ip}
+    )
+
+
+def faults(request: PlanRequest, plan: Plan) -> list[str]:
+    bad: list[str] = []
+    nodes = {n.name: n for n in request.nodes}
+    members = {m.uid: (leaf, m) for leaf in _leaves(request.root) for m in leaf.members}
+    if len({a.uid for a in plan.assignments}) != len(plan.assignments):
+        bad.append("a pod is placed twice")
+    if list(plan.assignments) != sorted(plan.assignments, key=lambda a: a.pod):
+        bad.append("assignments are not sorted by pod")
+    out = sorted(
+        m.pod for _, m in members.values() if m.uid not in {a.uid for a in plan.assignments}
+    )
+    if out != list(plan.unplaced):
+        bad.append(f"unplaced is {plan.unplaced}, not {out}")
+    vetoed = {(v.node, v.uid, v.shape) for v in request.vetoes}
+    used: dict[str, Counter] = defaultdict(Counter)
+    ports = {n.name: list(n.host_ports) for n in request.nodes}
+    claims = Counter(request.claims_in_use)
+    for a in plan.assignments:
+        leaf, member = members.get(a.uid, (None, None))
+        node = nodes.get(a.node)
+        if (
+            leaf is None
+            or node is None
+            or (a.group, a.pod, a.shape) != (leaf.key, member.pod, member.shape)
+        ):
+            bad.append(f"{a.pod}: not a waiting member, or no such node")
+            continue
+        shape = request.shapes[a.shape]
+        if not passes(shape, node) or vetoed & {(a.node, a.uid, None), (a.node, None, a.shape)}:
+            bad.append(f"{a.pod} may not run on {a.node}")
+        used[a.node].update(dict(shape.requests) | {"pods": 1})
+        if any(clash(p, q) for p in shape.host_ports for q in ports[a.node]):
+            bad.append(f"{a.pod}: port clash on {a.node}")
+        ports[a.node].extend(shape.host_ports)
+        claims.update(shape.exclusive_claims)
+        if any(claims[c] > 1 for c in shape.exclusive_claims):
+            bad.append(f"{a.pod}: exclusive claim used twice")
+    seats = [(a.shape, nodes[a.node]) for a in plan.assignments if a.node in nodes]
+    bad += broken_rules(request, seats)
+    for name, sums in used.items():
+        for resource, amount in sums.items():
+            free = nodes[name].free.get(resource, 0) if resource in nodes[name].allocatable else 0
+            if amount > 0 and amount > free:
+                bad.append(f"{name}: {resource} {amount} of {free}")
+    new = Counter(a.group for a in plan.assignments)
+    must = Counter(a.group for a in plan.assignments if not a.extra)
+    if not _holds(request.root, new):
+        bad.append("the root does not hold")
+    if not _holds(request.root, must):
+        bad.append("the root does not hold without extras")
+    for a in {a.group for a in plan.assignments if not a.extra}:
+        if _holds(request.root, must - Counter({a: 1})):
+            bad.append(f"{a}: more pods are marked as minimum than needed")
+    where = {p.group: p.domain for p in plan.placements}
+    for g in _walk(request.root):
+        below = [leaf.key for leaf in _leaves(g)]
+        fresh = [a.node for a in plan.assignments if a.group in below]
+        held = [b.node for leaf in _leaves(g) for b in leaf.bound]
+        if fresh and not _holds(g, new):
+            bad.append(f"{g.key}: pods placed, minimum not met")
+        if g.topology and (fresh or held):
+            values = {
+                tuple(nodes[n].labels.get(k) if n in nodes else None for k in g.topology)
+                for n in fresh + held
+            }
+            if len(values) != 1 or None in next(iter(values)):
+                bad.append(f"{g.key}: domains {values}")
+            elif where.get(g.key) != tuple(zip(g.topology, next(iter(values)), strict=True)):
+                bad.append(f"{g.key}: placement says {where.get(g.key)}, pods are in {values}")
+        elif g.key in where:
+            bad.append(f"{g.key}: has a placement but no pods or no constraint")
+    return bad

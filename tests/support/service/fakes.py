@@ -1,0 +1,511 @@
+"""Ports in memory whose faults a test orders: a clock that stands still and a cluster that obeys.
+
+`Stage` puts the real service on them (everything but HTTP and the adapters), so that a test can say
+what the cluster shows, run one pass, call a verb, and look at the facts. `until` is the only way to
+wait: on a condition, with a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, ClassVar, Self
+from uuid import UUID
+
+import msgspec
+from immutables import Map
+
+from extender.cluster.read.pod_conversion import end_of_doomed
+from extender.control.actuators.status_reporter import Reporter
+from extender.control.binding.bind_barrier import Barriers
+from extender.control.log.leader import Leader
+from extender.control.log.lease import Identity
+from extender.control.loop.control_loop import Admission
+from extender.control.loop.planner_pool import Planner
+from extender.control.verbs.extender_service import Scheduling
+from extender.core.decisions.admit.plan_request import GATE
+from extender.core.decisions.reconcile.finalizer_rules import Protection
+from extender.core.log.events import AnyFact, Event
+from extender.core.log.preemption_state import claimed_on
+from extender.core.model.cluster_view import (
+    ClusterView,
+    with_end,
+    with_group,
+    with_guard,
+    with_node,
+    with_pdb,
+    with_pod,
+    without_group,
+    without_node,
+    without_pod,
+)
+from extender.core.model.errors import BindRefused
+from extender.core.model.ids import GroupKey, NodeName, PodUid, RootUid
+from extender.core.model.pod_groups import Forest, build_forest
+from extender.core.model.pods import Pod, PodEnd
+from extender.ports.protocols import Binding, Condition, Mark, Notice, PodRef
+from extender.settings import Settings
+from extender.store.log.event_codec import to_event
+from tests.support.logs.fake_store import (
+    FakeCheckpoints,
+    FakeDatabase,
+    FakeDecisionInputs,
+    FakeEventLog,
+)
+from tests.support.service.manifest_builders import Object, a_manifest
+
+GATED = [{"name": GATE}]
+TTL_MS = 10_000
+
+
+async def until(condition: Callable[[], Any], what: str = "", within_s: float = 60.0) -> Any:
+    """Wait until something holds; fails loudly when it does not in time."""
+    deadline = time.monotonic() + within_s
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {within_s:.0f} s in vain for: {what or condition}")
+        await asyncio.sleep(0.002)
+    return found
+
+
+async def idle(turns: int = 200) -> None:
+    """Let every task go on until only time or news could bring more: for checks that nothing happens.
+
+    Tasks of the fakes wait for nothing outside of the loop, so turns of it count, however slow the machine.
+    """
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+class FakeClock:
+    """A `Clock` that moves only when it is told to."""
+
+    def __init__(self) -> None:
+        self.us = 1_800_000_000_000_000
+        self.ms = 1_000
+        self.ids = 0
+
+    def advance(self, seconds: float) -> None:
+        self.us += int(seconds * 1_000_000)
+        self.ms += int(seconds * 1_000)
+
+    def now_us(self) -> int:
+        return self.us
+
+    def monotonic_ms(self) -> int:
+        return self.ms
+
+    def new_id(self) -> str:
+        self.ids += 1
+        return str(UUID(int=self.ids, version=4))
+
+
+class FakeCluster:
+    """A `Cluster` that does what it is told and remembers it.
+
+    `fault(verb, name)` may give an exception to raise instead: verbs are nominate, lift_gate, doom, evict,
+    bind, set_conditions, set_finalizers and notice, names are namespace/name. `gate` holds all effects while it is not set.
+    """
+
+    def __init__(self, *objects: Object) -> None:
+        self.objects: list[Object] = []
+        self.seen = ClusterView()
+        self.calls: list[tuple[str, str, str]] = []
+        self.bindings: list[Binding] = []
+        self.notices: list[Notice] = []
+        self.mark: Mark | None = None
+        self.ended: dict[PodUid, PodEnd] = {}
+        self.fault: Callable[[str, str], Exception | None] = lambda verb, name: None
+        self.go = asyncio.Event()
+        self.go.set()
+        self.doubted = ""
+        self.shows_finalizers = True
+        self.obeys = False  # victims are gone as soon as they are asked
+        self.deletes_us = 0  # the deletionTimestamp they get
+        self._news = asyncio.Event()
+        self.add(*objects)
+
+    # -- what a test does to it ----------------------------------------------------------------
+
+    def add(self, *objects: Object) -> None:
+        """Create objects; creation times follow the order over all calls."""
+        self.objects += objects
+        new = {
+            (o["kind"], o["metadata"].get("namespace", ""), o["metadata"]["name"]) for o in objects
+        }
+        view = a_manifest(self.objects).world.view
+        for node in view.nodes.values():
+            if ("Node", "", node.name) in new:
+                self.seen = with_node(self.seen, node)
+        for group in view.groups.values():
+            if (group.key.kind, group.key.namespace, group.key.name) in new:
+                self.seen = with_group(self.seen, group)
+        for pod in view.pods.values():
+            if ("Pod", pod.namespace, pod.name) in new:
+                self.seen = with_pod(self.seen, pod)
+        for budget in view.budgets.values():
+            if ("PodDisruptionBudget", budget.namespace, budget.name) in new:
+                self.seen = with_pdb(self.seen, budget)
+        self._tell()
+
+    def pod(self, name: str) -> Pod:
+        """Give a pod by name in namespace default (or namespace/name)."""
+        path = name if "/" in name else f"default/{name}"
+        return next(pod for pod in self.seen.pods.values() if pod.path == path)
+
+    def change_pod(self, name: str, **changes: Any) -> Pod:
+        changed = msgspec.structs.replace(self.pod(name), **changes)
+        self.seen = with_pod(self.seen, changed)
+        self._tell()
+        return changed
+
+    def delete_pod(self, name: str) -> None:
+        pod = self.pod(name)
+        self.objects = [
+            o for o in self.objects if (o["kind"], o["metadata"]["name"]) != ("Pod", pod.name)
+        ]
+        self.seen = without_pod(self.seen, pod.uid)
+        if pod.deleting or pod.doomed:
+            self.seen = with_end(self.seen, pod.uid, end_of_doomed(pod.doomed))
+        self._tell()
+
+    def end_pod(self, name: str, end: PodEnd) -> None:
+        """Let a pod end and stay, as an API server keeps it: not in the view, told when asked."""
+        self.ended[self.pod(name).uid] = end
+        self.delete_pod(name)
+
+    def change_node(self, name: str, **changes: Any) -> None:
+        node = msgspec.structs.replace(self.seen.nodes[NodeName(name)], **changes)
+        self.seen = with_node(self.seen, node)
+        self._tell()
+
+    def delete_node(self, name: str) -> None:
+        self.seen = without_node(self.seen, NodeName(name))
+        self._tell()
+
+    def group(self, name: str) -> Any:
+        return next(g for g in self.seen.groups.values() if g.key.name == name)
+
+    def change_group(self, name: str, **changes: Any) -> None:
+        self.seen = with_group(self.seen, msgspec.structs.replace(self.group(name), **changes))
+        self._tell()
+
+    def delete_group(self, name: str) -> None:
+        self.objects = [
+            o for o in self.objects if o["metadata"]["name"] != name or o["kind"] in ("Pod", "Node")
+        ]
+        self.seen = without_group(self.seen, self.group(name).key)
+        self._tell()
+
+    def _tell(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    def did(self, verb: str) -> list[tuple[str, str]]:
+        """Give (namespace/name, detail) of every call of a verb that was carried out."""
+        return [(name, detail) for done, name, detail in self.calls if done == verb]
+
+    # -- the port ------------------------------------------------------------------------------
+
+    def view(self) -> ClusterView:
+        return self.seen
+
+    def doubt(self) -> str:
+        return self.doubted
+
+    async def changed(self, revision: int) -> int:
+        while self.seen.revision == revision:
+            await self._news.wait()
+        return self.seen.revision
+
+    async def _asked(self, verb: str, name: str) -> None:
+        await asyncio.sleep(0)
+        await self.go.wait()
+        error = self.fault(verb, name)
+        if error is not None:
+            raise error
+
+    def _found(self, ref: PodRef) -> Pod:
+        pod = self.seen.pods.get(ref.uid)
+        if pod is None:
+            raise BindRefused(f"pod {ref.namespace}/{ref.name} is gone")
+        return pod
+
+    async def nominate(self, pod: PodRef, node: NodeName) -> None:
+        await self._asked("nominate", f"{pod.namespace}/{pod.name}")
+        found = self._found(pod)
+        self.calls.append(("nominate", found.path, node))
+        self.change_pod(found.path, nominated=node)
+
+    async def lift_gate(self, pod: PodRef) -> None:
+        await self._asked("lift_gate", f"{pod.namespace}/{pod.name}")
+        found = self._found(pod)
+        self.calls.append(("lift_gate", found.path, ""))
+        self.change_pod(found.path, gates=tuple(g for g in found.gates if g != GATE))
+
+    async def doom(self, pod: PodRef, message: str) -> None:
+        await self._asked("doom", f"{pod.namespace}/{pod.name}")
+        found = self._found(pod)
+        self.calls.append(("doom", found.path, message))
+        self.change_pod(found.path, doomed="PreemptionByScheduler")
+
+    async def evict(self, pod: PodRef, how: str) -> None:
+        """Make a pod terminate; it is there until the test deletes it, or at once where it `obeys`."""
+        await self._asked("evict", f"{pod.namespace}/{pod.name}")
+        found = self._found(pod)
+        self.calls.append(("evict", found.path, how))
+        if self.obeys:
+            self.delete_pod(found.path)
+        else:
+            self.change_pod(found.path, deleting=True, deletes_us=self.deletes_us)
+
+    async def ending(self, pod: PodRef) -> PodEnd | None:
+        await self._asked("ending", f"{pod.namespace}/{pod.name}")
+        return None if pod.uid in self.seen.pods else self.ended.get(pod.uid, PodEnd("deleted"))
+
+    async def bind(self, binding: Binding) -> None:
+        ref = binding.pod
+        await self._asked("bind", f"{ref.namespace}/{ref.name}")
+        found = self._found(ref)
+        if found.node not in (None, binding.node):
+            raise BindRefused(f"pod {found.path} is bound to {found.node}")
+        self.calls.append(("bind", found.path, binding.node))
+        self.bindings.append(binding)
+        self.change_pod(
+            found.path, node=binding.node, nominated=None, phase="Running", plan=binding.plan or ""
+        )
+
+    async def set_conditions(
+        self, group: GroupKey, uid: str, conditions: Sequence[Condition]
+    ) -> None:
+        await self._asked("set_conditions", group.path)
+        found = self.seen.groups.get(group)
+        if found is None or found.uid != uid:
+            raise BindRefused(f"{group} is gone")
+        kept = [c for c in found.conditions if c[0] not in {n.type for n in conditions}]
+        new = [(c.type, c.status, c.reason, c.message) for c in conditions]
+        for condition in conditions:
+            self.calls.append(("set_conditions", group.path, condition.message))
+        self.seen = with_group(self.seen, msgspec.structs.replace(found, conditions=(*kept, *new)))
+        self._tell()
+
+    async def published(self) -> Mark | None:
+        await self._asked("published", "")
+        return self.mark
+
+    async def publish(self, mark: Mark) -> None:
+        await self._asked("publish", "")
+        self.mark = mark
+
+    async def set_finalizers(self, wanted: Protection) -> None:
+        await self._asked("set_finalizers", wanted.group.path)
+        self.calls.append(("set_finalizers", wanted.group.path, ",".join(wanted.finalizers)))
+        if self.shows_finalizers:
+            shown = msgspec.structs.replace(wanted.guard, finalizers=wanted.finalizers)
+            self.seen = with_guard(self.seen, wanted.group, shown)
+            self._tell()
+
+    async def notice(self, notice: Notice) -> None:
+        await self._asked("notice", f"{notice.namespace}/{notice.name}")
+        self.calls.append(("notice", f"{notice.namespace}/{notice.name}", notice.message))
+        self.notices.append(notice)
+
+
+def forest_of(view: ClusterView) -> Forest:
+    """Build the forest of a view, as the admission loop does."""
+    return build_forest(
+        dict(view.groups.items()), {k: tuple(pods.values()) for k, pods in view.members.items()}
+    )
+
+
+class SharedPlanner(Planner):
+    """A `Planner` whose worker process serves every stage of the test run: starting one costs half a second of CPU."""
+
+    shared: ClassVar[ProcessPoolExecutor | None] = None
+
+    def _worker(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            known = SharedPlanner.shared
+            if known is not None and not known._broken:
+                self._pool = known
+            else:
+                SharedPlanner.shared = super()._worker()
+        return super()._worker()
+
+    def stop(self) -> None:
+        """Leave the process to the next stage."""
+        self._pool = None
+
+    @classmethod
+    def end_shared(cls) -> None:
+        """End the shared process and wait for it: `Planner.stop` kills every child of this process."""
+        pool, cls.shared = cls.shared, None
+        if pool is not None:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+class Stage:
+    """The service on fakes: one replica; give two stages one database for two replicas."""
+
+    def __init__(
+        self, *objects: Object, database: FakeDatabase | None = None, holder: str = "me",
+        clock: FakeClock | None = None, cluster: FakeCluster | None = None, ttl_ms: int = TTL_MS,
+        address: str = "", **settings: Any,
+    ) -> None:  # fmt: skip
+        self.clock = clock or FakeClock()
+        self.database = database or FakeDatabase(self.clock.now_us)
+        self.log = FakeEventLog(self.database)
+        self.cluster = cluster or FakeCluster(*objects)
+        self.settings = Settings(**({"holder": holder, "barrier_timeout_s": 20.0} | settings))
+        identity = Identity(holder=holder, address=address or f"http://{holder}", ttl_ms=ttl_ms)
+        self.checkpoints = FakeCheckpoints(self.database)
+        self.leader = Leader(self.log, self.checkpoints, self.clock, identity)
+        self.leader.history.anchor = self.cluster
+        self.barriers = Barriers(
+            cluster=self.cluster, leader=self.leader, clock=self.clock, settings=self.settings
+        )
+        self.leader.on_lost = self.barriers.let_go
+        self.reporter = Reporter(self.cluster, self.leader, self.clock)
+        self.inputs = FakeDecisionInputs(self.database)
+        self.admission = Admission(
+            cluster=self.cluster, leader=self.leader, inputs=self.inputs, barriers=self.barriers,
+            reporter=self.reporter, clock=self.clock, settings=self.settings,
+        )  # fmt: skip
+        self.admission.planner = SharedPlanner()
+        self.scheduling = Scheduling(
+            cluster=self.cluster, leader=self.leader, inputs=self.inputs, admission=self.admission,
+            barriers=self.barriers, clock=self.clock, settings=self.settings,
+        )  # fmt: skip
+        self.tasks: list[asyncio.Task[Any]] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.killed()
+        await self.barriers.stop()
+        self.admission.planner.stop()
+        self.admission.endings.stop()
+
+    async def killed(self) -> None:
+        """End all that runs, without a chance to clean up: what is left is the database and the cluster."""
+        leader = self.leader
+        tasks = [*self.tasks, *self.barriers._tasks, leader._settling, leader._announcing]
+        ours = [task for task in tasks if task is not None]
+        for task in ours:
+            task.cancel()
+        await asyncio.gather(*ours, return_exceptions=True)
+        self.tasks = []
+
+    async def stop_leading(self) -> None:
+        """Stop as the service does: its loops end, then the leader gives the lease back."""
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.leader.stop()
+
+    def start(self, work: Any) -> asyncio.Task[Any]:
+        """Run something beside the test until its end."""
+        task = asyncio.ensure_future(work)
+        self.tasks.append(task)
+        return task
+
+    async def lead(self) -> Stage:
+        """Take the lease and replay."""
+        self.start(self.leader.run())
+        await until(lambda: self.leader.role == "leading" and not self.leader._flights, "leading")
+        return self
+
+    async def one_pass(self) -> None:
+        """Run one pass of the admission loop, as `Admission.run` does."""
+        takes = self.leader.takes
+        await self.admission.run_pass()
+        self.admission.passes += 1
+        self.admission.reconciled_takes = takes
+
+    def later(self, seconds: float) -> None:
+        """Let time pass, and the lease be renewed."""
+        self.clock.advance(seconds)
+        self.leader.lease.prolong(self.clock.ms)
+
+    def conditions_due(self) -> None:
+        """Let the time end that the reporter waits before it writes conditions."""
+        for job in list(self.reporter._due):
+            self.reporter._is_due(job)
+
+    async def settled(self) -> None:
+        """Run passes until one changes neither the log nor the cluster; at most ten."""
+        for _ in range(10):
+            before = (len(self.database.rows), self.cluster.seen.revision)
+            await self.one_pass()
+            await until(lambda: not self.admission.endings.awaited, "how members ended")
+            if (len(self.database.rows), self.cluster.seen.revision) == before:
+                return
+        raise AssertionError(f"the passes do not come to rest: {self.names()[-12:]}")
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def events(self) -> list[Event]:
+        return [to_event(row) for row, _ in self.database.rows]
+
+    def facts(self, *kinds: type) -> list[AnyFact]:
+        found = [event.fact for event in self.events()]
+        return [fact for fact in found if not kinds or isinstance(fact, kinds)]
+
+    def names(self) -> list[str]:
+        return [type(fact).__name__ for fact in self.facts()]
+
+    def root(self, name: str) -> Any:
+        path = name if "/" in name else f"default/{name}"
+        return next((r for r in self.leader.acknowledged.roots.values() if r.root == path), None)
+
+    def where(self, name: str) -> dict[str, str]:
+        """Give pod -> node of what a root holds."""
+        return {r.pod.partition("/")[2]: r.node for r in self.root(name).held.values()}
+
+    def ref(self, name: str) -> PodRef:
+        pod = self.cluster.pod(name)
+        return PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid)
+
+    def reserved_node(self, name: str) -> NodeName:
+        state, uid = self.leader.acknowledged, self.cluster.pod(name).uid
+        return state.roots[state.root_of[uid]].held[uid].node
+
+    def bind(
+        self, name: str, node: str = "", alive: Callable[[], bool] = lambda: True
+    ) -> asyncio.Task[str]:
+        """Call the bind verb as kube-scheduler would, beside the test."""
+        where = NodeName(node) if node else self.reserved_node(name)
+        return self.start(self.scheduling.bind(self.ref(name), where, alive))
+
+
+def check_state(state: Any) -> None:
+    """Hold a state to its invariants: every index is what the roots say."""
+    held_on: dict[NodeName, dict[PodUid, Any]] = {}
+    root_of: dict[PodUid, RootUid] = {}
+    for uid, root in state.roots.items():
+        assert root.uid == uid
+        assert not set(root.held) & set(root.bound), "a pod is held and bound at once"
+        for pod, reservation in root.held.items():
+            assert (reservation.uid, reservation.root_uid) == (pod, uid)
+            held_on.setdefault(reservation.node, {})[pod] = reservation
+        for pod in (*root.held, *root.bound):
+            assert pod not in root_of, "a pod belongs to two roots"
+            root_of[pod] = uid
+    assert state.held_on == Map({node: Map(held) for node, held in held_on.items()})
+    assert state.root_of == Map(root_of)
+    vacant_on: dict[NodeName, dict[PodUid, Any]] = {}
+    for root in state.roots.values():
+        for pod, vacancy in root.vacant.items():
+            assert (vacancy.uid, vacancy.root_uid) == (pod, root.uid)
+            assert pod not in root.bound, "who runs has left no room"
+            vacant_on.setdefault(vacancy.node, {})[pod] = vacancy
+    assert state.vacant_on == Map({node: Map(vacant) for node, vacant in vacant_on.items()})
+    assert {key.root_uid for key in state.vetoes} <= set(state.roots)
+    assert state.claimed_on == claimed_on(state.preemptions.values())
+    for uid, preemption in state.preemptions.items():
+        assert preemption.root_uid == uid
+        # one that was outranked keeps what is left of its room for as long as victims go for it
+        assert preemption.victims or not preemption.ended, "room is held for nobody"

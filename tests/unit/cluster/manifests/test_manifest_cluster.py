@@ -1,0 +1,306 @@
+"""A cluster of files behaves like an API server as far as the service can see, across crashes too."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+import yaml
+
+from extender.cluster.manifests import journal
+from extender.cluster.manifests.manifest_cluster import FileCluster
+from extender.core.model.errors import BadInput, BindRefused
+from extender.core.model.ids import NodeName
+from extender.core.model.pod_groups import leaf_key
+from extender.ports.protocols import Binding, Condition, Notice, PodRef
+from tests.support.service.manifest_builders import a_gang, a_node, a_pod
+
+GATE = "gang-extender.dev/admission"
+POLL_S = 0.01
+
+
+class StoppedClock:
+    def now_us(self) -> int:
+        return 1
+
+    def monotonic_ms(self) -> int:
+        return 1
+
+    def new_id(self) -> str:
+        return "id"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(*things, name: str = "cluster.yaml", text: str | None = None) -> None:
+        path = tmp_path / "manifests" / name
+        path.parent.mkdir(exist_ok=True)
+        fresh = path.with_suffix(".new")
+        fresh.write_text(yaml.safe_dump_all(things) if text is None else text)
+        fresh.rename(path)
+
+    return write
+
+
+@pytest.fixture
+def running(tmp_path):
+    @asynccontextmanager
+    async def running():
+        cluster = FileCluster(
+            [str(tmp_path / "manifests")], tmp_path / "data", clock=StoppedClock(), poll_s=POLL_S
+        )
+        await cluster.start()
+        try:
+            yield cluster
+        finally:
+            await cluster.stop()
+
+    return running
+
+
+def lines(tmp_path):
+    body = (tmp_path / "data" / "cluster.jsonl").read_bytes()
+    return [msgspec.json.decode(line) for line in body.splitlines()]
+
+
+def pod_named(cluster, name):
+    return next((p for p in cluster.view().pods.values() if p.name == name), None)
+
+
+def ref(cluster, name, uid=None) -> PodRef:
+    return PodRef(namespace="default", name=name, uid=uid or pod_named(cluster, name).uid)
+
+
+async def until(cluster, holds):
+    async with asyncio.timeout(60):
+        while not holds():
+            await cluster.changed(cluster.view().revision)
+
+
+async def bind(cluster, name, node="n1", uid=None):
+    await cluster.bind(Binding(pod=ref(cluster, name, uid), node=NodeName(node), plan="plan"))
+
+
+async def test_effects_show_in_the_view_and_in_the_file(write, running, tmp_path) -> None:
+    write(a_node("n1"), *a_gang("g", pods=1, schedulingGates=[{"name": GATE}, {"name": "other"}]))
+    async with running() as cluster:
+        assert cluster.doubt() == ""
+        await cluster.nominate(ref(cluster, "g-0"), NodeName("n1"))
+        assert pod_named(cluster, "g-0").nominated == "n1"
+        await cluster.lift_gate(ref(cluster, "g-0"))
+        await cluster.lift_gate(ref(cluster, "g-0"))
+        assert pod_named(cluster, "g-0").gates == ("other",)
+        with pytest.raises(BindRefused, match="scheduling gates: other"):
+            await bind(cluster, "g-0")
+    assert [line["type"] for line in lines(tmp_path)] == ["nominated", "gate-lifted"]
+
+
+async def test_bind_has_the_answers_of_an_api_server(write, running) -> None:
+    write(
+        a_pod("p"),
+        a_pod("q", node="n2"),
+        a_pod("r", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}),
+    )
+    async with running() as cluster:
+        with pytest.raises(
+            BindRefused, match="Pod/default/p: not found, or not the one with UID other"
+        ):
+            await bind(cluster, "p", uid="other")
+        with pytest.raises(BindRefused, match="deleted"):
+            await bind(cluster, "r")
+        with pytest.raises(BindRefused, match="is bound to n2, not to n1"):
+            await bind(cluster, "q")
+        await bind(cluster, "q", "n2")
+        await bind(cluster, "p")
+        await bind(cluster, "p")
+        with pytest.raises(BindRefused, match="is bound to n1, not to n2"):
+            await bind(cluster, "p", "n2")
+        with pytest.raises(BindRefused, match="is bound to n1"):
+            await cluster.nominate(ref(cluster, "p"), NodeName("n2"))
+        pod = pod_named(cluster, "p")
+        assert (pod.node, pod.phase, pod.plan, pod.nominated) == ("n1", "Running", "plan", None)
+        assert cluster.view().usage["n1"].requests == {"cpu": 1000, "pods": 1}
+
+
+async def test_of_many_contrary_binds_at_once_one_wins(write, running, tmp_path) -> None:
+    write(a_pod("p"))
+    async with running() as cluster:
+        tried = [bind(cluster, "p", f"n{n % 2}") for n in range(20)]
+        answers = await asyncio.gather(*tried, return_exceptions=True)
+        assert pod_named(cluster, "p").node == "n0"
+        assert [answer is None for answer in answers] == [n % 2 == 0 for n in range(20)]
+    assert len(lines(tmp_path)) == 1
+
+
+async def test_a_restart_finds_everything_and_a_torn_line_is_skipped(
+    write, running, tmp_path
+) -> None:
+    write(*a_gang("g", pods=2))
+    conditions = [Condition(type="T", status="True", reason="R", message="m")]
+    async with running() as cluster:
+        await bind(cluster, "g-0")
+        await cluster.nominate(ref(cluster, "g-1"), NodeName("n1"))
+        group = cluster.view().groups[leaf_key("default", "g")]
+        await cluster.set_conditions(group.key, group.uid, conditions)
+        before = cluster.view()
+    with (tmp_path / "data" / "cluster.jsonl").open("ab") as file:
+        file.write(b'{"type":"bound","at_us":1,"name":"g-1"')
+    for _ in range(2):
+        async with running() as cluster:
+            after = cluster.view()
+            assert (after.pods, after.groups, after.usage) == (
+                before.pods,
+                before.groups,
+                before.usage,
+            )
+    async with running() as cluster:
+        await bind(cluster, "g-1")
+    async with running() as cluster:
+        assert pod_named(cluster, "g-1").node == "n1"
+
+
+async def test_a_line_of_several_megabytes_is_read(write, running, tmp_path) -> None:
+    """Lines longer than one read are read, also when the end of one comes later."""
+    write(a_node("n1", gpu=4), *a_gang("g", pods=2))
+    async with running() as cluster:
+
+        def bound(name):
+            line = {"type": "bound", "at_us": 1, "namespace": "default", "name": name,
+                    "uid": ref(cluster, name).uid, "node": "n1", "plan": "y" * (3 << 20)}  # fmt: skip
+            return msgspec.json.encode(line) + b"\n"
+
+        second = bound("g-1")
+        with (tmp_path / "data" / "cluster.jsonl").open("ab", buffering=0) as file:
+            file.write(bound("g-0") + second[: 2 << 20])
+            await until(cluster, lambda: pod_named(cluster, "g-0").node == "n1")
+            assert pod_named(cluster, "g-1").node is None
+            file.write(second[2 << 20 :])
+            await until(cluster, lambda: pod_named(cluster, "g-1").node == "n1")
+
+
+async def test_a_line_without_end_is_an_error_that_names_the_file(
+    write, running, tmp_path, monkeypatch
+) -> None:
+    """More than a line may have, and no newline: nothing behind it can be read, so the start fails and says where."""
+    monkeypatch.setattr(journal, "LINE_MAX_BYTES", 3 << 20)
+    write(*a_gang("g", pods=1))
+    async with running():
+        pass
+    path = tmp_path / "data" / "cluster.jsonl"
+    before = len(path.read_bytes().splitlines())
+    with path.open("ab") as file:
+        file.write(b"x" * (4 << 20) + b"\n")
+    with pytest.raises(BadInput, match=rf"cluster\.jsonl: line {before + 1} is longer than 3 MiB"):
+        async with running():
+            pass
+
+
+async def test_conditions_are_merged_and_written_on_change_only(write, running, tmp_path) -> None:
+    gang = a_gang("g", pods=1)
+    gang[0]["status"] = {
+        "conditions": [{"type": "Old", "status": "True", "reason": "R", "message": ""}]
+    }
+    write(*gang)
+    async with running() as cluster:
+        group = cluster.view().groups[leaf_key("default", "g")]
+        for _ in range(2):
+            new = Condition(type="New", status="False", reason="Waits", message="m")
+            await cluster.set_conditions(group.key, group.uid, [new])
+        stored = cluster.view().groups[group.key].conditions
+        assert stored == (("Old", "True", "R", ""), ("New", "False", "Waits", "m"))
+        with pytest.raises(BindRefused, match="PodGroup/default/g"):
+            await cluster.set_conditions(group.key, "other", [new])
+        await cluster.notice(
+            Notice(kind="Pod", namespace="default", name="g-0", uid="", reason="R", message="m")
+        )
+    assert [line["type"] for line in lines(tmp_path)] == ["conditions", "notice"]
+
+
+async def test_changed_manifests_are_read_and_a_pod_that_left_is_another_when_it_returns(
+    write, running
+) -> None:
+    write(a_pod("p"), a_pod("q"))
+    async with running() as cluster:
+        await bind(cluster, "p")
+        old, kept = pod_named(cluster, "p"), pod_named(cluster, "q")
+        write(a_pod("q"))
+        await until(cluster, lambda: pod_named(cluster, "p") is None)
+        assert not cluster.view().usage
+        with pytest.raises(BindRefused):
+            await bind(cluster, "p", uid=old.uid)
+        write(a_pod("p"), a_pod("q"))
+        await until(cluster, lambda: pod_named(cluster, "p") is not None)
+        new = pod_named(cluster, "p")
+        assert (new.node, new.uid == old.uid) == (None, False)
+        assert new.created_us > kept.created_us
+        assert pod_named(cluster, "q") == kept
+    async with running() as cluster:
+        assert pod_named(cluster, "p").uid == new.uid
+
+
+async def test_a_pod_that_left_while_nobody_looked_is_forgotten(write, running) -> None:
+    write(a_pod("p"), a_pod("q"))
+    async with running() as cluster:
+        await bind(cluster, "p")
+    write(a_pod("q"))
+    async with running() as cluster:
+        assert pod_named(cluster, "p") is None
+    write(a_pod("p"), a_pod("q"))
+    async with running() as cluster:
+        assert pod_named(cluster, "p").node is None
+
+
+async def test_a_manifest_that_breaks_keeps_the_last_good_state(write, running, caplog) -> None:
+    write(a_node("n1"))
+    async with running() as cluster:
+        revision = cluster.view().revision
+        write(text="kind: [")
+        async with asyncio.timeout(60):
+            while "Manifests cannot be used" not in caplog.text:
+                await asyncio.sleep(POLL_S)
+        assert cluster.doubt() == ""
+        assert cluster.view().revision == revision
+        write(a_node("n1"), a_node("n2"))
+        await until(cluster, lambda: "n2" in cluster.view().nodes)
+
+
+async def test_a_manifest_that_never_was_good_is_doubted_until_it_is(write, running) -> None:
+    write(text="kind: [")
+    async with running() as cluster:
+        assert "cluster.yaml" in cluster.doubt()
+        write(a_node("n1"))
+        await until(cluster, lambda: "n1" in cluster.view().nodes)
+        assert cluster.doubt() == ""
+
+
+async def test_a_second_process_sees_the_lines_of_the_first(write, running) -> None:
+    write(a_pod("p"))
+    async with running() as one, running() as two:
+        await bind(one, "p")
+        await until(two, lambda: pod_named(two, "p").node == "n1")
+        with pytest.raises(BindRefused, match="is bound to n1"):
+            await bind(two, "p", "n2")
+
+
+async def test_standard_input_is_refused(tmp_path) -> None:
+    with pytest.raises(BadInput, match="--cluster -"):
+        FileCluster(["-"], tmp_path, clock=StoppedClock())
+
+
+async def test_a_path_that_is_not_there_is_refused(tmp_path) -> None:
+    """A directory may still be empty: whoever mounts it fills it later."""
+    with pytest.raises(BadInput, match=f"--cluster {tmp_path}/typo: no such file"):
+        FileCluster([str(tmp_path), f"{tmp_path}/typo"], tmp_path, clock=StoppedClock())
+    FileCluster([str(tmp_path)], tmp_path / "data", clock=StoppedClock())
+
+
+async def test_a_file_that_cannot_be_opened_stops_the_start(write, tmp_path) -> None:
+    write(a_node("n"))
+    (tmp_path / "data").write_text("a file, not a directory")
+    cluster = FileCluster([str(tmp_path / "manifests")], tmp_path / "data", clock=StoppedClock())
+    with pytest.raises(OSError):
+        await cluster.start()
+    await cluster.stop()
+    assert (tmp_path / "data").is_file()

@@ -1,0 +1,388 @@
+"""Files give the cluster that an API server would have stored, or an error that says where."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from extender.cluster.manifests.manifest_loader import load
+from extender.cluster.manifests.yaml_reader import EXPANDED_MAX, read_bytes
+from extender.core.model.errors import BadInput
+from extender.core.model.pod_groups import build_forest, leaf_key
+from tests.support.service.manifest_builders import (
+    SLOT,
+    a_budget,
+    a_gang,
+    a_group,
+    a_manifest,
+    a_node,
+    a_pod,
+    an_object,
+    vector_objects,
+)
+
+EXAMPLES = Path(__file__).parents[4] / "deploy" / "examples"
+VECTORS = yaml.safe_load((Path(__file__).parents[3] / "golden" / "vectors.yaml").read_text())
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name: str, *things, text: str | None = None) -> str:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(yaml.safe_dump_all(things) if text is None else text)
+        return str(path)
+
+    return write
+
+
+def a_workload(**spec):
+    return an_object("Workload", "w", spec=spec)
+
+
+def a_template(name="t", *, gang=1, composite=False, **more):
+    field = "minGroupCount" if composite else "minCount"
+    return {"name": name, "schedulingPolicy": {"gang": {field: gang}}, **more}
+
+
+def nested(levels: int):
+    """Make composites inside composites, with a leaf at the bottom."""
+    template = {"podGroupTemplates": [a_template("leaf")]}
+    for level in range(levels - 1):
+        template = {
+            "compositePodGroupTemplates": [a_template(f"c{level}", composite=True, **template)]
+        }
+    return template
+
+
+# --- forms of files
+
+
+def test_yaml_json_lists_and_directories_read_the_same(write, tmp_path) -> None:
+    things = [a_node("n"), *a_gang(pods=2)]
+    plain = load([write("a.yaml", *things)]).world.view
+    forms = [
+        write("b.yaml", {"apiVersion": "v1", "kind": "List", "items": things}),
+        write("c.json", text=msgspec.json.encode({"kind": "List", "apiVersion": "v1", "items": things}).decode()),
+        write("d.yaml", text="".join(f"---\n{msgspec.json.encode(t).decode()}\n" for t in things)),
+    ]  # fmt: skip
+    for form in forms:
+        assert load([form]).world.view == plain
+    for number, thing in enumerate(things):
+        write(f"dir/{number}.yaml", thing)
+    write("dir/notes.txt", text="not read")
+    assert load([str(tmp_path / "dir")]).world.view == plain
+
+
+def test_a_typed_list_lends_its_kind_to_its_items(write) -> None:
+    items = [{"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}]
+    path = write("n.yaml", {"apiVersion": "v1", "kind": "NodeList", "items": items})
+    assert set(load([path]).world.view.nodes) == {"a", "b"}
+
+
+def test_standard_input(monkeypatch) -> None:
+    stdin = io.TextIOWrapper(io.BytesIO(yaml.safe_dump(a_node("n")).encode()))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert set(load(["-"]).world.view.nodes) == {"n"}
+
+
+def test_unknown_kinds_are_ignored_in_the_cluster_and_refused_in_f(write) -> None:
+    job = an_object("Job", "j", "batch/v1", spec={})
+    foreign = an_object("PodGroup", "g", "scheduling.x-k8s.io/v1alpha1", spec={})
+    path = write("x.yaml", a_node("n"), job, foreign)
+    assert not load([path]).world.view.groups
+    with pytest.raises(BadInput, match=r"x.yaml, document 2: Job/default/j: kind Job of batch/v1"):
+        load([], [path])
+    load([], [write("ns.yaml", an_object("Namespace", "a", "v1", ""))])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: 1\nb: {c: 1, c: 2}\n", 'line 2: key "c" is there twice'),
+        ("a: [1\n", "line 2: "),
+        ("- 1\n", "document 1: not an object"),
+        ("kind: Pod\n", "document 1: object: apiVersion is missing"),
+        ("{a: *nowhere}", 'undefined alias|"nowhere" is not defined'),
+        ("a: !!python/object:os.system {}", "tag .*python/object:os.system is not allowed"),
+        ("? [a]\n: 1\n", "a key has to be text"),
+        ("a: " + "[" * 101 + "]" * 101, "nested deeper than 100"),
+        ("apiVersion: v1\nkind: Node\nmetadata: {name: n, labels: {a: on}}\n",
+         r"document 1: Node/n: metadata.labels: .*found \{\"a\":true\}"),
+        ("apiVersion: v1\nkind: Node\nmetadata: {}\n", "metadata.name: is missing"),
+        ("apiVersion: v1\nkind: List\nitems: 3\n", "List: items: not a list"),
+    ],
+    ids=range(11),
+)  # fmt: skip
+def test_bad_files_say_where(write, text, words) -> None:
+    with pytest.raises(BadInput, match=r"bad.yaml.*" + words):
+        load([write("bad.yaml", text=text)])
+
+
+def test_a_bomb_of_aliases_is_refused() -> None:
+    bomb = "a0: &a0 [x]\n" + "".join(
+        f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)
+    )
+    with pytest.raises(BadInput, match=f"more than {EXPANDED_MAX} values"):
+        read_bytes(bomb.encode(), "bomb.yaml")
+
+
+def test_anchors_and_merges_are_understood() -> None:
+    text = b"base: &b {a: 1, c: 2}\none: {<<: *b, c: 3}\ntwo: {<<: [*b, {d: 4}]}\n"
+    (document,) = read_bytes(text, "x")
+    assert document.value["one"] == {"a": 1, "c": 3}
+    assert document.value["two"] == {"a": 1, "c": 2, "d": 4}
+
+
+def test_other_bad_inputs(write, tmp_path) -> None:
+    (tmp_path / "empty").mkdir()
+    for path, words in (
+        (str(tmp_path / "missing"), "no such file"),
+        (str(tmp_path / "empty"), "in this directory"),
+        (write("x.json", text="{"), "x.json"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            load([path])
+    (tmp_path / "latin.yaml").write_bytes(b"a: \xe9")
+    with pytest.raises(BadInput, match=r"latin.yaml: not UTF-8 at byte 3"):
+        load([str(tmp_path / "latin.yaml")])
+
+
+# --- what an API server fills in
+
+
+def test_f_wins_over_the_cluster_and_keeps_the_identity_of_what_it_replaces() -> None:
+    old = a_pod("p", node="n", metadata={"uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"})
+    found = a_manifest([a_node("n"), old], [a_pod("p")])
+    pod = found.world.view.pods["u"]
+    assert (pod.node, pod.created_us) == (None, 1_767_225_600_000_000)
+    assert found.pods == ("u",)
+
+
+def test_the_same_object_twice_on_one_side_is_a_warning() -> None:
+    found = a_manifest([a_node("n", gpu=1), a_node("n", gpu=2)])
+    assert found.world.view.nodes["n"].allocatable["nvidia.com/gpu"] == 2
+    assert found.warnings == (
+        "Node/n: found twice, in object 1 and object 2; the second one counts",
+    )
+
+
+def test_identity_without_a_uid_is_the_name_and_age_follows_the_file() -> None:
+    dated = a_pod("c", metadata={"creationTimestamp": "2026-01-01T00:00:00Z"})
+    one, two = (a_manifest([a_pod("b"), a_pod("a"), dated]).world.view for _ in range(2))
+    assert set(one.pods) == set(two.pods)
+    assert [p.name for p in sorted(one.pods.values(), key=lambda p: p.created_us)] == [
+        "c",
+        "b",
+        "a",
+    ]
+
+
+def test_room_of_nodes() -> None:
+    bare, known = a_node("bare"), a_node("known")
+    bare["status"] = {"capacity": {"cpu": 4}}
+    found = a_manifest([bare, known])
+    assert found.world.view.nodes["bare"].allocatable == {"cpu": 4000, "pods": 110}
+    (warning,) = found.warnings
+    assert "Node/bare" in warning
+    assert "110" in warning
+
+
+def test_running_and_ended_pods() -> None:
+    view = a_manifest([
+        a_pod("running", node="n", status={"phase": "Pending"}),
+        a_pod("done", node="n", status={"phase": "Succeeded"}),
+    ]).world.view  # fmt: skip
+    assert [pod.name for pod in view.pods.values()] == ["running"]
+    assert view.usage["n"].requests == {"cpu": 1000, "pods": 1}
+
+
+def test_priorities_of_files() -> None:
+    prod = an_object("PriorityClass", "prod", "scheduling.k8s.io/v1", "", value=9)
+    usual = an_object(
+        "PriorityClass", "usual", "scheduling.k8s.io/v1", "", value=2, globalDefault=True
+    )
+    pods = [
+        a_pod("a", priority=5, priorityClassName="missing"), a_pod("b", priorityClassName="prod"),
+        a_pod("c"), a_pod("d", priorityClassName="system-node-critical"),
+    ]  # fmt: skip
+    view = a_manifest([*pods, prod, usual]).world.view
+    assert {p.name: p.priority for p in view.pods.values()} == {
+        "a": 5, "b": 9, "c": 2, "d": 2_000_001_000,
+    }  # fmt: skip
+    for thing in (
+        a_pod("p", priorityClassName="gone"),
+        a_group("p", gang=1, priorityClassName="gone"),
+    ):
+        with pytest.raises(
+            BadInput, match=r'/default/p: spec.priorityClassName: no PriorityClass "gone"'
+        ):
+            a_manifest([thing])
+    ended = a_pod("p", priorityClassName="gone", status={"phase": "Failed"})
+    assert not a_manifest([ended]).world.view.pods
+
+
+def test_what_came_from_f_is_given_in_order() -> None:
+    found = a_manifest(
+        [a_node("n"), *a_gang("old", pods=1)], [*a_gang("b", pods=2), *a_gang("a", pods=1)]
+    )
+    assert found.groups == (leaf_key("default", "b"), leaf_key("default", "a"))
+    names = [found.world.view.pods[uid].name for uid in found.pods]
+    assert names == ["b-0", "b-1", "a-0"]
+    assert sorted(found.order.values()) == list(found.order.values())
+
+
+# --- what an API server refuses (vectors A01 to A08)
+
+
+@pytest.mark.parametrize(
+    ("thing", "words"),
+    [
+        (a_workload(), "Workload/default/w: spec: set exactly one of .*found neither"),
+        (a_workload(podGroupTemplates=[a_template()], **nested(2)), "found both"),
+        (a_workload(podGroupTemplates=[a_template(f"t{n}") for n in range(9)]), "too many entries: 9, at most 8"),
+        (a_workload(compositePodGroupTemplates=[a_template("a", composite=True, podGroupTemplates=[a_template("a")])]),
+         'template name "a" used twice: spec.compositePodGroupTemplates.0., spec.compositePodGroupTemplates.0..podGroupTemplates.0.'),
+        (a_workload(**nested(5)), "has 5 levels, at most 4"),
+        (a_workload(compositePodGroupTemplates=[a_template("a", composite=True)]), '"a" has no child template'),
+        (a_workload(compositePodGroupTemplates=[a_template("a", composite=True, disruptionMode={"all": {}}, podGroupTemplates=[a_template("b")])]),
+         'child "b" is single under "a"'),
+        (a_workload(podGroupTemplates=[{"name": "a", "schedulingPolicy": {"basic": {}}, "disruptionMode": {"all": {}}}]), "all needs a gang"),
+        (a_workload(podGroupTemplates=[a_template("a", priorityClassName="x", priority=5), a_template("b", priorityClassName="y", priority=5)]),
+         'priority and class: "a" has 5 and class "x", "b" has 5 and class "y"'),
+        (a_workload(podGroupTemplates=[{"name": "a"}]), "choose exactly one of basic, gang"),
+        (a_workload(podGroupTemplates=[a_template("A")]), 'name: "A" is not a valid name'),
+        (a_workload(podGroupTemplates=[a_template("a", schedulingConstraints={"topology": [{"key": "not a key"}]})]),
+         '"not a key" is not a valid label key'),
+        (a_group("g", gang=1, priority=1_000_000_001), "spec.priority: 1000000001 is more than 1000000000"),
+        (a_group("g", gang=1, preemptionPolicy="Maybe"), 'spec.preemptionPolicy: "Maybe"'),
+        (a_group("g", gang=1, schedulingConstraints={"topology": [{"key": "a"}, {"key": "b"}]}), "too many entries: 2, at most 1"),
+    ],
+    ids=range(15),
+)  # fmt: skip
+def test_refused(thing, words) -> None:
+    with pytest.raises(BadInput, match=words):
+        a_manifest([thing])
+
+
+@pytest.mark.parametrize(
+    ("thing", "words"),
+    [
+        (
+            a_group("g", gang=1, parentCompositePodGroupName="c"),
+            'PodGroup/default/g: spec.workloadRef: is required with parentCompositePodGroupName "c"',
+        ),
+        (a_group("g", gang=1, topo="not a key"), '"not a key" is not a valid label key'),
+        (a_group("PG-1", gang=1), 'metadata.name: "PG-1" is not a valid name'),
+    ],
+    ids=["reference", "key", "name"],
+)
+def test_questioned(thing, words) -> None:
+    """Files come without admission: what does not change where a tree goes is a warning."""
+    (warning,) = a_manifest([thing]).warnings
+    assert words in warning
+    assert warning.endswith("an API server would refuse it")
+
+
+def test_accepted() -> None:
+    """The other halves of A02, A04, A05 and A08."""
+    leaves = [a_template(f"l{n}") for n in range(8)]
+    composites = [
+        a_template(f"c{n}", composite=True, podGroupTemplates=[a_template(f"cl{n}")])
+        for n in range(8)
+    ]
+    both = a_template(
+        "root", composite=True, podGroupTemplates=leaves, compositePodGroupTemplates=composites
+    )
+    whole = a_template("leaf", disruptionMode={"all": {}})
+    a_manifest([a_workload(compositePodGroupTemplates=[both])])
+    a_manifest([a_workload(**nested(4))])
+    a_manifest(
+        [
+            a_workload(
+                compositePodGroupTemplates=[
+                    a_template("a", composite=True, podGroupTemplates=[whole])
+                ]
+            )
+        ]
+    )
+    a_manifest([a_group("r", gang=3, composite=True), a_group("x", gang=1, parent="r")])
+    old = an_object("Workload", "w", "scheduling.k8s.io/v1alpha1", spec={"podGroups": []})
+    assert not a_manifest([old]).world.workloads  # Kubernetes 1.35: another thing
+
+
+# --- examples and vectors
+
+
+def test_the_examples_are_sound_trees() -> None:
+    found = load(
+        [str(EXAMPLES / "cluster.yaml")],
+        [str(EXAMPLES / "serve.yaml"), str(EXAMPLES / "train.yaml")],
+    )
+    view = found.world.view
+    assert (len(view.nodes), len(found.pods), found.warnings) == (32, 32, ())
+    forest = build_forest(view.groups, {k: pods.values() for k, pods in view.members.items()})
+    assert {str(key): len(tree.pods) for key, tree in forest.trees.items()} == {
+        "CompositePodGroup/default/serve": 24, "PodGroup/default/train": 8,
+    }  # fmt: skip
+    assert not any(tree.problems for tree in forest.trees.values())
+    assert not forest.orphans
+    members = [view.pods[uid] for uid in found.pods]
+    assert {pod.gates for pod in members} == {("gang-extender.dev/admission",)}
+    assert not any("gang-extender.dev" in name for pod in members for name, _ in pod.shape.requests)
+
+
+@pytest.mark.parametrize(
+    "vector", [v for v in VECTORS if v["t"] in {"place", "preempt"}], ids=lambda v: v["id"]
+)
+def test_vectors_become_manifests_with_the_stated_room(vector) -> None:
+    view = a_manifest(vector_objects(vector)).world.view
+    for name, about in vector["nodes"].items():
+        used = view.usage[name].requests.get(SLOT, 0) if name in view.usage else 0
+        assert view.nodes[name].allocatable[SLOT] - used == about["f"]
+
+
+# --- disruption budgets
+
+
+def a_protected_world(**spec):
+    pods = [a_pod(f"p{n}", node="n0", metadata={"labels": {"app": "db"}}) for n in range(4)]
+    waiting = a_pod("p4", metadata={"labels": {"app": "db"}})
+    budget = a_budget("b", {"app": "db"}, allowed=None, **spec)
+    return a_manifest([a_node("n0"), *pods, waiting, budget]).world.view.budgets["default", "b"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "allowed"),
+    [
+        ({"minAvailable": 3}, 1),
+        ({"minAvailable": "50%"}, 1),  # of five, rounded up: three
+        ({"maxUnavailable": 2}, 1),  # one of five is missing already
+        ({"maxUnavailable": "50%"}, 2),
+        ({"minAvailable": 9}, 0),
+        ({}, 4),
+    ],
+    ids=str,
+)
+def test_budgets_without_a_status_are_counted(spec, allowed) -> None:
+    assert a_protected_world(**spec).allowed == allowed
+
+
+def test_a_stored_count_stands() -> None:
+    budget = a_budget("b", {"app": "db"}, allowed=7, minAvailable=1)
+    found = a_manifest([budget]).world.view.budgets["default", "b"]
+    assert found.allowed == 7
+    assert found.protects("default", {"app": "db"})
+
+
+def test_bad_budgets_name_field_and_value() -> None:
+    with pytest.raises(BadInput, match=r'PodDisruptionBudget/default/b: spec.minAvailable: "half"'):
+        a_protected_world(minAvailable="half")
+    odd = {"matchExpressions": [{"key": "a", "operator": "In"}]}
+    with pytest.raises(BadInput, match=r"spec.selector.matchExpressions\[0\]: a In \[\]"):
+        a_manifest([an_object("PodDisruptionBudget", "b", "policy/v1", spec={"selector": odd})])

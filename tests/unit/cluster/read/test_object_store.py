@@ -1,0 +1,286 @@
+"""The view follows from the objects, in whatever order they come."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from extender.cluster import types as api
+from extender.cluster.read.object_decoding import convert
+from extender.cluster.read.object_store import World
+from extender.core.model.errors import BadInput
+from extender.core.model.pod_groups import leaf_key
+from extender.core.model.pods import PodEnd
+from tests.support.service.manifest_builders import a_group, a_node, a_pod, an_object
+
+ZONE = "topology.kubernetes.io/zone"
+EVICTED = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+
+
+def read(thing):
+    return convert(api.KINDS[thing["kind"]], thing)
+
+
+def a_world(*things) -> World:
+    world = World()
+    for thing in things:
+        world.upsert(read(thing))
+    return world
+
+
+def a_claim(name, volume="", modes=("ReadWriteOnce",)):
+    spec = {"accessModes": list(modes), **({"volumeName": volume} if volume else {})}
+    return an_object("PersistentVolumeClaim", name, "v1", spec=spec)
+
+
+def a_volume(name, nodes=(), **labels):
+    term = {"matchExpressions": [{"key": "host", "operator": "In", "values": list(nodes)}]}
+    spec = {"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}} if nodes else {}
+    return an_object("PersistentVolume", name, "v1", "", metadata={"labels": labels}, spec=spec)
+
+
+def with_claim(name, claim, **more):
+    volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]
+    return a_pod(name, metadata={"uid": name}, volumes=volumes, **more)
+
+
+def shape(world, uid="p"):
+    return world.view.pods[uid].shape
+
+
+def test_a_bound_claim_brings_the_reach_of_its_volume() -> None:
+    world = a_world(a_volume("pv", ["h1"]), a_claim("c", "pv"), with_claim("p", "c"))
+    (selector,) = shape(world).selectors
+    assert selector.terms[0].labels[0].values == ("h1",)
+    assert shape(world).unmodelled == ()
+
+
+def test_a_pod_follows_its_claims_and_volumes() -> None:
+    """Each change of a claim or volume re-derives the pods behind it, and them only."""
+    world = a_world(with_claim("p", "c"), with_claim("q", "other"))
+    assert shape(world).unmodelled == ("claim default/c does not exist",)
+    assert not shape(world).commits
+    world.upsert(read(a_claim("c")))
+    assert shape(world).unmodelled == ("claim default/c is not bound to a volume",)
+    assert shape(world).commits
+    world.upsert(read(a_claim("c", "pv")))
+    assert shape(world).unmodelled == ("volume pv of claim default/c does not exist",)
+    other = world.view.pods["q"]
+    world.upsert(read(a_volume("pv", ["h1"])))
+    assert (shape(world).unmodelled, len(shape(world).selectors)) == ((), 1)
+    assert not shape(world).commits
+    world.upsert(read(a_volume("pv", ["h2"])))
+    assert shape(world).selectors[0].terms[0].labels[0].values == ("h2",)
+    assert world.view.pods["q"] is other
+    world.delete(read(a_volume("pv")))
+    assert shape(world).unmodelled == ("volume pv of claim default/c does not exist",)
+    world.delete(read(a_claim("c")))
+    assert shape(world).unmodelled == ("claim default/c does not exist",)
+
+
+def test_zone_labels_of_a_volume_bind_labelled_nodes_only() -> None:
+    """VolumeZone: several zones are joined by two underscores; a node without any such label passes."""
+    world = a_world(a_volume("pv", **{ZONE: "a__b"}), a_claim("c", "pv"), with_claim("p", "c"))
+    (selector,) = shape(world).selectors
+    inside, nowhere = selector.terms
+    assert (inside.labels[0].key, inside.labels[0].values) == (ZONE, ("a", "b"))
+    assert {one.operator for one in nowhere.labels} == {"DoesNotExist"}
+    assert len(nowhere.labels) == 4
+
+
+def test_a_volume_of_a_csi_driver_has_a_limit_that_nobody_told_us() -> None:
+    """Bound or not: how many of them a node attaches is learned from vetoes, and said."""
+    volume = a_volume("pv", ["a"])
+    volume["spec"]["csi"] = {"driver": "disks.example.com"}
+    world = a_world(volume, a_claim("c", "pv"), with_claim("p", "c"))
+    assert shape(world).unmodelled == ("how many volumes of disks.example.com a node attaches",)
+    assert len(shape(world).selectors) == 1
+
+
+def test_a_claim_for_one_pod_is_exclusive_and_an_ephemeral_volume_is_a_claim() -> None:
+    pod = a_pod("p", metadata={"uid": "p"}, volumes=[{"name": "scratch", "ephemeral": {"x": 1}}])
+    world = a_world(pod, a_claim("p-scratch", "pv", ["ReadWriteOncePod"]), a_volume("pv"))
+    assert shape(world).exclusive_claims == ("default/p-scratch",)
+    world.upsert(read(with_claim("p", "c", node="n")))
+    assert shape(world).exclusive_claims == ()
+    assert world.view.usage["n"].claims == ()
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        ({"phase": "Succeeded"}, PodEnd("ended", "Succeeded")),
+        ({"phase": "Failed", "containerStatuses": [{"name": "main"}]}, PodEnd("ended", "Failed")),
+        (
+            {"phase": "Failed", "reason": "DeadlineExceeded", "containerStatuses": [{"name": "main"}]},
+            PodEnd("ended", "DeadlineExceeded"),
+        ),
+        (
+            {"phase": "Failed", "reason": "OutOfnvidia.com/gpu", "message": "it has none"},
+            PodEnd("refused-by-kubelet", "OutOfnvidia.com/gpu: it has none"),
+        ),
+        ({"phase": "Failed", "reason": "NodeAffinity"}, PodEnd("refused-by-kubelet", "NodeAffinity")),
+        ({"phase": "Failed", "reason": "Evicted"}, PodEnd("evicted", "Evicted")),
+        (
+            {"phase": "Failed", "reason": "Terminated", "containerStatuses": [{"name": "main"}],
+             "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]},
+            PodEnd("evicted", "TerminationByKubelet"),
+        ),
+    ],
+)  # fmt: skip
+def test_how_a_member_ended_is_known(status, why) -> None:
+    """Of members only, by UID, and still when it is deleted a moment later."""
+    world = a_world(a_pod("p", "g", node="n", metadata={"uid": "p"}))
+    over = a_pod("p", "g", node="n", metadata={"uid": "p"}, status=status)
+    world.upsert(read(over))
+    assert "p" not in world.view.pods
+    assert world.view.ends.get("p") == why
+    other = a_pod(
+        "q", node="n", metadata={"uid": "q"}, status={"phase": "Failed", "reason": "Evicted"}
+    )
+    world.upsert(read(other))
+    assert "q" not in world.view.ends
+    world.delete(read(over))
+    world.upsert(read(a_pod("p", "g", node="n", metadata={"uid": "again"})))
+    assert dict(world.view.ends) == {"p": why}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "conditions", "end"),
+    [
+        ({}, [], None),
+        ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, [], PodEnd("deleted")),
+        ({}, [EVICTED], PodEnd("evicted", "EvictionByEvictionAPI")),
+    ],
+)
+def test_what_was_seen_of_a_deletion_is_known_when_the_pod_is_gone(
+    metadata, conditions, end
+) -> None:
+    """Both may come in one piece of a watch, before anybody looks."""
+    before = a_pod("p", "g", node="n", metadata={"uid": "p"})
+    world = a_world(before)
+    going = a_pod(
+        "p", "g", node="n", metadata={"uid": "p", **metadata},
+        status={"phase": "Running", "conditions": conditions},
+    )  # fmt: skip
+    world.upsert(read(going))
+    world.delete(read(before))
+    assert world.view.ends.get("p") == end
+
+
+def test_ends_are_not_kept_for_ever(monkeypatch) -> None:
+    """The log has them a moment later."""
+    monkeypatch.setattr("extender.cluster.read.object_store._ENDS_KEPT", 2)
+    world = a_world()
+    for name in "pqr":
+        over = a_pod(name, "g", node="n", metadata={"uid": name}, status={"phase": "Succeeded"})
+        world.upsert(read(over))
+    assert set(world.view.ends) == {"q", "r"}
+
+
+def test_any_order_gives_the_same_view() -> None:
+    things = [
+        a_node("n"), a_volume("pv", ["h"]), a_claim("c", "pv"), with_claim("p", "c"),
+        a_pod("q", "g", node="n", metadata={"uid": "q"}), a_group("g", gang=1, priorityClassName="prod"),
+        a_group("g", gang=2, version="scheduling.k8s.io/v1beta1", priorityClassName="prod"),
+        an_object("PriorityClass", "prod", "scheduling.k8s.io/v1", "", value=9),
+    ]  # fmt: skip
+    views, warnings = [], set()
+    for seed in range(12):
+        random.Random(seed).shuffle(things)
+        world = a_world(*things)
+        view = world.view
+        views.append((view.nodes, view.pods, view.groups, view.usage, view.members, view.on_node))
+        warnings.add(world.warnings)
+    assert all(view == views[0] for view in views)
+    assert views[0][2][leaf_key("default", "g")].priority == 9
+    assert len(warnings) == 1
+
+
+def test_of_two_groups_of_one_name_the_built_in_one_counts() -> None:
+    ours = a_group("g", gang=1)
+    theirs = a_group("g", gang=2, version="scheduling.k8s.io/v1beta1")
+    key = leaf_key("default", "g")
+    world = a_world(theirs, ours)
+    assert (world.view.groups[key].minimum, world.view.groups[key].source) == (2, "builtin")
+    assert world.warnings == (
+        "PodGroup/default/g: exists in scheduling.k8s.io/v1beta1 and in gang-extender.dev/v1alpha1; "
+        "the first one counts",
+    )
+    world.delete(read(theirs))
+    assert (world.view.groups[key].minimum, world.warnings) == (1, ())
+    world.delete(read(ours))
+    assert not world.view.groups
+
+
+def test_a_pod_that_ends_leaves_the_view() -> None:
+    world = a_world(a_pod("p", node="n", metadata={"uid": "u"}))
+    world.upsert(read(a_pod("p", node="n", metadata={"uid": "u"}, status={"phase": "Succeeded"})))
+    assert not world.view.pods
+    assert not world.view.usage
+
+
+def test_a_recreated_pod_replaces_its_namesake_and_a_late_delete_does_not_hit_it() -> None:
+    old, new = a_pod("p", metadata={"uid": "old"}), a_pod("p", metadata={"uid": "new"})
+    world = a_world(old, new)
+    world.delete(read(old))
+    assert set(world.view.pods) == {"new"}
+    world.delete(read(new))
+    assert not world.view.pods
+
+
+def test_a_relist_forgets_what_is_not_in_it() -> None:
+    world = a_world(*(a_pod(f"p{n}", metadata={"uid": f"p{n}"}) for n in range(3)), a_node("n"))
+    assert world.replace(api.Pod, [read(a_pod("p1", metadata={"uid": "p1"}))]) == ()
+    assert set(world.view.pods) == {"p1"}
+    world.replace(api.Node, [])
+    assert not world.view.nodes
+    groups = a_world(
+        a_group("g", gang=1), a_group("h", gang=1, version="scheduling.k8s.io/v1beta1")
+    )
+    groups.replace(api.PodGroup, [], source="builtin")
+    assert {key.name for key in groups.view.groups} == {"g"}
+    groups.replace(api.CompositePodGroup, [])
+    assert len(groups.view.groups) == 1
+
+
+def test_what_cannot_be_read_changes_nothing() -> None:
+    world = a_world(a_group("g", gang=3), a_pod("p", metadata={"uid": "u"}))
+    before = world.view
+    bad = a_group("g", gang=3)
+    bad["spec"]["schedulingPolicy"] = {}
+    with pytest.raises(BadInput):
+        world.upsert(read(bad))
+    (fault,) = world.replace(
+        api.Pod, [read(a_pod("p", metadata={"uid": "u"}, requests={"cpu": "x"}))]
+    )
+    assert "Pod/default/p" in str(fault)
+    assert world.view is before
+
+
+def test_pods_of_one_shape_share_it() -> None:
+    world = a_world(*(a_pod(f"p{n}", metadata={"uid": f"p{n}"}) for n in range(3)))
+    assert len({id(pod.shape) for pod in world.view.pods.values()}) == 1
+
+
+def test_priority_classes_reach_back_only_to_those_without_a_number() -> None:
+    prod = an_object("PriorityClass", "prod", "scheduling.k8s.io/v1", "", value=9)
+    world = a_world(
+        a_group("g", gang=1, priorityClassName="prod"),
+        a_pod("p", metadata={"uid": "p"}, priorityClassName="prod"),
+        a_pod("q", metadata={"uid": "q"}, priorityClassName="prod", priority=3),
+        prod,
+    )
+    assert world.view.groups[leaf_key("default", "g")].priority == 9
+    assert (world.view.pods["p"].priority, world.view.pods["q"].priority) == (9, 3)
+    world.delete(read(prod))
+    assert world.view.pods["p"].priority == 0
+
+
+def test_workloads_are_kept_by_name() -> None:
+    workload = an_object("Workload", "w", spec={"podGroupTemplates": [{"name": "t"}]})
+    world = a_world(workload)
+    assert world.workloads["default", "w"].spec.pod_group_templates[0].name == "t"
+    world.delete(read(workload))
+    assert not world.workloads

@@ -1,0 +1,479 @@
+"""Admissions are carried out once, inside the lease; reasons are told on change only."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from extender.core.decisions.admit.plan_request import GATE
+from extender.core.model.errors import BindRefused, ClusterUnavailable
+from tests.support.service.fakes import GATED, Stage, until
+from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
+
+LAPSE_S = 60
+
+
+def gated(name="g", pods=2, **rest):
+    labels = {"labels": {"app": "first"}}
+    return a_gang(name, pods=pods, schedulingGates=GATED, metadata=labels, **rest)
+
+
+async def leading(*objects, **rest):
+    nodes = (a_node(name, {"zone": "z"}, gpu=8) for name in ("n0", "n1"))
+    stage = Stage(*nodes, *objects, **rest)
+    await stage.lead()
+    return stage
+
+
+async def carried_out(stage, *names):
+    await until(lambda: all(not stage.cluster.pod(n).gates for n in names), "gates lifted")
+
+
+async def rest(stage):
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+async def test_nominate_first_then_lift_the_gate_once():
+    """A member is nominated on its reserved node before its gate is lifted; neither is done twice."""
+    async with await leading(*gated()) as stage:
+        stage.start(stage.admission.effects.run())
+        await stage.one_pass()
+        await carried_out(stage, "g-0", "g-1")
+        await stage.settled()
+        where = stage.where("g")
+        for name in ("g-0", "g-1"):
+            mine = [
+                (verb, detail)
+                for verb, pod, detail in stage.cluster.calls
+                if pod == f"default/{name}"
+            ]
+            assert mine[:2] == [("nominate", where[name]), ("lift_gate", "")]
+        assert len(stage.cluster.did("nominate")) == len(stage.cluster.did("lift_gate")) == 2
+
+
+async def test_tree_after_tree_is_let_go():
+    """Trees that were admitted in one pass do not wait for one another's members."""
+    gangs = {name: [f"{name}-{n}" for n in range(6)] for name in ("a", "b", "c", "d")}
+    objects = [thing for name in gangs for thing in a_gang(name, pods=6, schedulingGates=GATED)]
+    nodes = [a_node(f"n{number}", gpu=4) for number in range(6)]  # every node holds several trees
+    async with await leading(*nodes, *objects) as stage:
+        stage.start(stage.admission.effects.run())
+        await stage.one_pass()
+        await carried_out(stage, *(name for names in gangs.values() for name in names))
+        trees = [name.split("/")[1][0] for name, _ in stage.cluster.did("nominate")]
+        assert sorted(trees, key=trees.index) == trees
+        assert len(trees) == 24
+
+
+async def test_a_nomination_that_vanished_is_not_written_again():
+    """kube-scheduler cleared it: evidence, not a cue (DESIGN 2.7)."""
+    async with await leading(*gated()) as stage:
+        stage.start(stage.admission.effects.run())
+        await stage.one_pass()
+        await carried_out(stage, "g-0", "g-1")
+        stage.cluster.change_pod("g-0", nominated=None)
+        await stage.settled()
+        await rest(stage)
+        assert len(stage.cluster.did("nominate")) == 2
+        assert stage.cluster.pod("g-0").nominated is None
+
+
+async def test_a_restart_does_not_repeat_what_the_view_shows():
+    """After kill -9 only what is missing is done: here one nomination and one gate."""
+    async with await leading(*gated(pods=3)) as stage:
+        await stage.one_pass()
+        where = stage.where("g")
+        stage.cluster.change_pod("g-0", nominated=where["g-0"], gates=())
+        stage.cluster.change_pod("g-1", nominated=where["g-1"])
+        await stage.killed()
+        async with Stage(
+            database=stage.database, cluster=stage.cluster, clock=stage.clock
+        ) as again:
+            await again.lead()
+            again.start(again.admission.effects.run())
+            await again.one_pass()
+            await carried_out(again, "g-1", "g-2")
+            assert again.cluster.did("nominate") == [("default/g-2", where["g-2"])]
+            assert sorted(n for n, _ in again.cluster.did("lift_gate")) == [
+                "default/g-1",
+                "default/g-2",
+            ]
+            assert again.names().count("GangAdmitted") == 1
+
+
+async def test_a_busy_api_server_is_asked_again():
+    """ClusterUnavailable is retried until it works."""
+    async with await leading(*gated(pods=1)) as stage:
+        faults = [ClusterUnavailable("429"), ClusterUnavailable("503")]
+        stage.cluster.fault = lambda verb, _: (
+            faults.pop() if faults and verb in ("nominate", "lift_gate") else None
+        )
+        stage.start(stage.admission.effects.run())
+        await stage.one_pass()
+        await carried_out(stage, "g-0")
+        assert len(stage.cluster.did("nominate")) == 1
+        assert faults == []
+
+
+async def test_a_pod_that_is_gone_stops_nobody():
+    """BindRefused ends the work on that pod; the others get theirs."""
+    async with await leading(*gated(pods=2)) as stage:
+        stage.cluster.fault = lambda verb, name: (
+            BindRefused("gone") if (verb, name) == ("nominate", "default/g-0") else None
+        )
+        stage.start(stage.admission.effects.run())
+        await stage.one_pass()
+        await carried_out(stage, "g-1")
+        assert stage.cluster.pod("g-0").gates == (GATE,)
+
+
+async def test_nothing_happens_outside_the_lease():
+    """No nomination and no gate while the lease has run out, and all of it when it is ours again."""
+    async with await leading(*gated(pods=2)) as stage:
+        await stage.one_pass()
+        stage.clock.advance(LAPSE_S)
+        stage.start(stage.admission.effects.run())
+        await looked_again(stage)
+        assert stage.cluster.calls == []
+        stage.leader.lease.prolong(stage.clock.monotonic_ms())
+        await carried_out(stage, "g-0", "g-1")
+
+
+async def test_the_lease_is_checked_before_each_request():
+    """When it runs out during the nomination, the gate is not lifted."""
+    async with await leading(*gated(pods=1)) as stage:
+        stage.cluster.go.clear()
+        stage.start(stage.admission.effects.run())
+        await stage.one_pass()
+        await rest(stage)
+        stage.clock.advance(LAPSE_S)
+        stage.cluster.go.set()
+        await until(lambda: stage.cluster.did("nominate"), "the nomination that was under way")
+        await looked_again(stage)
+        assert stage.cluster.did("lift_gate") == []
+
+
+async def test_a_reservation_given_back_meanwhile_is_not_carried_out():
+    """Between nomination and gate the tree may be released: its member stays held."""
+    async with await leading(*gated(pods=2)) as stage:
+        stage.cluster.go.clear()
+        stage.start(stage.admission.effects.run())
+        await stage.one_pass()
+        await rest(stage)
+        stage.cluster.delete_pod("g-1")
+        await stage.one_pass()
+        stage.cluster.go.set()
+        await until(lambda: stage.cluster.did("nominate"), "the nomination that was under way")
+        await rest(stage)
+        assert stage.cluster.did("lift_gate") == []
+
+
+# --- the reporter
+
+
+async def looked_again(stage):
+    """Wait until whoever waits for the lease has looked twice more whether it is ours."""
+    looks, inner = [], stage.leader.may_act
+    stage.leader.may_act = lambda: looks.append(inner()) or looks[-1]
+    await until(lambda: len(looks) >= 2, "two looks at the lease")
+    stage.leader.may_act = inner
+    await rest(stage)
+
+
+async def reported(stage):
+    reporter = stage.reporter
+    stage.conditions_due()
+    await until(lambda: not reporter._due and reporter._jobs.empty(), "the reporter")
+    await rest(stage)
+
+
+async def test_a_pending_gang_has_one_condition_until_it_changes():
+    """The reason stands on the group, written once; passes that see nothing new write nothing."""
+    async with await leading(*gated(pods=17)) as stage:
+        stage.start(stage.reporter.run())
+        await stage.settled()
+        await reported(stage)
+        await stage.settled()
+        await reported(stage)
+        ((_, message),) = stage.cluster.did("set_conditions")
+        (condition,) = stage.cluster.group("g").conditions
+        assert condition[:3] == ("PodGroupInitiallyScheduled", "False", "Unschedulable")
+        assert condition[3] == message
+        assert message.startswith(stage.root("g").answer.reasons[0])
+
+
+async def test_conditions_are_written_by_themselves(monkeypatch):
+    """Nobody has to ask for it: what differs for long enough is written."""
+    monkeypatch.setattr("extender.control.actuators.status_reporter.CONDITION_AFTER_S", 0.01)
+    async with await leading(*gated(pods=17)) as stage:
+        stage.start(stage.reporter.run())
+        await stage.settled()
+        await until(lambda: stage.cluster.did("set_conditions"), "the condition")
+
+
+async def both_bound(stage):
+    """Run the reporter, and bind the two members of a gang."""
+    stage.start(stage.reporter.run())
+    await stage.one_pass()
+    await asyncio.gather(stage.bind("g-0"), stage.bind("g-1"))
+    await stage.settled()
+
+
+async def test_satisfied_is_terminal():
+    """True once the minimum is bound, and never taken back, whatever happens to the members."""
+    async with await leading(*a_gang("g", pods=2)) as stage:
+        await both_bound(stage)
+        await reported(stage)
+        assert stage.cluster.group("g").conditions[0][:3] == (
+            "PodGroupInitiallyScheduled",
+            "True",
+            "Scheduled",
+        )
+        written = len(stage.cluster.did("set_conditions"))
+        stage.cluster.delete_pod("g-0")
+        stage.cluster.add(a_pod("g-2", "g", requests={GPU: 99}))
+        await stage.settled()
+        await reported(stage)
+        condition = stage.cluster.group("g").conditions[0]
+        assert condition[1:3] == ("True", "Scheduled")
+        assert "the rest waits" in condition[3], "the new member has a reason, and it stands there"
+        told = len(stage.cluster.did("set_conditions"))
+        assert told > written
+        await stage.settled()
+        await reported(stage)
+        assert len(stage.cluster.did("set_conditions")) == told
+
+
+async def test_members_that_come_one_by_one_cost_one_condition():
+    """A gang of 4 is placed while its reasons would still be told: what is written is where it ends."""
+    async with await leading(a_group("g", gang=4), a_pod("g-0", "g")) as stage:
+        stage.start(stage.reporter.run())
+        await stage.settled()
+        for number in range(1, 4):
+            stage.cluster.add(a_pod(f"g-{number}", "g"))
+            stage.later(6)
+            await stage.settled()
+        await asyncio.gather(*(stage.bind(f"g-{n}") for n in range(4)))
+        await stage.settled()
+        await reported(stage)
+        ((_, message),) = stage.cluster.did("set_conditions")
+        assert message.startswith("4 members bound")
+
+
+async def test_a_reason_that_passes_is_not_told():
+    """Back to what stands there already: nothing else is handed over, and the adapter writes no equal one."""
+    async with await leading(*gated(pods=17)) as stage:
+        stage.start(stage.reporter.run())
+        await stage.settled()
+        await reported(stage)
+        (told,) = stage.cluster.did("set_conditions")
+        gates = stage.cluster.pod("g-0").gates
+        stage.cluster.change_pod("g-0", gates=(*gates, "example.com/quota"))
+        stage.later(6)
+        await stage.settled()
+        assert stage.reporter._due, "the gang lacks a member now"
+        stage.cluster.change_pod("g-0", gates=gates)
+        stage.later(6)
+        await stage.settled()
+        await reported(stage)
+        assert set(stage.cluster.did("set_conditions")) == {told}
+
+
+async def test_satisfied_is_not_taken_back_before_it_is_told():
+    """True is terminal from when it became so (SPEC F), not from when it was written."""
+    async with await leading(*a_gang("g", pods=2)) as stage:
+        await both_bound(stage)
+        assert not stage.cluster.did("set_conditions")
+        for number in range(2):
+            stage.cluster.delete_pod(f"g-{number}")
+        await stage.settled()
+        await reported(stage)
+        assert stage.cluster.group("g").conditions[0][:2] == ("PodGroupInitiallyScheduled", "True")
+
+
+@pytest.mark.parametrize("how", [gated, a_gang], ids=["gated", "not gated"])
+async def test_waiting_pods_are_told_why(how):
+    """A member without room gets an Event with the reason of its tree, once the reason has stood for a moment."""
+    async with await leading(*how("g", pods=17)) as stage:
+        stage.start(stage.reporter.run())
+        await stage.settled()
+        stage.clock.advance(2)
+        await stage.settled()
+        await stage.settled()
+        await reported(stage)
+        told = [n for n in stage.cluster.notices if n.kind == "Pod"]
+        assert sorted(n.name for n in told) == sorted(f"g-{n}" for n in range(17))
+        assert {(n.reason, n.message) for n in told} == {
+            ("FailedScheduling", "gang default/g: no room for its minimum")
+        }
+
+
+async def test_a_burst_of_reasons_takes_a_third_of_the_time(monkeypatch):
+    """Each write takes 10 ms here, after all but the last one the reporter rests for 20."""
+    rests: list[float] = []
+
+    async def rested(seconds: float) -> None:
+        rests.append(seconds)
+
+    only = SimpleNamespace(
+        Queue=asyncio.Queue, sleep=rested, get_running_loop=asyncio.get_running_loop
+    )
+    monkeypatch.setattr("extender.control.actuators.status_reporter.asyncio", only)
+    gangs = [gang for n in range(5) for gang in gated(f"g{n}", pods=17)]
+    async with await leading(*gangs) as stage:
+
+        def slow(verb: str, _: str) -> None:
+            if verb == "set_conditions":
+                stage.clock.advance(0.010)
+
+        stage.cluster.fault = slow
+        await stage.settled()
+        stage.conditions_due()
+        stage.start(stage.reporter.run())
+        await until(lambda: len(stage.cluster.did("set_conditions")) == 5, "all told")
+    assert rests == pytest.approx([0.020] * 4)
+
+
+async def test_the_newest_reason_wins_over_a_late_retry():
+    """A condition that could not be written is not written over a newer one afterwards."""
+    async with await leading(*gated(pods=17)) as stage:
+        faults = [ClusterUnavailable("503")]
+        stage.cluster.fault = lambda verb, _: (
+            faults.pop() if verb == "set_conditions" and faults else None
+        )
+        stage.cluster.go.clear()
+        stage.start(stage.reporter.run())
+        await stage.settled()
+        stage.conditions_due()
+        await rest(stage)
+        for number in range(16):
+            stage.cluster.delete_pod(f"g-{number}")
+        stage.clock.advance(1)
+        stage.leader.lease.prolong(stage.clock.monotonic_ms())
+        await stage.settled()
+        wanted = "; ".join(stage.root("g").answer.reasons)
+        stage.cluster.go.set()
+        await until(lambda: stage.cluster.did("set_conditions") and not faults, "a write")
+        await until(stage.reporter._jobs.empty, "the write that failed is tried again")
+        await reported(stage)
+        assert stage.cluster.group("g").conditions[0][3] == wanted
+
+
+async def test_an_invalid_tree_says_so_on_its_groups():
+    """Reason Invalid, with the rule broken named in words."""
+    async with await leading(*gated(pods=2)) as stage:
+        stage.cluster.change_pod("g-0", priority=7)
+        stage.start(stage.reporter.run())
+        await stage.settled()
+        await reported(stage)
+        (condition,) = stage.cluster.group("g").conditions
+        assert condition[1:3] == ("False", "SchedulerError")
+        assert "Pod/default/g-0 has priority 7" in condition[3]
+
+
+async def test_nothing_is_reported_outside_the_lease():
+    """Conditions and Events wait for the lease like every other write."""
+    async with await leading(*gated(pods=17)) as stage:
+        await stage.settled()
+        stage.clock.advance(LAPSE_S)
+        stage.start(stage.reporter.run())
+        stage.conditions_due()
+        await looked_again(stage)
+        assert stage.cluster.calls == []
+
+
+async def test_gates_of_others_are_named():
+    """A tree that waits because somebody else holds its pods says whose gate it is."""
+    async with await leading(*a_gang("g", pods=2, schedulingGates=[{"name": "kueue/x"}])) as stage:
+        stage.start(stage.reporter.run())
+        await stage.settled()
+        await reported(stage)
+        for group in [stage.cluster.group("g")]:
+            assert all("kueue/x" in c[3] for c in group.conditions)
+
+
+async def test_members_that_need_others_come_last():
+    """Required pod affinity: nominated and let go when the rest of the tree is at bind, not before."""
+    near = {"labelSelector": {"matchLabels": {"app": "first"}}, "topologyKey": "zone"}
+    needs = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}
+    second = a_pod("g-9", "g", requests={GPU: 1}, schedulingGates=GATED, affinity=needs)
+    async with await leading(*gated(minimum=3), second) as stage:
+        stage.start(stage.admission.effects.run())
+        await stage.one_pass()
+        await carried_out(stage, "g-0", "g-1")
+        await stage.one_pass()
+        await rest(stage)
+        assert stage.cluster.pod("g-9").gates, "the others are not at bind yet"
+        calls = [stage.bind("g-0")]
+        await rest(stage)
+        await stage.one_pass()
+        await rest(stage)
+        assert stage.cluster.pod("g-9").nominated is None, "one of two is not enough"
+        calls.append(stage.bind("g-1"))
+        await rest(stage)
+        await stage.one_pass()
+        await carried_out(stage, "g-9")
+        calls.append(stage.bind("g-9"))
+        assert await asyncio.gather(*calls) == ["", "", ""]
+
+
+async def test_members_that_need_each_other_wait_for_nobody():
+    """All of them have the rule: kube-scheduler lets the first one in by itself."""
+    near = {"labelSelector": {"matchLabels": {"app": "first"}}, "topologyKey": "zone"}
+    needs = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}
+    async with await leading(*gated(affinity=needs)) as stage:
+        stage.start(stage.admission.effects.run())
+        await stage.one_pass()
+        await carried_out(stage, "g-0", "g-1")
+
+
+async def test_a_member_that_waits_for_others_keeps_its_old_nomination():
+    """Taking it off would only wake kube-scheduler for a futile try."""
+    near = {"labelSelector": {"matchLabels": {"app": "first"}}, "topologyKey": "zone"}
+    needs = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}
+    old = a_pod(
+        "g-9", "g", requests={GPU: 1}, affinity=needs, status={"nominatedNodeName": "elsewhere"}
+    )
+    async with await leading(*gated(minimum=3), old) as stage:
+        stage.start(stage.admission.effects.run())
+        await stage.one_pass()
+        await carried_out(stage, "g-0", "g-1")
+        assert stage.cluster.pod("g-9").nominated == "elsewhere"
+
+
+@pytest.mark.parametrize(("how", "left"), [("lift", ["w-0"]), ("keep", ["g-0", "g-1", "w-0"])])
+async def test_gates_of_a_gang_without_room_are_lifted_where_autoscalers_shall_see_it(how, left):
+    """Of a complete gang only, all of its members, each once, without a nomination."""
+    gangs = (*gated(requests={GPU: 9}), *gated("w", pods=1, minimum=2))
+    async with await leading(*gangs, refused_gates=how) as stage:
+        stage.start(stage.admission.effects.run())
+        stage.start(stage.admission.letting_go.run())
+        for _ in range(3):
+            await stage.one_pass()
+            await rest(stage)
+        assert [n for n in ("g-0", "g-1", "w-0") if stage.cluster.pod(n).gates] == left
+        assert len(stage.cluster.did("lift_gate")) == 3 - len(left)
+        assert stage.cluster.did("nominate") == []
+        if how == "lift":
+            stage.cluster.add(a_node("n2", gpu=9), a_node("n3", gpu=9))
+            await stage.one_pass()
+            await until(lambda: len(stage.cluster.did("nominate")) == 2, "nominated")
+
+
+async def test_lifting_the_gate_of_a_refused_member_is_tried_again(monkeypatch):
+    """An API server that is away is no reason to hide it for ever."""
+    monkeypatch.setattr("extender.control.actuators.gate_remover.PAUSE_S", 0.001)
+    async with await leading(*gated(requests={GPU: 9}), refused_gates="lift") as stage:
+        faults = [ClusterUnavailable("away")]
+        stage.cluster.fault = lambda verb, name: (
+            faults.pop() if verb == "lift_gate" and faults else None
+        )
+        stage.start(stage.admission.effects.run())
+        stage.start(stage.admission.letting_go.run())
+        for _ in range(3):
+            await stage.one_pass()
+            await asyncio.sleep(0.01)
+        await carried_out(stage, "g-0", "g-1")

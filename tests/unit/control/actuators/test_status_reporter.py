@@ -1,0 +1,60 @@
+"""Warnings about odd trees: each is said once, and only trees that changed are looked at."""
+
+from __future__ import annotations
+
+from extender.control.actuators import status_reporter
+from tests.support.service.fakes import Stage, until
+from tests.support.service.manifest_builders import a_gang, a_node
+
+KEY = "example.com/block"
+TEXT = f"PodGroup/default/odd: topology key {KEY} is on no node (W3)"
+
+
+def said(stage):
+    """Give the warnings that were written, by group."""
+    return [(n.name, n.message) for n in stage.cluster.notices if n.reason == "Questionable"]
+
+
+async def test_only_trees_that_changed_are_looked_at(monkeypatch):
+    """Whoever looks at all of them whenever one changes has no time left with a thousand."""
+    looked, inner = [], status_reporter.oddities
+
+    def counting(view, tree, labels):
+        looked.append(tree.root.key.name)
+        return inner(view, tree, labels)
+
+    monkeypatch.setattr(status_reporter, "oddities", counting)
+    odd = a_gang("odd", pods=2, topo=KEY)
+    async with Stage(a_node("n0", gpu=1), *odd, *a_gang("plain", pods=2)) as stage:
+        await stage.lead()
+        await stage.settled()
+        assert set(looked) == {"odd", "plain"}
+        looked.clear()
+        stage.cluster.delete_pod("plain-0")
+        await stage.settled()
+        assert set(looked) == {"plain"}
+        looked.clear()
+        stage.cluster.change_node("n0", labels={"other": "x"})  # nodes concern everybody
+        await stage.settled()
+        assert set(looked) == {"odd", "plain"}
+        stage.start(stage.reporter.run())
+        await until(lambda: said(stage), "the warning")
+        assert said(stage) == [("odd", TEXT)]
+
+
+async def test_what_is_odd_is_said_once():
+    """Again only after it was right in between."""
+    async with Stage(a_node("n0", gpu=1), *a_gang("odd", pods=3, topo=KEY)) as stage:
+        await stage.lead()
+        stage.start(stage.reporter.run())
+        await stage.settled()
+        await until(lambda: said(stage), "the warning")
+        stage.cluster.delete_pod("odd-0")
+        await stage.settled()
+        stage.cluster.change_node("n0", labels={KEY: "b"})
+        await stage.settled()
+        assert said(stage) == [("odd", TEXT)]
+        stage.cluster.change_node("n0", labels={})
+        await stage.settled()
+        await until(lambda: len(said(stage)) > 1, "the warning again")
+        assert said(stage) == [("odd", TEXT)] * 2

@@ -1,0 +1,479 @@
+"""Nobody of a gang is bound before its whole minimum has reached bind; nothing is bound in vain."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from extender.core.decisions.admit.plan_request import GATE
+from extender.core.log.events import (
+    BarrierExpired,
+    BindFailed,
+    DriftFound,
+    MemberLost,
+    PodBound,
+    ReservationReleased,
+)
+from extender.core.model.errors import BindRefused, ClusterUnavailable
+from extender.core.model.pod_groups import composite_key
+from tests.support.service.fakes import Stage, until
+from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
+
+SOON_S = 0.15  # a barrier's timer runs on the loop's clock
+
+
+async def admitted(*objects, **settings):
+    """A stage on which every tree of `objects` is admitted and nothing is bound."""
+    stage = Stage(a_node("n0", gpu=8), a_node("n1", gpu=8), *objects, **settings)
+    await stage.lead()
+    await stage.one_pass()
+    return stage
+
+
+async def quiet(stage):
+    """Let every task that can run have run."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_it_opens_exactly_when_the_minimum_is_there():
+    """Three of four wait and nothing is posted; the fourth opens, all four are bound, each once."""
+    async with await admitted(*a_gang("g", pods=4)) as stage:
+        calls = [stage.bind(f"g-{n}") for n in range(3)]
+        await quiet(stage)
+        assert stage.cluster.did("bind") == []
+        assert not any(call.done() for call in calls)
+        calls.append(stage.bind("g-3"))
+        assert await asyncio.gather(*calls) == ["", "", "", ""]
+        assert sorted(name for name, _ in stage.cluster.did("bind")) == [
+            f"default/g-{n}" for n in range(4)
+        ]
+        await stage.settled()
+        assert stage.names().count("PodBound") == 4
+        assert stage.names().count("GangSatisfied") == 1
+
+
+async def test_the_plan_travels_with_the_binding():
+    """Every Binding names its admission, its UID and the reserved node."""
+    async with await admitted(*a_gang("g", pods=2)) as stage:
+        plan, where = stage.root("g").plan, stage.where("g")
+        await asyncio.gather(stage.bind("g-0"), stage.bind("g-1"))
+        assert {(b.pod.name, b.pod.uid, b.node, b.plan) for b in stage.cluster.bindings} == {
+            (name, stage.cluster.pod(name).uid, node, plan) for name, node in where.items()
+        }
+
+
+async def test_equal_calls_join():
+    """A second call for the same pod gets the same answer from one Binding, and counts once."""
+    async with await admitted(*a_gang("g", pods=2)) as stage:
+        twins = [stage.bind("g-0"), stage.bind("g-0")]
+        await quiet(stage)
+        assert stage.cluster.did("bind") == []
+        assert await asyncio.gather(*twins, stage.bind("g-1")) == ["", "", ""]
+        assert len(stage.cluster.did("bind")) == 2
+
+
+async def test_dead_callers_do_not_count():
+    """A member whose caller has gone is not at the barrier; when it calls again, the gang goes."""
+    async with await admitted(*a_gang("g", pods=2)) as stage:
+        connected = [True]
+        gone = stage.bind("g-0", alive=lambda: connected[0])
+        await quiet(stage)
+        connected[0] = False
+        held = stage.bind("g-1")
+        await quiet(stage)
+        assert not held.done()
+        assert stage.cluster.did("bind") == []
+        again = stage.bind("g-0")
+        assert await asyncio.gather(again, held) == ["", ""]
+        assert await gone in ("", "the caller has gone"), "its answer goes nowhere, but it ends"
+
+
+async def test_a_dead_caller_is_not_bound_behind_its_back():
+    """An extra whose caller went away after the barrier opened is not posted."""
+    async with await admitted(*a_gang("g", pods=2, minimum=1)) as stage:
+        assert await stage.bind("g-0") == ""
+        assert await stage.bind("g-1", alive=lambda: False) == "the caller has gone"
+        assert [name for name, _ in stage.cluster.did("bind")] == ["default/g-0"]
+
+
+async def test_the_deadline_binds_nobody_and_is_recorded_first():
+    """BarrierExpired and the release are durable before the error is answered; nobody was bound."""
+    async with await admitted(*a_gang("g", pods=3), barrier_timeout_s=SOON_S) as stage:
+        calls = [stage.bind("g-0"), stage.bind("g-1")]
+        seen = []
+        for call in calls:
+            call.add_done_callback(lambda _: seen.append(stage.names()[-2:]))
+        errors = await asyncio.gather(*calls)
+        assert all("not all of its minimum reached bind" in error for error in errors)
+        assert seen == [["BarrierExpired", "ReservationReleased"]] * 2
+        (expired,) = stage.facts(BarrierExpired)
+        assert expired.arrived == ("default/g-0", "default/g-1")
+        assert expired.missing == ("default/g-2",)
+        (released,) = stage.facts(ReservationReleased)
+        assert (released.why, len(released.pods)) == ("expired", 3)
+        assert stage.cluster.did("bind") == []
+        assert not stage.root("g").held
+
+
+async def test_after_a_deadline_the_tree_is_planned_again():
+    """The next pass admits it anew, and the old nominations do not stand in its way."""
+    async with await admitted(*a_gang("g", pods=16), barrier_timeout_s=SOON_S) as stage:
+        for name, node in stage.where("g").items():
+            stage.cluster.change_pod(name, nominated=node)
+        await stage.bind("g-0")
+        assert not stage.root("g").held
+        await stage.one_pass()
+        assert len(stage.root("g").held) == 16
+        assert stage.names().count("GangAdmitted") == 2
+
+
+async def test_a_started_gang_is_completed():
+    """A member bound already counts; a restart forgets the barrier but not what is bound."""
+    stage = await admitted(*a_gang("g", pods=2))
+    async with stage:
+        stage.cluster.change_pod("g-0", node=stage.reserved_node("g-0"))
+        await stage.settled()
+        assert await stage.bind("g-1") == ""
+
+
+async def test_a_deadline_of_a_started_gang_gives_nothing_back():
+    """With a member bound the calls get their error, but the room is kept: the gang is completed."""
+    async with await admitted(*a_gang("g", pods=3), barrier_timeout_s=SOON_S) as stage:
+        stage.cluster.change_pod("g-0", node=stage.reserved_node("g-0"))
+        await stage.settled()
+        assert "not all of its minimum" in await stage.bind("g-1")
+        assert len(stage.facts(BarrierExpired)) == 1
+        assert stage.facts(ReservationReleased) == []
+        assert len(stage.root("g").held) == 2
+
+
+async def test_a_member_of_an_unrecorded_leaf_does_not_break_the_deadline():
+    """A pod bound outside any admission, in a leaf the admission never saw, hangs nobody's call."""
+    tree = [a_group("root", gang=1, composite=True), a_group("a", gang=2, parent="root"),
+            a_pod("a-0", "a", requests={GPU: 1}), a_pod("a-1", "a", requests={GPU: 1})]  # fmt: skip
+    async with await admitted(*tree, barrier_timeout_s=SOON_S) as stage:
+        stage.cluster.add(a_group("new", gang=2, parent="root"), a_pod("new-0", "new", node="n0"))
+        await stage.one_pass()
+        assert len(stage.facts(PodBound)) == 1
+        error = await asyncio.wait_for(stage.bind("a-0"), 60)
+        assert "not all of its minimum" in error
+
+
+async def test_extras_pass_once_the_minimum_is_through():
+    """Members beyond the minimum, and later ones, are bound as they come."""
+    async with await admitted(*a_gang("g", pods=3, minimum=2)) as stage:
+        assert await asyncio.gather(stage.bind("g-0"), stage.bind("g-1")) == ["", ""]
+        assert await stage.bind("g-2") == ""
+        await stage.settled()
+        stage.cluster.add(a_pod("g-3", "g", requests={GPU: 1}))
+        await stage.settled()
+        assert await stage.bind("g-3") == ""
+
+
+async def test_only_the_reserved_node_is_bound():
+    """Another node is an error that names both; a pod without a reservation is told to wait."""
+    async with await admitted(
+        *a_gang("g", pods=1), *a_gang("big", pods=1, requests={GPU: 99})
+    ) as stage:
+        node = stage.reserved_node("g-0")
+        other = "n1" if node == "n0" else "n0"
+        error = await stage.bind("g-0", other)
+        assert (
+            error
+            == f"pod default/g-0 has its room on node {node}, not on {other}; nothing was bound"
+        )
+        assert "holds no reservation" in await stage.bind("big-0", "n0")
+        assert stage.cluster.did("bind") == []
+
+
+async def test_a_call_that_is_too_old_is_not_posted():
+    """No Binding is posted near kube-scheduler's own timeout: it would forget the pod and bind it twice."""
+    async with await admitted(*a_gang("g", pods=2)) as stage:
+        old = stage.bind("g-0")
+        await quiet(stage)
+        stage.clock.advance(stage.settings.bind_post_within_ms / 1000 + 0.001)
+        stage.leader.lease.until_ms = stage.clock.monotonic_ms() + 1000
+        assert await stage.bind("g-1") == ""
+        assert await old == "too late: kube-scheduler is about to give this call up"
+        assert [name for name, _ in stage.cluster.did("bind")] == ["default/g-1"]
+
+
+async def test_busy_api_servers_are_asked_again():
+    """429 and 5xx are retried; the gang is bound in the end."""
+    async with await admitted(*a_gang("g", pods=2)) as stage:
+        faults = [ClusterUnavailable("429"), ClusterUnavailable("503")]
+        stage.cluster.fault = lambda verb, name: (
+            faults.pop() if verb == "bind" and name == "default/g-0" and faults else None
+        )
+        assert await asyncio.gather(stage.bind("g-0"), stage.bind("g-1")) == ["", ""]
+        assert faults == []
+        assert stage.facts(BindFailed) == []
+
+
+async def test_a_refused_binding_is_recorded():
+    """A Binding refused for good is a fact and an error; the others of the started gang go on."""
+    async with await admitted(*a_gang("g", pods=2)) as stage:
+        stage.cluster.fault = lambda verb, name: (
+            BindRefused("409 conflict") if (verb, name) == ("bind", "default/g-0") else None
+        )
+        assert await asyncio.gather(stage.bind("g-0"), stage.bind("g-1")) == ["409 conflict", ""]
+        assert [(f.pod, f.error) for f in stage.facts(BindFailed)] == [
+            ("default/g-0", "409 conflict")
+        ]
+
+
+async def test_a_refused_binding_of_a_root_that_is_gone_is_answered_with_the_refusal():
+    """The root may be deleted and completed while its Binding is under way: the caller gets the API server's words."""
+    async with await admitted(*a_gang("g", pods=1)) as stage:
+        stage.cluster.go.clear()
+        call = stage.bind("g-0")
+        await quiet(stage)
+        stage.cluster.delete_group("g")
+        await stage.one_pass()
+        assert stage.root("g") is None
+        stage.cluster.fault = lambda verb, name: (
+            BindRefused("404 not found") if verb == "bind" else None
+        )
+        stage.cluster.go.set()
+        assert await call == "404 not found"
+
+
+async def test_a_lost_lease_stops_the_posting():
+    """Half of the gang is posted when the lease runs out: the rest is not, and says why."""
+    async with await admitted(*a_gang("g", pods=2)) as stage:
+
+        def fault(verb, name):
+            if (verb, name) == ("bind", "default/g-1"):
+                stage.clock.advance(60)
+                return ClusterUnavailable("503")
+            return None
+
+        stage.cluster.fault = fault
+        answers = await asyncio.gather(stage.bind("g-0"), stage.bind("g-1"))
+        assert answers == ["", "cannot answer now: the lease has run out"]
+        assert [name for name, _ in stage.cluster.did("bind")] == ["default/g-0"]
+
+
+async def test_a_released_reservation_is_not_bound():
+    """When the tree is released while its members wait they are told, and nothing is posted."""
+    async with await admitted(*a_gang("g", pods=2)) as stage:
+        call = stage.bind("g-0")
+        await quiet(stage)
+        stage.cluster.delete_pod("g-1")
+        await stage.one_pass()
+        assert "was given back; it will be planned again" in await call
+        assert stage.cluster.did("bind") == []
+
+
+async def test_a_release_on_its_way_to_the_log_stops_the_posting():
+    """Its room is being given to others already: the gang that becomes whole meanwhile is not bound there."""
+    async with await admitted(*a_gang("g", pods=2)) as stage:
+        durable = asyncio.Event()
+        append = stage.log.append
+
+        async def late(*args):
+            await durable.wait()
+            await append(*args)
+
+        stage.log.append = late
+        first = stage.bind("g-0")
+        await quiet(stage)
+        stage.cluster.change_node(stage.where("g")["g-1"], unschedulable=True)
+        passing = stage.start(stage.one_pass())
+        await quiet(stage)
+        answer = await stage.bind("g-1")
+        assert "was given back; it will be planned again" in answer
+        assert stage.cluster.did("bind") == []
+        durable.set()
+        await passing
+        assert await first
+
+
+async def test_room_is_not_given_back_while_a_binding_is_on_its_way():
+    """The node is cordoned when the Binding has been sent: it may come through, so nothing is planned anew."""
+    async with await admitted(*a_gang("g", pods=1)) as stage:
+        stage.cluster.go.clear()
+        call = stage.bind("g-0")
+        await quiet(stage)
+        stage.cluster.change_node(stage.where("g")["g-0"], unschedulable=True)
+        await stage.one_pass()
+        assert stage.facts(ReservationReleased) == []
+        stage.cluster.go.set()
+        assert await call == ""
+        await stage.settled()
+        assert stage.facts(ReservationReleased, DriftFound) == []
+        assert stage.names().count("GangSatisfied") == 1
+
+
+@pytest.mark.parametrize(
+    "error", [ClusterUnavailable("503"), BindRefused("409 conflict")], ids=["busy", "refused"]
+)
+async def test_room_is_given_back_when_the_binding_did_not_get_through(error):
+    """The same, and the API server says no: the member goes to the other node."""
+    async with await admitted(*a_gang("g", pods=1)) as stage:
+        stage.cluster.go.clear()
+        call = stage.bind("g-0")
+        await quiet(stage)
+        first = stage.where("g")["g-0"]
+        stage.cluster.change_node(first, unschedulable=True)
+        await stage.one_pass()
+        stage.cluster.fault = lambda verb, name: error if verb == "bind" else None
+        stage.cluster.go.set()
+        await until(lambda: not stage.barriers.binding())
+        await stage.one_pass()
+        stage.cluster.fault = lambda verb, name: None
+        assert await call
+        assert [f.why for f in stage.facts(ReservationReleased)] == ["node-lost"]
+        await stage.settled()
+        assert stage.where("g")["g-0"] != first
+
+
+async def test_a_bound_member_that_vanishes_unseen_gives_its_room_back():
+    """Bound and deleted before the informers show either: no reservation is kept for it."""
+    async with await admitted(*a_gang("g", pods=1)) as stage:
+        before = stage.cluster.pod("g-0")
+        assert await stage.bind("g-0") == ""
+        stage.cluster.change_pod("g-0", node=None, phase=before.phase)  # not seen yet
+        await stage.one_pass()
+        assert stage.facts(ReservationReleased) == []
+        stage.cluster.delete_pod("g-0")
+        await stage.one_pass()
+        await until(lambda: not stage.admission.endings.awaited, "what became of it")
+        await stage.one_pass()
+        assert [type(f) for f in stage.facts(PodBound, MemberLost)] == [PodBound, MemberLost]
+        assert stage.facts(ReservationReleased) == []
+        assert not stage.root("g").held
+
+
+BASIC = [
+    a_group("root", composite=True),
+    a_group("left", gang=2, parent="root"),
+    a_group("right", gang=2, parent="root"),
+    *(a_pod(f"left-{n}", "left", requests={GPU: 1}) for n in range(2)),
+    *(a_pod(f"right-{n}", "right", requests={GPU: 1}) for n in range(2)),
+]
+
+
+async def test_below_a_basic_root_each_child_has_its_own_barrier():
+    """One child goes when it is whole; it waits for no sibling and opens no sibling's barrier."""
+    async with await admitted(*BASIC) as stage:
+        waiting = stage.bind("right-0")
+        await quiet(stage)
+        assert await asyncio.gather(stage.bind("left-0"), stage.bind("left-1")) == ["", ""]
+        await stage.settled()
+        assert not waiting.done()
+        assert await stage.bind("right-1") == ""
+        assert await waiting == ""
+
+
+async def test_a_leaf_named_like_its_root_has_its_own_barrier():
+    """Kinds have names of their own: PodGroup serve below CompositePodGroup serve waits for its own minimum."""
+    objects = [
+        a_group("serve", composite=True),
+        a_group("serve", gang=2, parent="serve"),
+        a_group("other", gang=1, parent="serve"),
+        *(a_pod(f"serve-{n}", "serve", requests={GPU: 1}) for n in range(2)),
+        a_pod("other-0", "other", requests={GPU: 1}),
+    ]
+    async with await admitted(*objects) as stage:
+        assert await stage.bind("other-0") == ""
+        await stage.settled()
+        assert composite_key("default", "serve") in stage.cluster.seen.groups
+        held = stage.bind("serve-0")
+        await quiet(stage)
+        assert not held.done()
+        assert await asyncio.gather(held, stage.bind("serve-1")) == ["", ""]
+
+
+async def test_a_gang_root_waits_for_all_its_children():
+    """The unit of a gang root is the root: its first child does not go alone."""
+    tree = [a_group("root", gang=2, composite=True), *BASIC[1:]]
+    async with await admitted(*tree) as stage:
+        calls = [stage.bind(name) for name in ("left-0", "left-1", "right-0")]
+        await quiet(stage)
+        assert stage.cluster.did("bind") == []
+        assert await asyncio.gather(*calls, stage.bind("right-1")) == [""] * 4
+
+
+async def test_two_gangs_do_not_open_each_other():
+    """Interleaved calls of two gangs: each opens by its own members only."""
+    async with await admitted(*a_gang("a", pods=2), *a_gang("b", pods=2)) as stage:
+        held = [stage.bind("a-0"), stage.bind("b-0")]
+        await quiet(stage)
+        assert await stage.bind("a-1") == ""
+        assert await held[0] == ""
+        assert not held[1].done()
+
+
+async def test_stopping_answers_everybody():
+    """A clean stop leaves no call without an answer."""
+    async with await admitted(*a_gang("g", pods=2)) as stage:
+        call = stage.bind("g-0")
+        await quiet(stage)
+        await stage.barriers.stop()
+        assert await call == "cannot answer now: stopping"
+
+
+async def test_pods_outside_all_groups_are_bound_at_once():
+    """The bind verb may be asked for everybody; refusals and faults are answered, not raised."""
+    async with await admitted(a_pod("alone"), a_pod("unlucky")) as stage:
+        assert await stage.bind("alone", "n0") == ""
+        stage.cluster.fault = lambda verb, name: (
+            ClusterUnavailable("503") if verb == "bind" else None
+        )
+        assert await stage.bind("unlucky", "n0") == "503"
+
+
+async def test_an_unready_service_binds_nothing():
+    """Not leading, not synced: an error that says so; an unseen pod likewise."""
+    async with await admitted(*a_gang("g", pods=1)) as stage:
+        stage.cluster.doubted = "no news for 40 s"
+        assert await stage.bind("g-0") == "cannot answer now: cluster: no news for 40 s"
+        stage.cluster.doubted = ""
+        ref = stage.ref("g-0")
+        stage.cluster.delete_pod("g-0")
+        error = await stage.scheduling.bind(ref, "n0", lambda: True)
+        assert error == "cannot answer now: pod default/g-0 has not been seen yet"
+
+
+@pytest.mark.parametrize("gates", [(), (GATE,)])
+async def test_barriers_are_forgotten_with_their_roots(gates):
+    """After a root is gone nothing of it is kept here."""
+    async with await admitted(*a_gang("g", pods=1)) as stage:
+        assert await stage.bind("g-0") == ""
+        assert stage.barriers.started() == {stage.cluster.group("g").uid}
+        stage.cluster.delete_group("g")
+        stage.cluster.delete_pod("g-0")
+        await stage.settled()
+        assert stage.barriers.started() == frozenset()
+        assert stage.barriers._progress_us == {}
+
+
+async def test_it_stays_shut_when_others_are_seen_in_the_room():
+    """No pass has noticed yet: the last member comes, nobody is bound, and the next pass answers everybody."""
+    async with await admitted(*a_gang("g", pods=2, requests={GPU: 8})) as stage:
+        calls = [stage.bind("g-0")]
+        await quiet(stage)
+        stage.cluster.add(a_pod("alien", node=stage.reserved_node("g-1"), requests={GPU: 8}))
+        calls.append(stage.bind("g-1"))
+        await quiet(stage)
+        assert not any(call.done() for call in calls)
+        await stage.one_pass()
+        assert all("was given back" in text for text in await asyncio.gather(*calls))
+        assert stage.cluster.did("bind") == []
+        (fact,) = stage.facts(ReservationReleased)
+        assert (fact.why, len(fact.pods)) == ("superseded", 2)
+
+
+async def test_who_is_too_late_for_its_room_is_not_bound_into_it():
+    """The gang has started; a member whose room is taken before its Binding is sent gets an error."""
+    async with await admitted(*a_gang("g", pods=3, minimum=2, requests={GPU: 4})) as stage:
+        assert await asyncio.gather(stage.bind("g-0"), stage.bind("g-1")) == ["", ""]
+        stage.cluster.add(a_pod("alien", node=stage.reserved_node("g-2"), requests={GPU: 8}))
+        assert "other pods took the room of pod default/g-2" in await stage.bind("g-2")
+        assert sorted(n for n, _ in stage.cluster.did("bind")) == ["default/g-0", "default/g-1"]
+        await stage.one_pass()
+        (fact,) = stage.facts(ReservationReleased)
+        assert (fact.why, [p.pod for p in fact.pods]) == ("superseded", ["default/g-2"])

@@ -1,0 +1,299 @@
+"""A database that comes back as an older copy: noticed, told, and nothing promised from it until it was compared."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from extender.control.log.log_head_publisher import Publisher
+from extender.core.log.events import (
+    Draft,
+    DriftFound,
+    GangAdmitted,
+    HistoryTruncated,
+    LeaseTaken,
+    PodBound,
+    RootObserved,
+)
+from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.model.errors import CannotAnswer, ClusterUnavailable, NotLeading
+from extender.core.model.ids import PlanId, RootUid
+from tests.support.logs.fake_store import FakeDatabase
+from tests.support.service.fakes import GATED, Stage, until
+from tests.support.service.manifest_builders import a_gang, a_node
+
+NODES = ["n0", "n1", "n2"]
+
+
+def draft(name="r"):
+    return Draft(
+        root_uid=RootUid(name), root=f"ns/{name}", fact=RootObserved(kind="PodGroup"), actor="t"
+    )
+
+
+def gang(name, **spec):
+    return a_gang(name, pods=2, requests={"nvidia.com/gpu": 8}, schedulingGates=GATED, **spec)
+
+
+@pytest.fixture
+async def stage():
+    async with Stage(*(a_node(n, gpu=8) for n in NODES), *gang("a"), ttl_ms=600) as made:
+        yield await made.lead()
+
+
+async def noticed(stage, times=1):
+    """Wait until the loss is in the log."""
+    leader = stage.leader
+    await until(
+        lambda: (
+            leader.role == "leading"
+            and not leader._flights
+            and len(stage.facts(HistoryTruncated)) == times
+        ),
+        "HistoryTruncated",
+    )
+    return stage.facts(HistoryTruncated)[-1]
+
+
+def memory_is_the_log(stage):
+    return stage.leader.acknowledged == stage.leader.speculative == fold(EMPTY, stage.events())
+
+
+async def test_an_append_notices(stage):
+    """The head has moved back: lease taken anew above every epoch, memory dropped, loss told first."""
+    backup = stage.database.copy()
+    await stage.leader.record([draft("lost")])
+    lost = stage.events()[-1]
+    stage.database.restore(backup)
+    with pytest.raises(NotLeading):
+        await stage.leader.record([draft("next")])
+    fact = await noticed(stage)
+    assert (fact.evidence, fact.known_position, fact.known_event) == ("memory", 2, lost.event_id)
+    assert (fact.found_position, fact.known_epoch) == (1, 1)
+    assert [type(f) for f in stage.facts()] == [LeaseTaken, LeaseTaken, HistoryTruncated]
+    assert stage.leader.epoch > 1
+    assert memory_is_the_log(stage)
+
+
+async def test_a_renewal_notices(stage):
+    """The copy has the lease row of this very leader, so no fence helps: the last fact is looked up."""
+    await stage.leader.record([draft("kept")])
+    backup = stage.database.copy()
+    await stage.leader.record([draft("lost")])
+    stage.database.restore(backup)
+    fact = await noticed(stage)
+    assert (fact.known_position, fact.found_position) == (3, 2)
+    assert memory_is_the_log(stage)
+
+
+async def test_another_fact_at_the_position_is_a_loss_too(stage):
+    """The copy has grown on under somebody else since: as long as ours or longer, but not ours."""
+    backup = stage.database.copy()
+    await stage.leader.record([draft("lost")])
+    await stage.killed()
+    stage.database.restore(backup)
+    stage.database.renewed_us = None
+    async with Stage(database=stage.database, clock=stage.clock, holder="other") as other:
+        await other.lead()
+        await other.leader.record([draft("theirs")])
+        await other.stop_leading()
+    stage.start(stage.leader.run())
+    fact = await noticed(stage)
+    assert fact.known_position == 2
+    assert fact.found_position == 3
+    assert "another fact there" in fact.text
+
+
+async def test_an_epoch_is_never_handed_out_twice(stage):
+    """Only takes were lost, no fact of ours: the lease row tells, and the next epoch is above all."""
+    backup = stage.database.copy()
+    for _ in range(3):
+        await stage.leader.lease.take()
+    assert stage.database.epoch == 4
+    stage.database.restore(backup)
+    stage.leader._lost("test")
+    fact = await noticed(stage)
+    assert (fact.evidence, fact.known_epoch, fact.found_epoch) == ("epoch", 4, 1)
+    assert stage.leader.epoch == 5
+
+
+async def test_a_restart_notices_by_what_was_published(stage):
+    """The process remembers nothing; the end of the log that was published outside is not in it."""
+    backup = stage.database.copy()
+    await stage.leader.record([draft("lost"), draft("lost-too")])
+    await Publisher(stage.leader, stage.log, stage.cluster, stage.clock).publish()
+    published = stage.cluster.mark
+    assert published.position == 3
+    assert published.chain == stage.database.head.chain
+    await stage.killed()
+    stage.database.restore(backup)
+    async with Stage(
+        database=stage.database, clock=stage.clock, cluster=stage.cluster, ttl_ms=600
+    ) as again:
+        await again.lead()
+        fact = await noticed(again)
+        assert (fact.evidence, fact.known_position, fact.known_hash) == (
+            "published",
+            3,
+            published.chain.hex(),
+        )
+        assert again.leader.epoch > published.epoch
+        await again.killed()
+    async with Stage(
+        database=stage.database, clock=stage.clock, cluster=stage.cluster, ttl_ms=600
+    ) as third:
+        await third.lead()  # what is published is still the old end: told once is enough
+        assert len(third.facts(HistoryTruncated)) == 1
+        assert third.leader.comparing == ""
+
+
+async def test_an_epoch_that_was_published_is_not_used_again(stage):
+    """An empty database in place of the old one: the first epoch would be one that was held before."""
+    await stage.leader.lease.take()
+    await stage.leader.lease.take()
+    await Publisher(stage.leader, stage.log, stage.cluster, stage.clock).publish()
+    assert stage.cluster.mark.epoch == 3
+    await stage.killed()
+    async with Stage(
+        database=FakeDatabase(stage.clock.now_us), clock=stage.clock, cluster=stage.cluster
+    ) as again:
+        await again.lead()
+        assert (await noticed(again)).found_position == 0
+        assert again.leader.epoch == 4
+        assert {e.epoch for e in again.events()} == {4}
+
+
+async def test_a_second_loss_is_noticed_too(stage):
+    """Also one that takes the first HistoryTruncated with it."""
+    backup = stage.database.copy()
+    await stage.leader.record([draft("lost")])
+    stage.database.restore(backup)
+    await noticed(stage)
+    await stage.leader.record([draft("lost again")])
+    epoch = stage.leader.epoch
+    stage.database.restore(backup)
+    await until(lambda: stage.leader.epoch > epoch, "a higher epoch")
+    fact = await noticed(stage)
+    assert fact.known_epoch == epoch
+    assert memory_is_the_log(stage)
+
+
+async def test_a_loss_that_cannot_be_recorded_at_once_is_recorded_later(stage):
+    """The append that tells it fails: it is not forgotten, and nothing is promised meanwhile."""
+    backup = stage.database.copy()
+    await stage.leader.record([draft("lost")])
+    stage.database.restore(backup)
+    stage.log.lose_next_append()  # of the fact that tells
+    fact = await noticed(stage)
+    assert fact.known_position == 2
+    assert stage.leader.comparing
+    await stage.one_pass()
+    assert not stage.leader.comparing
+
+
+async def test_nothing_is_promised_before_the_cluster_was_compared(stage):
+    """Admitted, one of two bound, then the copy from before: no admission, no effect, no answer until a pass has run."""
+    backup = stage.database.copy()
+    stage.start(stage.admission.effects.run())
+    await stage.settled()
+    await until(lambda: len(stage.cluster.did("lift_gate")) == 2, "nominated and let go")
+    node = stage.reserved_node("a-0")
+    plan = stage.root("a").plan
+    stage.cluster.change_pod("a-0", node=node, nominated=None, phase="Running", plan=plan)
+    member = stage.cluster.pod("a-1")
+    bind = stage.bind("a-1")
+    await asyncio.sleep(0)
+    stage.cluster.doubted = "the API server has not answered for 20 s"
+    stage.database.restore(backup)
+    done = len(stage.cluster.calls)
+    fact = await noticed(stage)
+    assert not stage.leader.may_act()
+    check = next(c for c in stage.scheduling.checks() if c.name == "history")
+    assert not check.ok
+    assert fact.text in check.reason
+    stage.cluster.doubted = ""
+    with pytest.raises(CannotAnswer, match="history lost"):
+        stage.scheduling.filter(member, NODES)
+    admitted = GangAdmitted(
+        plan=PlanId("p"), kind="PodGroup", priority=0, groups=(), shapes=(), assignments=()
+    )
+    with pytest.raises(NotLeading, match="history lost"):
+        await stage.leader.record(
+            [Draft(root_uid=RootUid("x"), root="ns/x", fact=admitted, actor="t")]
+        )
+    assert not stage.leader.acknowledged.held_on
+    assert len(stage.cluster.calls) == done
+
+    await stage.one_pass()
+    names = stage.names()
+    told = names.index("HistoryTruncated")
+    assert names.index("PodBound") > told
+    assert names.index("GangAdmitted") > names.index("PodBound")
+    assert stage.leader.may_act()
+    (bound,) = stage.facts(PodBound)
+    assert (bound.pod, bound.node, bound.plan) == ("default/a-0", node, plan)
+    assert stage.facts(DriftFound)
+    assert "an older copy" in await bind
+    where = stage.where("a")
+    assert set(where) == {"a-1"}
+    assert where["a-1"] != node, "the room of the bound member is not given twice"
+    assert stage.scheduling.filter(member, NODES).passed == (where["a-1"],)
+
+
+async def test_what_was_promised_to_nobody_any_more_is_taken_back(stage):
+    """A nominated member whose admission is lost and that finds no room now loses its nomination."""
+    backup = stage.database.copy()
+    stage.start(stage.admission.effects.run())
+    await stage.settled()
+    await until(lambda: len(stage.cluster.did("lift_gate")) == 2, "nominated and let go")
+    for node in NODES:
+        stage.cluster.change_node(node, unschedulable=True)
+    stage.database.restore(backup)
+    await noticed(stage)
+    await stage.one_pass()
+    await until(
+        lambda: all(stage.cluster.pod(p).nominated is None for p in ("a-0", "a-1")), "cleared"
+    )
+    assert not stage.leader.acknowledged.held_on
+
+
+async def test_it_waits_for_what_was_published(stage):
+    """While the API server does not say what was published, the lease is held and nothing is promised."""
+    await stage.killed()
+    stage.cluster.fault = lambda verb, name: (
+        ClusterUnavailable("no answer") if verb == "published" else None
+    )
+    async with Stage(database=stage.database, clock=stage.clock, cluster=stage.cluster) as again:
+        again.start(again.leader.run())
+        await until(lambda: "cannot be read" in again.leader.why_not, "the reason")
+        assert "published end of the log" in again.leader.doubt()
+        assert not again.leader.may_act()
+        stage.cluster.fault = lambda verb, name: None
+        await until(lambda: again.leader.role == "leading", "leading")
+
+
+async def test_an_older_copy_is_not_published(stage):
+    """What is published stays the truth until the leader has noticed."""
+    backup = stage.database.copy()
+    await stage.leader.record([draft("lost")])
+    publisher = Publisher(stage.leader, stage.log, stage.cluster, stage.clock)
+    await publisher.publish()
+    stage.database.restore(backup)
+    await publisher.publish()
+    assert stage.cluster.mark.position == 2
+
+
+async def test_an_effect_of_a_lost_admission_is_not_carried_out_later(stage):
+    """Queued before the loss, taken up after the comparison: the reservation is not in the log any more."""
+    backup = stage.database.copy()
+    await stage.one_pass()
+    assert stage.admission.effects._queue.qsize() == 2
+    stage.database.restore(backup)
+    await noticed(stage)
+    stage.leader.compared(stage.leader.takes)
+    assert stage.leader.may_act()
+    stage.start(stage.admission.effects.run())
+    await until(stage.admission.effects._queue.empty, "worked off")
+    await asyncio.sleep(0)
+    assert stage.cluster.did("nominate") == []

@@ -1,0 +1,360 @@
+"""The admission loop: who is planned, when, in which order, and what is left when it is interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from extender.control.loop.control_loop import rest_ms
+from extender.control.loop.planner_pool import Planner
+from extender.core.log.events import GangAdmitted, GangRefused, ReservationReleased, RootObserved
+from extender.core.model.errors import StoreUnavailable
+from extender.core.planner.planning import plan
+from extender.queries.log.decision_replay import replay_decision
+from tests.support.service.fakes import Stage, idle, until
+from tests.support.service.manifest_builders import GPU, a_fleet, a_gang, a_node, a_pod
+from tests.unit.core.decisions.admit.test_verdict_events import Case
+
+
+async def leading(*objects, **rest):
+    stage = Stage(*objects, **rest)
+    await stage.lead()
+    return stage
+
+
+def count_plans(stage):
+    """Count the questions to the planner, by root."""
+    asked, inner = [], stage.admission.planner.at_once
+
+    def counting(request):
+        asked.append(request.root.key.name)
+        return inner(request)
+
+    stage.admission.planner.at_once = counting
+    return asked
+
+
+async def test_an_unchanged_root_is_not_planned_again():
+    """Only a change of its input makes a refused tree worth another look."""
+    async with await leading(a_node("n0", gpu=1), *a_gang("g", pods=2)) as stage:
+        asked = count_plans(stage)
+        for _ in range(5):
+            await stage.one_pass()
+        assert asked == ["g"]
+        stage.cluster.add(a_node("n1", gpu=1))
+        stage.clock.advance(1)
+        await stage.one_pass()
+        assert asked == ["g", "g"]
+        assert sorted(stage.where("g").values()) == ["n0", "n1"]
+        await stage.one_pass()
+        assert asked == ["g", "g"]
+
+
+async def test_less_room_is_no_reason_to_plan_a_refused_root_again():
+    """A pod that takes room cannot help; one that goes can (SPEC L39)."""
+    fleet = (a_node("n0", gpu=2), a_node("n1", gpu=2))
+    running = a_pod("before", node="n0", requests={GPU: 1})
+    async with await leading(*fleet, running, *a_gang("g", pods=4)) as stage:
+        asked = count_plans(stage)
+        await stage.settled()
+        assert asked == ["g"]
+        stage.clock.advance(1)
+        stage.cluster.add(a_pod("thief", node="n1", requests={GPU: 1}))
+        await stage.settled()
+        assert asked == ["g"], "there is only less room"
+        stage.cluster.delete_pod("thief")
+        stage.cluster.delete_pod("before")
+        await stage.settled()
+        assert asked == ["g", "g"]
+        assert stage.root("g").phase == "admitted"
+
+
+async def test_members_that_come_one_by_one_are_not_counted_aloud():
+    """A thousand arrivals are not a thousand facts; the last count is told in the end."""
+    group, *pods = a_gang("g", pods=9)
+    async with await leading(a_node("n0", gpu=9), group) as stage:
+        for pod in pods[:8]:
+            stage.cluster.add(pod)
+            await stage.settled()
+        assert [f.reasons[0][-9:] for f in stage.facts(GangRefused)] == ["1 present"]
+        stage.clock.advance(5)
+        await stage.settled()
+        assert [f.reasons[0][-9:] for f in stage.facts(GangRefused)] == ["1 present", "8 present"]
+        stage.cluster.add(pods[8])
+        await stage.settled()
+        assert stage.root("g").phase == "admitted", "but admission waits for nothing"
+
+
+async def test_trees_of_one_pass_are_admitted_without_waiting_for_one_another():
+    """Every decision rests on those before it, also while none of them is durable yet."""
+    gangs = [thing for i in range(3) for thing in a_gang(f"g{i}", pods=2)]
+    async with await leading(a_node("n0", gpu=4), *gangs) as stage:
+        under_way = []
+        inner = stage.log.append
+
+        async def watched(grant, events):
+            under_way.append(len(stage.leader._flights))
+            await inner(grant, events)
+
+        stage.log.append = watched
+        await stage.one_pass()
+        assert max(under_way) == 2, "both admissions are on their way at once"
+        assert [bool(stage.root(f"g{i}").held) for i in range(3)] == [True, True, False]
+
+
+async def test_an_input_that_cannot_be_stored_keeps_its_decision_from_the_log():
+    """No admission without its input; what was decided on top of it goes with it, and is decided anew."""
+    gangs = [thing for i in range(2) for thing in a_gang(f"g{i}", pods=2)]
+    async with await leading(a_node("n0", gpu=4), *gangs) as stage:
+        inner, failed = stage.inputs.save, []
+
+        async def failing(decision):
+            if not failed:
+                failed.append(decision.digest)
+                raise StoreUnavailable("the test says so")
+            await inner(decision)
+
+        stage.inputs.save = failing
+        with pytest.raises(StoreUnavailable):
+            await stage.one_pass()
+        assert stage.facts(GangAdmitted) == []
+        await until(stage.leader.may_record, "settled")
+        await stage.settled()
+        assert len(stage.facts(GangAdmitted)) == 2
+        assert len(stage.facts(RootObserved)) == 2
+
+
+@pytest.mark.parametrize("order", [["a", "b"], ["b", "a"]], ids="".join)
+async def test_two_gangs_that_fit_one_at_a_time(order):
+    """Pods come interleaved: the older gang is admitted whole, the other refused whole, and admitted when the first goes."""
+    first, second = order
+    one, two = a_gang(first, pods=4), a_gang(second, pods=4)
+    mixed = [one[0], two[0], *(pod for pair in zip(one[1:], two[1:], strict=True) for pod in pair)]
+    async with await leading(a_node("n0", gpu=4)) as stage:
+        for thing in mixed:
+            stage.cluster.add(thing)
+            await stage.one_pass()
+        await stage.settled()
+        assert len(stage.where(first)) == 4
+        loser = stage.root(second)
+        assert (loser.phase, len(loser.held)) == ("refused", 0)
+        assert "4 pods" in loser.answer.reasons[0]
+        assert len(list(stage.facts(GangAdmitted))) == 1
+        for number in range(4):
+            stage.cluster.delete_pod(f"{first}-{number}")
+        stage.cluster.delete_group(first)
+        stage.clock.advance(1)
+        await stage.settled()
+        assert len(stage.where(second)) == 4
+        assert stage.root(first) is None
+
+
+async def test_priority_goes_before_age():
+    """The younger root of higher priority is planned first; equals by age."""
+    async with await leading(a_node("n0", gpu=2)) as stage:
+        for name, priority in (("old", 0), ("young", 0), ("urgent", 10)):
+            stage.cluster.add(*a_gang(name, pods=1))
+            stage.cluster.change_group(name, priority=priority)
+            stage.cluster.change_pod(f"{name}-0", priority=priority)
+        asked = count_plans(stage)
+        await stage.one_pass()
+        assert asked == ["urgent", "old", "young"]
+        assert [bool(stage.root(name).held) for name in ("urgent", "old", "young")] == [
+            True,
+            True,
+            False,
+        ]
+
+
+async def test_waiting_for_the_log_is_told_apart_from_work():
+    """After a pass the loop rests in proportion to its work; a slow log must not make it rest longer."""
+    async with await leading(a_node("n0", gpu=2), *a_gang("g", pods=2)) as stage:
+        append = stage.log.append
+
+        async def slow_append(*given, **named):
+            stage.clock.advance(0.1)
+            return await append(*given, **named)
+
+        stage.log.append = slow_append
+        await stage.one_pass()
+        assert len(stage.facts(GangAdmitted)) == 1
+        assert stage.admission._recording.waited_ms >= 100
+        await stage.one_pass()
+        assert stage.admission._recording.waited_ms == 0
+
+
+async def test_a_reservation_nobody_redeems_expires():
+    """After its time to live the whole tree is released and planned anew; an arrival at bind counts as progress."""
+    async with await leading(
+        a_node("n0", gpu=2), *a_gang("g", pods=2), reservation_ttl_s=300
+    ) as stage:
+        await stage.one_pass()
+        held = stage.bind("g-0")
+        stage.clock.advance(200)
+        stage.leader.lease.prolong(stage.clock.monotonic_ms())
+        await asyncio.sleep(0)
+        second = stage.bind("g-0")
+        await until(
+            lambda: stage.barriers.progress_us(stage.cluster.group("g").uid) == stage.clock.us,
+            "an arrival",
+        )
+        stage.clock.advance(299)
+        stage.leader.lease.prolong(stage.clock.monotonic_ms())
+        await stage.one_pass()
+        assert stage.facts(ReservationReleased) == []
+        stage.clock.advance(2)
+        stage.leader.lease.prolong(stage.clock.monotonic_ms())
+        await stage.one_pass()
+        assert [f.why for f in stage.facts(ReservationReleased)] == ["expired"]
+        assert len(stage.facts(GangAdmitted)) == 2
+        assert "given back" in await held
+        assert "given back" in await second
+
+
+async def test_a_crash_between_two_facts_loses_nothing():
+    """Kill after any pass and go on with another replica: one admission per tree, the same reservations."""
+    async with await leading(
+        a_node("n0", gpu=4), *a_gang("a", pods=2), *a_gang("b", pods=2)
+    ) as stage:
+        await stage.one_pass()
+        before = {name: stage.where(name) for name in ("a", "b")}
+        await stage.killed()
+        async with Stage(
+            database=stage.database, cluster=stage.cluster, clock=stage.clock
+        ) as again:
+            await again.lead()
+            await again.settled()
+            assert {name: again.where(name) for name in ("a", "b")} == before
+            assert again.names().count("GangAdmitted") == 2
+
+
+async def test_a_lost_append_is_decided_anew():
+    """The admission that did not reach the log is made again by the next pass, once."""
+    async with await leading(a_node("n0", gpu=4), *a_gang("a", pods=2)) as stage:
+        await stage.admission._reconcile()
+        stage.log.lose_next_append()
+        with pytest.raises(StoreUnavailable):
+            await stage.one_pass()
+        await until(stage.leader.may_record, "leading again")
+        await stage.settled()
+        assert stage.names().count("GangAdmitted") == 1
+        assert len(stage.where("a")) == 2
+
+
+async def test_every_decision_can_be_replayed():
+    """The input of an admission and of a refusal is stored before the fact, and gives the same answer."""
+    async with await leading(
+        a_node("n0", gpu=4), *a_gang("a", pods=3), *a_gang("b", pods=3)
+    ) as stage:
+        await stage.settled()
+        events = [e for e in stage.events() if isinstance(e.fact, GangAdmitted | GangRefused)]
+        assert {type(e.fact) for e in events} == {GangAdmitted, GangRefused}
+        for event in events:
+            stored = await stage.inputs.load(event.fact.input_digest)
+            assert replay_decision(event, event.fact, stored).same
+
+
+async def test_a_plan_that_the_world_overtook_is_not_recorded():
+    """What changed while the planner thought is looked at before the answer is recorded."""
+    async with await leading(a_node("n0", gpu=2), *a_gang("g", pods=2)) as stage:
+        inner = stage.admission.planner.plan
+        stage.admission.planner.at_once = lambda request: "search"
+
+        async def slow(encoded):
+            verdict = await inner(encoded)
+            if not stage.facts(GangRefused):
+                stage.cluster.add(a_pod("thief", node="n0", requests={GPU: 1}))
+            return verdict
+
+        stage.admission.planner.plan = slow
+        await stage.one_pass()
+        assert stage.facts(GangAdmitted) == []
+
+
+async def test_an_invalid_tree_is_recorded_and_planned_when_mended():
+    """RootInvalid once; after the repair the tree is admitted like any other."""
+    async with await leading(a_node("n0", gpu=2), *a_gang("g", pods=2)) as stage:
+        stage.cluster.change_pod("g-0", priority=3)
+        await stage.settled()
+        assert stage.names().count("RootInvalid") == 1
+        stage.cluster.change_pod("g-0", priority=0)
+        await stage.settled()
+        assert stage.root("g").phase == "admitted"
+
+
+async def test_an_admitted_tree_that_turns_invalid_gives_its_room_back():
+    """It is not scheduled any more, so it holds nothing; mended, it is admitted again."""
+    async with await leading(a_node("n0", gpu=2), *a_gang("g", pods=2)) as stage:
+        await stage.settled()
+        stage.cluster.change_pod("g-0", priority=3)
+        await stage.settled()
+        assert not stage.root("g").held
+        stage.cluster.change_pod("g-0", priority=0)
+        await stage.settled()
+        assert len(stage.root("g").held) == 2
+
+
+async def test_the_loop_waits_for_news_and_becomes_ready():
+    """Ready after a whole pass under the current lease; not before, and not from an unsynced cluster."""
+    async with Stage(a_node("n0", gpu=2), *a_gang("g", pods=2)) as stage:
+        stage.cluster.doubted = "not synced"
+        assert not any(c.ok for c in stage.scheduling.checks())
+        await stage.lead()
+        assert [c.ok for c in stage.scheduling.checks()] == [True, True, False, False]
+        stage.start(stage.admission.run())
+        await idle()
+        assert stage.names() == ["LeaseTaken"]
+        stage.cluster.doubted = ""
+        stage.cluster.add(a_node("n1", gpu=2))
+        await until(lambda: all(c.ok for c in stage.scheduling.checks()), "ready")
+        assert stage.names() == ["LeaseTaken", "RootObserved", "GangAdmitted"]
+
+
+# --- the planner's process
+
+
+def _long_case():
+    case = Case(*a_fleet("4 racks x 8 nodes", gpu=4), *a_gang("g", pods=100))
+    return case.request()
+
+
+@pytest.mark.cpu(2)
+@pytest.mark.usefixtures("alone")
+async def test_another_process_gives_the_same_answer():
+    """Where the planner runs changes nothing but time."""
+    request = _long_case()
+    planner = Planner()
+    try:
+        assert await planner.plan(planner.encode(request)) == plan(request)
+        assert planner._pool is not None
+    finally:
+        planner.stop()
+
+
+@pytest.mark.cpu(3)
+@pytest.mark.usefixtures("alone")
+async def test_a_killed_planner_process_is_replaced():
+    """SIGKILL of the worker costs another try, not the answer."""
+    request = _long_case()
+    planner = Planner()
+    try:
+        before = await planner.plan(planner.encode(request))
+        (worker,) = planner._pool._processes
+        os.kill(worker, signal.SIGKILL)
+        assert await planner.plan(planner.encode(request)) == before
+        (another,) = planner._pool._processes
+        assert another != worker
+    finally:
+        planner.stop()
+
+
+@pytest.mark.parametrize(
+    ("took", "rested", "wait"),
+    [(0, 0, 2), (10, 0, 40), (10, 30, 10), (10, 500, 2), (5_000, 0, 200), (5_000, 150, 50)],
+)
+def test_passes_rest_from_the_end_of_the_one_before(took, rested, wait):
+    """After a quiet time nobody waits for a rest that is over: only for the rest of a burst."""
+    assert rest_ms(took, rested) == wait

@@ -1,0 +1,446 @@
+"""A tree of higher priority on a full cluster: the service chooses, evicts and admits, and says what it did."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from extender.control.loop.preemption_policy import Asking
+from extender.core.decisions.verbs.preempt_verb import Candidate
+from extender.core.log.events import (
+    AssignmentRecord,
+    GangAdmitted,
+    GangRefused,
+    PreemptionAbandoned,
+    PreemptionCompleted,
+    PreemptionPlanned,
+    ReservationReleased,
+    VictimEvicted,
+)
+from extender.core.model.ids import PlanId
+from extender.core.planner.plan_types import Refusal, Search
+from extender.core.planner.preempt.victim_search import NoPreemption
+from tests.support.service.fakes import Stage, until
+from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_group, a_node, a_pod
+from tests.unit.control.actuators.test_evictor import ONE, his, lows, runs
+from tests.unit.core.decisions.support import folded
+
+DONE = Search(nodes=1, exhausted=True)
+
+
+async def leading(*objects, **rest):
+    stage = Stage(*objects, **rest)
+    await stage.lead()
+    stage.start(stage.admission.evictor.run())
+    return stage
+
+
+async def settled(stage, passes=12):
+    """Run passes with all that is beside them, until the log rests."""
+    for _ in range(passes):
+        await stage.one_pass()
+        for _ in range(40):
+            await _turn()
+
+
+async def _turn():
+    await asyncio.sleep(0)
+
+
+async def test_the_cheapest_units_go_and_the_tree_runs():
+    """Two racks full of low priority: the rack with the cheaper unit is cleared, the other is not touched."""
+    room = [a_node(f"{rack}{n}", {RACK: rack}, gpu=1) for rack in ("a", "b") for n in range(2)]
+    dear = [a_pod(f"dear-{n}", node=f"a{n}", requests=ONE, priority=5) for n in range(2)]
+    hi, *members = his()
+    hi["spec"]["schedulingConstraints"] = {"topology": [{"key": RACK}]}
+    async with await leading(*room, *dear, *lows("b0", "b1"), hi, *members) as stage:
+        stage.cluster.obeys = True
+        await settled(stage)
+        (plan,) = stage.facts(PreemptionPlanned)
+        assert [u.name for u in plan.victims] == ["PodGroup/default/low"]
+        assert {p.group for u in plan.victims for p in u.pods} == {"low"}
+        assert plan.cost["highest"] == 0
+        assert plan.cost["units"] == 1
+        assert any("Pod/default/dear-0" in a.units for a in plan.alternatives)
+        assert plan.exhausted
+        assert {a.node for a in plan.assignments} == {"b0", "b1"}
+        assert {f.pod for f in stage.facts(VictimEvicted)} == {"default/low-0", "default/low-1"}
+        await runs(stage)
+        assert len(stage.facts(PreemptionCompleted)) == 1
+        assert not stage.facts(PreemptionAbandoned)
+        stored = await stage.inputs.load(plan.input_digest)
+        assert stored is not None, "the decision can be replayed"
+
+
+@pytest.mark.parametrize("off", ["setting", "policy", "equal"])
+async def test_who_may_not_evict_waits(off):
+    """preemption=off, preemptionPolicy Never, and equal priority never evict; the refusal says why where it was asked."""
+    policy = {"preemptionPolicy": "Never"} if off == "policy" else {}
+    hi, *members = his(priority=0 if off == "equal" else 10)
+    for pod in members:
+        pod["spec"] |= policy
+    setting = {"preemption": "off"} if off == "setting" else {}
+    room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    async with await leading(*room, *lows("n0", "n1"), hi, *members, **setting) as stage:
+        await settled(stage)
+        assert not stage.facts(PreemptionPlanned)
+        assert stage.root("hi").phase == "refused"
+
+
+async def test_a_refusal_says_why_preemption_does_not_help():
+    """The proof stands beside the reasons of the refusal, in the log and on the condition."""
+    room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    vip = a_pod("vip", node="n1", requests=ONE, priority=50)
+    low = a_pod("low", node="n0", requests=ONE, priority=1)
+    async with await leading(*room, vip, low, *his()) as stage:
+        await settled(stage)
+        assert not stage.facts(PreemptionPlanned)
+        (refused,) = stage.facts(GangRefused)
+        assert "yields 1 of 2" in refused.considered[0]
+        assert any("yields 1 of 2" in text for text in stage.root("hi").answer.reasons)
+
+
+async def test_unbound_reservations_give_way_before_anybody_runs_out():
+    """A lower tree that holds room and runs nowhere is superseded in the same append, and nobody is evicted."""
+    room = [a_node("n0", gpu=1), a_node("n1", gpu=1), a_node("n2", gpu=1)]
+    running = a_pod("runs", node="n2", requests=ONE, priority=1)
+    async with await leading(*room, running, *a_gang("early", pods=2, requests=ONE)) as stage:
+        await settled(stage, 2)
+        assert stage.where("early")
+        stage.cluster.add(*his())
+        await settled(stage)
+        (released,) = stage.facts(ReservationReleased)
+        assert (released.why, len(released.pods)) == ("superseded", 2)
+        assert "PodGroup default/hi of priority 10" in released.text.replace(
+            "/default/", " default/"
+        )
+        (plan,) = stage.facts(PreemptionPlanned)
+        assert not plan.victims
+        assert [s.gang for s in plan.superseded] == ["default/early"]
+        names = stage.names()
+        assert names.index("ReservationReleased") + 1 == names.index("PreemptionPlanned")
+        assert stage.where("hi") == {"hi-0": "n0", "hi-1": "n1"}
+        assert not stage.facts(VictimEvicted)
+
+
+async def test_two_preemptors_do_not_share_one_room():
+    """While victims of one tree go, an equal one does not count on their room: it takes others, or waits."""
+    room = [a_node(f"n{n}", gpu=1) for n in range(4)]
+    units = [*lows("n0", "n1"), *lows("n2", "n3", group="more")]
+    async with await leading(*room, *units, *his(), *his(name="too")) as stage:
+        await settled(stage)
+        plans = stage.facts(PreemptionPlanned)
+        taken = [{u.name for u in plan.victims} for plan in plans]
+        assert len(taken) == 2
+        assert taken[0].isdisjoint(taken[1])
+        for name in ("low-0", "low-1", "more-0", "more-1"):
+            stage.cluster.delete_pod(name)
+        await settled(stage, 3)
+        assert len(stage.facts(GangAdmitted)) == 2
+        assert not stage.facts(PreemptionAbandoned)
+
+
+async def test_pods_that_terminate_already_are_waited_for():
+    """Their room comes free by itself: only what is missing is evicted, and the tree waits for both."""
+    room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    units = [*lows("n0"), a_pod("going", node="n1", requests=ONE, priority=50)]
+    async with await leading(*room, *units, *his()) as stage:
+        stage.cluster.change_pod("going", deleting=True)
+        await settled(stage)
+        (plan,) = stage.facts(PreemptionPlanned)
+        assert [p.pod for p in plan.awaits] == ["default/going"]
+        assert [u.name for u in plan.victims] == ["PodGroup/default/low"]
+        stage.cluster.delete_pod("low-0")
+        await settled(stage, 3)
+        assert not stage.facts(PreemptionAbandoned, GangAdmitted)
+        stage.cluster.delete_pod("going")
+        await settled(stage, 3)
+        assert stage.where("hi") == {"hi-0": "n0", "hi-1": "n1"}
+
+
+async def test_who_was_on_his_way_out_and_does_not_go_is_not_waited_for_for_ever():
+    """The plan counted on room that comes free by itself; when it does not, it is decided anew with what there is."""
+    room = [a_node("n0", gpu=1), a_node("n1", gpu=1), a_node("n2", gpu=1)]
+    units = [*lows("n0"), a_pod("going", node="n1", requests=ONE, priority=50)]
+    dear = a_pod("dear", node="n2", requests=ONE, priority=5)
+    async with await leading(*room, *units, dear, *his()) as stage:
+        stage.cluster.obeys = True
+        stage.cluster.change_pod("going", deleting=True, deletes_us=stage.clock.now_us())
+        await settled(stage)
+        (plan,) = stage.facts(PreemptionPlanned)
+        assert [p.pod for p in plan.awaits] == ["default/going"]
+        stage.later(11)
+        await settled(stage, 3)
+        (end,) = stage.facts(PreemptionAbandoned)
+        assert (end.why, end.evicted) == ("room-lost", 1)
+        assert "default/going was on its way out" in end.text
+        stage.later(6)
+        await settled(stage)
+        again = stage.facts(PreemptionPlanned)[-1]
+        assert [u.name for u in again.victims] == ["Pod/default/dear"]
+        assert set(stage.where("hi").values()) == {"n0", "n2"}
+
+
+async def test_an_evicted_unit_does_not_evict_its_evictor_and_is_not_taken_for_extras_again():
+    """The gang that comes back under a new UID is lower: it waits; extras of `hi` spare it."""
+    room = [a_node("n0", gpu=1), a_node("n1", gpu=1), a_node("n2", gpu=1)]
+    vip = a_pod("vip", node="n2", requests=ONE, priority=50)
+    async with await leading(*room, vip, *lows("n0", "n1"), *his()) as stage:
+        stage.cluster.obeys = True
+        await settled(stage)
+        await runs(stage)
+        assert len(stage.facts(PreemptionCompleted)) == 1
+        stage.cluster.delete_group("low")
+        again = a_group("low", gang=1, whole=True, priority=0)
+        again["metadata"]["uid"] = "another"
+        stage.cluster.add(again, a_pod("low-9", "low", requests=ONE, priority=0))
+        await settled(stage)
+        assert len(stage.facts(PreemptionPlanned)) == 1
+        stage.cluster.delete_pod("vip")
+        await settled(stage, 3)
+        assert stage.where("low") == {"low-9": "n2"}
+        await stage.bind("low-9")
+        await settled(stage, 2)
+        stage.cluster.add(a_pod("hi-9", "hi", requests=ONE, priority=10))
+        stage.later(6)
+        await settled(stage)
+        assert len(stage.facts(PreemptionPlanned)) == 1, "its extras do not take it again"
+        assert stage.cluster.pod("low-9").node == "n2"
+
+
+@pytest.mark.parametrize("more", [False, True], ids=["alone", "beside one that fits nowhere"])
+async def test_extras_may_preempt_what_they_did_not_before(more):
+    """A satisfied tree asks for its further members, in a later pass (SPEC C.6).
+
+    What is said of others that came later is nothing about the room that was made.
+    """
+    room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    low = a_pod("low", node="n1", requests=ONE, priority=0)
+    hi, first, second = his()
+    hi["spec"]["schedulingPolicy"] = {"gang": {"minCount": 1}}
+    async with await leading(*room, low, hi, first, second) as stage:
+        stage.cluster.obeys = True
+        await settled(stage)
+        assert not stage.facts(PreemptionPlanned), "the minimum binds without preemption first"
+        (bound,) = stage.where("hi")
+        await stage.bind(bound)
+        await settled(stage)
+        (plan,) = stage.facts(PreemptionPlanned)
+        assert len(plan.assignments) == 1
+        (waits,) = stage.where("hi")
+        if more:
+            stage.cluster.add(a_pod("hi-2", "hi", requests=ONE, priority=10))
+        await stage.bind(waits)
+        await settled(stage, 3)
+        assert len(stage.facts(PreemptionCompleted)) == 1
+        assert not stage.facts(PreemptionAbandoned)
+        assert GPU in plan.shapes[0]
+
+
+async def test_who_evicted_in_vain_waits_twice_as_long_each_time():
+    """Room that others took as soon as it was made must not cost the next units at once."""
+    room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    async with await leading(*room, *lows("n0", "n1"), *his(), preemption="off") as stage:
+        await stage.one_pass()
+        trees = stage.admission.forest.trees.values()
+        tree = next(t for t in trees if t.root.key.name == "hi")
+        asking, state = Asking(stage.clock, wanted=True), stage.leader.acknowledged
+
+        def planned_and(end):
+            nonlocal state
+            facts = [planned(tree), end]
+            state = folded(
+                state,
+                *((tree.root.uid, "default/hi", f) for f in facts),
+                at_us=stage.clock.now_us(),
+            )
+
+        def may():
+            return asking.may(stage.cluster.seen, state, tree)
+
+        lost = PreemptionAbandoned(
+            preemption=PlanId("p"), why="room-lost", spared=(), finishing=(), evicted=2
+        )
+        assert may()
+        for seconds in (5, 10, 20):
+            planned_and(lost)
+            stage.clock.advance(seconds - 1)
+            assert not may()
+            stage.clock.advance(1)
+            assert may()
+        planned_and(PreemptionCompleted(preemption=PlanId("p"), bound=2, evicted=2, took_ms=1))
+        planned_and(lost)
+        stage.clock.advance(5)
+        assert may(), "what was completed is no failure"
+        for _ in range(100):
+            planned_and(lost)
+        stage.clock.advance(300)
+        assert may(), "nobody waits for ever"
+
+
+async def test_a_tree_that_is_refused_again_and_again_still_asks():
+    """On a busy cluster something changes all the time: refusals do not put the next question off for ever."""
+    async with await leading(a_node("n0", gpu=1), *lows("n0"), *his(), preemption="off") as stage:
+        await stage.one_pass()
+        tree = next(t for t in stage.admission.forest.trees.values() if t.root.key.name == "hi")
+        asking, state = Asking(stage.clock, wanted=True), stage.leader.acknowledged
+        refused = Refusal(
+            outcome="impossible", status="Unschedulable", reasons=("no room",), search=DONE
+        )
+        for _ in range(5):
+            asking.put_off(state, tree.root.uid, refused)
+            assert not asking.may(stage.cluster.seen, state, tree, complete=True)
+            stage.clock.advance(1)
+        assert asking.may(stage.cluster.seen, state, tree, complete=True)
+
+
+async def test_a_tree_that_waited_for_members_asks_as_soon_as_it_is_complete():
+    """The pause after a refusal is for trees that had a chance to ask; the last member may come a moment later."""
+    async with await leading(a_node("n0", gpu=1), *lows("n0"), *his(), preemption="off") as stage:
+        await stage.one_pass()
+        tree = next(t for t in stage.admission.forest.trees.values() if t.root.key.name == "hi")
+        asking, state, view = (
+            Asking(stage.clock, wanted=True),
+            stage.leader.acknowledged,
+            stage.cluster.seen,
+        )
+        waits = Refusal(outcome="waiting", status="Wait", reasons=("1 of 2",), search=DONE)
+        asking.put_off(state, tree.root.uid, waits)
+        assert not asking.may(view, state, tree), "it is not looked at again for nothing"
+        assert asking.may(view, state, tree, complete=True)
+        none = NoPreemption(cause="impossible", reasons=("no",), search=DONE)
+        asking.answered(tree.root.uid, none, 1)
+        assert not asking.may(view, state, tree, complete=True)
+
+
+def planned(tree):
+    """Give a plan that takes nobody, on the node n0."""
+    (pod, *_) = tree.pods
+    assigned = AssignmentRecord(pod=pod.path, uid=pod.uid, group="hi", node="n0")
+    return PreemptionPlanned(
+        preemption=PlanId("p"), kind="PodGroup", priority=10, victims=(), cost={}, alternatives=(),
+        shapes=({GPU: 1},), assignments=(assigned,),
+    )  # fmt: skip
+
+
+async def test_who_evicted_in_vain_waits_also_after_a_restart():
+    """Killed right after room was lost, the service does not evict the next units at once when it is there again."""
+    room = [a_node(f"n{n}", gpu=1) for n in range(4)]
+    units = [*lows("n0", "n1"), *lows("n2", "n3", group="more")]
+    stage = await leading(*room, *units, *his())
+    async with stage:
+        stage.cluster.obeys = True
+        await stage.one_pass()
+        await until(lambda: len(stage.cluster.did("evict")) == len(taken(stage)), "all are deleted")
+        # of the same priority, and put there by somebody who does not ask us
+        others = (a_pod(f"other-{n}", node=n, requests=ONE, priority=10) for n in taken(stage))
+        stage.cluster.add(*others)
+        await stage.one_pass()
+        assert [f.why for f in stage.facts(PreemptionAbandoned)] == ["room-lost"]
+        await stage.killed()
+    stage.clock.advance(4)
+    async with Stage(cluster=stage.cluster, database=stage.database, clock=stage.clock) as again:
+        await again.lead()
+        again.start(again.admission.evictor.run())
+        await settled(again, 3)
+        assert len(again.facts(PreemptionPlanned)) == 1
+        assert again.root("hi").phase == "refused"
+        again.clock.advance(5)  # from the refusal on, as for everybody
+        await settled(again, 3)
+        assert len(again.facts(PreemptionPlanned)) == 2
+
+
+def taken(stage):
+    """Name the nodes on which victims of the first plan run."""
+    plan = stage.facts(PreemptionPlanned)[0]
+    return [pod.node for unit in plan.victims for pod in unit.pods]
+
+
+async def test_a_unit_goes_with_the_members_that_do_not_run_yet():
+    """An extra that was admitted a moment before the gang is evicted does not come to run when the others are gone."""
+    room = [a_node("n0", {"zone": "a"}, gpu=1), a_node("n1", gpu=1)]
+    low = a_group("low", gang=1, whole=True, priority=0)
+    first = a_pod("low-0", "low", node="n0", requests=ONE, priority=0)
+    hi, member = his(pods=1)
+    member["spec"]["nodeSelector"] = {"zone": "a"}
+    async with await leading(*room, low, first) as stage:
+        await settled(stage, 2)
+        stage.cluster.add(a_pod("low-1", "low", requests=ONE, priority=0))
+        await stage.one_pass()
+        assert stage.where("low") == {"low-1": "n1"}
+        stage.cluster.add(hi, member)
+        await settled(stage, 3)
+        (plan,) = stage.facts(PreemptionPlanned)
+        assert [u.name for u in plan.victims] == ["PodGroup/default/low"]
+        (released,) = stage.facts(ReservationReleased)
+        assert released.text == "its gang is evicted as a whole"
+        assert await stage.bind("low-1", "n1"), "kube-scheduler is refused"
+        await settled(stage, 3)
+        assert not stage.where("low"), "nor is it planned again while the others go"
+        stage.cluster.delete_pod("low-0")
+        await settled(stage, 3)
+        assert stage.where("hi") == {"hi-0": "n0"}
+
+
+@pytest.mark.parametrize("binds", [False, True], ids=["held", "at bind"])
+async def test_the_preempt_verb_takes_a_unit_with_the_members_that_do_not_run_yet(binds):
+    """A lone pod takes a gang whole: what it holds beside its running members is given back in the same append.
+
+    Not while one of them is being bound: then nobody is taken, and kube-scheduler asks again.
+    """
+    room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    low = a_group("low", gang=1, whole=True, priority=0)
+    first = a_pod("low-0", "low", node="n0", requests=ONE, priority=0)
+    vip = a_pod("vip", requests=ONE, priority=100)
+    async with await leading(*room, low, first) as stage:
+        await settled(stage, 2)
+        stage.cluster.add(a_pod("low-1", "low", requests=ONE, priority=0), vip)
+        await stage.one_pass()
+        assert stage.where("low") == {"low-1": "n1"}
+        offered = [Candidate(node="n0", victims=(stage.cluster.pod("low-0").uid,))]
+        if binds:
+            stage.cluster.go.clear()
+            stage.bind("low-1")
+            await until(stage.barriers.binding, "it is being bound")
+            assert await stage.scheduling.preempt(stage.cluster.pod("vip"), offered) == ()
+            assert not stage.facts(PreemptionPlanned, ReservationReleased)
+            stage.cluster.go.set()
+            return
+        (answer,) = await stage.scheduling.preempt(stage.cluster.pod("vip"), offered)
+        assert answer.node == "n0"
+        (released,) = stage.facts(ReservationReleased)
+        assert released.text == "its gang is evicted as a whole"
+        assert [p.pod for p in released.pods] == ["default/low-1"]
+        names = stage.names()
+        assert names[names.index("ReservationReleased") + 1] == "PreemptionPlanned"
+        assert await stage.bind("low-1", "n1"), "kube-scheduler is refused"
+        await settled(stage, 3)
+        assert not stage.where("low"), "nor is it planned again while the others go"
+
+
+async def test_who_has_to_go_already_costs_nobody_anything():
+    """A unit that goes for one tree is taken for the next as well, before a cheaper one that could stay."""
+    room = [a_node(f"n{n}", gpu=1) for n in range(3)]
+    cheap = a_pod("cheap", node="n2", requests=ONE, priority=-5)
+    first, member = his(1, "first")
+    member["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "n0"}
+    async with Stage(*room, *lows("n0", "n1"), cheap, first, member) as stage:
+        await stage.lead()
+        await settled(stage)  # nobody evicts yet, as where many have to go
+        stage.cluster.add(*his(1, "second"))
+        await settled(stage)
+        stage.start(stage.admission.evictor.run())
+        await settled(stage)
+        one, other = stage.facts(PreemptionPlanned)
+        assert (
+            [u.name for u in one.victims]
+            == [u.name for u in other.victims]
+            == ["PodGroup/default/low"]
+        )
+        for name in ("low-0", "low-1"):
+            stage.cluster.delete_pod(name)
+        await settled(stage)
+        assert stage.where("first") == {"first-0": "n0"}
+        assert stage.where("second") == {"second-0": "n1"}
+        assert "cheap" not in [name for name, _ in stage.cluster.did("evict")]

@@ -1,0 +1,204 @@
+"""Somebody of higher priority comes while room is made: he goes elsewhere, or takes it over; nobody goes in vain."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from extender.core.log.events import (
+    GangRefused,
+    PreemptionAbandoned,
+    PreemptionCompleted,
+    PreemptionPlanned,
+    ReservationReleased,
+    VictimEvicted,
+)
+from extender.core.log.preemption_state import SPARED_US
+from extender.queries.log.decision_replay import replay_decision
+from tests.support.service.manifest_builders import a_group, a_node, a_pod
+from tests.unit.control.actuators.test_evictor import ONE, evicted, his, lows, runs
+from tests.unit.control.loop.test_preemption_policy import leading, settled
+
+AGAIN_S = SPARED_US // 1_000_000
+
+
+async def making_room(*more):
+    """Let `hi`, which runs in one zone only, evict `low` from n0 and n1: both are asked to go, none is gone."""
+    room = [a_node(f"n{n}", {"zone": "a"}, gpu=1) for n in range(2)]
+    hi, *members = his()
+    for pod in members:
+        pod["spec"]["nodeSelector"] = {"zone": "a"}
+    stage = await leading(*room, *lows("n0", "n1"), hi, *members, *more)
+    await settled(stage)
+    assert sorted(evicted(stage)) == ["default/low-0", "default/low-1"]
+    assert len(stage.facts(PreemptionPlanned)) == 1
+    return stage
+
+
+def gone(stage, *names):
+    for name in names:
+        stage.cluster.delete_pod(name)
+
+
+def later(stage, seconds):
+    stage.clock.advance(seconds)
+    stage.leader.lease.prolong(stage.clock.ms)
+
+
+async def test_who_fits_elsewhere_goes_elsewhere():
+    """Room comes free beside that which is made: the higher tree takes it, and nothing is lost."""
+    vip = a_pod("vip", node="n2", requests=ONE, priority=50)
+    async with await making_room(a_node("n2", gpu=1), vip) as stage:
+        gone(stage, "low-0", "vip")
+        await settled(stage, 3)
+        stage.cluster.add(*his(1, "over", priority=20))
+        await settled(stage, 3)
+        assert stage.where("over") == {"over-0": "n2"}
+        gone(stage, "low-1")
+        await settled(stage, 3)
+        await runs(stage)
+        await settled(stage, 2)
+        assert len(stage.facts(PreemptionCompleted)) == 1
+        assert not stage.facts(PreemptionAbandoned)
+
+
+@pytest.mark.parametrize("went", [(), ("low-0",), ("low-0", "low-1")], ids=["0", "1", "2"])
+async def test_a_higher_tree_takes_the_room_over_and_nobody_more_goes(went):
+    """However far it got: one append tells of both, the deletions are those of before, and the heir completes."""
+    async with await making_room() as stage:
+        gone(stage, *went)
+        stage.cluster.add(*his(2, "over", priority=20))
+        await settled(stage)
+        (end,) = stage.facts(PreemptionAbandoned)
+        assert (end.why, end.by) == ("outranked", "PodGroup/default/over")
+        assert end.by_uid == stage.cluster.group("over").uid
+        assert end.spared == ()
+        first, heir = stage.facts(PreemptionPlanned)
+        assert [s.gang for s in heir.superseded] == ["default/hi"]
+        assert heir.superseded[0].plan == first.preemption
+        assert {p.pod for p in heir.superseded[0].pods} == {"default/hi-0", "default/hi-1"}
+        names = stage.names()
+        assert names[names.index("PreemptionAbandoned") + 1] == "PreemptionPlanned"
+        gone(stage, *({"low-0", "low-1"} - set(went)))
+        await settled(stage, 3)
+        assert stage.where("over") == {"over-0": "n0", "over-1": "n1"}
+        assert not stage.where("hi")
+        await asyncio.gather(*(stage.bind(f"over-{n}") for n in range(2)))
+        await settled(stage, 2)
+        (done,) = stage.facts(PreemptionCompleted)
+        assert done.preemption == heir.preemption
+        assert len(stage.cluster.did("evict")) == 2
+        encoded = await stage.inputs.load(heir.input_digest)
+        (event,) = (e for e in stage.events() if e.fact == heir)
+        assert replay_decision(event, heir, encoded).same
+
+
+async def test_what_was_evicted_once_is_left_alone_when_it_comes_back():
+    """`hi` lost its room; `low` runs again elsewhere: `hi` says that it leaves it alone, and takes it ten minutes later."""
+    vip = a_pod("vip", node="n2", requests=ONE, priority=50)
+    away = a_pod("away", node="n3", requests=ONE, priority=50)
+    more = [a_node(f"n{n}", {"zone": "a"}, gpu=1) for n in (2, 3)]
+    async with await making_room(*more, vip, away) as stage:
+        stage.cluster.add(*his(2, "over", priority=20))
+        await settled(stage)
+        gone(stage, "low-0", "low-1")
+        stage.cluster.delete_group("low")
+        await settled(stage, 3)
+        await asyncio.gather(*(stage.bind(f"over-{n}") for n in range(2)))
+        await settled(stage, 2)
+        again = a_group("low", gang=1, whole=True, priority=0)
+        again["metadata"]["uid"] = "another"
+        stage.cluster.add(again, a_pod("low-9", "low", requests=ONE, priority=0))
+        gone(stage, "vip")
+        await settled(stage, 3)
+        assert stage.where("low") == {"low-9": "n2"}
+        await stage.bind("low-9")
+        gone(stage, "away")
+        await settled(stage, 2)
+        later(stage, 6)
+        await settled(stage)
+        assert len(stage.facts(PreemptionPlanned)) == 2
+        said = [f.considered for f in stage.facts(GangRefused)][-1]
+        assert any("left alone" in text and "PodGroup/default/low" in text for text in said)
+        later(stage, AGAIN_S)
+        await settled(stage)
+        assert len(stage.facts(PreemptionPlanned)) == 3
+        assert "default/low-9" in evicted(stage)
+
+
+async def test_a_reservation_that_was_evicted_for_is_taken_over_by_a_record():
+    """`hi` was admitted and does not run yet: who takes its reservations answers for its victims as well."""
+    async with await making_room() as stage:
+        gone(stage, "low-0", "low-1")
+        await settled(stage, 3)
+        assert len(stage.where("hi")) == 2
+        stage.cluster.add(*his(2, "over", priority=20))
+        await settled(stage, 3)
+        (end,) = stage.facts(PreemptionAbandoned)
+        assert (end.why, end.by) == ("outranked", "PodGroup/default/over")
+        (released,) = stage.facts(ReservationReleased)
+        assert (released.why, len(released.pods)) == ("superseded", 2)
+        assert set(stage.where("over").values()) == {"n0", "n1"}
+
+
+async def test_an_ordinary_pod_passes_where_room_is_made_only_if_it_has_nowhere_else_to_go():
+    """Filter keeps it away from the room while another node is offered; alone it passes, and what it takes is told."""
+    async with await making_room(a_node("n2", gpu=1)) as stage:
+        gone(stage, "low-0", "low-1")
+        pod = a_pod("alone", requests=ONE, priority=20)
+        stage.cluster.add(pod)
+        known = stage.cluster.pod("alone")
+        before = stage.scheduling.filter(known, ["n0", "n2"])
+        assert before.passed == ("n2",)
+        assert "made for one" in before.reason
+        assert stage.scheduling.filter(known, ["n0"]).passed == ("n0",)
+        stage.cluster.change_pod("alone", node="n0")
+        await settled(stage)
+        (end,) = stage.facts(PreemptionAbandoned)
+        assert (end.why, end.by, end.lost) == ("outranked", "Pod/default/alone", ("n0",))
+        assert end.by_uid == known.uid
+        assert not stage.where("hi"), "n2 is in another zone"
+        assert stage.root("hi").answer.outcome != "preempting"
+
+
+async def test_a_preemptor_that_is_evicted_itself_is_outranked():
+    """`hi` runs and makes room for an extra; the higher tree takes `hi` whole: the unit that was not begun is spared."""
+    room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    low = a_pod("low", node="n1", requests=ONE, priority=0)
+    group, first, second = his()
+    group["spec"]["schedulingPolicy"] = {"gang": {"minCount": 1}}
+    group["spec"]["disruptionMode"] = a_group("x", whole=True)["spec"]["disruptionMode"]
+    async with await leading(*room, low, group, first, second) as stage:
+        await settled(stage)
+        (bound,) = stage.where("hi")
+        await stage.bind(bound)
+        await settled(stage)
+        assert len(stage.facts(PreemptionPlanned)) == 1, "for the extra"
+        stage.cluster.add(*his(2, "over", priority=20))
+        await settled(stage)
+        (end,) = stage.facts(PreemptionAbandoned)
+        assert (end.why, end.by) == ("outranked", "PodGroup/default/over")
+        assert "evicts it" in end.text
+        heir = stage.facts(PreemptionPlanned)[-1]
+        assert "PodGroup/default/hi" in {u.name for u in heir.victims}
+
+
+async def test_what_is_left_of_the_room_stays_held_while_victims_go():
+    """`over` takes one of two nodes: until `low` has gone the other is kept for `hi` against those below it."""
+    async with await making_room() as stage:
+        stage.cluster.add(*his(1, "over", priority=20))
+        await settled(stage)
+        (end,) = stage.facts(PreemptionAbandoned)
+        (lost,) = end.lost
+        (left,) = {"n0", "n1"} - {lost}
+        gone(stage, "low-0" if left == "n0" else "low-1")
+        await settled(stage, 2)
+        stage.cluster.add(a_pod("below", requests=ONE, priority=5))
+        assert stage.scheduling.filter(stage.cluster.pod("below"), [left]).passed == ()
+        gone(stage, "low-1" if left == "n0" else "low-0")
+        await settled(stage, 2)
+        assert not stage.leader.acknowledged.claimed_on.get(left)
+        assert [f.preemption for f in stage.facts(VictimEvicted)].count(
+            stage.facts(PreemptionPlanned)[0].preemption
+        ) == 2

@@ -1,0 +1,185 @@
+"""Nobody is evicted in vain, and nobody twice by the same preemptor: arrivals of three priorities (issue 5).
+
+Every preemption that evicted somebody must have completed, or its room must have been taken over, recorded, by one
+that did. The only exception is counted: a preemptor that its own user deleted half way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from extender.core.log.events import (
+    Event,
+    GangAdmitted,
+    GangExtended,
+    GangSatisfied,
+    PodBound,
+    PreemptionAbandoned,
+    PreemptionCompleted,
+    PreemptionPlanned,
+    ReservationReleased,
+    VictimEvicted,
+)
+from tests.support.service.fakes import Stage
+from tests.support.service.job_arrivals import Arrivals, the_fleet
+
+
+class Told:
+    """What a log says of preemptions."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self.events = events
+        self.plans: dict[str, Event] = {}
+        self.ends: dict[str, Event] = {}
+        self.gone: dict[str, list[VictimEvicted]] = {}
+        for event in events:
+            fact = event.fact
+            if isinstance(fact, PreemptionPlanned):
+                self.plans[fact.preemption] = event
+            elif isinstance(fact, PreemptionCompleted | PreemptionAbandoned):
+                assert fact.preemption not in self.ends, "it ends twice"
+                self.ends[fact.preemption] = event
+            elif isinstance(fact, VictimEvicted):
+                self.gone.setdefault(fact.preemption, []).append(fact)
+
+    def ran(self, root_uid: str, *, behind: int) -> bool:
+        """Say whether a tree was admitted at that position or later, and all of its minimum was bound by that."""
+        mine = [e for e in self.events[behind:] if e.root_uid == root_uid]
+        facts = (GangAdmitted, GangExtended, GangSatisfied, ReservationReleased)
+        first, *then = [e.fact for e in mine if isinstance(e.fact, facts)] or [None]
+        lost = next(
+            (n for n, f in enumerate(then) if isinstance(f, ReservationReleased)), len(then)
+        )
+        if isinstance(first, GangExtended):
+            return any(isinstance(e.fact, PodBound) and e.fact.plan == first.plan for e in mine)
+        return isinstance(first, GangAdmitted) and GangSatisfied in map(type, then[:lost])
+
+    def evicted(self, preemption: str) -> list[VictimEvicted]:
+        """Give those of a preemption that we asked to go."""
+        return [f for f in self.gone.get(preemption, ()) if f.how in ("deleted", "evicted")]
+
+
+def job_of(root: str) -> str:
+    """Name the job of a root or of a pod, namespace/name."""
+    return root.partition("/")[2].partition("-")[0]
+
+
+def outcomes(told: Told, run: Arrivals) -> Counter[str]:
+    """Count what came of preemptions; each that evicted somebody must be of use to somebody who ran by it."""
+    found: Counter[str] = Counter()
+    for preemption in told.plans:
+        assert preemption in told.ends, f"{told.plans[preemption].root} never ended"
+        found[use(told, run, preemption) if told.evicted(preemption) else "nobody evicted"] += 1
+    return found
+
+
+def use(told: Told, run: Arrivals, preemption: str) -> str:
+    """Say who ran by what a preemption evicted; who took the room over answers for it.
+
+    The only ones of no use are those whose preemptor its own user deleted half way.
+    """
+    plan, end = told.plans[preemption], told.ends[preemption]
+    if isinstance(end.fact, PreemptionCompleted):
+        return "completed"
+    assert isinstance(end.fact, PreemptionAbandoned)
+    why = end.fact.why
+    if why == "preemptor-deleted" and plan.root_uid in run.withdrawn:
+        return "its user deleted it"
+    if why == "better-offer" and told.ran(plan.root_uid, behind=end.position):
+        return "ran elsewhere"
+    assert why == "outranked", f"{plan.root} at {plan.position} evicted in vain: {end.fact}"
+    heir = next((e for e in told.events[end.position :] if e.root_uid == end.fact.by_uid), None)
+    if heir is not None and isinstance(heir.fact, PreemptionPlanned):
+        assert heir.fact.priority > plan.fact.priority
+        of_heir = use(told, run, heir.fact.preemption)
+        return of_heir if of_heir == "its user deleted it" else "taken over"
+    assert end.fact.by_uid in run.ran_alone, f"{end.fact.by} of {end.position} does not run"
+    return "taken over"
+
+
+def check_pairs(told: Told) -> int:
+    """Check that no preemptor evicts twice what one controller makes, nor is evicted by whom it evicted."""
+    pairs: set[tuple[str, str]] = set()
+    jobs: set[tuple[str, str]] = set()
+    for preemption, plan in told.plans.items():
+        for unit in {f.unit for f in told.evicted(preemption)}:
+            pair = (plan.root_uid, unit)
+            assert pair not in pairs, f"{plan.root} evicts {unit} again, at {plan.position}"
+            pairs.add(pair)
+            jobs.add((job_of(plan.root), job_of(unit.partition("/")[2])))
+    assert not {(b, a) for a, b in jobs} & jobs, "an evicted job evicts its evictor"
+    return len(pairs)
+
+
+def check_one_at_a_time(told: Told) -> None:
+    """Check that no tree plans while a preemption of its own has not ended, or victims of it are still going."""
+    left: dict[str, set[str]] = {}  # root -> victims that have to go, of its last preemption
+    open_: dict[str, str] = {}
+    for event in told.events:
+        fact, root = event.fact, event.root_uid
+        if isinstance(fact, PreemptionPlanned):
+            assert root not in open_, f"{event.root} plans again at {event.position}"
+            assert not left.get(root), f"victims of {event.root} still go at {event.position}"
+            open_[root] = fact.preemption
+            left[root] = {p.uid for unit in fact.victims for p in unit.pods}
+        elif isinstance(fact, VictimEvicted):
+            left[root].discard(fact.uid)
+        elif isinstance(fact, PreemptionCompleted | PreemptionAbandoned):
+            assert open_.pop(root) == fact.preemption
+            if isinstance(fact, PreemptionAbandoned):
+                left[root] -= spared(told.plans[fact.preemption], fact)
+    assert not open_
+    assert not any(left.values()), left
+
+
+def spared(plan: Event, end: PreemptionAbandoned) -> set[str]:
+    """Give the pods of units that stay."""
+    assert isinstance(plan.fact, PreemptionPlanned)
+    units = [u for u in plan.fact.victims if f"{u.kind}/{u.path}" in end.spared]
+    return {pod.uid for unit in units for pod in unit.pods}
+
+
+def check_units(told: Told, run: Arrivals) -> None:
+    """Check that units are of lower priority, and that each has gone whole or not at all."""
+    for preemption, plan in told.plans.items():
+        assert isinstance(plan.fact, PreemptionPlanned)
+        gone = Counter(f.uid for f in told.gone.get(preemption, ()))
+        assert not [uid for uid, times in gone.items() if times > 1], "gone twice"
+        asked = {f.unit for f in told.evicted(preemption)}
+        for unit in plan.fact.victims:
+            mine = run.priority_of[job_of(plan.root)]
+            assert run.priority_of[job_of(unit.path)] < mine == plan.fact.priority
+            assert unit.kind == "Pod" or not unit.path.startswith("default/loose")
+            pods = {p.uid for p in unit.pods}
+            if f"{unit.kind}/{unit.path}" in asked:
+                assert pods <= set(gone), f"{unit.path} did not go whole"
+    assert not run.broken
+
+
+@pytest.mark.parametrize(
+    ("jobs", "seed"),
+    [
+        *(pytest.param(20, seed, id=f"20, {seed}") for seed in (2, 4, 5, 7)),
+        *(pytest.param(60, seed, id=f"60, {seed}", marks=pytest.mark.full) for seed in (2, 4, 7)),
+        pytest.param(1000, 3, id="1000", marks=[pytest.mark.long, pytest.mark.timeout(3600)]),
+    ],
+)
+async def test_nobody_is_evicted_in_vain_or_twice_by_the_same(jobs, seed):
+    """Trees of all shapes come, are evicted, come back and end: every eviction is somebody's gain, once."""
+    async with Stage(*the_fleet()) as stage:
+        await stage.lead()
+        stage.start(stage.admission.effects.run())
+        stage.start(stage.admission.evictor.run())
+        run = Arrivals(stage, jobs=jobs, seed=seed)
+        await run.run(steps_max=jobs * 20)
+        told = Told(stage.events())
+        found = outcomes(told, run)
+        pairs = check_pairs(told)
+        check_one_at_a_time(told)
+        check_units(told, run)
+        assert not stage.leader.acknowledged.preemptions
+        assert found["completed"] >= jobs // 15, f"too few to tell anything: {found}"
+        assert pairs >= jobs // 15
+        print(jobs, "jobs,", run.step_number, "steps:", dict(found), "pairs:", pairs)

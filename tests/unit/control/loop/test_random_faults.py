@@ -1,0 +1,145 @@
+"""Random mishaps over a whole life: whatever the order, nothing is bound unplanned and no room is used twice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+
+import pytest
+
+from extender.core.log.events import GangAdmitted, GangExtended, PodBound
+from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.model.errors import BindRefused, ClusterUnavailable, NotLeading, StoreUnavailable
+from tests.support.service.fakes import GATED, Stage, check_state, until
+from tests.support.service.manifest_builders import GPU, a_gang, a_node
+
+STEPS = 40
+
+
+class Life:
+    """A cluster with a service on it that is killed now and then."""
+
+    def __init__(self, seed):
+        self.chance = random.Random(seed)
+        self.stage = Stage(*(a_node(f"n{n}", gpu=4) for n in range(3)))
+        self.gangs = 0
+
+    async def begin(self):
+        await self.stage.lead()
+        self.stage.start(self.stage.admission.effects.run())
+
+    async def look(self):
+        with contextlib.suppress(NotLeading, StoreUnavailable):
+            await self.stage.one_pass()
+        await until(self.stage.leader.may_record, "leading")
+
+    async def kill(self):
+        old = self.stage
+        await old.killed()
+        self.stage = Stage(database=old.database, cluster=old.cluster, clock=old.clock)
+        self.stage.cluster.fault = lambda verb, name: None
+        await self.begin()
+
+    async def end(self):
+        await self.stage.__aexit__()
+
+    def call_bind(self):
+        """Let kube-scheduler bring every member that is let go to bind."""
+        for held in list(self.stage.leader.acknowledged.held_on.values()):
+            for r in held.values():
+                pod = self.stage.cluster.seen.pods.get(r.uid)
+                if (
+                    pod is not None
+                    and not pod.gates
+                    and pod.node is None
+                    and self.chance.random() < 0.8
+                ):
+                    self.stage.bind(pod.path, r.node)
+
+    async def step(self):
+        stage, chance = self.stage, self.chance
+        what = chance.choice(["gang", "gang", "bind", "bind", "bind", "pod", "group", "kill", "answer",
+                              "append", "busy", "refuse", "time"])  # fmt: skip
+        pods = sorted(pod.path for pod in stage.cluster.seen.pods.values())
+        groups = sorted(group.key.name for group in stage.cluster.seen.groups.values())
+        if what == "gang":
+            self.gangs += 1
+            size = chance.randint(1, 5)
+            objects = a_gang(f"g{self.gangs}", pods=size, minimum=chance.randint(1, size),
+                             requests={GPU: chance.randint(1, 2)}, schedulingGates=GATED)  # fmt: skip
+            stage.cluster.add(*objects)
+        elif what == "bind":
+            self.call_bind()
+        elif what == "pod" and pods:
+            stage.cluster.delete_pod(chance.choice(pods))
+        elif what == "group" and groups:
+            stage.cluster.delete_group(chance.choice(groups))
+        elif what == "kill":
+            await self.kill()
+        elif what == "answer":
+            stage.log.lose_next_answer()
+        elif what == "append":
+            stage.log.lose_next_append()
+        elif what in ("busy", "refuse"):
+            fault = ClusterUnavailable("503") if what == "busy" else BindRefused("409")
+            faults = [fault] * 2
+            stage.cluster.fault = lambda verb, name: (
+                faults.pop() if faults and verb == "bind" else None
+            )
+        elif what == "time":
+            stage.clock.advance(chance.choice([1, 400]))
+            stage.leader.lease.prolong(stage.clock.monotonic_ms())
+        await self.look()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        self.check()
+
+    def check(self):
+        stage = self.stage
+        check_state(stage.leader.acknowledged)
+        promised = {
+            (a.uid, fact.plan): a.node
+            for fact in stage.facts(GangAdmitted, GangExtended) for a in fact.assignments
+        }  # fmt: skip
+        for binding in stage.cluster.bindings:
+            assert promised[binding.pod.uid, binding.plan] == binding.node, (
+                "bound outside an admission"
+            )
+        used = Counter()
+        for pod in stage.cluster.seen.pods.values():
+            if pod.node is not None:
+                used[pod.node] += dict(pod.shape.requests)[GPU]
+        for node, held in stage.leader.acknowledged.held_on.items():
+            for r in held.values():
+                pod = stage.cluster.seen.pods.get(r.uid)
+                if pod is not None and pod.node is None:
+                    used[node] += r.requests[GPU]
+        assert all(amount <= 4 for amount in used.values()), used
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_no_order_of_mishaps_breaks_a_promise(seed):
+    """Gangs, deletions, kills, lost appends and refusals in random order: room is used once, binds follow admissions, the log is the state."""
+    life = Life(seed)
+    await life.begin()
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(life.end)
+        for _ in range(STEPS):
+            await life.step()
+        stage = life.stage
+        await until(
+            lambda: (
+                not stage.leader._flights
+                and stage.leader.acknowledged.position == len(stage.events())
+            ),
+            "appends on their way",
+        )
+        assert stage.leader.acknowledged == fold(EMPTY, stage.events())
+        once = Counter(
+            (event.root_uid, event.fact.uid)
+            for event in stage.events()
+            if isinstance(event.fact, PodBound)
+        )
+        assert set(once.values()) <= {1}

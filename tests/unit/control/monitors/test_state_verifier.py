@@ -1,0 +1,70 @@
+"""Memory that has left the log is found, recorded, and put right."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from immutables import Map
+
+from extender.control.monitors.state_verifier import DriftWatch
+from extender.core.log.events import Draft, DriftFound
+from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.model.errors import NotLeading
+from extender.core.model.ids import NIL_ROOT
+from tests.support.service.fakes import Stage, until
+from tests.support.service.manifest_builders import a_gang, a_node
+
+
+@pytest.fixture
+async def stage():
+    async with Stage(a_node("n0", gpu=8), *a_gang("g", pods=2)) as made:
+        await made.lead()
+        await made.one_pass()
+        yield made
+
+
+def watch(stage):
+    return DriftWatch(stage.leader, stage.log, stage.checkpoints, "test")
+
+
+async def test_memory_that_agrees_says_nothing(stage):
+    """No fact for a look that finds nothing."""
+    position = stage.leader.acknowledged.position
+    assert not await watch(stage).look()
+    assert stage.leader.acknowledged.position == position
+
+
+@pytest.mark.parametrize("plant", ["reservation", "index", "time", "version"])
+async def test_memory_that_has_left_the_log_is_found_and_put_right(stage, plant):
+    """A root that was dropped, an index that lost a node: DriftFound in the log, memory is its fold."""
+    leader = stage.leader
+    good = leader.acknowledged
+    (root,) = good.roots.values()
+    assert len(root.held) == 2
+    emptied = msgspec.structs.replace(root, held=Map())
+    leader.acknowledged = {
+        "reservation": msgspec.structs.replace(good, roots=good.roots.set(root.uid, emptied)),
+        "index": msgspec.structs.replace(good, held_on=Map()),
+        "time": msgspec.structs.replace(good, roots=Map()),
+        "version": msgspec.structs.replace(good, versions=good.versions.set(root.uid, 77)),
+    }[plant]
+    assert await watch(stage).look()
+    facts = [e.fact for e in stage.events() if isinstance(e.fact, DriftFound)]
+    assert [f.kind for f in facts] == ["memory"]
+    assert leader.acknowledged == fold(EMPTY, stage.events()) == leader.speculative
+    assert not await watch(stage).look()
+
+
+async def test_memory_that_cannot_be_continued_is_folded_anew(stage):
+    """A stream version that is wrong in memory: the append is in the log, the leader replays and goes on."""
+    leader = stage.leader
+    leader.acknowledged = msgspec.structs.replace(
+        leader.acknowledged, versions=leader.acknowledged.versions.set(NIL_ROOT, 77)
+    )
+    fact = DriftFound(kind="test", object="x", text="y")
+    draft = Draft(root_uid=NIL_ROOT, root="", fact=fact, actor="test")
+    with pytest.raises(NotLeading):
+        await leader.record([draft])
+    await until(lambda: leader.may_record() and not leader._flights, "leading again")
+    assert leader.acknowledged == fold(EMPTY, stage.events())
+    assert [e.fact for e in stage.events()].count(fact) == 1

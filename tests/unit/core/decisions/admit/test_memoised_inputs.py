@@ -1,0 +1,118 @@
+"""What is kept from one look to the next equals what a fresh look gives, whatever happened in between."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.core.decisions.capacity.free_capacity import NodeRows
+from extender.core.decisions.reconcile.cluster_reconciliation import Agreement, decide_reconcile
+from extender.core.decisions.reconcile.drift import Circumstances
+from extender.core.log.reservation_state import EMPTY
+from extender.core.model.cluster_view import forest_after, without_node
+from extender.core.model.ids import NIL_ROOT, NodeName
+from tests.support.service.fakes import FakeCluster, forest_of
+from tests.support.service.manifest_builders import GPU, a_gang, a_node, a_pod
+from tests.unit.core.decisions.reconcile.test_cluster_reconciliation import admitted
+from tests.unit.core.decisions.support import fold_drafts
+
+NODES = ("n0", "n1", "n2")
+MEMBERS = ("g-0", "g-1")
+CHANGES = st.sampled_from(
+    [
+        *(("assign", name, node) for name in ("a", "b", *MEMBERS) for node in NODES),
+        *(("delete", name, "") for name in ("a", "b", *MEMBERS)),
+        *(("leave", name, "") for name in MEMBERS),
+        *(("cordon", name, "") for name in NODES),
+        *(("shrink", name, "") for name in NODES),
+        *(("remove", name, "") for name in NODES),
+        ("expire", "", ""),
+        ("fold", "", ""),
+        ("nothing", "", ""),
+    ]
+)
+
+
+class Walk:
+    """Two ordinary pods and a gang of two on three nodes, with or without reservations."""
+
+    def __init__(self, *, held: bool) -> None:
+        self.cluster = FakeCluster(
+            *(a_node(name, gpu=2) for name in NODES),
+            *a_gang("g", pods=2, requests={GPU: 1}),
+            a_pod("a", requests={GPU: 1}),
+            a_pod("b", requests={GPU: 2}),
+        )
+        self.state = EMPTY
+        if held:
+            self.state = admitted(EMPTY, self.cluster, "g", {"g-0": "n0", "g-1": "n1"})
+        self.forest = forest_of(self.cluster.seen)
+        self.now = Circumstances(actor="test", cause="test")
+
+    def apply(self, what: str, name: str, node: str) -> None:
+        cluster, before = self.cluster, self.cluster.seen
+        if what == "expire":
+            uids = frozenset() if self.now.expired else frozenset(self.state.roots)
+            self.now = Circumstances(actor="test", cause="test", expired=uids)
+        elif what == "fold":
+            drafts = decide_reconcile(cluster.seen, self.state, self.forest, self.now)
+            self.state = fold_drafts(self.state, drafts)
+        elif what == "remove":
+            cluster.seen = without_node(cluster.seen, NodeName(name))
+        elif name in cluster.seen.nodes:
+            node_now = cluster.seen.nodes[NodeName(name)]
+            if what == "cordon":
+                cluster.change_node(name, unschedulable=not node_now.unschedulable)
+            else:
+                cluster.change_node(name, allocatable={**node_now.allocatable, GPU: 0})
+        elif any(pod.name == name for pod in cluster.seen.pods.values()):
+            if what == "assign":
+                cluster.change_pod(name, node=NodeName(node))
+            elif what == "leave":
+                cluster.change_pod(name, group=None)
+            elif what == "delete":
+                cluster.delete_pod(name)
+        self.forest = forest_after(before, self.forest, cluster.seen)
+
+
+@given(st.booleans(), st.lists(CHANGES, max_size=14))
+def test_what_agreed_agrees_as_long_as_it_is_said_to_stand(held, changes):
+    """A look that is left out would have found nothing."""
+    walk, agreement = Walk(held=held), Agreement()
+    for change in changes:
+        walk.apply(*change)
+        found = decide_reconcile(walk.cluster.seen, walk.state, walk.forest, walk.now)
+        look = (walk.cluster.seen, walk.state, walk.forest, walk.now)
+        if agreement.stands(*look):
+            assert found == []
+        elif not found:
+            agreement.reached(*look)
+            pods = walk.cluster.seen.pods
+            strayed = any(uid in pods and pods[uid].group is None for uid in walk.state.root_of)
+            assert agreement.stands(*look) or strayed
+
+
+def test_a_pod_outside_of_all_groups_ends_no_agreement_where_nothing_is_held():
+    """The point of it: ordinary pods come and go, and nobody looks at every waiting tree."""
+    walk, agreement = Walk(held=False), Agreement()
+    agreement.reached(walk.cluster.seen, walk.state, walk.forest, walk.now)
+    walk.cluster.change_pod("a", node=NodeName("n0"))
+    assert agreement.stands(walk.cluster.seen, walk.state, walk.forest, walk.now)
+    held = Walk(held=True)
+    agreement.reached(held.cluster.seen, held.state, held.forest, held.now)
+    held.cluster.change_pod("b", node=NodeName("n0"))  # both GPUs: the reservation is overtaken
+    assert not agreement.stands(held.cluster.seen, held.state, held.forest, held.now)
+
+
+@given(st.booleans(), st.lists(CHANGES, max_size=14))
+def test_kept_rows_are_those_of_a_fresh_look(held, changes):
+    """A row is looked at when its node, its usage or what is held on it changed, and only then made anew."""
+    walk, kept = Walk(held=held), NodeRows()
+    for change in changes:
+        walk.apply(*change)
+        rows = [
+            made.rows(view, made.taken(view, walk.state, priority=0, root_uid=NIL_ROOT))
+            for made in (kept, NodeRows())
+            for view in (walk.cluster.seen,)
+        ]
+        assert rows[0] == rows[1]

@@ -1,0 +1,89 @@
+"""Beside kube-scheduler's own group scheduling no room is held that it would never let be used (DESIGN 9.9)."""
+
+from __future__ import annotations
+
+import pytest
+
+from extender.core.decisions.admit.native_gang_scheduling import (
+    never_at_bind,
+    to_let_go,
+    waits_for_all,
+)
+from extender.core.decisions.admit.plan_request import GATE
+from extender.core.log.events import FeaturesFound
+from extender.core.log.reservation_state import ReservationState
+from extender.core.model.cluster_view import forest_of
+from extender.core.model.pod_groups import leaf_key
+from tests.support.service.manifest_builders import a_group, a_pod, a_world
+
+NEW, OLD = "scheduling.k8s.io/v1beta1", "scheduling.k8s.io/v1alpha2"
+FIELD = {"schedulingGroup": {"podGroupName": "g"}}
+HELD = [{"name": GATE}]
+FOREIGN = [{"name": GATE}, {"name": "kueue.x-k8s.io/admission"}]
+
+
+def found(native="on", version=NEW):
+    return FeaturesFound(
+        served=(f"{version} PodGroup",), lost=(), untested=(), policy="on", native=native
+    )
+
+
+def tree(*pods, version=NEW, **spec):
+    group = a_group("g", version=version, **({"gang": 2} | spec))
+    return forest_of(a_world(group, *pods).view).trees[leaf_key("default", "g")]
+
+
+def by_field(name, **spec):
+    return a_pod(name, **FIELD, **spec)
+
+
+def test_a_gang_named_by_the_field_comes_to_bind():
+    whole = tree(by_field("a", schedulingGates=HELD), by_field("b", schedulingGates=HELD))
+    assert never_at_bind(whole, found()) == ()
+
+
+@pytest.mark.parametrize("native", ["off", "unknown"])
+def test_without_it_nothing_keeps_a_tree(native):
+    """Also when it is not known: then it is taken to be off, as it is by default."""
+    for features in (None, found(native)):
+        assert (
+            never_at_bind(
+                tree(by_field("a"), by_field("b"), version="gang-extender.dev/v1alpha1"), features
+            )
+            == ()
+        )
+        assert not waits_for_all(features)
+
+
+def test_our_group_is_unknown_to_kube_scheduler():
+    (said,) = never_at_bind(
+        tree(by_field("b"), by_field("a"), version="gang-extender.dev/v1alpha1"), found()
+    )
+    assert "Pod/default/a" in said
+    assert "label gang-extender.dev/pod-group instead" in said
+    labelled = tree(a_pod("a", "g"), a_pod("b", "g"), version="gang-extender.dev/v1alpha1")
+    assert never_at_bind(labelled, found()) == ()
+
+
+def test_pods_by_label_are_not_counted_by_kube_scheduler():
+    (said,) = never_at_bind(tree(by_field("a"), a_pod("b", "g")), found())
+    assert "1 of 2" in said
+    assert never_at_bind(tree(by_field("a"), by_field("b"), a_pod("c", "g")), found()) == ()
+    assert never_at_bind(tree(a_pod("a", "g"), a_pod("b", "g")), found()) == (), (
+        "ordinary pods to it"
+    )
+    assert never_at_bind(tree(by_field("a"), a_pod("b", "g"), gang=None), found()) == (), "basic"
+
+
+def test_a_foreign_gate_keeps_the_whole_group_since_1_37():
+    gated = tree(by_field("a"), by_field("b"), by_field("c", schedulingGates=FOREIGN))
+    (said,) = never_at_bind(gated, found())
+    assert "Pod/default/c is not held by scheduling gate kueue.x-k8s.io/admission any more" in said
+    assert never_at_bind(gated, found(version=OLD)) == ()
+
+
+def test_nobody_is_let_go_before_the_tree_is_admitted():
+    forest = forest_of(
+        a_world(a_group("g", gang=1, version=NEW), by_field("a", schedulingGates=HELD)).view
+    )
+    assert list(to_let_go(ReservationState(features=found()), forest)) == []

@@ -1,0 +1,108 @@
+"""Warnings W1 to W4 and template mismatches (B11): what is said of trees that are scheduled all the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from extender.core.decisions.admit.tree_warnings import oddities, template_mismatches
+from extender.core.model.pod_groups import build_forest
+from tests.support.service.manifest_builders import a_group, a_node, a_world, an_object
+
+
+def tree_of(*things):
+    view = a_world(*things).view
+    members = {leaf: tuple(pods.values()) for leaf, pods in view.members.items()}
+    forest = build_forest(dict(view.groups.items()), members)
+    (tree,) = forest.trees.values()
+    return view, tree
+
+
+def test_composite_with_one_child_is_questionable():
+    """W1."""
+    view, tree = tree_of(
+        a_group("root", gang=1, composite=True), a_group("only", gang=1, parent="root")
+    )
+    assert [t for texts in oddities(view, tree).values() for t in texts] == [
+        "CompositePodGroup/default/root has one child group; it could be left out (W1)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "rule"),
+    [("rack", "block", "W2"), ("zone", "rack", "W4"), ("block", "nowhere", "W3")],
+)
+def test_questionable_topology_keys(outer, inner, rule):
+    """A narrower key above a wider one, a value under several parents, a key on no node."""
+    nodes = [
+        a_node("a", {"rack": "r1", "block": "x", "zone": "z1"}),
+        a_node("b", {"rack": "r2", "block": "x", "zone": "z1"}),
+        a_node("c", {"rack": "r1", "block": "x", "zone": "z2"}),
+    ]
+    if rule == "W2":
+        nodes = nodes[:2]
+    view, tree = tree_of(
+        *nodes,
+        a_group("root", gang=2, composite=True, topo=outer),
+        a_group("one", gang=1, parent="root", topo=inner),
+        a_group("two", gang=1, parent="root"),
+    )
+    (texts,) = oddities(view, tree).values()
+    assert len(texts) == 1
+    assert texts[0].endswith(f"({rule})")
+    assert inner in texts[0]
+
+
+def test_well_nested_keys_are_not_questionable():
+    """Racks inside blocks are what everybody has."""
+    nodes = [a_node("a", {"rack": "r1", "block": "x"}), a_node("b", {"rack": "r2", "block": "x"})]
+    view, tree = tree_of(
+        *nodes,
+        a_group("root", gang=2, composite=True, topo="block"),
+        a_group("one", gang=1, parent="root", topo="rack"),
+        a_group("two", gang=1, parent="root", topo="rack"),
+    )
+    assert oddities(view, tree) == {}
+
+
+def workload(*templates):
+    policy = {"schedulingPolicy": {"gang": {"minGroupCount": 1}}}
+    leaf_policy = {"schedulingPolicy": {"gang": {"minCount": 1}}}
+    kids = [{"name": name, **leaf_policy} for name in templates]
+    root = {"name": "t", **policy, "podGroupTemplates": kids}
+    return an_object("Workload", "w", spec={"compositePodGroupTemplates": [root]})
+
+
+def test_group_that_does_not_match_its_template_is_named():
+    """B11: wrong kind, unknown name, wrong parent; a group like its template is not named."""
+    leaf = a_group("leaf", gang=1, parent="root")
+    leaf["spec"]["workloadRef"]["templateName"] = "replica"
+    odd = a_group("odd", gang=1, parent="root")  # template "t" is the composite's
+    lost = a_group("lost", gang=1, parent="root")
+    lost["spec"]["workloadRef"]["templateName"] = "gone"
+    root = a_group("root", gang=1, composite=True)
+    view, tree = tree_of(workload("replica"), root, leaf, odd, lost)
+    found = {key.name: text for key, text in template_mismatches(view, tree).items()}
+    assert found == {
+        "odd": 'PodGroup/default/odd names template "t", which is for a CompositePodGroup in Workload "w"',
+        "lost": 'PodGroup/default/lost names template "gone", which Workload "w" does not have',
+    }
+
+
+def test_template_of_another_parent_is_named():
+    """B11: more levels or another place than the Workload has."""
+    leaf = a_group("leaf", gang=1)
+    leaf["spec"]["workloadRef"] = {"workloadName": "w", "templateName": "replica"}
+    view, tree = tree_of(workload("replica"), leaf)
+    (text,) = template_mismatches(view, tree).values()
+    assert 'stands below template "none"' in text
+    assert 'below "t"' in text
+
+
+def test_missing_workload_says_nothing():
+    """Groups are self-contained; the Workload need not exist."""
+    view, tree = tree_of(
+        a_group("root", gang=1, composite=True),
+        a_group("a", gang=1, parent="root"),
+        a_group("b", gang=1, parent="root"),
+    )
+    assert template_mismatches(view, tree) == {}

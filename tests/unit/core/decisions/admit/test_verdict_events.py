@@ -1,0 +1,196 @@
+"""The planner's answer becomes facts: on change only, admitted once, extended afterwards."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from extender.core.decisions.admit.plan_request import TreeParts, plan_request
+from extender.core.decisions.admit.verdict_events import (
+    Recipe,
+    decide_invalid,
+    decide_observed,
+    decide_verdict,
+    still_holds,
+)
+from extender.core.decisions.capacity.free_capacity import NodeRows
+from extender.core.log.events import GangAdmitted, GangExtended
+from extender.core.log.reservation_state import EMPTY
+from extender.core.model.ids import NodeName, PlanId
+from extender.core.model.nodes import Taint
+from extender.core.planner.plan_types import PLANNER_VERSION, Plan, Refusal, Veto
+from extender.core.planner.planning import plan
+from tests.support.service.fakes import FakeCluster, forest_of
+from tests.support.service.manifest_builders import GPU, RACK, a_fleet, a_gang, a_node, a_pod
+from tests.unit.core.decisions.support import fold_drafts
+
+RECIPE = Recipe(plan=PlanId("plan-1"), digest="d", actor="me", cause="test", topology_keys=(RACK,))
+
+
+class Case:
+    """One tree and what the planner says of it."""
+
+    def __init__(self, *objects):
+        self.cluster = FakeCluster(*objects)
+        self.state = EMPTY
+
+    @property
+    def tree(self):
+        return next(iter(forest_of(self.cluster.seen).trees.values()))
+
+    def request(self):
+        return plan_request(
+            self.cluster.seen,
+            self.state,
+            TreeParts().of(self.tree, self.state.roots.get(self.tree.root.uid)),
+            rows=NodeRows(),
+            budget=10_000,
+            vetoes=tuple(self.state.vetoes),
+        )
+
+    def decide(self, recipe=RECIPE):
+        request = self.request()
+        return decide_verdict(self.state, self.tree, request, plan(request), recipe)
+
+    def step(self, recipe=RECIPE):
+        drafts = self.decide(recipe)
+        self.state = fold_drafts(self.state, drafts)
+        return [type(d.fact).__name__ for d in drafts]
+
+
+def test_observed_once():
+    """A root is recorded when the log does not know it, and not again."""
+    case = Case(*a_gang("g", pods=2))
+    drafts = decide_observed(EMPTY, case.tree, RECIPE)
+    assert [(d.fact.kind, d.fact.groups, d.fact.members) for d in drafts] == [("PodGroup", 1, 2)]
+    assert decide_observed(fold_drafts(EMPTY, drafts), case.tree, RECIPE) == []
+
+
+def test_a_refusal_is_recorded_on_change_only():
+    """The same answer again says nothing; another reason does."""
+    case = Case(a_node("n0", gpu=1), *a_gang("g", pods=3))
+    assert case.step() == ["RootObserved", "GangRefused"]
+    assert case.step() == []
+    case.cluster.change_pod("g-0", deleting=True)
+    assert case.step() == ["GangRefused"]
+    assert next(iter(case.state.roots.values())).answer.outcome == "waiting"
+
+
+def test_admitted_then_extended():
+    """The first plan is an admission with everything an auditor needs; members that come later extend it."""
+    case = Case(*a_fleet("2 racks x 2 nodes", gpu=1), *a_gang("g", pods=3, minimum=2))
+    drafts = case.decide()
+    admitted = drafts[1].fact
+    assert isinstance(admitted, GangAdmitted)
+    assert (admitted.plan, admitted.input_digest, admitted.planner) == (
+        "plan-1",
+        "d",
+        PLANNER_VERSION,
+    )
+    assert admitted.groups[0].minimum == 2
+    assert sum(a.extra for a in admitted.assignments) == 1
+    assert {a.node for a in admitted.assignments} == set(admitted.topology)
+    assert all(RACK in labels for labels in admitted.topology.values())
+    assert all(admitted.shapes[a.shape][GPU] == 1 for a in admitted.assignments)
+    case.step()
+    case.cluster.add(a_pod("g-3", "g", requests={GPU: 1}))
+    later = case.decide(msgspec.structs.replace(RECIPE, plan=PlanId("plan-2")))
+    assert [type(d.fact) for d in later] == [GangExtended]
+    assert [a.pod for a in later[0].fact.assignments] == ["default/g-3"]
+
+
+def test_extras_without_room_are_a_refusal_that_keeps_the_admission():
+    """A satisfied tree whose extras find no room gets an answer, once, and stays admitted."""
+    case = Case(a_node("n0", gpu=2), *a_gang("g", pods=3, minimum=2))
+    assert case.step() == ["RootObserved", "GangAdmitted"]
+    assert case.step() == ["GangRefused"]
+    assert case.step() == []
+    root = next(iter(case.state.roots.values()))
+    assert (root.phase, root.answer.outcome) == ("admitted", "impossible")
+
+
+def test_an_invalid_tree_is_recorded_once_per_set_of_problems():
+    """Problems carry their rule; an unchanged set says nothing."""
+    case = Case(*a_gang("g", pods=2))
+    case.cluster.change_pod("g-0", priority=5)
+    drafts = decide_invalid(EMPTY, case.tree, RECIPE)
+    assert [type(d.fact).__name__ for d in drafts] == ["RootObserved", "RootInvalid"]
+    assert drafts[1].fact.problems[0].startswith("B9 pods: Pod/default/g-0 has priority 5")
+    state = fold_drafts(EMPTY, drafts)
+    assert decide_invalid(state, case.tree, RECIPE) == []
+    case.cluster.change_pod("g-0", priority=6)
+    assert len(decide_invalid(state, case.tree, RECIPE)) == 1
+
+
+@pytest.fixture
+def planned():
+    case = Case(a_node("n0", gpu=2), a_node("n1", gpu=2), *a_gang("g", pods=2))
+    for name in ("g-0", "g-1"):
+        case.cluster.change_pod(name, nominated=NodeName("n0"))
+    request = case.request()
+    found = plan(request)
+    assert isinstance(found, Plan)
+    assert {a.node for a in found.assignments} == {"n0"}
+    return case, request, found
+
+
+def test_a_plan_holds_while_its_input_holds(planned):
+    """The same input, or other nodes changing, does not shake a plan; nor does room that is still enough."""
+    case, request, found = planned
+    assert still_holds(request, found, case.request())
+    case.cluster.change_node("n1", labels={"x": "y"})
+    case.cluster.add(a_pod("alien", node="n1", requests={GPU: 2}))
+    case.cluster.add(a_pod("tiny", node="n0", requests={"cpu": "1"}))
+    assert still_holds(request, found, case.request())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: c.add(a_pod("alien", node="n0", requests={GPU: 1})),
+        lambda c: c.change_node("n0", labels={"moved": "yes"}),
+        lambda c: c.change_node("n0", taints=(Taint("k", "", "NoSchedule"),)),
+        lambda c: c.change_node("n0", unschedulable=True),
+        lambda c: c.change_node("n0", allocatable={GPU: 9, "pods": 110, "cpu": 64000}),
+        lambda c: c.delete_node("n0"),
+        lambda c: c.delete_pod("g-1"),
+        lambda c: c.change_pod("g-1", deleting=True),
+        lambda c: c.add(a_pod("g-2", "g", requests={GPU: 1})),
+        lambda c: c.change_group("g", minimum=1),
+        lambda c: c.change_group("g", topology=(RACK,)),
+    ],
+    ids=["room", "labels", "taint", "cordon", "allocatable", "node gone", "pod gone", "pod going",
+         "member more", "minimum", "topology"],
+)  # fmt: skip
+def test_a_plan_falls_with_what_it_rests_on(planned, change):
+    """Less room than needed, a node that looks different, or another tree: plan again."""
+    case, request, found = planned
+    change(case.cluster)
+    assert not still_holds(request, found, case.request())
+
+
+def test_a_veto_that_came_meanwhile_fells_a_plan(planned):
+    """By pod or by shape, on a node that is used; elsewhere it does not matter."""
+    case, request, found = planned
+    uid = found.assignments[0].uid
+    for veto, holds in [
+        (Veto(node=NodeName("n0"), uid=uid), False),
+        (Veto(node=NodeName("n0"), shape=0), False),
+        (Veto(node=NodeName("n1"), uid=uid), True),
+    ]:
+        now = msgspec.structs.replace(case.request(), vetoes=(veto,))
+        assert still_holds(request, found, now) is holds
+
+
+def test_a_refusal_tells_the_conflict_and_the_ways_out():
+    """What cannot hold together and the cheapest ways out are in the fact."""
+    case = Case(a_node("n0", gpu=1), *a_gang("g", pods=3))
+    request = case.request()
+    verdict = plan(request)
+    assert isinstance(verdict, Refusal)
+    fact = case.decide()[-1].fact
+    assert fact.outcome == "impossible"
+    assert fact.exhausted
+    assert fact.reasons == (*verdict.reasons, *verdict.relaxations)
+    assert [c.kind for c in fact.conflict] == [c.kind for c in verdict.conflict]
+    assert fact.conflict

@@ -1,0 +1,220 @@
+"""Room that is being made, and somebody of higher priority: it is never promised twice, and never lost without a word."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from extender.core.decisions.admit.plan_request import TreeParts, ruled_part
+from extender.core.decisions.capacity.free_capacity import NodeRows
+from extender.core.decisions.preempt.disruption_units import Moment
+from extender.core.decisions.preempt.preemption_lifecycle import Knowledge
+from extender.core.decisions.preempt.preemption_planning import (
+    decide_preemption,
+    preemption_request,
+    spared_by,
+)
+from extender.core.decisions.preempt.preemption_takeover import outranked_by_plan, outranked_by_pods
+from extender.core.decisions.verbs.filter_and_prioritize import decide_filter
+from extender.core.log.events import (
+    PreemptionAbandoned,
+    PreemptionPlanned,
+    RootCompleted,
+    VictimEvicted,
+)
+from extender.core.log.preemption_state import SPARED_US
+from extender.core.log.reservation_state import EMPTY
+from extender.core.model.ids import Epoch, PlanId
+from extender.core.planner.plan_types import Plan
+from extender.core.planner.planning import plan
+from extender.core.planner.preempt.victim_search import Preemption, preempt
+from tests.support.hypothesis_profile import examples
+from tests.support.planning import preemption_checker
+from tests.support.service.fakes import forest_of
+from tests.support.service.manifest_builders import GPU, a_node, a_pod
+from tests.unit.core.decisions.preempt.test_disruption_units import RECIPE, Case, gang
+from tests.unit.core.decisions.support import fold_drafts, folded
+
+ONE = {GPU: 1}
+KNOWN = Knowledge(actor="me", cause="test", epoch=Epoch(1), now_us=0)
+
+
+class Two(Case):
+    """A cluster in which `mid` (50) makes room, and `high` (100) comes."""
+
+    def request_of(self, name):
+        tree, view, state = self.tree(name), self.view, self.state
+        part = TreeParts().of(tree, state.roots.get(tree.root.uid))
+        ruled = ruled_part(view, state, part, rows=NodeRows())
+        request = self.request(name)
+        return preemption_request(
+            view, state, forest_of(view), tree, request, ruled=ruled, moment=Moment()
+        )
+
+    def ask(self, name):
+        """Plan a tree; a preemption that comes of it is recorded with all that it outranks."""
+        verdict = plan(self.request(name))
+        if isinstance(verdict, Plan):
+            return verdict, []
+        asked = self.request_of(name)
+        found = preempt(asked)
+        if not isinstance(found, Preemption):
+            return found, []
+        assert preemption_checker.faults(asked, found) == []
+        recipe = msgspec.structs.replace(RECIPE, plan=PlanId(f"for {name}"))
+        *first, planned = decide_preemption(
+            self.view, self.state, forest_of(self.view), self.tree(name), asked, found, recipe
+        )
+        drafts = [*first, *outranked_by_plan(self.view, self.state, planned, KNOWN), planned]
+        self.state = fold_drafts(self.state, drafts)
+        return found, drafts
+
+    def pending(self, name):
+        return self.state.preemptions[self.tree(name).root.uid]
+
+    def too_much(self, more=()):
+        """Name nodes on which pods that stay, room that is made and `more` pods of one GPU do not fit together."""
+        going = {uid for p in self.state.preemptions.values() for uid in p.victims}
+        used = dict.fromkeys(self.view.nodes, 0)
+        for name, pods in self.view.on_node.items():
+            used[name] += sum(1 for u, p in pods.items() if u not in going and not p.deleting)
+        for pending in self.state.preemptions.values():
+            for node, claims in pending.claims.items():
+                used[node] += 0 if pending.ended else len(claims)
+        for node in more:
+            used[node] += 1
+        return [n for n, gpus in used.items() if gpus > self.view.nodes[n].allocatable[GPU]]
+
+
+@st.composite
+def stories(draw):
+    """Nodes with one to three GPUs, mostly full of single pods; `mid` and `high` want one to three of them."""
+    sizes = draw(st.lists(st.integers(1, 3), min_size=2, max_size=4))
+    pods = [
+        a_pod(
+            f"low-{n}-{i}", node=f"n{n}", requests=ONE, priority=draw(st.sampled_from([1, 1, 60]))
+        )
+        for n, gpus in enumerate(sizes)
+        for i in range(draw(st.integers(max(gpus - 1, 0), gpus)))
+    ]
+    mid, high = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    case = Two(
+        *(a_node(f"n{n}", gpu=gpus) for n, gpus in enumerate(sizes)),
+        *pods,
+        *gang("mid", mid, 50, requests=ONE),
+        *gang("high", high, 100, requests=ONE),
+    )
+    fate = st.sampled_from(["runs", "terminates", "gone"])
+    return case, [draw(fate) for _ in pods]
+
+
+@examples(100, quick=10)
+@given(stories())
+def test_room_is_never_promised_twice_nor_lost_in_silence(story):
+    """Whatever of the victims is gone: who fits beside the room goes there, who takes it over says so."""
+    case, fates = story
+    _, drafts = case.ask("mid")
+    assume(drafts)
+    made = case.pending("mid")
+    for victim, fate in zip(
+        sorted(made.victims.values(), key=lambda v: v.pod), fates, strict=False
+    ):
+        name = victim.pod.partition("/")[2]
+        if fate == "terminates":
+            case.cluster.change_pod(name, deleting=True)
+        elif fate == "gone":
+            case.cluster.delete_pod(name)
+            fact = VictimEvicted(
+                preemption=made.id, unit=victim.unit, pod=victim.pod, uid=victim.uid, node=victim.node,
+                how="deleted", asked_us=1, gone_us=2,
+            )  # fmt: skip
+            case.state = folded(case.state, (made.root_uid, "default/mid", fact))
+    assert case.too_much() == []
+    found, drafts = case.ask("high")
+    if isinstance(found, Plan):
+        assert case.too_much(more=[a.node for a in found.assignments]) == []
+        assert not case.pending("mid").ended
+        return
+    ends = [d.fact for d in drafts if isinstance(d.fact, PreemptionAbandoned)]
+    plans = [d.fact for d in drafts if isinstance(d.fact, PreemptionPlanned)]
+    if not plans:
+        assert not case.pending("mid").ended
+        return
+    assert [s.gang for s in plans[0].superseded] == ["default/mid"] * len(ends)
+    assert case.too_much() == []
+    if ends:
+        (end,) = ends
+        assert (end.why, end.by, end.by_uid) == (
+            "outranked", "PodGroup/default/high", case.tree("high").root.uid,
+        )  # fmt: skip
+        assert end.lost, "nobody takes over what he does not use"
+        kept = case.state.preemptions.get(made.root_uid)
+        assert kept is None or (kept.ended and set(kept.claims).isdisjoint(end.lost))
+    else:
+        assert not case.pending("mid").ended
+
+
+def making_room(*more):
+    case = Two(
+        a_node("n0", gpu=1),
+        a_node("n1", gpu=1),
+        a_pod("low", node="n0", requests=ONE, priority=1),
+        a_pod("vip", node="n1", requests=ONE, priority=200),
+        *gang("mid", 1, 50, requests=ONE),
+        *gang("high", 1, 100, requests=ONE),
+        *more,
+    )
+    case.ask("mid")
+    return case
+
+
+def test_an_ordinary_pod_is_kept_away_only_where_others_will_do():
+    """The same pod passes where it is offered nothing else, so nobody of lower priority keeps it out."""
+    case = making_room(a_pod("alone", requests=ONE, priority=60))
+    case.cluster.delete_pod("low")
+    case.cluster.add(a_node("n2", gpu=1))
+    pod = case.cluster.pod("alone")
+
+    def passed(*offered):
+        return decide_filter(case.view, case.state, forest_of(case.view), pod, offered).passed
+
+    assert passed("n0", "n2") == ("n2",)
+    assert passed("n0") == ("n0",)
+
+
+def test_pods_of_higher_priority_in_the_room_are_told_of():
+    """One that was there before and leaves the room is none; one without which there would be enough is."""
+    case = making_room(a_pod("alone", requests=ONE, priority=60))
+    assert outranked_by_pods(case.view, case.state, (), KNOWN) == []
+    case.cluster.change_pod("alone", node="n0")
+    (draft,) = outranked_by_pods(case.view, case.state, (), KNOWN)
+    assert (draft.fact.why, draft.fact.by, draft.fact.lost) == (
+        "outranked", "Pod/default/alone", ("n0",),
+    )  # fmt: skip
+    assert draft.fact.spared == ("Pod/default/low",), "nobody goes for room that somebody else has"
+    assert outranked_by_pods(case.view, case.state, (draft,), KNOWN) == [], "once"
+    there = {case.pending("mid").id: frozenset({case.cluster.pod("alone").uid})}
+    known = msgspec.structs.replace(KNOWN, there=there)
+    assert outranked_by_pods(case.view, case.state, (), known) == [], "it was there before"
+
+
+def test_who_was_evicted_is_spared_for_a_while_and_by_extras_for_ever():
+    """It follows from the log, counts from the eviction, and ends with the tree."""
+    case = making_room()
+    made, low = case.pending("mid"), "Pod/default/low"
+    assert spared_by(case.state, made.root_uid, 0) == frozenset(), "planned is not evicted"
+    (victim,) = made.victims.values()
+    gone = VictimEvicted(
+        preemption=made.id, unit=low, pod=victim.pod, uid=victim.uid, node=victim.node,
+        how="deleted", asked_us=1, gone_us=2,
+    )  # fmt: skip
+    state = folded(case.state, (made.root_uid, "default/mid", gone), at_us=1_000)
+    assert spared_by(state, made.root_uid, 1_000 + SPARED_US - 1) == {low}
+    assert spared_by(state, made.root_uid, 1_000 + SPARED_US) == frozenset()
+    assert spared_by(state, "somebody else", 1_000) == frozenset()
+    ended = msgspec.structs.replace(gone, how="ended")
+    by_itself = folded(case.state, (made.root_uid, "default/mid", ended), at_us=1_000)
+    assert spared_by(by_itself, made.root_uid, 1_000) == frozenset(), "we did not do it"
+    over = folded(state, (made.root_uid, "default/mid", RootCompleted(why="deleted")))
+    assert over.took == EMPTY.took

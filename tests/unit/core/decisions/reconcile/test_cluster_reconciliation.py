@@ -1,0 +1,440 @@
+"""What the cluster shows becomes facts, each once, and deciding again comes to rest."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.core.decisions.reconcile.cluster_reconciliation import decide_reconcile
+from extender.core.decisions.reconcile.drift import Circumstances
+from extender.core.decisions.reconcile.reservation_checks import overtaken_pods
+from extender.core.log.events import (
+    AssignmentRecord,
+    DriftFound,
+    GangAdmitted,
+    GangSatisfied,
+    GroupRecord,
+    MemberLost,
+    PodBound,
+    ReservationReleased,
+    RootCompleted,
+    RootObserved,
+)
+from extender.core.log.reservation_state import EMPTY
+from extender.core.model.ids import NodeName, PlanId, RootUid
+from extender.core.model.nodes import Taint
+from extender.core.model.pods import PodEnd
+from tests.support.hypothesis_profile import examples
+from tests.support.service.fakes import FakeCluster, forest_of
+from tests.support.service.manifest_builders import GPU, a_gang, a_node, a_pod
+from tests.unit.core.decisions.support import ME, check_prefixes, folded
+
+
+def admitted(state, cluster, name, where, *, minimum=None, priority=0, at_us=0):
+    """Fold the admission of a flat gang: pod -> node."""
+    group = cluster.group(name)
+    fact = GangAdmitted(
+        plan=PlanId(f"plan-{name}"),
+        kind="PodGroup",
+        priority=priority,
+        groups=(GroupRecord(kind="PodGroup", name=name, minimum=minimum or len(where)),),
+        shapes=({GPU: 1, "cpu": 1000, "pods": 1},),
+        assignments=tuple(
+            AssignmentRecord(
+                pod=f"default/{pod}", uid=cluster.pod(pod).uid, group=name, node=NodeName(node)
+            )
+            for pod, node in where.items()
+        ),
+    )
+    root = (group.uid, f"default/{name}")
+    return folded(state, (*root, RootObserved(kind="PodGroup")), (*root, fact), at_us=at_us)
+
+
+class Scene:
+    """A gang of `pods` on two nodes of 4 GPUs, admitted."""
+
+    def __init__(self, pods=2, minimum=None):
+        self.cluster = FakeCluster(
+            a_node("n0", gpu=4), a_node("n1", gpu=4), *a_gang("g", pods=pods, minimum=minimum)
+        )
+        where = {f"g-{n}": f"n{n % 2}" for n in range(pods)}
+        self.state = admitted(EMPTY, self.cluster, "g", where, minimum=minimum)
+        self.uid = self.cluster.group("g").uid
+
+    def decide(self, now=ME):
+        """Give the facts and fold them, after checking that every prefix of them is sound."""
+
+        def once(state):
+            return decide_reconcile(self.cluster.seen, state, forest_of(self.cluster.seen), now)
+
+        facts = [draft.fact for draft in once(self.state)]
+        self.state = check_prefixes(self.state, once)
+        return facts
+
+    @property
+    def root(self):
+        return self.state.roots[self.uid]
+
+    def bind(self, *names, node=None):
+        for name in names:
+            where = node or self.root.held[self.cluster.pod(name).uid].node
+            self.cluster.change_pod(name, node=NodeName(where), phase="Running")
+
+
+def kinds(facts):
+    return [type(fact).__name__ for fact in facts]
+
+
+def test_nothing_to_say_when_they_agree():
+    """An admission and a cluster that shows its pods pending need no fact."""
+    assert Scene().decide() == []
+
+
+def test_a_bound_member_is_recorded_and_a_whole_minimum_once():
+    """PodBound per member; GangSatisfied when the minimum is bound, and never again."""
+    scene = Scene(pods=3, minimum=2)
+    scene.bind("g-0")
+    assert kinds(scene.decide()) == ["PodBound"]
+    scene.bind("g-1")
+    facts = scene.decide()
+    assert kinds(facts) == ["PodBound", "GangSatisfied"]
+    assert facts[1] == GangSatisfied(plan=PlanId("plan-g"), bound=2)
+    scene.bind("g-2")
+    assert kinds(scene.decide()) == ["PodBound"]
+    scene.cluster.delete_pod("g-0")
+    scene.cluster.delete_pod("g-1")
+    scene.decide()
+    assert scene.root.phase == "satisfied"
+
+
+def test_the_satisfying_bind_and_the_satisfaction_come_together():
+    """All members bound between two looks give all PodBound and one GangSatisfied in one decision."""
+    scene = Scene(pods=4)
+    scene.bind("g-0", "g-1", "g-2", "g-3")
+    assert kinds(scene.decide()) == ["PodBound"] * 4 + ["GangSatisfied"]
+    assert (len(scene.root.held), len(scene.root.bound)) == (0, 4)
+
+
+def test_a_member_bound_elsewhere_is_drift():
+    """PodBound says where it is, DriftFound where its room was; the room there is free again."""
+    scene = Scene()
+    scene.bind("g-0", node="n1")
+    facts = scene.decide()
+    assert kinds(facts) == ["PodBound", "DriftFound"]
+    assert facts[0].node == "n1"
+    assert facts[1].kind == "bound-elsewhere"
+    assert NodeName("n0") not in scene.state.held_on
+
+
+@pytest.mark.parametrize(
+    ("loss", "cause"),
+    [
+        (lambda c: c.delete_pod("g-0"), "gone"),
+        (lambda c: c.change_pod("g-0", deleting=True), "deleted"),
+        (lambda c: c.delete_node("n0"), "node-lost"),
+        (lambda c: c.change_pod("g-0", deleting=True, doomed="PreemptionByScheduler"), "preempted"),
+        (lambda c: c.change_pod("g-0", deleting=True, doomed="EvictionByEvictionAPI"), "evicted"),
+        (lambda c: c.change_pod("g-0", deleting=True, doomed="DeletionByTaintManager"), "evicted"),
+        (lambda c: c.change_pod("g-0", deleting=True, doomed="SomethingNew"), "deleted"),
+    ],
+    ids=["gone", "deleted", "node-lost", "preempted", "evicted", "tainted", "new"],
+)
+def test_a_lost_member_is_recorded_with_its_cause(loss, cause):
+    """MemberLost: gone from the cluster, deleted, or its node is lost; once each."""
+    scene = Scene()
+    scene.bind("g-0", "g-1")
+    scene.decide()
+    loss(scene.cluster)
+    lost = [fact for fact in scene.decide() if isinstance(fact, MemberLost)]
+    assert [(fact.pod, fact.cause) for fact in lost] == [("default/g-0", cause)]
+    assert scene.decide() == []
+
+
+def test_a_pod_that_outlives_its_node_is_lost_once():
+    """The pod object stays for minutes after its node; it is not found and lost again for ever."""
+    scene = Scene()
+    scene.bind("g-0", "g-1")
+    scene.decide()
+    scene.cluster.delete_node("n0")
+    assert kinds(scene.decide()) == ["MemberLost"]
+    assert scene.decide() == []
+
+
+def test_deleted_before_anything_is_bound_releases_the_whole_tree():
+    """Without one of its minimum nothing is worth holding: the gang is planned again as a whole."""
+    scene = Scene(pods=3)
+    scene.cluster.delete_pod("g-1")
+    facts = scene.decide()
+    assert [f.why for f in facts] == ["deleted"]
+    assert [p.pod for p in facts[0].pods] == ["default/g-0", "default/g-1", "default/g-2"]
+    assert facts[0].text == (
+        "the minimum of the tree no longer holds: deleted before it was bound: default/g-1"
+    )
+    assert (scene.root.phase, len(scene.root.held)) == ("observed", 0)
+
+
+def test_a_deleted_extra_takes_nobody_with_it():
+    """As long as the rest meets the minimum only the missing pod's room is given back."""
+    scene = Scene(pods=3, minimum=2)
+    scene.cluster.delete_pod("g-2")
+    facts = scene.decide()
+    assert [[p.pod for p in f.pods] for f in facts] == [["default/g-2"]]
+    assert len(scene.root.held) == 2
+
+
+def test_a_member_that_ended_before_it_was_seen_running_was_bound_all_the_same():
+    """The API server took our Binding, the kubelet refused: bound and lost, not deleted before it was bound."""
+    scene = Scene(pods=2)
+    uid = scene.cluster.pod("g-0").uid
+    scene.cluster.delete_pod("g-0")
+    now = Circumstances(
+        actor="t",
+        cause="t",
+        started=frozenset({scene.uid}),
+        binding=frozenset({uid}),
+        posted=frozenset({uid}),
+    )
+    bound, lost = scene.decide(now)
+    assert isinstance(bound, PodBound)
+    assert isinstance(lost, MemberLost)
+    assert (bound.pod, lost.pod, lost.cause) == ("default/g-0", "default/g-0", "gone")
+    assert (bound.node, lost.node) == ("n0", "n0")
+    assert [r.pod for r in scene.root.held.values()] == ["default/g-1"]
+    assert scene.decide(now) == []
+
+
+def awaiting(uid, ends=None):
+    """The API server was asked how a pod ended; `ends`: its answer."""
+    awaited = frozenset() if ends is not None else frozenset({uid})
+    return msgspec.structs.replace(ME, awaited=awaited, ends=ends or {})
+
+
+def test_a_loss_that_nobody_explains_waits_for_the_answer():
+    """It counts no more meanwhile; what the API server says is the cause, and silence is told as such."""
+    for answer, cause in (
+        (PodEnd("refused-by-kubelet", "OutOfcpu"), "refused-by-kubelet"),
+        (PodEnd("deleted"), "deleted"),
+        (None, "gone"),
+    ):
+        scene = Scene(pods=2)
+        scene.bind("g-0")
+        scene.decide()
+        uid = scene.cluster.pod("g-0").uid
+        scene.cluster.delete_pod("g-0")
+        scene.bind("g-1")
+        (bound,) = scene.decide(awaiting(uid))
+        assert isinstance(bound, PodBound)
+        (lost,) = scene.decide(awaiting(uid, {uid: answer}))
+        assert isinstance(lost, MemberLost)
+        assert (lost.cause, lost.text) == (cause, answer.text if answer else "")
+
+
+@pytest.mark.parametrize(
+    ("taints", "cause"),
+    [
+        ((Taint("node.kubernetes.io/unreachable", "", "NoExecute"),), "node-lost"),
+        ((Taint("maintenance", "", "NoExecute"),), "evicted"),
+    ],
+)
+def test_who_is_deleted_for_a_taint_was_evicted_or_lost_its_node(taints, cause):
+    """The taint manager gives both the same reason; the node's taints tell."""
+    scene = Scene(pods=2)
+    scene.bind("g-0")
+    scene.decide()
+    scene.cluster.change_node("n0", taints=taints)
+    scene.cluster.change_pod("g-0", deleting=True, doomed="DeletionByTaintManager")
+    (lost,) = [f for f in scene.decide() if isinstance(f, MemberLost)]
+    assert (lost.cause, lost.text) == (cause, "DeletionByTaintManager")
+
+
+@pytest.mark.parametrize("how", ["bound", "barrier"])
+def test_a_started_gang_loses_only_what_is_gone(how):
+    """Once a member is bound, or the barrier releases, the rest keeps its room (DESIGN 9.6)."""
+    scene = Scene(pods=3)
+    now = ME
+    if how == "bound":
+        scene.bind("g-0")
+        scene.decide()
+    else:
+        now = Circumstances(actor="t", cause="t", started=frozenset({scene.uid}))
+    scene.cluster.delete_pod("g-1")
+    released = [f for f in scene.decide(now) if isinstance(f, ReservationReleased)]
+    assert [[p.pod for p in f.pods] for f in released] == [["default/g-1"]]
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [lambda c: c.delete_node("n0"), lambda c: c.change_node("n0", deleting=True)],
+    ids=["gone", "going"],
+)
+def test_a_lost_node_gives_its_reservations_back(gone):
+    """A node that is gone or going keeps no promise."""
+    scene = Scene(pods=2)
+    gone(scene.cluster)
+    facts = scene.decide()
+    assert {f.why for f in facts} == {"node-lost"}
+    assert not scene.root.held
+
+
+def test_expiry_takes_whole_trees_that_have_not_started():
+    """A reservation past its time is released with its tree; a started tree is left alone."""
+    scene = Scene(pods=2)
+    late = Circumstances(actor="t", cause="t", expired=frozenset({scene.uid}))
+    assert [(f.why, len(f.pods)) for f in scene.decide(late)] == [("expired", 2)]
+    scene = Scene(pods=2)
+    scene.bind("g-0")
+    late = Circumstances(actor="t", cause="t", expired=frozenset({scene.uid}))
+    assert kinds(scene.decide(late)) == ["PodBound"]
+
+
+def test_room_taken_by_others_supersedes_the_lowest_priority_first():
+    """When assigned pods and reservations exceed a node, low priority gives way before high, young before old."""
+    cluster = FakeCluster(
+        a_node("n0", gpu=3),
+        *a_gang("low", pods=1),
+        *a_gang("old", pods=1),
+        *a_gang("young", pods=1),
+    )
+    state = admitted(EMPTY, cluster, "low", {"low-0": "n0"}, priority=1, at_us=1)
+    state = admitted(state, cluster, "old", {"old-0": "n0"}, priority=5, at_us=2)
+    state = admitted(state, cluster, "young", {"young-0": "n0"}, priority=5, at_us=3)
+    order = []
+    for taken in range(4):
+        cluster.add(a_pod(f"alien-{taken}", node="n0", requests={GPU: 1})) if taken else None
+        lost = overtaken_pods(cluster.seen, state)
+        order.append(sorted(p.name for p in cluster.seen.pods.values() if p.uid in lost))
+    assert order == [[], ["low-0"], ["low-0", "young-0"], ["low-0", "old-0", "young-0"]]
+
+
+def test_a_superseded_member_releases_its_tree():
+    """`superseded`, with the pod whose room is gone named and the rest of its minimum."""
+    scene = Scene(pods=2)
+    scene.cluster.add(a_pod("alien", node="n0", requests={GPU: 4}))
+    (fact,) = scene.decide()
+    assert (fact.why, [p.pod for p in fact.pods]) == ("superseded", ["default/g-0", "default/g-1"])
+    who = "default/alien (scheduler default-scheduler, priority 0), which does not see what is reserved"
+    assert fact.text.endswith(f"other pods took the room of default/g-0; taken by {who}")
+    assert [taker.pod for taker in fact.taken_by] == ["default/alien"]
+
+
+def test_a_deleted_root_is_completed():
+    """Held room is released as `deleted`, then the root is completed; its pods may still be there."""
+    scene = Scene(pods=2)
+    scene.cluster.delete_group("g")
+    facts = scene.decide()
+    assert kinds(facts) == ["ReservationReleased", "RootCompleted"]
+    assert scene.uid not in scene.state.roots
+
+
+def test_a_root_that_is_recreated_is_another_root():
+    """The same name with a new UID completes the old stream; nothing of it is inherited but running pods."""
+    scene = Scene(pods=2)
+    scene.bind("g-0")
+    scene.decide()
+    scene.cluster.change_group("g", uid=RootUid("another"))
+    facts = scene.decide()
+    assert [k for k in kinds(facts) if k != "DriftFound"][:2] == [
+        "ReservationReleased",
+        "RootCompleted",
+    ]
+    assert set(scene.state.roots) == {RootUid("another")}
+    assert [m.pod for m in scene.state.roots[RootUid("another")].bound.values()] == ["default/g-0"]
+
+
+@pytest.mark.parametrize(("bound", "phase"), [(2, "satisfied"), (1, "observed")])
+def test_a_group_made_again_while_its_pods_run_on_is_satisfied_when_they_are_enough(bound, phase):
+    """Nobody admitted it, and its minimum runs: its condition must not say otherwise, or nothing."""
+    scene = Scene(pods=2)
+    scene.bind(*(f"g-{n}" for n in range(bound)))
+    scene.decide()
+    scene.cluster.change_group("g", uid=RootUid("another"))
+    scene.decide()
+    again = scene.state.roots[RootUid("another")]
+    assert (again.phase, len(again.bound)) == (phase, bound)
+    assert scene.decide() == []
+
+
+def test_a_member_bound_outside_any_admission_is_recorded_as_drift():
+    """RootObserved, PodBound and DriftFound, once; the member counts from then on."""
+    cluster = FakeCluster(a_node("n0", gpu=4), *a_gang("g", pods=2, minimum=1))
+    cluster.change_pod("g-0", node=NodeName("n0"))
+    scene = Scene()
+    scene.cluster, scene.state, scene.uid = cluster, EMPTY, cluster.group("g").uid
+    facts = scene.decide()
+    assert kinds(facts) == ["RootObserved", "PodBound", "DriftFound"]
+    assert isinstance(facts[2], DriftFound)
+    assert facts[2].kind == "bound-outside-admission"
+    assert [m.pod for m in scene.root.bound.values()] == ["default/g-0"]
+    assert scene.decide() == []
+
+
+def test_an_invalid_tree_that_has_not_started_keeps_no_room():
+    """A tree that breaks a rule is not scheduled: its reservations are given back as `invalid` (SPEC B)."""
+    scene = Scene(pods=2)
+    scene.cluster.add(a_pod("g-2", "g", priority=7, requests={GPU: 1}))
+    scene.cluster.change_pod("g-2", priority=7)
+    facts = scene.decide()
+    assert [(f.why, len(f.pods)) for f in facts] == [("invalid", 2)]
+
+
+ACTIONS = [
+    "bind g-0", "bind g-1", "bind g-2", "bind g-3", "delete g-0", "delete g-1", "delete g-3",
+    "going g-1", "going g-2", "node n0", "node n1", "alien", "group", "recreate",
+]  # fmt: skip
+
+
+@examples(150)
+@given(st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=6), st.booleans(), st.integers(1, 4))
+def test_any_prefix_of_a_decision_is_sound(actions, look_between, minimum):
+    """Whatever happens to a gang of 4: after every prefix of a decision the invariants hold, and deciding again leads to the same place."""
+    scene = Scene(pods=4, minimum=minimum)
+    for number, action in enumerate(actions):
+        act(scene, action, number)
+        if look_between:
+            scene.decide()
+    scene.decide()
+    for root in scene.state.roots.values():
+        for reservation in root.held.values():
+            assert reservation.uid in scene.cluster.seen.pods
+            assert reservation.node in scene.cluster.seen.nodes
+        for member in root.bound.values():
+            assert member.uid in scene.cluster.seen.pods
+
+
+def act(scene, action, number):
+    """Do one thing to the cluster, if it can be done."""
+    verb, _, name = action.partition(" ")
+    cluster = scene.cluster
+    there = {pod.name for pod in cluster.seen.pods.values()}
+    if verb == "alien":
+        for node in ("n0", "n1"):
+            if NodeName(node) in cluster.seen.nodes:
+                cluster.add(a_pod(f"alien-{number}-{node}", node=node, requests={GPU: 3}))
+    elif verb == "node":
+        cluster.delete_node(name)
+    elif verb in ("group", "recreate"):
+        if any(g.key.name == "g" for g in cluster.seen.groups.values()):
+            if verb == "group":
+                cluster.delete_group("g")
+            else:
+                cluster.change_group("g", uid=RootUid(f"again-{number}"))
+    elif name in there:
+        if verb == "delete":
+            cluster.delete_pod(name)
+        elif verb == "going":
+            cluster.change_pod(name, deleting=True)
+        elif verb == "bind" and cluster.pod(name).node is None:
+            cluster.change_pod(name, node=NodeName(f"n{number % 2}"))
+
+
+def test_completed_and_bound_are_distinct_facts():
+    """A root whose pods are bound and whose group is deleted is only completed, not lost pod by pod."""
+    scene = Scene(pods=2)
+    scene.bind("g-0", "g-1")
+    scene.decide()
+    scene.cluster.delete_group("g")
+    facts = scene.decide()
+    assert [type(f) for f in facts] == [RootCompleted]
+    assert not any(isinstance(f, PodBound) for f in facts)

@@ -1,0 +1,372 @@
+"""The fold: in pieces or at once the same, indexes true after every fact, nothing skipped over."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from immutables import Map
+
+from extender.core.log.events import (
+    AssignmentRecord,
+    GangAdmitted,
+    GangRefused,
+    GroupRecord,
+    MemberLost,
+    NodeVetoed,
+    PodBound,
+    PreemptionPlanned,
+    ReleasedPod,
+    ReservationReleased,
+    RootCompleted,
+    RootInvalid,
+    RootObserved,
+    SupersededRecord,
+    VictimPod,
+    VictimUnit,
+)
+from extender.core.log.reservation_state import (
+    EMPTY,
+    Folding,
+    barrier_unit,
+    fold,
+    room_of,
+    satisfied,
+)
+from extender.core.model.errors import CorruptLog
+from extender.core.model.ids import PlanId, PodUid, RootUid
+from extender.queries.state.state_dto import Scope
+from extender.queries.state.state_report import compare, picture
+from extender.snapshots.state_loader import (
+    decode_living,
+    decode_past,
+    decode_state,
+    encode_past,
+    encode_state,
+    living,
+)
+from tests.support.hypothesis_profile import examples
+from tests.support.logs.random_logs import NODES, ROOTS, a_leaf, event_after, histories, lean
+from tests.support.service.fakes import check_state
+
+A_POD = VictimPod(pod="ns/v", uid=PodUid("v"), node=NODES[0])
+
+
+@given(histories(), st.integers(0, 25))
+def test_folding_in_pieces_is_folding_at_once(events, cut):
+    """fold(a + b) == fold(fold(a), b), wherever the log is cut; what was folded before stays as it is."""
+    before = fold(EMPTY, events[:cut])
+    assert fold(before, events[cut:]) == fold(EMPTY, events)
+    assert before == fold(EMPTY, events[:cut])
+
+
+@given(histories(), st.integers(0, 25), st.integers(1, 25), st.booleans())
+def test_folding_by_the_page_is_evolving_event_by_event(events, cut, page, bulk):
+    """Begun anywhere and opened in either way, with pages of any size; the state it began with stays."""
+    before = start = fold(EMPTY, events[:cut])
+    folding = Folding(start, bulk=bulk)
+    for at in range(cut, len(events), page):
+        folding.apply(events[at : at + page])
+    for event in events[cut:]:
+        before = fold(before, [event])
+    assert folding.close() == before
+    assert start == fold(EMPTY, events[:cut])
+    check_state(before)
+
+
+@examples(200)
+@given(histories())
+def test_invariants_hold_after_every_fact(events):
+    """After every prefix the indexes equal their recomputation from the roots, and positions are contiguous."""
+    state = EMPTY
+    for number, event in enumerate(events, start=1):
+        state = fold(state, [event])
+        check_state(state)
+        assert state.position == number
+        assert sum(state.versions.values()) == number
+
+
+@given(histories())
+def test_a_checkpoint_is_the_state(events):
+    """encode_state and decode_state are a round trip for every state a log can lead to."""
+    state = fold(EMPTY, events)
+    again = decode_state(encode_state(state))
+    assert again == state
+    check_state(again)
+
+
+def gone_on_from(kept, events, **how):
+    folding = Folding(kept, **how)
+    folding.apply(events)
+    return folding.close()
+
+
+@given(histories(), st.integers(0, 25), st.booleans())
+def test_without_the_versions_of_ended_streams_it_is_the_state_to_go_on_from(events, cut, bulk):
+    """Cut anywhere: whoever compares memory with the log needs no more, and misses nothing that lives."""
+    before = fold(EMPTY, events[:cut])
+    kept = decode_living(encode_past(before))
+    assert kept == living(before)
+    after = gone_on_from(kept, events[cut:], bulk=bulk, knows_ended=False)
+    check_state(after)
+    assert living(after) == living(fold(EMPTY, events))
+
+
+@given(histories(), st.integers(0, 25), st.booleans())
+def test_what_is_kept_to_look_back_from_is_the_state_too(events, cut, bulk):
+    """Cut anywhere and gone on from there: but for what nobody asks of the past it is the fold of everything."""
+    before = fold(EMPTY, events[:cut])
+    kept = decode_past(encode_past(before))
+    assert kept == lean(before)
+    after, whole = gone_on_from(kept, events[cut:], bulk=bulk, past=True), fold(EMPTY, events)
+    assert lean(after) == lean(whole)
+    assert after.held_on == after.root_of == Map()
+    assert kept == lean(before)
+    assert picture(after, Scope()) == picture(whole, Scope())
+    assert compare(kept, after, Scope()) == compare(before, whole, Scope())
+
+
+@given(histories().filter(bool))
+def test_no_gap_is_skipped_over_when_looking_back(events):
+    """Of a stream that lives the version has to be right; of one that is not known it may have ended before."""
+    state = fold(EMPTY, events)
+    for root in state.roots.values():
+        after = event_after(state, root.uid, RootInvalid(problems=("x",)))
+        Folding(lean(state), past=True).apply([after])
+        for wrong in (
+            msgspec.structs.replace(after, version=after.version + 1),
+            msgspec.structs.replace(after, position=after.position + 1),
+        ):
+            with pytest.raises(CorruptLog):
+                Folding(lean(state), past=True).apply([wrong])
+    folding = Folding(lean(state), past=True)
+    folding.apply([event_after(state, RootUid("ended before"), RootInvalid(problems=("x",)))])
+    assert folding.close().roots[RootUid("ended before")].phase == "invalid"
+
+
+def a_plan(victims=(), awaits=0, superseded=0):
+    """A plan that evicts units of so many pods each, waits for pods that go, and takes room of trees."""
+    return PreemptionPlanned(
+        preemption=PlanId("p"), kind="PodGroup", priority=1, cost={}, alternatives=(), shapes=(), assignments=(),
+        victims=tuple(
+            VictimUnit(kind="Pod", path=f"ns/{n}", uid=f"{n}", priority=0, pods=(A_POD,) * pods)
+            for n, pods in enumerate(victims)
+        ),
+        awaits=(A_POD,) * awaits,
+        superseded=tuple(
+            SupersededRecord(gang=f"ns/{n}", gang_uid=ROOTS[0], plan=PlanId("q"), priority=0, pods=())
+            for n in range(superseded)
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (a_plan([1]), "takes the room of 1 pod of 1 disruption unit of lower priority"),
+        (
+            a_plan([2, 1], awaits=1, superseded=1),
+            "takes the room of 3 pods of 2 disruption units of lower priority, 1 pod on the way out, "
+            "reservations of 1 tree of lower priority",
+        ),
+        (a_plan(superseded=2), "takes the room of reservations of 2 trees of lower priority"),
+        (a_plan(awaits=2), "takes the room of 2 pods on the way out"),
+        (a_plan(), "the room is free"),
+    ],
+)
+def test_who_waits_for_room_says_whose(plan, words):
+    """Nobody is told of 0 pods of 0 units; `test_projection` holds the words of the database against these."""
+    assert room_of(plan) == words
+
+
+@given(histories().filter(bool), st.data())
+def test_a_gap_is_never_skipped_over(events, data):
+    """A missing, repeated or swapped fact, or a wrong version, raises CorruptLog."""
+    at = data.draw(st.integers(0, len(events) - 1))
+    broken = msgspec.structs.replace(events[at], version=events[at].version + 1)
+    with pytest.raises(CorruptLog):
+        fold(EMPTY, [*events[:at], broken])
+    with pytest.raises(CorruptLog):
+        fold(EMPTY, [*events[: at + 1], events[at]])
+    if at + 1 < len(events):
+        with pytest.raises(CorruptLog):
+            fold(EMPTY, [*events[:at], *events[at + 1 :]])
+
+
+@pytest.mark.parametrize("encode", [encode_state, encode_past])
+@pytest.mark.parametrize("broken", [b"", b"nonsense", None])
+def test_a_broken_checkpoint_says_so(encode, broken):
+    """Bytes that are not a state raise CorruptLog, so that the caller folds the log instead."""
+    body = encode(EMPTY)[:-3] if broken is None else broken
+    with pytest.raises(CorruptLog):
+        (decode_state if encode is encode_state else decode_past)(body)
+
+
+def _history(*facts, uid=ROOTS[0]):
+    state = EMPTY
+    for fact in facts:
+        state = fold(state, [event_after(state, uid, fact)])
+    return state
+
+
+def _admitted(*pods, minimum=1):
+    return GangAdmitted(
+        plan=PlanId("plan"), kind="PodGroup", priority=3, groups=(a_leaf(minimum=minimum),),
+        shapes=({"cpu": 1000},),
+        assignments=tuple(
+            AssignmentRecord(pod=f"ns/{p}", uid=PodUid(p), group="leaf", node=NODES[0]) for p in pods
+        ),
+    )  # fmt: skip
+
+
+def _release(*pods):
+    released = tuple(ReleasedPod(pod=f"ns/{p}", uid=PodUid(p), node=NODES[0]) for p in pods)
+    return ReservationReleased(plan=PlanId("plan"), why="expired", pods=released)
+
+
+def test_a_tree_that_lost_all_its_reservations_is_admitted_anew():
+    """After the last release nothing of the admission is left: the next plan is an admission, not an extension."""
+    state = _history(RootObserved(kind="PodGroup"), _admitted("a", "b"), _release("a", "b"))
+    root = state.roots[ROOTS[0]]
+    assert (root.phase, root.plan, root.groups, len(state.held_on)) == ("observed", None, (), 0)
+
+
+def test_a_refusal_of_extras_does_not_undo_an_admission():
+    """A refusal after an admission changes the answer, not the phase."""
+    state = _history(
+        RootObserved(kind="PodGroup"),
+        _admitted("a"),
+        GangRefused(outcome="impossible", reasons=("r",)),
+    )
+    root = state.roots[ROOTS[0]]
+    assert root.phase == "admitted"
+    assert root.answer.reasons == ("r",)
+
+
+def test_an_admitted_tree_that_breaks_a_rule_can_still_be_satisfied():
+    """A tree that became invalid while its members were on their way keeps its phase: it still holds room."""
+    state = _history(
+        RootObserved(kind="PodGroup"), _admitted("a"), RootInvalid(problems=("B9: x",))
+    )
+    root = state.roots[ROOTS[0]]
+    assert (root.phase, root.answer.outcome) == ("admitted", "invalid")
+
+
+def test_a_completed_root_leaves_nothing_but_its_versions():
+    """RootCompleted forgets reservations, members, vetoes and the root; the stream goes on where it was."""
+    veto = NodeVetoed(pod="ns/a", uid=PodUid("a"), node=NODES[0], by_shape=False, until_ms=1)
+    bound = PodBound(plan=PlanId("plan"), pod="ns/a", uid=PodUid("a"), node=NODES[0], group="leaf")
+    state = _history(
+        RootObserved(kind="PodGroup"),
+        _admitted("a", "b"),
+        bound,
+        veto,
+        RootCompleted(why="deleted"),
+    )
+    left = (len(state.roots), len(state.held_on), len(state.root_of), len(state.vetoes))
+    assert left == (0, 0, 0, 0)
+    assert state.versions[ROOTS[0]] == 5
+
+
+def test_a_root_may_complete_twice_in_one_fold():
+    """A veto of the first life, from before the fold, is forgotten once."""
+    veto = NodeVetoed(pod="ns/a", uid=PodUid("a"), node=NODES[0], by_shape=False, until_ms=1)
+    observed, completed = RootObserved(kind="PodGroup"), RootCompleted(why="deleted")
+    before = _history(observed, veto)
+    events, state = [], before
+    for fact in (completed, observed, completed):
+        events.append(event_after(state, ROOTS[0], fact))
+        state = fold(state, [events[-1]])
+    assert fold(before, events) == state
+    assert not state.vetoes
+
+
+def test_the_loss_of_a_stranger_makes_no_root():
+    """A member of a root that the log does not know was never counted."""
+    lost = MemberLost(pod="ns/a", uid=PodUid("a"), node=NODES[0], cause="gone")
+    assert not _history(lost).roots
+
+
+# --- barrier units and minima (SPEC C.7)
+
+
+def _composite(name, minimum=1, parent="", *, basic=False):
+    return GroupRecord(
+        kind="CompositePodGroup", name=name, parent=parent, minimum=minimum, basic=basic
+    )
+
+
+GANG_OF_GANGS = (
+    _composite("root", 2),
+    a_leaf("a", 2, parent="root"),
+    a_leaf("b", 3, parent="root"),
+    a_leaf("c", 1, parent="root", basic=True),
+)
+BASIC_OF_GANGS = (
+    _composite("root", basic=True),
+    _composite("left", 2, "root"),
+    a_leaf("l1", 2, parent="left"),
+    a_leaf("l2", 2, parent="left"),
+    a_leaf("right", 3, parent="root"),
+    a_leaf("free", 1, parent="root", basic=True),
+)
+BASIC_CHAIN = (
+    _composite("root", basic=True),
+    _composite("mid", 1, "root", basic=True),
+    a_leaf("leaf", 2, parent="mid"),
+)
+
+
+@pytest.mark.parametrize(
+    ("groups", "leaf", "unit"),
+    [
+        ((a_leaf("only", 4),), "only", "only"),
+        ((a_leaf("only", basic=True),), "only", "only"),
+        (GANG_OF_GANGS, "a", "root"),
+        (GANG_OF_GANGS, "c", "root"),
+        (BASIC_OF_GANGS, "l1", "left"),
+        (BASIC_OF_GANGS, "right", "right"),
+        (BASIC_OF_GANGS, "free", "free"),
+        (BASIC_CHAIN, "leaf", "leaf"),
+    ],
+)
+def test_the_barrier_unit_is_the_first_gang_on_the_way_down(groups, leaf, unit):
+    """A gang root waits as a whole; below Basic parents each child has a barrier of its own (DESIGN 2.6)."""
+    assert barrier_unit(groups, leaf).name == unit
+
+
+def test_a_leaf_outside_the_tree_has_no_unit():
+    """Asking for an unknown leaf, or for a composite as a leaf, is a KeyError."""
+    for name in ("nobody", "root"):
+        with pytest.raises(KeyError):
+            barrier_unit(GANG_OF_GANGS, name)
+
+
+@pytest.mark.parametrize(
+    ("groups", "counts", "whole"),
+    [
+        ((), {}, False),
+        ((a_leaf("only", 2),), {"only": 1}, False),
+        ((a_leaf("only", 2),), {"only": 2}, True),
+        (GANG_OF_GANGS, {"a": 2, "b": 2}, False),
+        (GANG_OF_GANGS, {"a": 2, "b": 3}, True),
+        (GANG_OF_GANGS, {"a": 2, "c": 1}, True),  # a Basic child counts from its first pod
+        (GANG_OF_GANGS, {"a": 9, "b": 1}, False),  # many pods of one child are still one child
+        (BASIC_OF_GANGS, {"l1": 2}, False),
+        (BASIC_OF_GANGS, {"l1": 2, "l2": 2}, True),
+        (BASIC_OF_GANGS, {"free": 1}, True),
+        (BASIC_CHAIN, {"leaf": 1}, False),
+        (BASIC_CHAIN, {"leaf": 2}, True),
+    ],
+)
+def test_minima_add_up_level_by_level(groups, counts, whole):
+    """Gang composites count satisfied children, Basic ones need one, leaves count pods (SPEC C.1, C.7)."""
+    assert satisfied(groups, counts) is whole
+
+
+def test_one_unit_of_a_basic_root_does_not_ask_its_siblings():
+    """The minimum of a unit is that of the unit alone."""
+    right = next(g for g in BASIC_OF_GANGS if g.name == "right")
+    assert satisfied(BASIC_OF_GANGS, {"right": 3}, right)
+    assert not satisfied(BASIC_OF_GANGS, {"l1": 2, "l2": 2, "right": 2}, right)

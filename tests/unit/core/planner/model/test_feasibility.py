@@ -1,0 +1,89 @@
+"""SPEC C.1 and C.2 as tables."""
+
+from __future__ import annotations
+
+import pytest
+
+from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.planner.model.feasibility import (
+    admissible,
+    holds_already,
+    status,
+    waiting_reasons,
+)
+from extender.core.planner.plan_types import PlanBound, PlanGroup, PlanMember
+from tests.support.planning import spec_vectors
+
+WORDS = {"UU": "UnschedulableAndUnresolvable"}
+
+
+def leaf(name: str, *, minimum: int = 1, basic: bool = False, pending: int = 0, bound: int = 0):
+    return PlanGroup(
+        key=GroupKey(namespace="ns", name=name, kind="PodGroup"),
+        minimum=minimum,
+        basic=basic,
+        members=tuple(
+            PlanMember(pod=f"ns/{name}{i}", uid=PodUid(f"{name}{i}"), shape=0)
+            for i in range(pending)
+        ),
+        bound=tuple(
+            PlanBound(pod=f"ns/{name}b{i}", uid=PodUid(f"{name}b{i}"), node=NodeName("n"))
+            for i in range(bound)
+        ),
+    )
+
+
+def composite(*children: PlanGroup, minimum: int = 1, basic: bool = False):
+    return PlanGroup(
+        key=GroupKey(namespace="ns", name="c", kind="CompositePodGroup"),
+        minimum=minimum,
+        basic=basic,
+        groups=children,
+    )
+
+
+@pytest.mark.parametrize("row", spec_vectors.by_id("T01")["rows"])
+def test_status(row):
+    """T01: M, S, R, U, UU -> status."""
+    *counts, want = row
+    assert status(*counts) == WORDS.get(want, want)
+
+
+def _policy(text: str) -> dict:
+    return {"basic": True} if text == "basic" else {"minimum": int(text.split()[1])}
+
+
+@pytest.mark.parametrize("row", spec_vectors.by_id("T02")["rows"], ids=str)
+def test_admission(row):
+    """T02: members that exist against minCount, admissible children against minGroupCount."""
+    if "leaf" in row:
+        have = row["have"]
+        parts = [] if isinstance(have, int) else [p.split() for p in have.split(", ")]
+        pending = have if isinstance(have, int) else 0
+        pending += sum(int(n) for n, word in parts if word in {"pending", "live"})
+        bound = sum(int(n) for n, word in parts if word == "running")  # Succeeded: not a member
+        group = leaf("g", pending=pending, bound=bound, **_policy(row["leaf"]))
+    else:
+        good, _, everything = row["admissible"].split()
+        children = [leaf(f"g{i}", pending=int(i < int(good))) for i in range(int(everything))]
+        group = composite(*children, **_policy(row["composite"]))
+    assert admissible(group) is row["ok"]
+    assert bool(waiting_reasons(group)) is not row["ok"]
+
+
+def test_reasons_name_the_counts():
+    """E17: "3 required, 2 present", and the children that are behind it."""
+    lines = waiting_reasons(
+        composite(leaf("a", minimum=3, pending=2), leaf("b", pending=1), minimum=2)
+    )
+    assert lines == [
+        "waiting for child groups of CompositePodGroup ns/c: 2 required, 1 ready",
+        "waiting for members of PodGroup ns/a: 3 required, 2 present",
+    ]
+
+
+def test_bound_members_hold_a_tree():
+    """A tree is satisfied by bound members alone when enough of its children are."""
+    full, half = leaf("a", minimum=2, bound=2), leaf("b", minimum=2, bound=1, pending=1)
+    assert holds_already(composite(full, half, minimum=1))
+    assert not holds_already(composite(full, half, minimum=2))

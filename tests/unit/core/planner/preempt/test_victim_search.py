@@ -1,0 +1,180 @@
+"""Preemption against the worked cases, against brute force, and against itself."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+
+from extender.core.planner.codec.request_codec import decode, encode
+from extender.core.planner.model.feasibility import holds_already
+from extender.core.planner.plan_types import Plan
+from extender.core.planner.planning import Fleet, plan
+from extender.core.planner.preempt import victim_search as front
+from extender.core.planner.preempt.min_cost_cp_sat import Cheapest
+from extender.core.planner.preempt.victim_cost import Cost
+from extender.core.planner.preempt.victim_search import NoPreemption, Preemption, preempt
+from tests.support.hypothesis_profile import examples
+from tests.support.planning import preemption_checker, spec_vectors
+from tests.support.planning.brute_force_planner import best_total
+from tests.support.planning.random_trees import crowded
+from tests.support.service.hash_seeds import outputs
+
+UNKNOWN = Cheapest(None, {}, proved=False, steps=0)
+PREEMPT = spec_vectors.of_kind("preempt")
+
+
+def names(units) -> list[str]:
+    return [u.name.rpartition("/")[2] for u in units]
+
+
+@pytest.mark.parametrize("vector", PREEMPT, ids=[v["id"] for v in PREEMPT])
+def test_worked_cases(vector):
+    """Every `preempt` vector: who goes, or that nobody does, and the checker's consent."""
+    request = spec_vectors.request_of(vector)
+    made = preempt(request)
+    want = vector.get("best", [])
+    if not want:
+        assert isinstance(made, NoPreemption), made
+        assert made.reasons
+        return
+    assert isinstance(made, Preemption), made
+    assert preemption_checker.faults(request, made) == []
+    assert made.search.exhausted
+    if vector.get("any"):
+        assert len(made.victims) == len(want)
+    else:
+        assert names(made.victims) == want
+    assert not made.superseded
+    assert not made.plan.unplaced
+
+
+def figures(cost: Cost) -> tuple[int, ...]:
+    """The cost without names."""
+    return tuple(getattr(cost, f) for f in Cost.__struct_fields__ if f != "names")
+
+
+def _most(request) -> int | None:
+    """The most pods of a tree that can be placed when everybody eligible is gone."""
+    units = preemption_checker.eligible_units(request)
+    everybody = [p for u in units for p in u.pods] + list(request.evictable.going)
+    return best_total(preemption_checker.roomier(request, everybody))
+
+
+def _agree(request) -> None:
+    bare = msgspec.structs.replace(request, evictable=None)
+    refused = plan(bare)
+    made = preempt(request)
+    if isinstance(made, Preemption):
+        assert not isinstance(refused, Plan) or holds_already(request.root)
+        extras = isinstance(refused, Plan)
+        assert preemption_checker.faults(request, made, extras=extras) == []
+        wanted = len(made.plan.assignments) if extras else 1
+        if extras:
+            assert wanted == _most(request)
+        best = preemption_checker.cheapest(request, wanted=wanted)
+        assert figures(made.cost) == preemption_checker.price(
+            request, [*made.victims, *made.superseded]
+        )
+        assert figures(made.cost) >= best
+        if made.search.exhausted:
+            assert figures(made.cost) == best
+        return
+    if made.cause == "not-triggered":
+        return
+    assert made.cause in {"impossible", "comes-free"}, made
+    if isinstance(refused, Plan):  # extras: nothing more fits, whoever goes
+        going = list(request.evictable.going)
+        assert _most(request) == best_total(preemption_checker.roomier(request, going))
+        return
+    best = preemption_checker.cheapest(request)
+    if made.cause == "impossible":
+        assert best is None
+    else:
+        assert best == preemption_checker.price(request, [])
+
+
+@examples(100, suppress_health_check=list(HealthCheck))
+@given(crowded())
+def test_agrees_with_brute_force(request_):
+    """Somebody goes exactly when some set helps, and the set is the cheapest one where that is claimed."""
+    _agree(request_)
+
+
+@examples(60, suppress_health_check=list(HealthCheck))
+@given(crowded(rules_=True))
+def test_agrees_where_pods_have_rules(request_):
+    """The same with rules between pods: who keeps a member off goes, whom it must be near stays."""
+    _agree(request_)
+
+
+@examples(30, suppress_health_check=list(HealthCheck))
+@given(crowded())
+def test_without_the_complete_search(request_):
+    """With the complete search taken out the same trees are helped, validly, and nothing is claimed to be proved."""
+    whole = preempt(request_)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(front, "find_cheapest", lambda *args, **options: UNKNOWN)
+        made = preempt(request_)
+        _agree(request_)
+    assert type(made) is type(whole)
+    if isinstance(made, Preemption):
+        assert not made.search.exhausted
+        assert made.cost >= whole.cost or not whole.search.exhausted
+
+
+@examples(30, suppress_health_check=list(HealthCheck))
+@given(crowded(), st.sampled_from([0, 1, 2, 5, 20, 100]))
+def test_a_budget_that_ends_evicts_validly_or_nobody(request_, budget):
+    """Whatever the budget, a set is valid and has no unit too many; a verdict without proof evicts nobody."""
+    request_ = msgspec.structs.replace(request_, budget=budget)
+    made = preempt(request_)
+    if isinstance(made, Preemption):
+        extras = holds_already(request_.root)
+        assert preemption_checker.faults(request_, made, extras=extras) == []
+        if made.search.exhausted:
+            _agree(request_)
+    elif made.cause == "impossible" and not holds_already(request_.root):
+        assert preemption_checker.cheapest(request_) is None
+
+
+@examples(30, suppress_health_check=list(HealthCheck))
+@given(crowded())
+def test_the_stored_input_says_everything(request_):
+    """Decoded from its bytes the request is the same one, and so is the decision, byte for byte."""
+    encoded = encode(request_)
+    again = decode(encoded.head, encoded.parts)
+    assert again == request_
+    assert encode(again).digest == encoded.digest
+    first, second = preempt(request_), preempt(again)
+    assert msgspec.json.encode(first) == msgspec.json.encode(second)
+    with_fleet = preempt(request_, fleet=Fleet(request_.nodes))
+    assert msgspec.json.encode(with_fleet) == msgspec.json.encode(first)
+
+
+def test_an_input_stored_before_there_was_preemption_can_be_read():
+    """A head without the new field decodes to a request with nothing to evict."""
+    request = spec_vectors.request_of(spec_vectors.by_id("V01"))
+    encoded = encode(request)
+    head = encoded.head.replace(b',"evictable":null', b"")
+    assert head != encoded.head
+    assert decode(head, encoded.parts) == request
+
+
+SCRIPT = """
+import hashlib, msgspec
+from extender.core.planner.preempt.victim_search import preempt
+from tests import vectors
+h = hashlib.sha256()
+for v in vectors.of_kind("preempt"):
+    h.update(msgspec.json.encode(preempt(vectors.request_of(v)), order="deterministic"))
+print(h.hexdigest())
+"""
+
+
+@pytest.mark.cpu(4)
+def test_same_bytes_in_another_process():
+    """The order of sets and dicts has no say: two hash seeds, one answer."""
+    seen = outputs(SCRIPT, ("0", "4711"))
+    assert len(seen) == 1

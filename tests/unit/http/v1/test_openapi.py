@@ -1,0 +1,83 @@
+"""The document of /v1 says what there is: all routes, all fields of the structs that are encoded, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from jsonschema import Draft202012Validator
+
+from extender.http.v1.openapi import FACTS, document
+from extender.http.v1.openapi_route import OPERATIONS
+from extender.http.v1.plan_api import PlanApi
+from extender.http.v1.report_api import ReportApi
+from extender.http.v1.state_api import PastNodesApi, StateApi
+from extender.queries.log.decision_details import Decision
+from extender.queries.log.event_dto import FactLine
+from extender.queries.log.gang_history import HistoryLine
+from tests.integration.http.test_scheduler_verbs import Served
+from tests.integration.store.test_reference_index import golden_facts
+
+DOCUMENT = document(OPERATIONS)
+
+
+async def test_every_route_is_in_the_document_and_the_other_way_round():
+    async with Served() as served:
+        routes = {
+            (route.method.lower(), route.resource.canonical)
+            for route in served.client.app.router.routes()
+            if route.resource.canonical.startswith("/v1/") and route.method != "HEAD"
+        }
+    # built by the wiring alone: they need a process of their own, or the database
+    others = (PlanApi(None), StateApi(None), PastNodesApi(None), ReportApi(None, None))
+    routes |= {(route.method.lower(), route.path) for api in others for route in api.routes()}
+    described = {(method, path) for path, found in DOCUMENT["paths"].items() for method in found}
+    assert routes - {("get", "/v1/openapi.json")} == described
+
+
+def test_operations_have_names_of_their_own():
+    names = [operation.name for operation in OPERATIONS]
+    assert len(set(names)) == len(names)
+
+
+def test_the_fields_of_a_fact_are_those_of_the_contract():
+    """DESIGN 7 names them; they are stable."""
+    schema = DOCUMENT["components"]["schemas"]["FactLine"]
+    wanted = [
+        "position",
+        "time",
+        "type",
+        "version",
+        "gang",
+        "gang_uid",
+        "epoch",
+        "actor",
+        "cause",
+        "summary",
+        "data",
+    ]
+    assert list(schema["properties"]) == schema["required"] == wanted
+    assert list(FactLine.__struct_fields__) == wanted
+    history = DOCUMENT["components"]["schemas"]["HistoryLine"]
+    assert history["required"] == wanted
+    assert set(history["properties"]) - set(wanted) == {"why", "who", "cause_position", "decision"}
+
+
+@pytest.mark.parametrize("kind", FACTS, ids=lambda kind: kind.__name__)
+def test_golden_facts_fit_the_schema(kind):
+    (fact,) = (fact for fact in golden_facts() if type(fact) is kind)
+    schema = {"$ref": f"#/components/schemas/{kind.__name__}", "components": DOCUMENT["components"]}
+    Draft202012Validator(schema).validate(msgspec.json.decode(msgspec.json.encode(fact)))
+
+
+def test_the_page_about_asking_names_the_fields_that_there_are():
+    """docs/asking.md: its tables are the schema, in words."""
+    text = (Path(__file__).parents[4] / "docs" / "asking.md").read_text()
+    told = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+    extra = ["why", "who", "cause_position", "decision"]
+    assert told == [*FactLine.__struct_fields__, *extra]
+    assert list(HistoryLine.__struct_fields__) == told
+    for field in Decision.__struct_fields__:
+        assert f"`{field}`" in text

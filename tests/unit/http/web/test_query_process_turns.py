@@ -1,0 +1,162 @@
+"""Questions are worked on in turns, with rests while kube-scheduler calls; streams and askers that read slowly take none."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from extender.core.model.ids import Position
+from extender.http.responses.json_responses import answer
+from extender.http.web.query_process import CALLED, Apart, Turns
+from extender.runtime import cooperative_yield
+from extender.runtime.cooperative_yield import Pace
+from tests.support.service.fakes import until
+
+CALM_S = 600.0
+CALMER_MS = 700_000  # the header's largest is a thousand seconds
+LARGE = [b"x" * 65_536] * 1_000  # more than sockets keep
+
+
+class Questions:
+    """Handlers that wait until they are let go."""
+
+    def __init__(self):
+        self.begun = 0
+        self.go = asyncio.Event()
+
+    async def work(self, request):
+        self.begun += 1
+        await self.go.wait()
+        return web.Response()
+
+    async def large(self, request):
+        return await answer(request, LARGE, Position(1))
+
+    async def fails(self, request):
+        raise web.HTTPNotFound
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    monkeypatch.setattr(Pace, "_called_s", -math.inf)
+    monkeypatch.setattr(
+        cooperative_yield, "CALM_S", CALM_S
+    )  # no test waits for the calm, however busy the machine
+    monkeypatch.setattr("extender.http.web.query_process.REST_S_MAX", 3600.0)
+    return Questions()
+
+
+async def serving(asked, turns):
+    app = web.Application(middlewares=[turns.middleware()])
+    app.add_routes(
+        [
+            web.get("/work", asked.work),
+            web.get("/large", asked.large),
+            web.get("/none", asked.fails),
+        ]
+    )
+    return TestClient(TestServer(app))
+
+
+async def settled():
+    await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+async def test_so_many_are_worked_on_at_once(asked, at_once):
+    async with await serving(asked, Turns(at_once, 0)) as client:
+        asking = [asyncio.create_task(client.get("/work")) for _ in range(4)]
+        await until(lambda: asked.begun >= at_once, "worked on")
+        await settled()
+        assert asked.begun == at_once
+        asked.go.set()
+        assert [reply.status for reply in await asyncio.gather(*asking)] == [200] * 4
+
+
+async def test_after_a_question_comes_a_rest(asked):
+    """Its answer does not wait for it, the next question does."""
+    async with await serving(asked, Turns(1, 1e9)) as client:
+        asked.go.set()
+        assert (await client.get("/work", headers={CALLED: "3"})).status == 200
+        following = asyncio.create_task(client.get("/work"))
+        await settled()
+        assert asked.begun == 1
+        following.cancel()
+
+
+@pytest.mark.parametrize("headers", [{}, {CALLED: str(CALMER_MS)}, {CALLED: "soon"}])
+async def test_there_is_no_rest_while_kube_scheduler_does_not_call(asked, headers):
+    async with await serving(asked, Turns(1, 1e9)) as client:
+        asked.go.set()
+        assert [(await client.get("/work", headers=headers)).status for _ in range(3)] == [200] * 3
+
+
+async def test_there_is_no_rest_where_there_are_processors_enough(asked):
+    async with await serving(asked, Turns(1, 0)) as client:
+        asked.go.set()
+        assert (await client.get("/work", headers={CALLED: "3"})).status == 200
+        assert Pace.calm_s() == math.inf
+
+
+async def test_a_rest_has_an_end(asked, monkeypatch):
+    monkeypatch.setattr("extender.http.web.query_process.REST_S_MAX", 0.0)
+    async with await serving(asked, Turns(1, 1e9)) as client:
+        asked.go.set()
+        calling = {CALLED: "3"}
+        assert [(await client.get("/work", headers=calling)).status for _ in range(3)] == [200] * 3
+
+
+async def test_a_fault_gives_the_turn_back(asked):
+    async with await serving(asked, Turns(1, 0)) as client:
+        assert [(await client.get("/none")).status for _ in range(3)] == [404] * 3
+
+
+async def test_streams_take_no_turn(asked):
+    async with await serving(asked, Turns(1, 0)) as client:
+        streams = [asyncio.create_task(client.get("/work?follow")) for _ in range(3)]
+        await until(lambda: asked.begun == 3, "all streams")
+        question = asyncio.create_task(client.get("/work"))
+        await until(lambda: asked.begun == 4, "the question as well")
+        asked.go.set()
+        await asyncio.gather(*streams, question)
+
+
+async def test_nobody_waits_for_an_asker_that_does_not_read(asked):
+    async with await serving(asked, Turns(1, 0)) as client:
+        slow = await client.get("/large")  # its headers are read, and then nothing
+        asked.go.set()
+        async with asyncio.timeout(30):
+            assert (await client.get("/work")).status == 200
+        slow.close()
+
+
+async def test_the_service_tells_whether_kube_scheduler_calls(asked):
+    """Who asks cannot."""
+    told = []
+
+    async def hears(request):
+        told.append(request.headers.get(CALLED))
+        return web.Response()
+
+    there, service = Apart((), "", "INFO"), web.Application()
+    there.open()
+    service.add_routes(there.routes())
+    other = web.Application()
+    other.add_routes([web.get("/v1/reports", hears)])
+    runner = web.AppRunner(other)
+    await runner.setup()
+    await web.SockSite(runner, there._listening).start()
+    async with TestClient(TestServer(service)) as client:
+        await client.get("/v1/reports", headers={CALLED: "1"})
+        Pace.called(0.5)
+        await client.get("/v1/reports")
+        Pace._called_s -= CALM_S
+        await client.get("/v1/reports")
+    await runner.cleanup()
+    await there.close()
+    assert (told[0], told[2]) == (None, None)
+    assert 500 <= int(told[1]) < CALM_S * 1000

@@ -1,0 +1,126 @@
+"""What `gang-extender preemptions` and GET /v1/preemptions tell, read from the log of a running service."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from extender.cli.commands.preemptions_command import _print
+from extender.core.decisions.verbs.preempt_verb import Candidate
+from extender.core.log.events import PreemptionPlanned
+from extender.core.model.errors import CannotAnswer, StoreUnavailable
+from extender.queries.log.decision_replay import replay_decision
+from extender.queries.log.preemption_report import Wanted, preemptions
+from tests.support.logs.fake_store import FakeAuditReader
+from tests.support.service.fakes import Stage
+from tests.support.service.manifest_builders import RACK, a_node, a_pod
+from tests.unit.control.actuators.test_evictor import ONE, his, lows, runs
+from tests.unit.control.loop.test_preemption_policy import leading, settled
+
+
+async def told(stage, **wanted):
+    return (await preemptions(FakeAuditReader(stage.database), Wanted(**wanted))).lines
+
+
+async def test_a_preemption_from_its_plan_to_its_end(capsys):
+    """Who, whom, why this set and not another, when each was gone, whether the preemptor ran, how long it took."""
+    room = [a_node(f"n{n}", {RACK: f"r{n // 2}"}, gpu=1) for n in range(4)]
+    hi, *members = his()
+    hi["spec"]["schedulingConstraints"] = {"topology": [{"key": RACK}]}
+    dear = [a_pod(f"dear-{n}", node=f"n{n}", requests=ONE, priority=5) for n in (2, 3)]
+    async with await leading(*room, *dear, *lows("n0", "n1"), hi, *members) as stage:
+        await settled(stage)
+        (line,) = await told(stage)
+        assert line.outcome == "pending"
+        assert [pod.gone for unit in line.victims for pod in unit.pods] == ["", ""]
+        stage.clock.advance(2)
+        stage.cluster.delete_pod("low-0")
+        stage.cluster.delete_pod("low-1")
+        await settled(stage, 2)
+        await runs(stage)
+        (line,) = await told(stage)
+        assert (line.preemptor, line.priority) == ("PodGroup/default/hi", 10)
+        assert (line.outcome, line.bound) == ("completed", 2)
+        assert line.took_ms >= 2_000
+        (unit,) = line.victims
+        assert (unit.unit, unit.priority, unit.spared) == ("PodGroup/default/low", 0, False)
+        assert [(p.pod, p.how, bool(p.asked), bool(p.gone)) for p in unit.pods] == [
+            ("default/low-0", "deleted", True, True),
+            ("default/low-1", "deleted", True, True),
+        ]
+        assert line.alternatives
+        assert all(other.why for other in line.alternatives)
+        _print(line)
+        text = capsys.readouterr().out
+        assert "PodGroup/default/hi (priority 10): completed after" in text
+        assert "default/low-1" in text
+        assert "  cost: highest 0, weight" in text
+        assert "  not Pod/default/dear-" in text
+
+
+async def test_questions_by_victim_preemptor_and_time():
+    """A victim is named by pod or by the group of its unit; what does not match is not told."""
+    room = [a_node(f"n{n}", gpu=1) for n in range(2)]
+    async with await leading(*room, *lows("n0", "n1"), *his()) as stage:
+        await settled(stage)
+        for victim in ("default/low-0", "default/low"):
+            assert len(await told(stage, victim=victim)) == 1, victim
+        assert not await told(stage, victim="default/hi-0")
+        assert len(await told(stage, preemptor="default/hi")) == 1
+        assert not await told(stage, preemptor="default/low")
+        assert not await told(stage, since_us=stage.clock.now_us() + 1_000_000)
+
+
+async def test_a_recorded_preemption_can_be_decided_again():
+    """The stored input gives the same victims and the same nodes."""
+    room = [a_node(f"n{n}", gpu=1) for n in range(2)]
+    async with await leading(*room, *lows("n0", "n1"), *his()) as stage:
+        await settled(stage)
+        event = next(e for e in stage.events() if isinstance(e.fact, PreemptionPlanned))
+        stored = await stage.inputs.load(event.fact.input_digest)
+        again = replay_decision(event, event.fact, stored)
+        assert again.same, again.differences
+        assert again.recorded == again.now == "1 units evicted, 2 placed"
+
+
+async def test_a_lone_pods_preemption_can_be_decided_again():
+    """The preempt verb stores what it chose among: the same unit, node and cost, and a difference is told."""
+    room = [a_node(f"n{n}", gpu=1) for n in range(3)]
+    dear = a_pod("dear", node="n2", requests=ONE, priority=50)
+    vip = a_pod("vip", requests=ONE, priority=100)
+    async with Stage(*room, *lows("n0", "n1"), dear, vip) as stage:
+        await stage.lead()
+        await stage.one_pass()
+        uid = {pod.name: pod.uid for pod in stage.cluster.seen.pods.values()}
+        offered = [
+            Candidate(node=node, victims=(uid[name],))
+            for node, name in {"n0": "low-0", "n2": "dear"}.items()
+        ]
+        await stage.scheduling.preempt(stage.cluster.pod("vip"), offered)
+        event = next(e for e in stage.events() if isinstance(e.fact, PreemptionPlanned))
+        stored = await stage.inputs.load(event.fact.input_digest)
+        again = replay_decision(event, event.fact, stored)
+        assert again.same, again.differences
+        assert again.recorded == again.now == "1 units evicted, 1 placed"
+        other = msgspec.structs.replace(event.fact, victims=())
+        assert replay_decision(event, other, stored).differences == (
+            "PodGroup/default/low: has to go now",
+        )
+
+
+async def test_the_verb_answers_nothing_when_its_input_cannot_be_stored():
+    """No input, no fact, no victim: kube-scheduler hears an error and asks again."""
+    room = [a_node(f"n{n}", gpu=1) for n in range(2)]
+    async with Stage(*room, *lows("n0", "n1"), a_pod("vip", requests=ONE, priority=100)) as stage:
+        await stage.lead()
+        await stage.one_pass()
+
+        async def refuses(_decision):
+            raise StoreUnavailable("no room on the disk")
+
+        stage.inputs.save = refuses
+        offered = [Candidate(node="n0", victims=(stage.cluster.pod("low-0").uid,))]
+        with pytest.raises(CannotAnswer, match="append did not happen"):
+            await stage.scheduling.preempt(stage.cluster.pod("vip"), offered)
+        assert not stage.facts(PreemptionPlanned)
+        assert not stage.leader.speculative.preemptions

@@ -1,0 +1,141 @@
+"""Would it fit now: what the service would say, from a snapshot of what it sees and holds."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from extender.cluster.manifests.plan_request_body import planned
+from extender.core.model.errors import BadInput, ClusterUnavailable
+from extender.queries.plan import plan_service
+from extender.queries.plan.live_snapshot import restored, snapshot
+from extender.queries.plan.plan_service import WhatIf
+from tests.support.service.fakes import Stage
+from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_node, an_object
+
+
+def asking(stage):
+    """Give a function that asks about the cluster of a stage, and one that counts what was planned."""
+    stage.cluster.priority_classes = lambda: CLASSES
+
+    async def run(body, ours):
+        return planned(body, ours)
+
+    what_if = WhatIf(stage.cluster, stage.leader, stage.barriers, stage.clock, run)
+
+    async def ask(*wanted, **more):
+        told = await what_if.plan(json.dumps({"wanted": wanted, **more}).encode())
+        return json.loads(told.body), told.position
+
+    return ask
+
+
+CLASSES = (
+    json.dumps(an_object("PriorityClass", "high", "scheduling.k8s.io/v1", "", value=1000)).encode(),
+)
+
+
+def a_stage(*more):
+    nodes = [a_node(f"n{n}", {RACK: f"r{n // 2}"}, gpu=8) for n in range(4)]
+    return Stage(*nodes, *more)
+
+
+async def led(stage):
+    await stage.lead()
+    await stage.settled()
+    return asking(stage)
+
+
+async def test_reservations_of_others_are_no_room():
+    """Of 4 nodes 3 are reserved: one is left, and files alone would not know."""
+    async with a_stage(*a_gang("here", pods=3, requests={GPU: 8})) as stage:
+        ask = await led(stage)
+        before = len(stage.events())
+        one, position = await ask(*a_gang("one", pods=1, requests={GPU: 8}))
+        assert one["verdict"] == "placed"
+        taken = set(stage.where("here").values())
+        assert one["roots"][0]["assignments"][0]["node"] not in taken
+        two, _ = await ask(*a_gang("two", pods=2, requests={GPU: 8}), preemption=False)
+        assert (two["verdict"], two["roots"][0]["root"]) == ("impossible", "default/two")
+        assert position == stage.leader.acknowledged.position
+        assert one["as_of"].endswith("Z")
+        await stage.settled()
+        assert len(stage.events()) == before  # nothing came of it
+        every, _ = await ask()
+        (root,) = every["roots"]
+        assert (root["verdict"], root["assignments"]) == ("placed", [])
+        assert root["reasons"] == ["reserved already: room for 3 members of it"]
+
+
+async def test_who_would_be_evicted():
+    async with a_stage(*a_gang("here", pods=4, requests={GPU: 8})) as stage:
+        await led(stage)
+        for n in range(4):
+            name = f"here-{n}"
+            node = stage.where("here")[name]
+            stage.cluster.change_pod(name, node=node, phase="Running")
+        await stage.settled()
+        ask = asking(stage)
+        wanted = a_gang("urgent", pods=1, requests={GPU: 8}, priorityClassName="high")
+        wanted[0]["spec"]["priorityClassName"] = "high"
+        told, _ = await ask(*wanted)
+        assert told["verdict"] == "placed"
+        assert [v["unit"] for v in told["roots"][0]["victims"]]
+        assert all("here" in v["unit"] for v in told["roots"][0]["victims"])
+        low, _ = await ask(*a_gang("low", pods=1, requests={GPU: 8}))
+        assert low["verdict"] in ("impossible", "unknown")
+
+
+async def test_what_is_there_already_is_asked_about_by_its_name():
+    """A gang that waits, with fewer members: the object that is there is replaced, not doubled."""
+    async with a_stage(*a_gang("large", pods=5, requests={GPU: 8})) as stage:
+        ask = await led(stage)
+        told, _ = await ask()
+        assert [(r["root"], r["verdict"]) for r in told["roots"]] == [
+            ("default/large", "impossible")
+        ]
+        smaller = a_gang("large", pods=3, requests={GPU: 8})
+        told, _ = await ask(*smaller)
+        (root,) = told["roots"]
+        assert root["verdict"] == "placed"
+        more, _ = await ask(a_node("n9", gpu=8))
+        assert more["roots"] == []
+        more, _ = await ask(a_node("n9", gpu=8), all_pending=True)
+        assert more["verdict"] == "placed"
+
+
+async def test_view_and_state_come_back_as_they_were():
+    async with a_stage(
+        *a_gang("a", pods=2, requests={GPU: 8}), *a_gang("b", pods=5, requests={GPU: 8})
+    ) as stage:
+        await led(stage)
+        view, state = stage.cluster.view(), stage.leader.acknowledged
+        saved = await snapshot(view, state, releasing=frozenset(), now_us=1)
+        seen, held = restored(
+            msgspec.msgpack.decode(msgspec.msgpack.encode(saved), type=type(saved))
+        )
+        for name in ("nodes", "pods", "groups", "usage", "members", "on_node", "budgets"):
+            assert getattr(seen, name) == getattr(view, name)
+        for name in ("position", "epoch", "roots", "held_on", "root_of", "vetoes", "preemptions"):
+            assert getattr(held, name) == getattr(state, name)
+
+
+async def test_questions_that_cannot_be_answered(monkeypatch):
+    async with a_stage(*a_gang("here", pods=9, requests={GPU: 8})) as stage:
+        ask = await led(stage)
+        stage.cluster.doubted = "nodes: not synced"
+        with pytest.raises(ClusterUnavailable, match="nodes: not synced"):
+            await ask()
+        assert (await ask(cluster=[]))[1] is None  # files need no cluster
+        stage.cluster.doubted = ""
+        monkeypatch.setattr("extender.cluster.manifests.plan_request_body.ROOTS_MAX", 1)
+        pairs = [thing for n in "ab" for thing in a_gang(n, pods=1)]
+        with pytest.raises(BadInput, match="2 roots are to be planned, 1 at most"):
+            await ask(*pairs)
+        monkeypatch.setattr(plan_service, "NOW_BODY_MAX", 10)
+        with pytest.raises(BadInput, match="no cluster"):
+            await ask(*pairs)
+        with pytest.raises(BadInput, match="body"):
+            await ask(wonted=[])

@@ -1,0 +1,61 @@
+"""What this process asks the kernel for, as the kernel tells it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import platform
+
+import pytest
+
+from extender.runtime.cpu_slice import (
+    SHORT_NS,
+    ask_for_short_slices,
+    ask_for_usual_slices,
+)
+from tests.support.service.cpu_slices import GRANTED_FROM, KERNEL, slice_ns
+
+LOWER = 3  # by this much, in a child: what is asked for must not set it back
+
+
+def short_and_back(queue):
+    os.nice(LOWER)
+    usual = slice_ns()
+    ask_for_short_slices()
+    short = slice_ns()
+    reading, writing = os.pipe()
+    if not os.fork():
+        os.write(writing, str(slice_ns()).encode())
+        os._exit(0)
+    inherited = int(os.read(reading, 32))
+    ask_for_usual_slices()
+    queue.put((usual, short, inherited, slice_ns(), os.getpriority(os.PRIO_PROCESS, 0)))
+
+
+@pytest.mark.skipif(KERNEL < GRANTED_FROM, reason="older kernels give no other slices")
+def test_slices_are_short_until_usual_ones_are_asked_for():
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    process = context.Process(target=short_and_back, args=(queue,))
+    process.start()
+    usual, short, inherited, after, nice = queue.get(timeout=30)
+    process.join()
+    assert short == inherited == SHORT_NS
+    assert usual == after > SHORT_NS
+    lower = min(os.nice(0) + LOWER, 19)  # 19 is the end of the scale
+    assert nice == lower, "the niceness stays what it was"
+
+
+def test_a_kernel_that_refuses_is_told_of(monkeypatch, caplog):
+    """As under a seccomp profile without the call."""
+    caplog.set_level("INFO")
+    monkeypatch.setattr("extender.runtime.cpu_slice.SET_ATTRIBUTES", {platform.machine(): 10_000})
+    ask_for_short_slices()
+    assert [r.reason for r in caplog.records] == ["Function not implemented"]
+
+
+def test_an_unknown_machine_is_left_alone(monkeypatch, caplog):
+    caplog.set_level("INFO")
+    monkeypatch.setattr("extender.runtime.cpu_slice.SET_ATTRIBUTES", {})
+    ask_for_short_slices()
+    assert not caplog.records

@@ -1,0 +1,95 @@
+"""When states are saved: often to look back from, less often whole, never one that the log has left behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from extender.core.log.reservation_state import EMPTY, fold
+from extender.core.model.errors import StoreUnavailable
+from extender.snapshots.snapshot_writer import Checkpointing
+from extender.snapshots.state_loader import CODEC, PAST
+from extender.store.log.event_codec import chain, encode_event
+from tests.support.logs.fake_store import FakeCheckpoints, FakeDatabase, FakeEventLog
+from tests.support.logs.short_log import story
+from tests.support.service.fakes import FakeClock
+
+EVENTS, MS = 1, 60_000  # so a whole one is due after five facts, or after a minute
+
+
+class Growing:
+    """A log that grows fact by fact, and a look after each of them."""
+
+    def __init__(self):
+        self.database, self.clock = FakeDatabase(), FakeClock()
+        self.checkpoints = FakeCheckpoints(self.database, rung_events=1)
+        log = FakeEventLog(self.database)
+        self.saving = Checkpointing(log, self.checkpoints, self.clock, events=EVENTS, ms=MS)
+        self.story, self.state = iter(story()), EMPTY
+
+    def write(self):
+        event = next(self.story)
+        row = encode_event(event)[0]
+        self.database.rows.append((row, chain(self.database.head.chain, row)))
+        self.state = fold(self.state, [event])
+
+    async def look(self):
+        await self.saving.save_if_due(self.state)
+
+    def saved(self, codec):
+        return [position for position, found in self.database.checkpoints if found == codec]
+
+
+@pytest.fixture
+async def growing():
+    """A log of five facts, with the first whole state."""
+    growing = Growing()
+    for _ in range(5):
+        growing.write()
+    await growing.look()
+    return growing
+
+
+async def test_every_few_facts_one_to_look_back_from(growing):
+    for _ in range(4):
+        growing.write()
+        await growing.look()
+        await growing.look()
+    assert growing.saved(PAST) == [5, 6, 7, 8, 9]
+    assert growing.saved(CODEC) == [5]
+    growing.write()
+    await growing.look()
+    assert growing.saved(CODEC) == [5, 10]
+
+
+async def test_a_whole_one_after_a_while_if_anything_was_recorded(growing):
+    growing.clock.ms += MS
+    await growing.look()
+    assert growing.saved(CODEC) == [5]
+    growing.write()
+    await growing.look()
+    assert growing.saved(CODEC) == [5, 6]
+
+
+async def test_the_next_look_finds_it_when_the_log_has_moved_on(growing):
+    before = growing.state
+    growing.write()
+    await growing.saving.save_if_due(before)
+    growing.state, after = before, growing.state
+    await growing.look()
+    assert growing.saved(PAST) == [5]
+    growing.state = after
+    await growing.look()
+    assert growing.saved(PAST) == [5, 6]
+
+
+async def test_a_store_that_is_away_is_asked_again(growing, monkeypatch, caplog):
+    async def away(*_):
+        raise StoreUnavailable("gone")
+
+    growing.write()
+    with monkeypatch.context() as patched:
+        patched.setattr(growing.checkpoints, "save", away)
+        await growing.look()
+    assert "checkpoint not saved" in caplog.text
+    await growing.look()
+    assert growing.saved(PAST) == [5, 6]
