@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from extender.core.log.events import DriftFound, Event, HistoryTruncated
+from extender.core.log.events import DriftFound, HistoryTruncated, RecordedEvent
 from extender.core.model.errors import BadInput, SchemaOutdated
 from extender.core.model.pods import Pod
 from extender.ports.protocols import Clock, Cluster, ControlPlane
-from extender.queries.state.historical_state import AsOf
+from extender.queries.state.historical_state import HistoricalState
 from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
 from extender.store import database_roles, schema_migration
@@ -33,12 +33,12 @@ from extender.store.embedded.embedded_server import EmbeddedPostgres
 from extender.store.embedded.os_account import is_lodged
 from extender.store.engine import create_engine
 from extender.store.interval_projection import SETTINGS as PROJECTING
-from extender.store.interval_projection import TIMEOUT_S, PostgresProjection
+from extender.store.interval_projection import TIMEOUT_S, PostgresIntervalProjection
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.log.reference_index import PostgresMentions
-from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
-from extender.store.queries.report_queries import PostgresReportReader
-from extender.store.snapshot_table import PostgresCheckpoints
+from extender.store.log.reference_index import PostgresReferenceIndex
+from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
+from extender.store.queries.report_queries import PostgresReportQueries
+from extender.store.snapshot_table import PostgresSnapshots
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -60,14 +60,14 @@ class Store(msgspec.Struct):
 
     url: str
     log: PostgresEventLog
-    checkpoints: PostgresCheckpoints
+    checkpoints: PostgresSnapshots
     inputs: PostgresDecisionInputs
-    audit: PostgresAuditReader
-    mentions: PostgresMentions
-    projection: PostgresProjection
-    as_of: AsOf
+    audit: PostgresEventQueries
+    mentions: PostgresReferenceIndex
+    projection: PostgresIntervalProjection
+    as_of: HistoricalState
     looking: PostgresEventLog  # for questions about the past, apart from the one that writes
-    reports: PostgresReportReader
+    reports: PostgresReportQueries
     engines: tuple[AsyncEngine, ...]
 
 
@@ -125,18 +125,18 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
         projecting = create_engine(
             url, name="project", settings=PROJECTING, pool_size=1, command_timeout_s=TIMEOUT_S
         )
-        audit, looking = PostgresAuditReader(reading), PostgresEventLog(url)
+        audit, looking = PostgresEventQueries(reading), PostgresEventLog(url)
         opened = Store(
             url=url,
             log=PostgresEventLog(url),
-            checkpoints=PostgresCheckpoints(writing),
+            checkpoints=PostgresSnapshots(writing),
             inputs=PostgresDecisionInputs(writing),
             audit=audit,
-            mentions=PostgresMentions(writing),
-            projection=PostgresProjection(projecting),
-            as_of=AsOf(looking, PostgresCheckpoints(reading), audit, SystemClock()),
+            mentions=PostgresReferenceIndex(writing),
+            projection=PostgresIntervalProjection(projecting),
+            as_of=HistoricalState(looking, PostgresSnapshots(reading), audit, SystemClock()),
             looking=looking,
-            reports=PostgresReportReader(reading),
+            reports=PostgresReportQueries(reading),
             engines=(writing, reading, projecting),
         )
         try:
@@ -180,9 +180,9 @@ async def cluster(settings: Settings, clock: Clock, fence: Callable[[], bool]) -
         fence: Says whether this process may still have effects; asked before each of them.
     """
     if settings.cluster:
-        from extender.cluster.manifests.manifest_cluster import FileCluster
+        from extender.cluster.manifests.manifest_cluster import ManifestCluster
 
-        return FileCluster([*settings.cluster], Path(settings.data_dir), clock=clock)
+        return ManifestCluster([*settings.cluster], Path(settings.data_dir), clock=clock)
     from extender.cluster.api_server.feature_gate_reader import SchedulerMetrics
     from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 
@@ -199,9 +199,9 @@ async def cluster(settings: Settings, clock: Clock, fence: Callable[[], bool]) -
 def leader(settings: Settings, opened: Store, clock: Clock) -> Leader:
     """Make the one writer."""
     from extender.control.log.leader import Leader
-    from extender.control.log.lease import Identity
+    from extender.control.log.lease import LeaseIdentity
 
-    identity = Identity(
+    identity = LeaseIdentity(
         holder=settings.holder,
         address=settings.advertise,
         ttl_ms=int(settings.lease_ttl_s * 1000),
@@ -217,36 +217,38 @@ class Service:
     def __init__(
         self, settings: Settings, opened: Store, seen: Runnable, writer: Leader, clock: Clock
     ) -> None:
-        from extender.control.actuators.finalizer_controller import Protector
-        from extender.control.actuators.status_reporter import Reporter
-        from extender.control.binding.bind_barrier import Barriers
-        from extender.control.log.log_head_publisher import Publisher
-        from extender.control.loop.control_loop import Admission
-        from extender.control.monitors.capacity_sampler import RoomWatch
-        from extender.control.monitors.feature_gate_monitor import FeatureWatch
-        from extender.control.monitors.read_model_projector import Projector
-        from extender.control.monitors.reference_indexer import Noter
-        from extender.control.monitors.state_verifier import DriftWatch
-        from extender.control.verbs.extender_service import Scheduling
-        from extender.http.scheduler.leader_proxy import Forwarder
-        from extender.http.web.query_process import Apart
-        from extender.runtime.worker_process import Aside
+        from extender.control.actuators.finalizer_controller import FinalizerController
+        from extender.control.actuators.status_reporter import StatusReporter
+        from extender.control.binding.bind_barrier import BindBarriers
+        from extender.control.log.log_head_publisher import LogHeadPublisher
+        from extender.control.loop.control_loop import ControlLoop
+        from extender.control.monitors.capacity_sampler import CapacitySampler
+        from extender.control.monitors.feature_gate_monitor import FeatureGateMonitor
+        from extender.control.monitors.read_model_projector import ReadModelProjector
+        from extender.control.monitors.reference_indexer import ReferenceIndexer
+        from extender.control.monitors.state_verifier import StateVerifier
+        from extender.control.verbs.extender_service import ExtenderService
+        from extender.http.scheduler.leader_proxy import LeaderProxy
+        from extender.http.web.query_process import QueryProcess
+        from extender.runtime.worker_process import WorkerProcess
 
         self.settings = settings
         self.cluster = seen
         self.leader = writer
-        self.barriers = Barriers(cluster=seen, leader=self.leader, clock=clock, settings=settings)
+        self.barriers = BindBarriers(
+            cluster=seen, leader=self.leader, clock=clock, settings=settings
+        )
         writer.history.anchor = seen
-        self.publisher = Publisher(writer, opened.log, seen, clock)
-        self.projector = Projector(writer, opened.projection)
-        self.drift = DriftWatch(writer, opened.log, opened.checkpoints, settings.holder)
-        self.noter = Noter(writer, opened.mentions)
-        self.room = RoomWatch(seen, writer, settings)
+        self.publisher = LogHeadPublisher(writer, opened.log, seen, clock)
+        self.projector = ReadModelProjector(writer, opened.projection)
+        self.drift = StateVerifier(writer, opened.log, opened.checkpoints, settings.holder)
+        self.noter = ReferenceIndexer(writer, opened.mentions)
+        self.room = CapacitySampler(seen, writer, settings)
         plane = seen.control_plane
-        self.features = FeatureWatch(seen, plane, writer, clock, settings) if plane else None
-        self.reporter = Reporter(seen, self.leader, clock)
-        self.protector = Protector(seen, self.leader)
-        self.admission = Admission(
+        self.features = FeatureGateMonitor(seen, plane, writer, clock, settings) if plane else None
+        self.reporter = StatusReporter(seen, self.leader, clock)
+        self.protector = FinalizerController(seen, self.leader)
+        self.admission = ControlLoop(
             cluster=seen,
             leader=self.leader,
             inputs=opened.inputs,
@@ -255,7 +257,7 @@ class Service:
             clock=clock,
             settings=settings,
         )
-        self.scheduling = Scheduling(
+        self.scheduling = ExtenderService(
             cluster=seen,
             leader=self.leader,
             inputs=opened.inputs,
@@ -265,35 +267,37 @@ class Service:
             settings=settings,
         )
         writer.on_lost = self.barriers.let_go
-        self.forwarder = Forwarder(writer, settings)
-        self.apart = Apart(ANSWERING, opened.url, settings.log_level)
-        self.aside = Aside()
+        self.forwarder = LeaderProxy(writer, settings)
+        self.apart = QueryProcess(ANSWERING, opened.url, settings.log_level)
+        self.aside = WorkerProcess()
         self.app = self._application(opened, clock)
 
     def _application(self, opened: Store, clock: Clock) -> web.Application:
         """Return what answers HTTP."""
         from extender.cluster.manifests.plan_request_body import planned
-        from extender.http.scheduler.verb_handlers import SchedulerVerbs
-        from extender.http.v1.gang_api import GangsApi
-        from extender.http.v1.node_api import FleetApi
+        from extender.http.scheduler.verb_handlers import VerbHandlers
+        from extender.http.v1.gang_api import GangApi
+        from extender.http.v1.node_api import LiveNodeApi
         from extender.http.v1.plan_api import PlanApi
         from extender.http.v1.state_api import NodesApi
         from extender.http.web.health import Probes
-        from extender.http.web.server import Parts, application
-        from extender.queries.plan.plan_service import WhatIf
-        from extender.queries.state.node_inventory import Fleet
+        from extender.http.web.server import ApplicationParts, application
+        from extender.queries.plan.plan_service import PlanService
+        from extender.queries.state.node_inventory import NodeInventory
 
-        verbs = SchedulerVerbs(self.scheduling, self.leader, read_wire_pod, self.forwarder)
+        verbs = VerbHandlers(self.scheduling, self.leader, read_wire_pod, self.forwarder)
         probes = Probes(self.scheduling, self.leader)
         plan_aside = functools.partial(self.aside.run, planned)
         questions = (
             self.apart,
-            GangsApi(opened.audit, opened.inputs, self.leader),
+            GangApi(opened.audit, opened.inputs, self.leader),
             NodesApi(self.cluster, self.apart.fetch),
-            PlanApi(WhatIf(self.cluster, self.leader, self.barriers, clock, plan_aside).plan),
-            FleetApi(Fleet(self.cluster), self.leader),
+            PlanApi(PlanService(self.cluster, self.leader, self.barriers, clock, plan_aside).plan),
+            LiveNodeApi(NodeInventory(self.cluster), self.leader),
         )
-        return application(Parts(verbs, probes, questions, self.apart.stop), self.settings)
+        return application(
+            ApplicationParts(verbs, probes, questions, self.apart.stop), self.settings
+        )
 
     async def run(self, stopping: asyncio.Event, on_listening: Callable[[], None]) -> None:
         """Serve until `stopping`; a loop that ends by itself ends the service with its fault."""
@@ -368,7 +372,7 @@ def read_wire_pod(body: bytes) -> Pod:
     return pod_of(decode(api.Pod, body), Priorities())
 
 
-def _count(events: Sequence[Event]) -> None:
+def _count(events: Sequence[RecordedEvent]) -> None:
     from extender.telemetry import METRICS
 
     for event in events:

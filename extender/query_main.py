@@ -14,20 +14,20 @@ import msgspec
 import uvloop
 
 from extender.control.loop.planner_pool import begin_worker
-from extender.http.v1.event_api import EventsApi
-from extender.http.v1.history_api import AuditApi
+from extender.http.v1.event_api import EventApi
+from extender.http.v1.history_api import HistoryApi
 from extender.http.v1.report_api import ReportApi
 from extender.http.v1.state_api import PastNodesApi, StateApi
-from extender.http.web.query_process import Given, Turns, answering
-from extender.queries.log.event_stream import Feed
-from extender.queries.state.historical_state import AsOf
+from extender.http.web.query_process import QueryProcessOptions, QueryTurns, answering
+from extender.queries.log.event_stream import EventStream
+from extender.queries.state.historical_state import HistoricalState
 from extender.runtime.system_clock import SystemClock
 from extender.runtime.worker_process import NICE
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
-from extender.store.queries.report_queries import PostgresReportReader
-from extender.store.snapshot_table import PostgresCheckpoints
+from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
+from extender.store.queries.report_queries import PostgresReportQueries
+from extender.store.snapshot_table import PostgresSnapshots
 from extender.telemetry import set_up_logging
 
 # Questions that are worked on at the same time. Each of them takes a processor, the database's or ours, which may be of
@@ -40,7 +40,7 @@ REST = 2.0 if PROCESSORS <= 2 else 0.0  # noqa: PLR2004
 
 def main() -> None:
     """Answer until the service ends, or SIGTERM."""
-    given = msgspec.json.decode(sys.stdin.buffer.read(), type=Given)
+    given = msgspec.json.decode(sys.stdin.buffer.read(), type=QueryProcessOptions)
     begin_worker(given.service)
     os.nice(NICE)
     set_up_logging(given.log_level, sys.stdout)
@@ -49,17 +49,20 @@ def main() -> None:
 
 async def _answer(url: str, listening: socket.socket) -> None:
     reading, clock = create_reading_engine(url, pool_size=AT_ONCE), SystemClock()
-    audit, checkpoints = PostgresAuditReader(reading), PostgresCheckpoints(reading)
+    audit, checkpoints = PostgresEventQueries(reading), PostgresSnapshots(reading)
     async with PostgresEventLog(url) as looking, PostgresEventLog(url) as followed:
-        feed, as_of = Feed(followed, audit), AsOf(looking, checkpoints, audit, clock)
+        feed, as_of = (
+            EventStream(followed, audit),
+            HistoricalState(looking, checkpoints, audit, clock),
+        )
         parts = (
-            AuditApi(audit, PostgresDecisionInputs(reading)),
-            EventsApi(audit, feed),
+            HistoryApi(audit, PostgresDecisionInputs(reading)),
+            EventApi(audit, feed),
             StateApi(as_of),
             PastNodesApi(as_of),
-            ReportApi(PostgresReportReader(reading), clock),
+            ReportApi(PostgresReportQueries(reading), clock),
         )
         gc.collect()
         gc.freeze()
-        await answering(parts, listening, Turns(AT_ONCE, REST), feed.stop)
+        await answering(parts, listening, QueryTurns(AT_ONCE, REST), feed.stop)
     await reading.dispose()

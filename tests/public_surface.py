@@ -38,17 +38,17 @@ from extender.cluster.read.object_decoding import PARENT_ANNOTATIONS
 from extender.cluster.read.pod_conversion import GROUP_LABELS, MARKERS, PLAN_ANNOTATION
 from extender.cluster.write.event_recorder import REPORTER
 from extender.cluster.write.log_head_configmap import NAME as LOG_END_NAME
-from extender.cluster.write.log_head_configmap import Written as LogEnd
+from extender.cluster.write.log_head_configmap import PublishedHead as LogEnd
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.decisions.reconcile.finalizer_rules import FINALIZER
 from extender.http.responses.error_responses import KNOWN
 from extender.http.scheduler import wire
-from extender.http.scheduler.verb_handlers import SchedulerVerbs
+from extender.http.scheduler.verb_handlers import VerbHandlers
 from extender.http.v1.openapi import document
-from extender.http.v1.openapi_route import OPERATIONS, Contract
+from extender.http.v1.openapi_route import OPERATIONS, OpenApiRoute
 from extender.http.web.health import Health, Probes
-from extender.http.web.ui import Ui
-from extender.ports.protocols import Condition, Notice
+from extender.http.web.ui import StaticPages
+from extender.ports.protocols import Condition, K8sEvent
 from extender.queries.log.reports import catalogue
 from extender.store import schema_migration
 from extender.store.log.event_codec import TYPES, VERSIONS, Row
@@ -172,7 +172,7 @@ def scheduler_wire() -> list[str]:
         for found in vars(wire).values()
         if isinstance(found, type) and issubclass(found, msgspec.Struct)
     ]
-    paths = (f"{method} {path}" for method, path in _routes(SchedulerVerbs))
+    paths = (f"{method} {path}" for method, path in _routes(VerbHandlers))
     return [*sorted(paths), "", *sorted(line for one in structs for line in _struct_lines(one))]
 
 
@@ -185,7 +185,9 @@ def http() -> list[str]:
     """All paths; the parameters, headers and answers of /v1; every field of every answer but facts (events.txt)."""
     found = document(OPERATIONS)
     paths = {
-        f"{method} {path}" for part in (Probes, Contract, Ui) for method, path in _routes(part)
+        f"{method} {path}"
+        for part in (Probes, OpenApiRoute, StaticPages)
+        for method, path in _routes(part)
     }
     lines = [*sorted(paths), ""]
     for path, methods in sorted(found["paths"].items()):
@@ -365,7 +367,7 @@ def kubernetes() -> list[str]:
         (f"ConfigMap {LOG_END_NAME} data", LogEnd.__struct_fields__, "the end of the log"),
     ]
     lines = [f"{role} {name}{_about(about)}" for role, names, about in by_role for name in names]
-    for kind, fields in ((Condition, ("type", "reason")), (Notice, ("reason", "action"))):
+    for kind, fields in ((Condition, ("type", "reason")), (K8sEvent, ("reason", "action"))):
         what = "condition" if kind is Condition else "Event"
         for field in fields:
             lines += [f"{what} {field} {name}" for name in sorted(_given(kind, field))]

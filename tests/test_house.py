@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from extender.core.log.events import AnyFact
+from extender.core.log.events import AnyEventData
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "extender").rglob("*.py"))
@@ -33,7 +33,7 @@ def test_every_module_says_what_it_owns(path):
     assert text, f"{_name(path)} has no docstring"
 
 
-@pytest.mark.parametrize("fact", get_args(AnyFact), ids=lambda fact: fact.__name__)
+@pytest.mark.parametrize("fact", get_args(AnyEventData), ids=lambda fact: fact.__name__)
 def test_every_fact_has_a_stored_sample(fact):
     """A golden file per fact and version, kept for ever: what was written once must be read for ever."""
     version = getattr(fact, "VERSION", 1)
@@ -43,7 +43,7 @@ def test_every_fact_has_a_stored_sample(fact):
 
 def test_every_sample_is_of_a_known_fact():
     """No golden file without its fact: the list is closed."""
-    known = {fact.__name__ for fact in get_args(AnyFact)}
+    known = {fact.__name__ for fact in get_args(AnyEventData)}
     found = {path.name.partition(".")[0] for path in (ROOT / "tests/golden/events").glob("*.json")}
     assert found == known
 
@@ -53,7 +53,7 @@ def test_the_state_table_has_each_fact_once():
     text = (ROOT / "extender/README.md").read_text()
     rows = text.partition("| fact | condition |")[2].partition("\n\n")[0]
     found = re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE)
-    assert sorted(found) == sorted(fact.__name__ for fact in get_args(AnyFact))
+    assert sorted(found) == sorted(fact.__name__ for fact in get_args(AnyEventData))
 
 
 @pytest.mark.parametrize("name", ["extender/__init__.py", "extender/README.md"])

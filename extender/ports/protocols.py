@@ -10,9 +10,9 @@ from typing import Protocol
 
 import msgspec
 
-from extender.core.decisions.reconcile.finalizer_rules import Protection
-from extender.core.log.control_plane_features import SchedulerGates, Trial
-from extender.core.log.events import Event, EvictionHow
+from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
+from extender.core.log.control_plane_features import DryRunResult, SchedulerGates
+from extender.core.log.events import EvictionHow, RecordedEvent
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import Epoch, GroupKey, NodeName, PlanId, PodUid, Position, RootUid
 from extender.core.model.pods import PodEnd
@@ -37,7 +37,7 @@ class Clock(Protocol):
 START = Position(0)  # in front of the first event
 
 
-class Head(msgspec.Struct, frozen=True, kw_only=True):
+class LogHead(msgspec.Struct, frozen=True, kw_only=True):
     """The end of the log."""
 
     position: Position = Position(0)  # 0: the log is empty
@@ -45,12 +45,12 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     at_us: int = 0
 
 
-class Grant(msgspec.Struct, frozen=True, kw_only=True):
+class LeaseGrant(msgspec.Struct, frozen=True, kw_only=True):
     """The right to write, as the database gave it."""
 
     epoch: Epoch
     lease: str  # random UUID: an epoch alone can be handed out twice by a promoted lagging standby
-    head: Head
+    head: LogHead
     previous_holder: str = ""
     previous_epoch: Epoch = Epoch(
         0
@@ -58,7 +58,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     timeline: str = ""  # of the database; a promoted standby begins another
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LogMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A place that is known to have been in the log, by its hash or by the fact that stands there."""
 
     position: Position
@@ -82,7 +82,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
 class EventLog(Protocol):
     """The append-only log and the lease that guards it. One writer; gap-free positions from 1."""
 
-    async def take(self, *, holder: str, address: str, ttl_ms: int, above: int = 0) -> Grant:
+    async def take(self, *, holder: str, address: str, ttl_ms: int, above: int = 0) -> LeaseGrant:
         """Take the lease: when it is free, expired, or already held by the same `holder`.
 
         The epoch is higher than the one before, and than `above`: the highest that is known from
@@ -94,7 +94,7 @@ class EventLog(Protocol):
         """
         ...
 
-    async def renew(self, grant: Grant) -> None:
+    async def renew(self, grant: LeaseGrant) -> None:
         """Prolong the lease.
 
         Raises:
@@ -103,7 +103,7 @@ class EventLog(Protocol):
         """
         ...
 
-    async def release(self, grant: Grant) -> None:
+    async def release(self, grant: LeaseGrant) -> None:
         """Give the lease back at a clean stop, so that the next holder need not wait. Never raises Fenced."""
         ...
 
@@ -111,7 +111,7 @@ class EventLog(Protocol):
         """Read the lease row; None when nobody ever held it."""
         ...
 
-    async def append(self, grant: Grant, events: Sequence[Event]) -> None:
+    async def append(self, grant: LeaseGrant, events: Sequence[RecordedEvent]) -> None:
         """Write facts at the end of the log, all or none, durable on return.
 
         `events` continue the log without a gap and carry `grant.epoch`; concurrent calls are batched
@@ -131,21 +131,21 @@ class EventLog(Protocol):
         """Look events up by id; those that are not in the log are absent from the answer."""
         ...
 
-    async def head(self) -> Head:
+    async def head(self) -> LogHead:
         """Read the end of the log."""
         ...
 
-    async def at(self, position: Position) -> Head | None:
+    async def at(self, position: Position) -> LogHead | None:
         """Give the end of the log as it was when it ended at a position; None when it does not reach that far."""
         ...
 
-    async def holds(self, mark: Mark) -> bool:
+    async def holds(self, mark: LogMark) -> bool:
         """Say whether the log has, at the position of a mark, what the mark knows of it."""
         ...
 
     def read(
         self, *, after: Position = START, until: Position | None = None
-    ) -> AsyncIterator[Sequence[Event]]:
+    ) -> AsyncIterator[Sequence[RecordedEvent]]:
         """Read pages of events in order, verifying the hash chain on the way.
 
         Raises:
@@ -153,12 +153,12 @@ class EventLog(Protocol):
         """
         ...
 
-    def follow(self, *, after: Position) -> AsyncIterator[Sequence[Event]]:
+    def follow(self, *, after: Position) -> AsyncIterator[Sequence[RecordedEvent]]:
         """Read pages of events for ever: what is there, then what comes (notification plus polling)."""
         ...
 
 
-class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A saved fold of the log up to a position."""
 
     position: Position
@@ -167,10 +167,10 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
 
 
-class Checkpoints(Protocol):
+class Snapshots(Protocol):
     """Saved folds: the newest few to start from, and older ones at even distances to look back from."""
 
-    async def save(self, checkpoint: Checkpoint, *others: Checkpoint) -> None:
+    async def save(self, checkpoint: Snapshot, *others: Snapshot) -> None:
         """Store a checkpoint, and others of the same position; drop all but the newest three of each codec.
 
         Of the codec of the first one for each stretch of the log stays, too. Stretches are as long as it takes for
@@ -178,7 +178,7 @@ class Checkpoints(Protocol):
         """
         ...
 
-    async def newest(self, *, codec: str, until: Position | None = None) -> Checkpoint | None:
+    async def newest(self, *, codec: str, until: Position | None = None) -> Snapshot | None:
         """Give the newest checkpoint of this codec whose chain hash is the log's at its position and whose bytes are whole.
 
         Args:
@@ -229,15 +229,15 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     newest_first: bool = False
 
 
-class Page(msgspec.Struct, frozen=True, kw_only=True):
+class EventPage(msgspec.Struct, frozen=True, kw_only=True):
     """Part of an answer about the log."""
 
-    events: tuple[Event, ...]
+    events: tuple[RecordedEvent, ...]
     head: Position  # end of the log that the answer knows: everything up to here was looked at, or `more`
     more: bool  # it was cut off; ask again behind its last event
 
 
-class Life(msgspec.Struct, frozen=True, kw_only=True):
+class GangIncarnation(msgspec.Struct, frozen=True, kw_only=True):
     """One root group that had a name."""
 
     uid: RootUid
@@ -249,7 +249,7 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     facts: int
 
 
-class Mentions(Protocol):
+class ReferenceIndex(Protocol):
     """The index of what facts name, kept behind the appends; answers are right without it, only slower."""
 
     async def note(self, most: int) -> int:
@@ -261,21 +261,21 @@ class Mentions(Protocol):
         ...
 
 
-class AuditReader(Protocol):
+class EventQueries(Protocol):
     """Read-only questions over the log; never on the scheduling path's connection."""
 
-    async def page(self, wanted: EventFilter) -> Page:
+    async def page(self, wanted: EventFilter) -> EventPage:
         """Give facts that match, in order of position (or newest first), and say as of which position.
 
         Cut off at `limit` and at a size in bytes, whichever comes first.
         """
         ...
 
-    async def events(self, wanted: EventFilter) -> Sequence[Event]:
+    async def events(self, wanted: EventFilter) -> Sequence[RecordedEvent]:
         """Give the facts that match, in order of position (or newest first); at most `limit`."""
         ...
 
-    async def lives(self, root: str, *, uid: RootUid | None = None) -> Sequence[Life]:
+    async def lives(self, root: str, *, uid: RootUid | None = None) -> Sequence[GangIncarnation]:
         """Give the root groups that ever went by this `namespace/name`, oldest first; without a name, the one of this UID."""
         ...
 
@@ -292,7 +292,7 @@ class AuditReader(Protocol):
         ...
 
 
-class Projection(Protocol):
+class IntervalProjection(Protocol):
     """Tables of intervals, made from the log: who held or had which node, and how roots stood."""
 
     async def project(self, upto: Position, *, max_events: int) -> Position:
@@ -340,7 +340,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-class Notice(msgspec.Struct, frozen=True, kw_only=True):
+class K8sEvent(msgspec.Struct, frozen=True, kw_only=True):
     """A Kubernetes Event about a pod or a group, for `kubectl describe`."""
 
     kind: str  # Pod | PodGroup | CompositePodGroup
@@ -354,10 +354,10 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     related: tuple[str, str, str, str] | None = None  # kind, namespace, name, UID of who caused it
 
 
-class Anchor(Protocol):
+class PublishedLogHead(Protocol):
     """Where the end of the log is published, out of reach of whoever administers the database."""
 
-    async def published(self) -> Mark | None:
+    async def published(self) -> LogMark | None:
         """Read what was published last; None when nothing ever was.
 
         Raises:
@@ -365,7 +365,7 @@ class Anchor(Protocol):
         """
         ...
 
-    async def publish(self, mark: Mark) -> None:
+    async def publish(self, mark: LogMark) -> None:
         """Replace what was published.
 
         Raises:
@@ -379,7 +379,7 @@ class ControlPlane(Protocol):
 
     discoveries: int  # changes whenever other kinds of groups are served than before
 
-    async def trials(self) -> Sequence[Trial]:
+    async def trials(self) -> Sequence[DryRunResult]:
         """Create full objects on trial, and give what would have been stored; changes nothing.
 
         Raises:
@@ -392,7 +392,7 @@ class ControlPlane(Protocol):
         ...
 
 
-class Cluster(Anchor, Protocol):
+class Cluster(PublishedLogHead, Protocol):
     """What the service sees of a cluster, and the few things it does to it."""
 
     def view(self) -> ClusterView:
@@ -470,13 +470,13 @@ class Cluster(Anchor, Protocol):
         """
         ...
 
-    async def set_finalizers(self, wanted: Protection) -> None:
+    async def set_finalizers(self, wanted: FinalizerChange) -> None:
         """Write the finalizers of one of our groups as it is known: same UID, same version, or nothing.
 
         Raises: as `nominate`; a version that is not the newest is a ClusterUnavailable.
         """
         ...
 
-    async def notice(self, notice: Notice) -> None:
+    async def notice(self, notice: K8sEvent) -> None:
         """Record a Kubernetes Event. Best effort by nature: a failure is logged and counted, not raised."""
         ...

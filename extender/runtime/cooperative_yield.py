@@ -18,7 +18,7 @@ REST_S = (
 CALM_S = 1.0  # who has not called for so long does not call now
 
 
-class Pace:
+class Yielder:
     """The pace of one answer. Ask for `breath` after each small piece of work."""
 
     _next_s: ClassVar[float] = 0.0  # when the next slice may begin
@@ -46,7 +46,7 @@ class Pace:
         """Give the loop away when the slice is used up, and wait for the next one."""
         now_s = time.perf_counter()
         if now_s - self._began_s >= SLICE_S:
-            rest_s = REST_S if Pace.calls() else 0.0
-            Pace._next_s = max(now_s, Pace._next_s) + rest_s
-            await asyncio.sleep(Pace._next_s - now_s)
+            rest_s = REST_S if Yielder.calls() else 0.0
+            Yielder._next_s = max(now_s, Yielder._next_s) + rest_s
+            await asyncio.sleep(Yielder._next_s - now_s)
             self._began_s = time.perf_counter()

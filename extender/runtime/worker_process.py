@@ -12,7 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
 from extender.control.loop.planner_pool import begin_worker
-from extender.core.model.errors import Busy
+from extender.core.model.errors import TooManyQueries
 
 WAITING_MAX = 4  # questions that may wait for the one before
 NICE = 10  # the processor is kube-scheduler's first
@@ -22,7 +22,7 @@ TOO_LONG_S = (
 T = TypeVar("T")
 
 
-class Aside:
+class WorkerProcess:
     """Runs functions of a module in another process."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Aside:
             Busy: Too many wait already, or the process died over the question or was at it for too long.
         """
         if self._asked > WAITING_MAX:
-            raise Busy(f"{WAITING_MAX} questions wait to be planned already; ask later")
+            raise TooManyQueries(f"{WAITING_MAX} questions wait to be planned already; ask later")
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(
@@ -48,7 +48,7 @@ class Aside:
             return await asyncio.wrap_future(future)
         except BrokenProcessPool as error:
             self._pool = None
-            raise Busy(
+            raise TooManyQueries(
                 f"the process that plans died over this question, or was at it for more than {TOO_LONG_S} s; ask about "
                 "fewer trees, or with a smaller budget"
             ) from error

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.ids import Position
-from extender.ports.protocols import START, Checkpoints, EventLog
+from extender.ports.protocols import START, EventLog, Snapshots
 from extender.snapshots.state_loader import fold_from, nearest_checkpoint, restored, save_past
 
 
 async def fill_ladder(
-    event_log: EventLog, checkpoints: Checkpoints, *, until: Position, every: int
+    event_log: EventLog, checkpoints: Snapshots, *, until: Position, every: int
 ) -> int:
     """Save a checkpoint in each stretch of the log that has none.
 

@@ -10,7 +10,7 @@ import logging
 
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.errors import StoreUnavailable
-from extender.ports.protocols import START, Checkpoints, Clock, EventLog
+from extender.ports.protocols import START, Clock, EventLog, Snapshots
 from extender.snapshots.state_loader import save_checkpoint, save_past
 
 log = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 WHOLE_EVERY = 5  # as many times as many events lie between two whole ones: a start folds them in a tenth of a second
 
 
-class Checkpointing:
+class SnapshotWriter:
     """Saves states as the log grows.
 
     Args:
@@ -30,7 +30,7 @@ class Checkpointing:
     """
 
     def __init__(
-        self, event_log: EventLog, checkpoints: Checkpoints, clock: Clock, *, events: int, ms: int
+        self, event_log: EventLog, checkpoints: Snapshots, clock: Clock, *, events: int, ms: int
     ) -> None:
         self._log = event_log
         self._checkpoints = checkpoints

@@ -25,25 +25,25 @@ import msgspec
 from immutables import Map
 from msgspec.msgpack import Decoder, Encoder
 
-from extender.core.log.events import Event, FeaturesFound
-from extender.core.log.preemption_state import Claim, Preemption, Victim, claimed_on
+from extender.core.log.events import FeaturesFound, RecordedEvent
+from extender.core.log.preemption_state import CapacityClaim, PendingPreemption, Victim, claimed_on
 from extender.core.log.reservation_state import (
     EMPTY,
-    Folding,
+    GangState,
+    RejectionKey,
+    RejectionState,
+    ReplacementHold,
     Reservation,
     ReservationState,
-    RootState,
-    Vacancy,
-    VetoKey,
-    VetoState,
+    StateProjector,
 )
 from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import NIL_ROOT, Epoch, NodeName, PlanId, PodUid, Position, RootUid
-from extender.ports.protocols import START, Checkpoint, Checkpoints, EventLog, Head
+from extender.ports.protocols import START, EventLog, LogHead, Snapshot, Snapshots
 
 log = logging.getLogger(__name__)
 
-Page = Sequence[Event]
+Page = Sequence[RecordedEvent]
 
 # Both change with the meaning or shape of the state; older checkpoints are then passed over.
 CODEC = "state-10"  # to start from: whole
@@ -70,17 +70,17 @@ class _SavedPreemption(msgspec.Struct, frozen=True, array_like=True, gc=False):
     extras: frozenset[PodUid]
     ended: bool
     victims: tuple[Victim, ...]
-    claims: dict[NodeName, tuple[Claim, ...]]
+    claims: dict[NodeName, tuple[CapacityClaim, ...]]
 
 
 class _Saved(msgspec.Struct, frozen=True, array_like=True):
     position: int
     epoch: int
     at_us: int
-    roots: tuple[RootState, ...]
+    roots: tuple[GangState, ...]
     of_roots: tuple[int, ...]  # versions of their streams, in the same order; 0: not known
     versions: dict[RootUid, int]  # of streams that live and are of no root
-    vetoes: tuple[tuple[VetoKey, VetoState], ...]
+    vetoes: tuple[tuple[RejectionKey, RejectionState], ...]
     truncated_epoch: int
     preemptions: tuple[_SavedPreemption, ...]
     features: FeaturesFound | None
@@ -162,7 +162,7 @@ def _others(state: ReservationState) -> set[RootUid]:
     return {NIL_ROOT, *state.preemptions, *state.took}.difference(state.roots)
 
 
-def _saved(preemption: Preemption) -> _SavedPreemption:
+def _saved(preemption: PendingPreemption) -> _SavedPreemption:
     fields = {name: getattr(preemption, name) for name in _SavedPreemption.__struct_fields__}
     fields |= {
         "victims": tuple(preemption.victims.values()),
@@ -171,10 +171,10 @@ def _saved(preemption: Preemption) -> _SavedPreemption:
     return _SavedPreemption(**fields)
 
 
-def _preemption(entry: _SavedPreemption) -> Preemption:
+def _preemption(entry: _SavedPreemption) -> PendingPreemption:
     fields = {name: getattr(entry, name) for name in _SavedPreemption.__struct_fields__}
     fields |= {"victims": Map({v.uid: v for v in entry.victims}), "claims": Map(entry.claims)}
-    return Preemption(**fields)
+    return PendingPreemption(**fields)
 
 
 def decode_state(body: bytes) -> ReservationState:
@@ -233,7 +233,7 @@ def joined(parts: Iterable[ReservationState]) -> ReservationState:
 
 
 def _indexes(
-    roots: Iterable[RootState],
+    roots: Iterable[GangState],
 ) -> tuple[Map[NodeName, Map[PodUid, Reservation]], Map[PodUid, RootUid]]:
     """Find what follows from the roots: reservations by node, and whose each pod is."""
     held_on: dict[NodeName, dict[PodUid, Reservation]] = {}
@@ -247,9 +247,9 @@ def _indexes(
     return Map({node: Map(held) for node, held in held_on.items()}), Map(root_of)
 
 
-def _vacant_on(roots: Iterable[RootState]) -> Map[NodeName, Map[PodUid, Vacancy]]:
+def _vacant_on(roots: Iterable[GangState]) -> Map[NodeName, Map[PodUid, ReplacementHold]]:
     """Find what also follows from the roots: vacancies by node."""
-    found: dict[NodeName, dict[PodUid, Vacancy]] = {}
+    found: dict[NodeName, dict[PodUid, ReplacementHold]] = {}
     for root in roots:
         for vacancy in root.vacant.values():
             found.setdefault(vacancy.node, {})[vacancy.uid] = vacancy
@@ -290,7 +290,7 @@ def _rebuilt(saved: _Saved, ended: dict[RootUid, int] | None) -> ReservationStat
     )
 
 
-def _with_maps(root: RootState) -> RootState:
+def _with_maps(root: GangState) -> GangState:
     """Give a root with maps to go on from."""
     return msgspec.structs.replace(
         root, held=Map(root.held), bound=Map(root.bound), away=Map(root.away), vacant=Map(root.vacant),
@@ -299,7 +299,7 @@ def _with_maps(root: RootState) -> RootState:
 
 
 async def load_state(
-    event_log: EventLog, checkpoints: Checkpoints, *, until: Position
+    event_log: EventLog, checkpoints: Snapshots, *, until: Position
 ) -> ReservationState:
     """Fold the log up to a position.
 
@@ -313,7 +313,7 @@ async def load_state(
 
 
 async def load_living(
-    event_log: EventLog, checkpoints: Checkpoints, *, until: Position
+    event_log: EventLog, checkpoints: Snapshots, *, until: Position
 ) -> ReservationState:
     """Fold the log up to a position; what it gives is `living`.
 
@@ -325,7 +325,7 @@ async def load_living(
 
 
 async def load_past(
-    event_log: EventLog, checkpoints: Checkpoints, *, until: Position
+    event_log: EventLog, checkpoints: Snapshots, *, until: Position
 ) -> ReservationState:
     """Fold the log up to a position, to be looked at only: without indexes, with plain maps, and not with all versions.
 
@@ -367,7 +367,7 @@ async def fold_from(
         event_log: To read.
         until: Position of the last event.
         knows_ended: The state has the versions of streams that have ended; see `living`.
-        past: The state is to be looked at only; see `Folding`.
+        past: The state is to be looked at only; see `StateProjector`.
 
     Raises: as `load_state`.
     """
@@ -385,7 +385,7 @@ async def _folded(
 ) -> ReservationState:
     with no_collections():
         bulk = until - state.position >= BULK_EVENTS
-        folding = Folding(state, bulk=bulk, knows_ended=knows_ended, past=past)
+        folding = StateProjector(state, bulk=bulk, knows_ended=knows_ended, past=past)
         async for page in pages:
             folding.apply(page)
             await asyncio.sleep(0)  # others get their turn, and the next page comes in
@@ -408,18 +408,18 @@ def no_collections() -> Iterator[None]:
             gc.enable()
 
 
-async def nearest_checkpoint(checkpoints: Checkpoints, until: Position) -> Checkpoint | None:
+async def nearest_checkpoint(checkpoints: Snapshots, until: Position) -> Snapshot | None:
     """Find the newest checkpoint to look back from that this version can read, not behind a position."""
     return await checkpoints.newest(codec=PAST, until=until)
 
 
-async def restored(found: Checkpoint | None) -> ReservationState:
+async def restored(found: Snapshot | None) -> ReservationState:
     """Read back what `nearest_checkpoint` found; the empty state for nothing, or what does not decode."""
     return await _restored(found, decode_past)
 
 
 async def _restored(
-    found: Checkpoint | None, decode: Callable[[bytes], ReservationState]
+    found: Snapshot | None, decode: Callable[[bytes], ReservationState]
 ) -> ReservationState:
     if found is None:
         return EMPTY
@@ -431,7 +431,7 @@ async def _restored(
         return EMPTY
 
 
-async def save_checkpoint(checkpoints: Checkpoints, state: ReservationState, head: Head) -> None:
+async def save_checkpoint(checkpoints: Snapshots, state: ReservationState, head: LogHead) -> None:
     """Save a state that stands at the head of the log, to start from and to look back from.
 
     Encoding runs beside the event loop.
@@ -441,11 +441,11 @@ async def save_checkpoint(checkpoints: Checkpoints, state: ReservationState, hea
     await checkpoints.save(_at(head, PAST, past), _at(head, CODEC, whole))
 
 
-async def save_past(checkpoints: Checkpoints, state: ReservationState, head: Head) -> None:
+async def save_past(checkpoints: Snapshots, state: ReservationState, head: LogHead) -> None:
     """Save a state that stands somewhere in the log, to look back from only."""
     past = await asyncio.to_thread(encode_past, state)
     await checkpoints.save(_at(head, PAST, past))
 
 
-def _at(head: Head, codec: str, body: bytes) -> Checkpoint:
-    return Checkpoint(position=head.position, chain=head.chain, codec=codec, body=body)
+def _at(head: LogHead, codec: str, body: bytes) -> Snapshot:
+    return Snapshot(position=head.position, chain=head.chain, codec=codec, body=body)

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.core.model.ids import Position
-from extender.ports.protocols import Projection
+from extender.ports.protocols import IntervalProjection
 from extender.store.engine import transaction
 from extender.store.tables import PROJECTION
 
@@ -25,8 +25,8 @@ _PROJECT = sa.text("SELECT gx.project(:upto, :max_events)")
 _FORGET = sa.text("SELECT gx.forget_projection()")
 
 
-class PostgresProjection:
-    """The `Projection` port on PostgreSQL.
+class PostgresIntervalProjection:
+    """The `IntervalProjection` port on PostgreSQL.
 
     Args:
         engine: A writing engine of its own with `SETTINGS`, so that it never waits for others nor they for it.
@@ -36,25 +36,25 @@ class PostgresProjection:
         self._engine = engine
 
     async def project(self, upto: Position, *, max_events: int) -> Position:
-        """See `Projection.project`."""
+        """See `IntervalProjection.project`."""
         asked = {"upto": upto, "max_events": max_events}
         async with transaction(self._engine, "projecting the log") as connection:
             return Position((await connection.execute(_PROJECT, asked)).scalar_one())
 
     async def projected(self) -> Position:
-        """See `Projection.projected`."""
+        """See `IntervalProjection.projected`."""
         async with transaction(self._engine, "asking the projection") as connection:
             return Position(
                 (await connection.execute(sa.select(PROJECTION.c.position))).scalar_one()
             )
 
     async def forget(self) -> None:
-        """See `Projection.forget`."""
+        """See `IntervalProjection.forget`."""
         async with transaction(self._engine, "emptying the projection") as connection:
             await connection.execute(_FORGET)
 
 
 if TYPE_CHECKING:
 
-    def _fits(projection: PostgresProjection) -> Projection:
+    def _fits(projection: PostgresIntervalProjection) -> IntervalProjection:
         return projection

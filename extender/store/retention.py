@@ -44,7 +44,7 @@ WHERE s.to_position IS NULL AND s.state <> 'gone'
   AND e.type IN ('GangAdmitted', 'GangExtended', 'GangRefused', 'PreemptionPlanned')"""
 
 
-class Pruned(msgspec.Struct, frozen=True, kw_only=True):
+class PruneResult(msgspec.Struct, frozen=True, kw_only=True):
     """What was removed, or would be."""
 
     before: str  # RFC 3339
@@ -55,7 +55,7 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
     parts_kept: int
 
 
-async def prune(url: str, before: datetime, *, dry_run: bool = False) -> Pruned:
+async def prune(url: str, before: datetime, *, dry_run: bool = False) -> PruneResult:
     """Remove the inputs of decisions made before a time, and the parts that no other input has.
 
     Args:
@@ -79,7 +79,7 @@ async def prune(url: str, before: datetime, *, dry_run: bool = False) -> Pruned:
             await connection.close()
 
 
-async def _prune(connection: asyncpg.Connection, before: datetime, *, dry_run: bool) -> Pruned:
+async def _prune(connection: asyncpg.Connection, before: datetime, *, dry_run: bool) -> PruneResult:
     begun = await connection.fetchval("SELECT now()")
     last_part = await connection.fetchval("SELECT coalesce(max(id), 0) FROM gx.decision_part")
     at_us = int(before.timestamp() * 1e6)
@@ -117,7 +117,7 @@ async def _prune(connection: asyncpg.Connection, before: datetime, *, dry_run: b
         "SELECT (SELECT count(*) FROM gx.decision_input), (SELECT count(*) FROM gx.decision_part)"
     )
     missing = (len(inputs), len(parts)) if dry_run else (0, 0)
-    return Pruned(
+    return PruneResult(
         before=before.isoformat(),
         inputs=len(inputs),
         parts=len(parts),

@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.core.model.ids import Position
-from extender.ports.protocols import Checkpoint, Checkpoints
+from extender.ports.protocols import Snapshot, Snapshots
 from extender.store.engine import transaction
 from extender.store.tables import CHECKPOINT, EVENT
 
@@ -40,8 +40,8 @@ _NEWEST = (
 )
 
 
-class PostgresCheckpoints:
-    """The `Checkpoints` port on PostgreSQL.
+class PostgresSnapshots:
+    """The `Snapshots` port on PostgreSQL.
 
     Args:
         engine: Of `engine.create_engine`, writing if anything is to be saved; never the connection that appends.
@@ -63,8 +63,8 @@ class PostgresCheckpoints:
             events *= 2
         return events
 
-    async def save(self, checkpoint: Checkpoint, *others: Checkpoint) -> None:
-        """See `Checkpoints.save`. A second one of the same position and codec replaces the first.
+    async def save(self, checkpoint: Snapshot, *others: Snapshot) -> None:
+        """See `Snapshots.save`. A second one of the same position and codec replaces the first.
 
         Raises:
             StoreUnavailable: Not saved, or unknown; the next one will do.
@@ -110,8 +110,8 @@ class PostgresCheckpoints:
                 )
             )
 
-    async def newest(self, *, codec: str, until: Position | None = None) -> Checkpoint | None:
-        """See `Checkpoints.newest`.
+    async def newest(self, *, codec: str, until: Position | None = None) -> Snapshot | None:
+        """See `Snapshots.newest`.
 
         Raises:
             StoreUnavailable: No answer.
@@ -126,7 +126,7 @@ class PostgresCheckpoints:
             if row is None:
                 return None
             if await asyncio.to_thread(_digest, row.body) == row.sha256:
-                return Checkpoint(
+                return Snapshot(
                     position=Position(row.position), chain=row.chain, codec=row.codec, body=row.body
                 )
         return None
@@ -138,5 +138,5 @@ def _digest(body: bytes) -> bytes:
 
 if TYPE_CHECKING:
 
-    def _fits(checkpoints: PostgresCheckpoints) -> Checkpoints:
+    def _fits(checkpoints: PostgresSnapshots) -> Snapshots:
         return checkpoints

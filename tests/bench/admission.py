@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 
 from extender.core.decisions.admit.plan_request import TreeParts, plan_request
-from extender.core.decisions.capacity.free_capacity import NodeRows
+from extender.core.decisions.capacity.free_capacity import NodeRowCache
 from extender.core.model.cluster_view import forest_of
 from extender.core.planner.planning import plan
 from tests.bench.figures import Figure, Scale
@@ -61,7 +61,7 @@ async def plans_of(objects: Iterable[Object]) -> float:
     """Plan the same trees one by one on an empty cluster, nothing else; ms."""
     async with Stage(*objects) as stage:
         view, state = stage.cluster.seen, stage.leader.acknowledged
-        found, rows = forest_of(view), NodeRows()
+        found, rows = forest_of(view), NodeRowCache()
         took = 0.0
         for tree in found.trees.values():
             request = plan_request(

@@ -20,16 +20,16 @@ import uvloop
 
 from extender.control.monitors.read_model_projector import BATCH, project_all
 from extender.core.model.ids import NodeName, Position
-from extender.queries.state.historical_state import AsOf
+from extender.queries.state.historical_state import HistoricalState
 from extender.queries.state.state_dto import Scope
 from extender.runtime.system_clock import SystemClock
 from extender.snapshots.snapshot_backfill import fill_ladder
 from extender.store import schema_migration
 from extender.store.engine import create_engine
-from extender.store.interval_projection import SETTINGS, PostgresProjection
+from extender.store.interval_projection import SETTINGS, PostgresIntervalProjection
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
-from extender.store.snapshot_table import PostgresCheckpoints
+from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
+from extender.store.snapshot_table import PostgresSnapshots
 from tests.bench.figures import Figure, Scale
 from tests.bench.history import node_of, write_history
 from tests.bench.store import server
@@ -66,7 +66,10 @@ async def looking_back(url: str, events: int, rounds: int) -> list[Figure]:
     seen: dict[str, list[float]] = {}
     try:
         async with PostgresEventLog(url) as log:
-            checkpoints, projection = PostgresCheckpoints(writing), PostgresProjection(projecting)
+            checkpoints, projection = (
+                PostgresSnapshots(writing),
+                PostgresIntervalProjection(projecting),
+            )
             end = (await log.head()).position
             before_end = Position(end - BATCH)
             await timed(seen, "project", project_all(projection, before_end))
@@ -74,8 +77,8 @@ async def looking_back(url: str, events: int, rounds: int) -> list[Figure]:
             every = checkpoints.stretch(end)
             await timed(seen, "ladder", fill_ladder(log, checkpoints, until=end, every=every))
             await analyze(url)
-            past = PostgresCheckpoints(reading)
-            as_of = AsOf(log, past, PostgresAuditReader(reading), SystemClock())
+            past = PostgresSnapshots(reading)
+            as_of = HistoricalState(log, past, PostgresEventQueries(reading), SystemClock())
             chance = random.Random(1)
             with frozen():
                 for _ in range(rounds):
@@ -108,7 +111,9 @@ def frozen() -> Iterator[None]:
         gc.unfreeze()
 
 
-async def ask(seen: dict[str, list[float]], as_of: AsOf, chance: random.Random, end: int) -> None:
+async def ask(
+    seen: dict[str, list[float]], as_of: HistoricalState, chance: random.Random, end: int
+) -> None:
     """Ask for moments all over the log, each time with nothing kept; then as a slider does, one after another."""
     for _ in range(ASKED):
         at = str(chance.randrange(1, end))
@@ -130,7 +135,7 @@ async def ask(seen: dict[str, list[float]], as_of: AsOf, chance: random.Random, 
         await timed(seen, "slider", as_of.state(str(start_at + 100 * step), Scope()))
 
 
-async def nothing_kept(as_of: AsOf) -> None:
+async def nothing_kept(as_of: HistoricalState) -> None:
     """Let go of states of questions before, and of the last answer, which the event loop holds for a turn."""
     as_of.forget()
     await asyncio.sleep(0)

@@ -29,9 +29,9 @@ from extender.control.monitors.read_model_projector import project_all
 from extender.snapshots.snapshot_backfill import fill_ladder
 from extender.store import schema_migration
 from extender.store.engine import create_engine
-from extender.store.interval_projection import SETTINGS, PostgresProjection
+from extender.store.interval_projection import SETTINGS, PostgresIntervalProjection
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.snapshot_table import PostgresCheckpoints
+from extender.store.snapshot_table import PostgresSnapshots
 from tests.bench.figures import QUANTILES, Figure, Scale, quantile
 from tests.bench.history import note_names, write_history
 from tests.bench.store import server
@@ -76,8 +76,8 @@ async def fill(url: str, events: int) -> None:
     projecting = create_engine(url, name="bench", settings=SETTINGS, pool_size=1)
     async with PostgresEventLog(url) as log:
         end = (await log.head()).position
-        await project_all(PostgresProjection(projecting), end)
-        checkpoints = PostgresCheckpoints(projecting)
+        await project_all(PostgresIntervalProjection(projecting), end)
+        checkpoints = PostgresSnapshots(projecting)
         every = checkpoints.stretch(end)
         await fill_ladder(log, checkpoints, until=end, every=every)
     await projecting.dispose()

@@ -8,10 +8,9 @@ from itertools import islice
 from uuid import UUID
 
 from extender.core.log.events import (
-    AnyFact,
+    AnyEventData,
     AssignmentRecord,
     BarrierExpired,
-    Event,
     GangAdmitted,
     GangRefused,
     GangSatisfied,
@@ -20,6 +19,7 @@ from extender.core.log.events import (
     MemberLost,
     NodeVetoed,
     PodBound,
+    RecordedEvent,
     ReleasedPod,
     ReservationReleased,
     RoomMeasured,
@@ -30,7 +30,7 @@ from extender.core.log.events import (
 from extender.core.model.ids import NIL_ROOT, Epoch, NodeName, PlanId, PodUid, Position, RootUid
 from extender.store.engine import create_engine
 from extender.store.log.event_codec import EMPTY_CHAIN
-from extender.store.log.reference_index import PostgresMentions
+from extender.store.log.reference_index import PostgresReferenceIndex
 from tests.support.logs.bulk_log import copy_events, writing_connection
 
 CHUNK = 10_000
@@ -99,7 +99,7 @@ def admission(
     )  # fmt: skip
 
 
-def life(chance: random.Random, name: str) -> Iterator[AnyFact]:
+def life(chance: random.Random, name: str) -> Iterator[AnyEventData]:
     """Give the facts of one root from its first to its last."""
     yield RootObserved(kind="CompositePodGroup", priority=100, groups=3, members=4)
     for why in ("waiting", "impossible"):
@@ -157,7 +157,7 @@ def measured_room(chance: random.Random, known: int) -> RoomMeasured:
 
 def history(
     *, seed: int = 7, epoch: int = 1, pace_us: int = 1000, measured_every: int = 0
-) -> Iterator[Event]:
+) -> Iterator[RecordedEvent]:
     """Give events without end, the lives of `LIVING` roots interleaved; valid wherever it is cut.
 
     Args:
@@ -169,7 +169,7 @@ def history(
     chance = random.Random(seed)
     number = position = 0
     at_us = START_US
-    lives: list[tuple[RootUid, str, Iterator[AnyFact], int]] = []
+    lives: list[tuple[RootUid, str, Iterator[AnyEventData], int]] = []
     while True:
         while len(lives) < LIVING:
             name = f"model-{number:07}"
@@ -177,7 +177,7 @@ def history(
             number += 1
         if position == 0:
             root_uid, root, version = NIL_ROOT, "", 1
-            fact: AnyFact = LeaseTaken(holder="bench-0", address="10.0.0.1:8888")
+            fact: AnyEventData = LeaseTaken(holder="bench-0", address="10.0.0.1:8888")
         elif measured_every and position % measured_every == 0:
             root_uid, root, version = NIL_ROOT, "", 1 + position // measured_every
             fact = measured_room(chance, position)
@@ -192,7 +192,7 @@ def history(
                 lives.pop()
         position += 1
         at_us += chance.randrange(2 * pace_us)
-        yield Event(
+        yield RecordedEvent(
             position=Position(position), event_id=event_id_of(chance, at_us), epoch=Epoch(epoch), at_us=at_us,
             root_uid=root_uid, version=version, root=root, actor="gang-extender-0",
             cause="filter of pod serve/x" if position % 3 else "", fact=fact,
@@ -223,6 +223,6 @@ async def write_history(url: str, count: int, **paced: int) -> int:
 async def note_names(url: str) -> None:
     """Index what the facts of a log name, as the service does behind its appends."""
     engine = create_engine(url, name="bench")
-    while await PostgresMentions(engine).note(1000):
+    while await PostgresReferenceIndex(engine).note(1000):
         pass
     await engine.dispose()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import PodShape
 from extender.core.planner.plan_types import Plan, PlanGroup, PlanMember, PlanNode, PlanRequest
-from extender.core.planner.planning import Fleet, plan
+from extender.core.planner.planning import NodeTable, plan
 from tests.bench.figures import Figure, Scale
 
 SHAPES = (
@@ -62,7 +62,7 @@ def measured(
     what: str, root: PlanGroup, nodes, *, rounds: int, explain: bool = True, target: str = ""
 ) -> Figure:
     request = PlanRequest(root=root, nodes=nodes, shapes=SHAPES, explain=explain)
-    fleet = Fleet(nodes)
+    fleet = NodeTable(nodes)
     times: dict[str, list[float]] = {"cold": [], "kept": []}
     for _ in range(rounds):
         for kind, given in (("cold", None), ("kept", fleet)):

@@ -13,11 +13,11 @@ import sqlalchemy as sa
 import uvloop
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from extender.queries.log.reports import DAY_US, REPORTS, Asked
+from extender.queries.log.reports import DAY_US, REPORTS, ReportQuery
 from extender.store import schema_migration
 from extender.store.engine import transaction
 from extender.store.queries.event_queries import create_reading_engine
-from extender.store.queries.report_queries import PostgresReportReader, query_of
+from extender.store.queries.report_queries import PostgresReportQueries, query_of
 from tests.bench.asof import analyze
 from tests.bench.figures import Figure, Scale
 from tests.bench.history import write_history
@@ -46,7 +46,7 @@ async def reporting(url: str, events: int, rounds: int) -> list[Figure]:
         cases = await cases_of(reading, events)
         for asked in cases.values():
             await plan(reading, asked)
-        reader = PostgresReportReader(reading)
+        reader = PostgresReportQueries(reading)
         seen: dict[str, list[float]] = {}
         for _ in range(rounds * ASKED):
             for what, asked in cases.items():
@@ -76,7 +76,7 @@ async def project(url: str, events: int) -> None:
         await connection.close()
 
 
-async def cases_of(engine: AsyncEngine, events: int) -> dict[str, Asked]:
+async def cases_of(engine: AsyncEngine, events: int) -> dict[str, ReportQuery]:
     """Give the questions: about the last hour and day, an hour of long ago, and a gang that lived in the last day.
 
     Who was passed over by whom in a day is a hundred thousand pairs here: the first page of them is asked for.
@@ -93,20 +93,22 @@ async def cases_of(engine: AsyncEngine, events: int) -> dict[str, Asked]:
         ).one()
     cases = {}
     for name, kind in REPORTS.items():
-        hour = Asked(name=name, since_us=end_us - HOUR_US, until_us=end_us)
+        hour = ReportQuery(name=name, since_us=end_us - HOUR_US, until_us=end_us)
         cases[f"{name}: the last hour"] = hour
-        cases[f"{name}: the last day"] = Asked(name=name, since_us=end_us - DAY_US, until_us=end_us)
-        cases[f"{name}: an hour two weeks ago"] = Asked(
+        cases[f"{name}: the last day"] = ReportQuery(
+            name=name, since_us=end_us - DAY_US, until_us=end_us
+        )
+        cases[f"{name}: an hour two weeks ago"] = ReportQuery(
             name=name, since_us=middle_us - HOUR_US, until_us=middle_us
         )
         if kind.of_gangs:
-            cases[f"{name}: one gang, the last day"] = Asked(
+            cases[f"{name}: one gang, the last day"] = ReportQuery(
                 name=name, since_us=end_us - DAY_US, until_us=end_us, gang=gang
             )
     return cases
 
 
-async def plan(engine: AsyncEngine, asked: Asked) -> None:
+async def plan(engine: AsyncEngine, asked: ReportQuery) -> None:
     """Print the plan of a question, and refuse one that reads everything."""
     text, values = query_of(asked)
     async with transaction(engine, "explaining") as connection:

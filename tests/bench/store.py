@@ -19,13 +19,13 @@ from typing import TypeAlias
 import asyncpg
 import uvloop
 
-from extender.control.log.leader import Identity, Leader
-from extender.control.monitors.state_verifier import DriftWatch
-from extender.core.log.events import Event
+from extender.control.log.leader import Leader, LeaseIdentity
+from extender.control.monitors.state_verifier import StateVerifier
+from extender.core.log.events import RecordedEvent
 from extender.core.model.ids import Epoch, Position, RootUid
-from extender.ports.protocols import Checkpoint, EventFilter, Grant, Head
-from extender.queries.log.event_dto import FactLine, line_of, parse_time
-from extender.queries.log.gang_history import Asked, history
+from extender.ports.protocols import EventFilter, LeaseGrant, LogHead, Snapshot
+from extender.queries.log.event_dto import EventLine, line_of, parse_time
+from extender.queries.log.gang_history import HistoryQuery, history
 from extender.runtime.system_clock import SystemClock
 from extender.snapshots.state_loader import load_state, save_checkpoint
 from extender.store import schema_migration
@@ -34,8 +34,8 @@ from extender.store.engine import create_engine
 from extender.store.log.event_codec import Row, encode_event
 from extender.store.log.log_reader import PAGE, PAGE_EVENTS, reading_connection
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
-from extender.store.snapshot_table import PostgresCheckpoints
+from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
+from extender.store.snapshot_table import PostgresSnapshots
 from tests.bench.figures import Figure, Scale
 from tests.bench.history import admission, note_names, write_history
 from tests.support.logs.bulk_log import COLUMNS
@@ -55,12 +55,12 @@ Timed: TypeAlias = tuple[list[float], float]  # milliseconds of each call, calls
 
 
 class Nothing:
-    """`Checkpoints` without any."""
+    """`Snapshots` without any."""
 
-    async def save(self, checkpoint: Checkpoint) -> None:
+    async def save(self, checkpoint: Snapshot) -> None:
         raise NotImplementedError
 
-    async def newest(self, *, codec: str, until: Position | None = None) -> Checkpoint | None:
+    async def newest(self, *, codec: str, until: Position | None = None) -> Snapshot | None:
         return None
 
 
@@ -122,16 +122,16 @@ def run(scale: Scale) -> list[Figure]:
 class Admissions:
     """Makes admissions of 4 pods, each of a new root, at the next position."""
 
-    def __init__(self, grant: Grant) -> None:
+    def __init__(self, grant: LeaseGrant) -> None:
         self._chance = random.Random(1)
         self._clock = SystemClock()
         self._epoch = grant.epoch
         self._position = grant.head.position
         self._facts = [admission(self._chance, f"model-{n}") for n in range(100)]
 
-    def next(self) -> Event:
+    def next(self) -> RecordedEvent:
         self._position = Position(self._position + 1)
-        return Event(
+        return RecordedEvent(
             position=self._position, event_id=self._clock.new_id(), epoch=Epoch(self._epoch),
             at_us=1_800_000_000_000_000 + self._position,
             root_uid=RootUid(f"{self._position:032x}"), version=1, root="serve/model",
@@ -265,15 +265,15 @@ async def verify(log: PostgresEventLog, end: int) -> None:
     assert seen == end
 
 
-def leader(log: PostgresEventLog, checkpoints: PostgresCheckpoints | Nothing) -> Leader:
+def leader(log: PostgresEventLog, checkpoints: PostgresSnapshots | Nothing) -> Leader:
     never = 1 << 60
-    me = Identity(
+    me = LeaseIdentity(
         holder="bench", address="", ttl_ms=60_000, checkpoint_events=never, checkpoint_ms=never
     )
     return Leader(log, checkpoints, SystemClock(), me)
 
 
-async def restart(url: str, checkpoints: PostgresCheckpoints | Nothing) -> None:
+async def restart(url: str, checkpoints: PostgresSnapshots | Nothing) -> None:
     """Go the leader's whole way: connect, take, load, fold, record the lease."""
     async with PostgresEventLog(url) as log:
         leading = leader(log, checkpoints)
@@ -294,7 +294,7 @@ async def reading(url: str, scale: Scale) -> list[Figure]:
     size = await write_history(url, events)
     note = f"{events:,} events of {size // events} B"
     engine = create_engine(url, name="bench")
-    checkpoints = PostgresCheckpoints(engine)
+    checkpoints = PostgresSnapshots(engine)
     seen: dict[str, list[tuple[float, float]]] = {}
     async with PostgresEventLog(url) as log:
         kept = Position(events - TAIL)
@@ -302,7 +302,7 @@ async def reading(url: str, scale: Scale) -> list[Figure]:
         connection = await asyncpg.connect(url)
         digest = await connection.fetchval("SELECT hash FROM gx.event WHERE position = $1", kept)
         await connection.close()
-        await save_checkpoint(checkpoints, state, Head(position=kept, chain=digest))
+        await save_checkpoint(checkpoints, state, LogHead(position=kept, chain=digest))
         works: dict[str, Callable[[], Awaitable[object]]] = {
             "bare": lambda: bare_read(url, events),
             "verify": lambda: verify(log, events),
@@ -316,7 +316,7 @@ async def reading(url: str, scale: Scale) -> list[Figure]:
                 seen.setdefault(name, []).append(await timed(work()))
         watched = leader(log, checkpoints)
         watched.acknowledged = await load_state(log, checkpoints, until=(await log.head()).position)
-        watch = DriftWatch(watched, log, checkpoints, "bench")
+        watch = StateVerifier(watched, log, checkpoints, "bench")
         for _ in range(rounds):
             seen.setdefault("look", []).append(await timed(watch.look()))
     await engine.dispose()
@@ -365,10 +365,10 @@ async def reading(url: str, scale: Scale) -> list[Figure]:
 async def questions(url: str, events: int, rounds: int) -> dict[str, tuple[float, ...]]:
     """Ask what auditors ask, as HTTP and command line do; the milliseconds of every time."""
     engine = create_reading_engine(url)
-    reader = PostgresAuditReader(engine)
+    reader = PostgresEventQueries(engine)
     inputs = PostgresDecisionInputs(engine)
 
-    async def facts(one: EventFilter) -> list[FactLine]:
+    async def facts(one: EventFilter) -> list[EventLine]:
         return [line_of(event) for event in await reader.events(one)]
 
     # by the history's own clock: what the restarts have added is of today
@@ -391,7 +391,7 @@ async def questions(url: str, events: int, rounds: int) -> dict[str, tuple[float
         what: lambda _, one=one: facts(one) for what, one in wanted.items()
     }
     works["whole history of a gang, by name"] = lambda n: history(
-        reader, inputs, Asked(root=f"serve/model-{n:07}")
+        reader, inputs, HistoryQuery(root=f"serve/model-{n:07}")
     )
     seen: dict[str, list[float]] = {}
     for number in range(rounds * 10):

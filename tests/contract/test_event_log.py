@@ -18,7 +18,7 @@ from extender.core.model.errors import (
     LeaseHeld,
 )
 from extender.core.model.ids import NIL_ROOT, Position
-from extender.ports.protocols import Head, Mark
+from extender.ports.protocols import LogHead, LogMark
 from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, Script
 
@@ -56,7 +56,7 @@ async def everything(log, **span):
 
 
 async def test_an_empty_log_has_no_head_and_no_leader(log):
-    assert await log.head() == Head()
+    assert await log.head() == LogHead()
     assert await log.lease() is None
     assert await everything(log) == []
 
@@ -87,7 +87,7 @@ async def test_what_is_appended_is_read_back(log):
 
 async def test_an_empty_append_writes_nothing(log):
     await log.append(await take(log), [])
-    assert await log.head() == Head()
+    assert await log.head() == LogHead()
 
 
 async def test_concurrent_appends_keep_the_order_of_the_calls(log):
@@ -147,7 +147,7 @@ async def test_a_mark_is_held_or_not(log):
     head = await log.head()
 
     def mark(position, **known):
-        return Mark(position=Position(position), epoch=grant.epoch, **known)
+        return LogMark(position=Position(position), epoch=grant.epoch, **known)
 
     assert await log.holds(mark(0))
     assert await log.holds(mark(2, event_id=events[1].event_id))
@@ -255,7 +255,7 @@ async def test_an_id_twice_in_one_call_is_refused(log):
     event = script.next()
     with pytest.raises(DuplicateEvent):
         await log.append(grant, [event, script.next(event_id=event.event_id)])
-    assert await log.head() == Head()
+    assert await log.head() == LogHead()
 
 
 async def test_only_the_bad_call_of_a_batch_fails(log):

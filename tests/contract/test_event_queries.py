@@ -1,4 +1,4 @@
-"""What every `AuditReader` promises, the fake and the real one."""
+"""What every `EventQueries` promises, the fake and the real one."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from extender.core.model.ids import NIL_ROOT, Position
 from extender.ports.protocols import EventFilter
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.log.reference_index import PostgresMentions
-from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
+from extender.store.log.reference_index import PostgresReferenceIndex
+from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from tests.support.logs.fake_store import FakeAuditReader, FakeDatabase, FakeEventLog, Script
 
 
@@ -37,7 +37,7 @@ async def store(store_url):
         return
     engine = create_reading_engine(store_url)
     async with PostgresEventLog(store_url) as log:
-        yield log, PostgresAuditReader(engine)
+        yield log, PostgresEventQueries(engine)
     await engine.dispose()
 
 
@@ -150,7 +150,7 @@ async def naming(request, store, store_url):
     await log.append(grant, [script.next(fact, root="ns/g") for fact in facts])
     if store_url is not None:
         engine = create_engine(store_url, name="test")
-        assert await PostgresMentions(engine).note(request.param or 1) > 0
+        assert await PostgresReferenceIndex(engine).note(request.param or 1) > 0
         await engine.dispose()
     return reader
 

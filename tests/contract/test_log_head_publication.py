@@ -1,13 +1,13 @@
-"""What every `Anchor` promises; the one on a real API server is held to it in tests/e2e/test_cluster_adapter.py."""
+"""What every `PublishedLogHead` promises; the one on a real API server is held to it in tests/e2e/test_cluster_adapter.py."""
 
 from __future__ import annotations
 
 import pytest
 
-from extender.cluster.manifests.manifest_cluster import ANCHOR, FileCluster
+from extender.cluster.manifests.manifest_cluster import ANCHOR, ManifestCluster
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import Epoch, Position
-from extender.ports.protocols import Mark
+from extender.ports.protocols import LogMark
 from extender.runtime.system_clock import SystemClock
 from tests.support.service.fakes import FakeCluster
 
@@ -18,14 +18,14 @@ def again(request, tmp_path):
     if request.param == "fake":
         cluster = FakeCluster()
         return lambda: cluster
-    return lambda: FileCluster([], tmp_path, clock=SystemClock())
+    return lambda: ManifestCluster([], tmp_path, clock=SystemClock())
 
 
 async def test_what_was_published_last_is_read_back(again):
     """Nothing before the first time; then the newest, also by the next process, also when it is lower."""
     assert await again().published() is None
     for position in (7, 12, 3):
-        mark = Mark(position=Position(position), epoch=Epoch(2), chain=bytes([position]) * 32)
+        mark = LogMark(position=Position(position), epoch=Epoch(2), chain=bytes([position]) * 32)
         await again().publish(mark)
         assert await again().published() == mark
 
@@ -36,7 +36,7 @@ async def test_what_was_published_last_is_read_back(again):
 async def test_a_file_that_nobody_can_read_is_nothing_and_said(tmp_path, caplog, body):
     """It must not keep the service from starting; whoever spoiled it is to be found."""
     (tmp_path / ANCHOR).write_bytes(body)
-    assert await FileCluster([], tmp_path, clock=SystemClock()).published() is None
+    assert await ManifestCluster([], tmp_path, clock=SystemClock()).published() is None
     (record,) = caplog.records
     assert record.levelname == "ERROR"
     assert ANCHOR in record.where
@@ -45,8 +45,8 @@ async def test_a_file_that_nobody_can_read_is_nothing_and_said(tmp_path, caplog,
 async def test_a_file_that_cannot_be_had_is_not_known(tmp_path):
     """A folder in its place: neither published nor not published."""
     (tmp_path / ANCHOR).mkdir()
-    cluster = FileCluster([], tmp_path, clock=SystemClock())
+    cluster = ManifestCluster([], tmp_path, clock=SystemClock())
     with pytest.raises(ClusterUnavailable, match=ANCHOR):
         await cluster.published()
     with pytest.raises(ClusterUnavailable, match=ANCHOR):
-        await cluster.publish(Mark(position=Position(1), epoch=Epoch(1), chain=bytes(32)))
+        await cluster.publish(LogMark(position=Position(1), epoch=Epoch(1), chain=bytes(32)))

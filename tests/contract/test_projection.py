@@ -1,4 +1,4 @@
-"""What every `Projection` promises, the fake and the real one."""
+"""What every `IntervalProjection` promises, the fake and the real one."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import pytest
 from extender.core.log.events import PodBound
 from extender.core.model.ids import NodeName, PlanId, PodUid, Position
 from extender.store.engine import create_engine
-from extender.store.interval_projection import PostgresProjection
+from extender.store.interval_projection import PostgresIntervalProjection
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
+from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from tests.support.logs.fake_store import (
     FakeAuditReader,
     FakeDatabase,
@@ -27,7 +27,7 @@ async def store(store_url):
         return
     writing, reading = create_engine(store_url, name="test"), create_reading_engine(store_url)
     async with PostgresEventLog(store_url) as log:
-        yield log, PostgresProjection(writing), PostgresAuditReader(reading)
+        yield log, PostgresIntervalProjection(writing), PostgresEventQueries(reading)
     await writing.dispose()
     await reading.dispose()
 

@@ -1,4 +1,4 @@
-"""What every `Checkpoints` promises, the fake and the real one."""
+"""What every `Snapshots` promises, the fake and the real one."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from extender.core.model.ids import Position
-from extender.ports.protocols import Checkpoint
+from extender.ports.protocols import Snapshot
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.snapshot_table import PostgresCheckpoints
+from extender.store.snapshot_table import PostgresSnapshots
 from tests.support.logs.fake_store import FakeCheckpoints, FakeDatabase, FakeEventLog, Script
 
 LADDER = {"rung_events": 2, "rungs": 4}  # stretches of 2 events up to position 8, of 4 behind
@@ -23,7 +23,7 @@ async def store(store_url):
         return
     engine = create_engine(store_url, name="test")
     async with PostgresEventLog(store_url) as log:
-        yield log, PostgresCheckpoints(engine, **LADDER)
+        yield log, PostgresSnapshots(engine, **LADDER)
     await engine.dispose()
 
 
@@ -37,7 +37,7 @@ async def made(store):
     for _ in range(10):
         await log.append(grant, script.some(1))
         head = await log.head()
-        possible[int(head.position)] = Checkpoint(
+        possible[int(head.position)] = Snapshot(
             position=head.position,
             chain=head.chain,
             codec="state.v1",

@@ -11,7 +11,7 @@ import pytest
 
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 from extender.cluster.connection.api_client import ApiServer
-from extender.cluster.manifests.manifest_cluster import FileCluster
+from extender.cluster.manifests.manifest_cluster import ManifestCluster
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import PodUid
 from extender.core.model.pods import PodEnd
@@ -37,7 +37,7 @@ class Files:
     def __init__(self, folder):
         self.path = folder / "cluster.yaml"
         self.put(the_pod())
-        self.cluster = FileCluster([str(self.path)], folder, clock=SystemClock(), poll_s=0.02)
+        self.cluster = ManifestCluster([str(self.path)], folder, clock=SystemClock(), poll_s=0.02)
 
     @asynccontextmanager
     async def running(self):

@@ -17,11 +17,11 @@ import pytest
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 from extender.core.decisions.reconcile.finalizer_rules import FINALIZER, decide_protection
 from extender.core.log.control_plane_features import NAME, SchedulerGates, features_of
-from extender.core.model.errors import BindRefused, ClusterUnavailable
+from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import Epoch, GroupKey, NodeName, PlanId, PodUid, Position, RootUid
 from extender.core.model.pod_groups import composite_key, leaf_key
 from extender.core.model.pods import Pod
-from extender.ports.protocols import Binding, Condition, Mark, Notice, PodRef
+from extender.ports.protocols import Binding, Condition, K8sEvent, LogMark, PodRef
 from extender.runtime.system_clock import SystemClock
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.objects import a_node, a_pod, path_of
@@ -88,15 +88,15 @@ async def test_a_member_goes_the_whole_way(cluster: KubernetesCluster, api: Api)
     await cluster.lift_gate(ref(pod))
     await seen(cluster, "p", gates=("example.com/quota",))
     binding = Binding(pod=ref(pod), node=NodeName("n1"), plan=PlanId("plan-1"))
-    with pytest.raises(BindRefused, match=r"gated by example\.com/quota"):
+    with pytest.raises(RequestRejected, match=r"gated by example\.com/quota"):
         await cluster.bind(binding)
     await api.patch("/api/v1/namespaces/default/pods/p", {"spec": {"schedulingGates": None}})
     await cluster.bind(binding)
     await cluster.bind(binding)
     await seen(cluster, "p", node="n1", plan="plan-1", nominated=None)
-    with pytest.raises(BindRefused, match="bound to n1"):
+    with pytest.raises(RequestRejected, match="bound to n1"):
         await cluster.bind(Binding(pod=ref(pod), node=NodeName("n2")))
-    with pytest.raises(BindRefused, match="already bound"):
+    with pytest.raises(RequestRejected, match="already bound"):
         await cluster.nominate(ref(pod), NodeName("n2"))
 
 
@@ -107,11 +107,11 @@ async def test_another_pod_of_that_name_is_never_touched(
     await api.create(a_pod("p", schedulingGates=[GATE]))
     pod = await seen(cluster, "p")
     for wrong in (ref(pod, uid=PodUid("another")), ref(pod, name="gone")):
-        with pytest.raises(BindRefused):
+        with pytest.raises(RequestRejected):
             await cluster.nominate(wrong, NodeName("n1"))
-        with pytest.raises(BindRefused):
+        with pytest.raises(RequestRejected):
             await cluster.lift_gate(wrong)
-        with pytest.raises(BindRefused):
+        with pytest.raises(RequestRejected):
             await cluster.bind(Binding(pod=wrong, node=NodeName("n1")))
     stored = await api.get("/api/v1/namespaces/default/pods/p")
     assert stored["spec"]["schedulingGates"] == [GATE]
@@ -179,7 +179,7 @@ async def test_conditions_stand_on_groups_of_every_source(
         assert second[1]["message"] == "told"
         assert second[1]["lastTransitionTime"] == first[1]["lastTransitionTime"]
         await cluster.notice(
-            Notice(
+            K8sEvent(
                 kind=kind, namespace="default", name=name, uid=group.uid, reason="R", message="m"
             )
         )
@@ -206,7 +206,7 @@ async def test_finalizers_are_written_on_what_was_seen(
 
     first = await eventually(wanted)
     other = msgspec.structs.replace(first.guard, uid=RootUid("another"))
-    with pytest.raises((BindRefused, ClusterUnavailable)):
+    with pytest.raises((RequestRejected, ClusterUnavailable)):
         await cluster.set_finalizers(msgspec.structs.replace(first, guard=other))
     await cluster.set_finalizers(first)
     assert await stored() == ["example.com/mine", FINALIZER]
@@ -217,7 +217,7 @@ async def test_finalizers_are_written_on_what_was_seen(
     await cluster.set_finalizers(second)
     assert await stored() == ["example.com/mine"]
     await api.patch(path, {"metadata": {"finalizers": None}})
-    with pytest.raises(BindRefused, match="404"):
+    with pytest.raises(RequestRejected, match="404"):
         await cluster.set_finalizers(second)
 
 
@@ -239,7 +239,7 @@ async def test_a_repeated_event_becomes_a_series(
     monkeypatch.setattr("extender.cluster.write.event_recorder.WRITE_SERIES_EVERY_MS", 0)
     await api.create(a_pod("p"))
     pod = await seen(cluster, "p")
-    notice = Notice(
+    notice = K8sEvent(
         kind="Pod", namespace="default", name="p", uid=pod.uid, reason="Repeats", message="m"
     )
     for _ in range(3):
@@ -291,7 +291,7 @@ async def test_the_end_of_the_log_is_published(cluster: KubernetesCluster, api: 
     await api.delete("/api/v1/namespaces/gang-extender/configmaps")
     assert await cluster.published() is None
     for position in (7, 3):
-        mark = Mark(position=Position(position), epoch=Epoch(2), chain=bytes([position]) * 32)
+        mark = LogMark(position=Position(position), epoch=Epoch(2), chain=bytes([position]) * 32)
         await cluster.publish(mark)
         assert await cluster.published() == mark
     await api.patch(config_map, {"data": {"epoch": "none"}})
@@ -318,7 +318,7 @@ async def test_without_the_right_it_is_not_known_what_was_published(
 
         await eventually(refused)
         with pytest.raises(ClusterUnavailable, match="configmaps"):
-            await cluster.publish(Mark(position=Position(1), epoch=Epoch(1), chain=bytes(32)))
+            await cluster.publish(LogMark(position=Position(1), epoch=Epoch(1), chain=bytes(32)))
     finally:
         plane.kubectl("apply", "--server-side", "-f", str(KUBERNETES / "rbac.yaml"))
 

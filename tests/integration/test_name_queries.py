@@ -30,24 +30,24 @@ from extender.core.log.events import (
 )
 from extender.core.model.ids import NIL_ROOT
 from extender.http.responses.error_responses import problems
-from extender.http.v1.event_api import EventsApi
-from extender.http.v1.gang_api import GangsApi
-from extender.http.v1.history_api import AuditApi
-from extender.http.v1.node_api import FleetApi
-from extender.http.v1.openapi_route import OPERATIONS, Contract
+from extender.http.v1.event_api import EventApi
+from extender.http.v1.gang_api import GangApi
+from extender.http.v1.history_api import HistoryApi
+from extender.http.v1.node_api import LiveNodeApi
+from extender.http.v1.openapi_route import OPERATIONS, OpenApiRoute
 from extender.http.v1.plan_api import PlanApi
 from extender.http.v1.report_api import ReportApi
 from extender.http.v1.state_api import NodesApi, StateApi
-from extender.queries.log.event_dto import FactLine
-from extender.queries.log.event_stream import Feed
-from extender.queries.state.historical_state import AsOf
-from extender.queries.state.node_inventory import Fleet
+from extender.queries.log.event_dto import EventLine
+from extender.queries.log.event_stream import EventStream
+from extender.queries.state.historical_state import HistoricalState
+from extender.queries.state.node_inventory import NodeInventory
 from extender.runtime.system_clock import SystemClock
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
-from extender.store.queries.report_queries import PostgresReportReader
-from extender.store.snapshot_table import PostgresCheckpoints
+from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
+from extender.store.queries.report_queries import PostgresReportQueries
+from extender.store.snapshot_table import PostgresSnapshots
 from tests.support.logs.fake_store import Script
 from tests.support.service.command_line import run_command
 from tests.support.service.fakes import Stage
@@ -122,21 +122,21 @@ async def served(url, *objects):
     """Serve all of /v1 on a database and a cluster; gives the server."""
     engine = create_reading_engine(url)
     async with Stage(*objects) as stage, PostgresEventLog(url) as log:
-        reader = PostgresAuditReader(engine)
-        feed = Feed(log, reader)
+        reader = PostgresEventQueries(engine)
+        feed = EventStream(log, reader)
         inputs = PostgresDecisionInputs(engine)
-        as_of = AsOf(log, PostgresCheckpoints(engine), reader, SystemClock())
+        as_of = HistoricalState(log, PostgresSnapshots(engine), reader, SystemClock())
         app = web.Application(middlewares=[problems])
         for part in (
-            AuditApi(reader, inputs),
-            GangsApi(reader, inputs, stage.leader),
-            EventsApi(reader, feed),
+            HistoryApi(reader, inputs),
+            GangApi(reader, inputs, stage.leader),
+            EventApi(reader, feed),
             StateApi(as_of),
             NodesApi(stage.cluster, past_node(as_of)),
-            ReportApi(PostgresReportReader(engine), SystemClock()),
+            ReportApi(PostgresReportQueries(engine), SystemClock()),
             PlanApi(no_plan),
-            FleetApi(Fleet(stage.cluster), stage.leader),
-            Contract(),
+            LiveNodeApi(NodeInventory(stage.cluster), stage.leader),
+            OpenApiRoute(),
         ):
             app.add_routes(part.routes())
         routed = {route.resource.canonical for route in app.router.routes()}
@@ -244,7 +244,7 @@ async def test_a_history_tells_what_others_did_and_every_life_of_the_name(writte
         assert (lost["who"], lost["why"]) == ("ns/big", "preempted by a recorded preemption")
         _, first = await ask("/v1/gangs/ns/job/history", uid="life-1")
         assert [line["position"] for line in first] == [1, 2, 3, 4, 5, 6, 7, 8]
-        assert tuple(first[0]) == FactLine.__struct_fields__
+        assert tuple(first[0]) == EventLine.__struct_fields__
         _, second = await ask("/v1/gangs/ns/job/history", uid="life-2")
         assert [line["position"] for line in second] == [9, 10]
         status, told = await ask("/v1/gangs/ns/job/history", uid="life-9")

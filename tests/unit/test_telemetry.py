@@ -8,7 +8,7 @@ import logging
 import msgspec
 import pytest
 
-from extender.core.planner.plan_types import Plan, Refusal, Search
+from extender.core.planner.plan_types import Plan, Refusal, SearchEffort
 from extender.telemetry import JsonLines, Metrics, set_up_logging
 
 
@@ -62,13 +62,16 @@ def test_plans_are_counted_by_result():
     """Scheduled or unschedulable, search nodes, and how often the budget ended the search."""
     metrics = Metrics()
     metrics.planned(
-        Plan(placements=(), assignments=(), unplaced=(), search=Search(nodes=3, exhausted=True)), 5
+        Plan(
+            placements=(), assignments=(), unplaced=(), search=SearchEffort(nodes=3, exhausted=True)
+        ),
+        5,
     )
     refused = Refusal(
         outcome="unknown",
         status="Unschedulable",
         reasons=(),
-        search=Search(nodes=7, exhausted=False),
+        search=SearchEffort(nodes=7, exhausted=False),
     )
     metrics.planned(refused, 5)
     value = metrics.registry.get_sample_value

@@ -13,7 +13,7 @@ import msgspec
 from extender import settings as settings_module
 from extender.cli.output.printing import Output, complain
 from extender.ports.protocols import EventFilter
-from extender.queries.log.event_stream import Feed
+from extender.queries.log.event_stream import EventStream
 
 
 class _Told(msgspec.Struct):
@@ -46,7 +46,7 @@ async def follow_facts(
 
     settings = settings_module.load(database_url=database_url, data_dir=data_dir)
     async with store(settings, migrates=False) as opened:
-        feed = Feed(opened.log, opened.audit)
+        feed = EventStream(opened.log, opened.audit)
         _until_interrupted(feed.stop)
         if from_now:
             wanted = msgspec.structs.replace(wanted, after=await feed.head())
@@ -87,7 +87,7 @@ def _until_interrupted(stop: Callable[[], None]) -> None:
 
 
 def line_of_body(body: bytes, output: Output) -> str:
-    """Write a fact as this command prints it; `body` is its JSON (`FactLine`)."""
+    """Write a fact as this command prints it; `body` is its JSON (`EventLine`)."""
     if output is Output.json:
         return body.decode() + "\n"
     if output is Output.yaml:

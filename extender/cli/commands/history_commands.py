@@ -23,8 +23,8 @@ from extender.core.log.events import (
 from extender.core.model.errors import BadInput, CorruptLog
 from extender.core.model.ids import Position, RootUid
 from extender.ports.protocols import EventFilter
-from extender.queries.log.event_dto import FactLine, line_of, parse_time
-from extender.queries.log.gang_history import Asked, History
+from extender.queries.log.event_dto import EventLine, line_of, parse_time
+from extender.queries.log.gang_history import GangHistory, HistoryQuery
 from extender.queries.log.gang_history import history as tell
 from extender.queries.log.parameter_validation import (
     checked_name,
@@ -35,7 +35,7 @@ from extender.queries.log.parameter_validation import (
 
 if TYPE_CHECKING:
     from extender.composition import Store
-    from extender.queries.log.decision_replay import Replayed
+    from extender.queries.log.decision_replay import ReplayResult
 
 T = TypeVar("T")
 Url = Annotated[str | None, typer.Option(help="postgresql://… ; unset: the embedded PostgreSQL.")]
@@ -60,7 +60,7 @@ def ask(
     return asyncio.run(run())
 
 
-def _print_facts(lines: Sequence[FactLine], output: Output) -> None:
+def _print_facts(lines: Sequence[EventLine], output: Output) -> None:
     if output is not Output.table:
         print_value(lines, output)
         return
@@ -89,7 +89,7 @@ def history(  # noqa: PLR0917 -- typer reads options from the signature
 ) -> None:
     """Tell everything the log knows about a gang, also about one long gone: when, what, why, who."""
     alone = _UUID.fullmatch(gang) is not None and not uid
-    asked = Asked(
+    asked = HistoryQuery(
         root="" if alone else checked_path(root_path(gang, namespace), "gang"),
         uid=RootUid(checked_text(gang.lower() if alone else uid, "--uid"))
         if alone or uid
@@ -108,7 +108,7 @@ def history(  # noqa: PLR0917 -- typer reads options from the signature
         print_line(line, told.gang)
 
 
-def _notes(told: History, asked: Asked) -> Iterator[str]:
+def _notes(told: GangHistory, asked: HistoryQuery) -> Iterator[str]:
     """Say what the lines alone do not."""
     if len(told.lives) > 1 and asked.uid is None:
         yield f"{told.gang} was the name of {len(told.lives)} root groups; --uid tells of one:"
@@ -208,7 +208,7 @@ def replay(
     """Decide once more from the stored input of a decision, and compare. Exit 1 when it differs."""
     from extender.queries.log.decision_replay import replay_decision
 
-    async def question(opened: Store) -> Replayed:
+    async def question(opened: Store) -> ReplayResult:
         wanted = EventFilter(after=Position(position - 1), limit=1)
         found = await opened.audit.events(wanted)
         if not found or found[0].position != position:
@@ -246,7 +246,7 @@ def verify(
     Where history was lost before (an older copy of the database) and that was noticed, it says so.
     """
 
-    async def question(opened: Store) -> tuple[int, list[FactLine]]:
+    async def question(opened: Store) -> tuple[int, list[EventLine]]:
         count, lost = 0, []
         async for page in opened.log.read():
             count += len(page)

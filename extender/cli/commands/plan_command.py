@@ -72,10 +72,10 @@ def plan(
             complain(f"warning: {warning}")
         _tell(reply, output)
     from extender.cluster.manifests import manifest_loader
-    from extender.queries.plan.plan_query import Question, answer, questionable
+    from extender.queries.plan.plan_query import PlanInput, answer, questionable
 
     found = manifest_loader.load(cluster or (), wanted or ())
-    question = Question(
+    question = PlanInput(
         groups=frozenset(found.groups),
         pods=frozenset(found.pods),
         all_pending=all_pending or not wanted,

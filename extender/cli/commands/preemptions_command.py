@@ -10,7 +10,7 @@ from extender.cli.commands.gang_commands import root_path
 from extender.cli.commands.history_commands import Folder, Form, Url, ask
 from extender.cli.output.printing import Output, complain, console, print_table, print_value
 from extender.queries.log.event_dto import parse_time
-from extender.queries.log.preemption_report import PreemptionLine, UnitLine, Wanted
+from extender.queries.log.preemption_report import PreemptionLine, PreemptionQuery, UnitLine
 from extender.queries.log.preemption_report import preemptions as read
 
 ALTERNATIVES_MAX = 3  # printed per preemption; JSON has all
@@ -30,7 +30,7 @@ def preemptions(
     output: Form = Output.table,
 ) -> None:
     """Tell who preempted whom and why: cost, alternatives, when each victim was gone, whether the preemptor ran."""
-    wanted = Wanted(
+    wanted = PreemptionQuery(
         victim=root_path(victim, namespace) if victim else "",
         preemptor=root_path(preemptor, namespace) if preemptor else "",
         since_us=parse_time(since, "--since") if since else None,
@@ -85,8 +85,8 @@ def _gone(unit: UnitLine, gone: str) -> str:
 
 def _cost(cost: dict[str, int]) -> str:
     """Write a cost, the part that counts most first."""
-    from extender.core.planner.preempt.victim_cost import Cost
+    from extender.core.planner.preempt.victim_cost import VictimCost
 
-    order = {name: number for number, name in enumerate(Cost.__struct_fields__)}
+    order = {name: number for number, name in enumerate(VictimCost.__struct_fields__)}
     ordered = sorted(cost, key=lambda name: (order.get(name, len(order)), name))
     return ", ".join(f"{name} {cost[name]}" for name in ordered) or "nothing"

@@ -16,7 +16,7 @@ from extender.queries.log.event_dto import parse_time
 from extender.runtime.system_clock import SystemClock
 
 if TYPE_CHECKING:
-    from extender.store.retention import Pruned
+    from extender.store.retention import PruneResult
 
 
 def prune(
@@ -50,7 +50,7 @@ def prune(
 
     settings = settings_module.load(database_url=database_url, data_dir=data_dir)
 
-    async def run() -> Pruned:
+    async def run() -> PruneResult:
         async with database(settings, creates=False) as url:
             return await prune_store(url, until, dry_run=dry_run)
 

@@ -10,17 +10,17 @@ import typer
 from extender.cli.commands.history_commands import Folder, Form, Url, ask
 from extender.cli.output.printing import Output, console, print_table, print_value
 from extender.queries.state.state_dto import (
-    Brief,
+    GangBrief,
     GangChange,
     MemberChange,
+    MemberPlacement,
     NodeAt,
-    Place,
     scope_of,
 )
 
 if TYPE_CHECKING:
     from extender.composition import Store
-    from extender.queries.state.historical_state import Moment, StateAt, StateDiff
+    from extender.queries.state.historical_state import PointInTime, StateAt, StateDiff
 
 BYTES = ("memory", "ephemeral-storage")
 BINARY = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
@@ -177,17 +177,17 @@ def _moved(line: MemberChange) -> tuple[str, ...]:
     return line.pod, line.gang, _place(line.before), _place(line.after)
 
 
-def _brief(brief: Brief | None) -> str:
+def _brief(brief: GangBrief | None) -> str:
     if brief is None:
         return "-"
     return f"{brief.state}, {brief.reserved} reserved, {brief.bound} bound"
 
 
-def _place(place: Place | None) -> str:
+def _place(place: MemberPlacement | None) -> str:
     return "-" if place is None else f"{place.state} on {place.node}"
 
 
-def _moment(moment: Moment) -> str:
+def _moment(moment: PointInTime) -> str:
     asked = f" (asked for {moment.asked})" if moment.asked else ""
     return f"position {moment.position}, {moment.time}{asked}"
 

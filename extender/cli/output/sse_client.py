@@ -14,7 +14,7 @@ from http import HTTPStatus
 import aiohttp
 import msgspec
 
-from extender.core.model.errors import BadInput, HistoryGone
+from extender.core.model.errors import BadInput, PositionGone
 
 CONNECT_S = 5.0
 SILENCE_S = 30.0  # a service says something every ten seconds
@@ -128,7 +128,7 @@ class Stream:
                 data = value
             elif not line:
                 if kind == b"problem":
-                    raise HistoryGone(_detail(data))
+                    raise PositionGone(_detail(data))
                 yield data
                 kind = data = b""
 
@@ -159,7 +159,7 @@ def _detail(body: bytes) -> str:
 
 def _refused(server: str, status: int, body: bytes) -> Exception:
     if status == HTTPStatus.CONFLICT:
-        return HistoryGone(_detail(body))
+        return PositionGone(_detail(body))
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return _Broken(f"{server} answered {status}: {_detail(body)}")
     if status == HTTPStatus.BAD_REQUEST:

@@ -13,7 +13,7 @@ import msgspec
 
 from extender.cluster import types as api
 from extender.cluster.api_server.informers import Resource
-from extender.cluster.connection.api_client import Answered, ApiServer, Request
+from extender.cluster.connection.api_client import ApiResponse, ApiServer, Request
 from extender.core.model.dropped_fields import BUILTIN, OURS
 from extender.core.model.errors import ClusterUnavailable
 
@@ -77,7 +77,7 @@ async def served_resources(server: ApiServer, api_version: str) -> tuple[str, ..
     try:
         body = await server.call(Request(method="GET", path=f"/apis/{api_version}"))
         return tuple(one.name for one in msgspec.json.decode(body, type=_ResourceList).resources)
-    except Answered as refusal:
+    except ApiResponse as refusal:
         if refusal.status == HTTPStatus.NOT_FOUND:
             return ()
         raise ClusterUnavailable(f"discovery of {api_version}: {refusal}") from refusal

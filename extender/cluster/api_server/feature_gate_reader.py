@@ -18,14 +18,14 @@ import aiohttp
 import msgspec
 
 from extender.cluster.api_server.api_discovery import VERSIONS, served_resources
-from extender.cluster.connection.api_client import Answered, ApiServer, Request
+from extender.cluster.connection.api_client import ApiResponse, ApiServer, Request
 from extender.core.log.control_plane_features import (
     NAME,
     NOT_CONFIGURED,
+    DryRunResult,
     PriorityOf,
     Sample,
     SchedulerGates,
-    Trial,
     samples,
 )
 from extender.core.model.dropped_fields import BUILTIN
@@ -53,7 +53,7 @@ class FullObjects:
         self._server = server
         self._priority = priority
 
-    async def trials(self) -> tuple[Trial, ...]:
+    async def trials(self) -> tuple[DryRunResult, ...]:
         """Try a full object of every built-in kind and version that is served, and a member.
 
         Raises:
@@ -68,7 +68,7 @@ class FullObjects:
         ]
         return tuple([await self._try(one) for one in samples(served, self._priority())])
 
-    async def _try(self, sample: Sample) -> Trial:
+    async def _try(self, sample: Sample) -> DryRunResult:
         root = "/api/v1" if sample.api_version == "v1" else f"/apis/{sample.api_version}"
         request = Request(
             method="POST",
@@ -78,11 +78,11 @@ class FullObjects:
         )
         try:
             kept: dict[str, Any] = msgspec.json.decode(await self._server.call(request), type=dict)
-        except Answered as refusal:
-            return Trial(sample, None, str(refusal))
+        except ApiResponse as refusal:
+            return DryRunResult(sample, None, str(refusal))
         except msgspec.DecodeError as problem:
             raise ClusterUnavailable(f"dry run of {sample.label}: {problem}") from problem
-        return Trial(sample, kept)
+        return DryRunResult(sample, kept)
 
 
 class SchedulerMetrics:

@@ -21,7 +21,7 @@ from typing import Protocol
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.connection.api_client import Answered, ApiServer, Request
+from extender.cluster.connection.api_client import ApiResponse, ApiServer, Request
 from extender.cluster.read import object_decoding
 from extender.core.model.errors import BadInput, ClusterUnavailable
 from extender.ports.protocols import Clock
@@ -79,11 +79,11 @@ class Sink(Protocol):
         ...
 
 
-class Gone(Exception):
+class ResourceVersionExpired(Exception):
     """The version we know is too old to continue from, or in doubt: list again."""
 
 
-class Vanished(Exception):
+class ResourceNotServed(Exception):
     """The resource is not served any more (its CRD was deleted): discover again."""
 
 
@@ -147,7 +147,7 @@ class Informer:
                 if not self.synced:
                     await self._list()
                 await self._watch()
-            except Gone as why:
+            except ResourceVersionExpired as why:
                 self.synced = False
                 self._note("copy in doubt, listing again", str(why))
                 if self._failures:
@@ -156,9 +156,9 @@ class Informer:
             except ClusterUnavailable as problem:
                 self._note("API server unavailable", str(problem))
                 await self._pause()
-            except Answered as refusal:
+            except ApiResponse as refusal:
                 if refusal.status == HTTPStatus.NOT_FOUND:
-                    raise Vanished(self.resource.label) from refusal
+                    raise ResourceNotServed(self.resource.label) from refusal
                 logger.warning(
                     "resource cannot be followed",
                     extra={"resource": self.resource.label, "why": str(refusal)},
@@ -213,7 +213,7 @@ class Informer:
             extra={"resource": self.resource.label, "objects": len(found), "version": version},
         )
 
-    async def _page(self, token: str) -> object_decoding.Page:
+    async def _page(self, token: str) -> object_decoding.ObjectPage:
         query = {"limit": str(PAGE), **dict(self.resource.query)}
         if token:
             query["continue"] = token
@@ -226,9 +226,9 @@ class Informer:
         )
         try:
             return object_decoding.decode_page(self.resource.kind, await self._server.call(request))
-        except Answered as refusal:
+        except ApiResponse as refusal:
             if refusal.status == HTTPStatus.GONE:  # the list was too slow for its own pages
-                raise Gone(str(refusal)) from refusal
+                raise ResourceVersionExpired(str(refusal)) from refusal
             raise
         except BadInput as problem:
             raise ClusterUnavailable(str(problem)) from problem
@@ -287,9 +287,9 @@ class Informer:
                     for line in lines:
                         self._change(line)
                     self._applied()
-        except Answered as refusal:
+        except ApiResponse as refusal:
             if refusal.status == HTTPStatus.GONE:
-                raise Gone(str(refusal)) from refusal
+                raise ResourceVersionExpired(str(refusal)) from refusal
             raise
         if self._clock.monotonic_ms() - began_ms < SHORT_MS:
             await self._pause()  # a server that ends every watch at once must not be hammered
@@ -298,11 +298,11 @@ class Informer:
         try:
             change = object_decoding.decode_watch(line)
         except BadInput as problem:
-            raise Gone(str(problem)) from problem
+            raise ResourceVersionExpired(str(problem)) from problem
         if change.type == "ERROR":
-            raise Gone(bytes(change.object)[:300].decode(errors="replace"))
+            raise ResourceVersionExpired(bytes(change.object)[:300].decode(errors="replace"))
         if change.type not in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}:
-            raise Gone(f"unknown change {change.type!r}")
+            raise ResourceVersionExpired(f"unknown change {change.type!r}")
         try:
             found = object_decoding.decode(self.resource.kind, change.object)
         except BadInput as problem:
@@ -324,16 +324,18 @@ class Informer:
         try:
             found = msgspec.json.decode(raw, type=api.KubernetesObject)
         except msgspec.DecodeError:
-            raise Gone(f"unreadable change: {problem}") from problem
+            raise ResourceVersionExpired(f"unreadable change: {problem}") from problem
         self._left_out(problem)
         self._move_on(found.metadata.resource_version)
 
     def _move_on(self, version: str) -> None:
         """Remember how far we are; versions of one resource only grow (comparable since 1.35)."""
         if not version:
-            raise Gone("a change without a resourceVersion")
+            raise ResourceVersionExpired("a change without a resourceVersion")
         if version.isdigit() and self._version.isdigit() and int(version) < int(self._version):
-            raise Gone(f"resourceVersion went back from {self._version} to {version}")
+            raise ResourceVersionExpired(
+                f"resourceVersion went back from {self._version} to {version}"
+            )
         self._version = version
 
     def _left_out(self, problem: BadInput) -> None:
@@ -353,6 +355,6 @@ async def _whole_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[list[bytes
     async for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")
         if len(rest) > LINE_MAX_BYTES:
-            raise Gone(f"a line of more than {LINE_MAX_BYTES} bytes")
+            raise ResourceVersionExpired(f"a line of more than {LINE_MAX_BYTES} bytes")
         if lines:
             yield [line for line in lines if line]

@@ -20,24 +20,29 @@ from typing import Self
 
 from extender.cluster.api_server.api_discovery import discover, serves_ours
 from extender.cluster.api_server.feature_gate_reader import FullObjects, SchedulerMetrics
-from extender.cluster.api_server.informers import Informer, Resource, Vanished
-from extender.cluster.connection.api_client import Answered, ApiServer, Request, load_configuration
-from extender.cluster.read.object_store import World
-from extender.cluster.write.event_recorder import Notices
+from extender.cluster.api_server.informers import Informer, Resource, ResourceNotServed
+from extender.cluster.connection.api_client import (
+    ApiResponse,
+    ApiServer,
+    Request,
+    load_configuration,
+)
+from extender.cluster.read.object_store import ObjectStore
+from extender.cluster.write.event_recorder import EventRecorder
 from extender.cluster.write.finalizer_writer import write_finalizers
-from extender.cluster.write.group_status import Statuses
-from extender.cluster.write.log_head_configmap import Anchors
-from extender.cluster.write.pod_evictions import Evictions
-from extender.cluster.write.pod_writer import Bindings
-from extender.core.decisions.reconcile.finalizer_rules import Protection
-from extender.core.log.control_plane_features import PriorityOf, SchedulerGates, Trial
+from extender.cluster.write.group_status import GroupStatusWriter
+from extender.cluster.write.log_head_configmap import LogHeadConfigMap
+from extender.cluster.write.pod_evictions import PodEvictions
+from extender.cluster.write.pod_writer import PodWriter
+from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
+from extender.core.log.control_plane_features import DryRunResult, PriorityOf, SchedulerGates
 from extender.core.log.events import EvictionHow
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.errors import BindRefused, ClusterUnavailable
+from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey, NodeName
 from extender.core.model.pod_groups import kind_of
 from extender.core.model.pods import PodEnd
-from extender.ports.protocols import Binding, Clock, Condition, Mark, Notice, PodRef
+from extender.ports.protocols import Binding, Clock, Condition, K8sEvent, LogMark, PodRef
 from extender.runtime.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
@@ -74,12 +79,12 @@ class KubernetesCluster:
         self._server = server
         self._clock = clock
         self._chance = chance or random.Random()  # noqa: S311 -- jitter, not a secret
-        self._world = World(guards=True)
-        self._bindings = Bindings(server)
-        self._evictions = Evictions(server, clock)
-        self._anchors = Anchors(server)
-        self._statuses = Statuses(server, clock)
-        self._notices = Notices(server, clock, instance=instance or socket.gethostname())
+        self._world = ObjectStore(guards=True)
+        self._bindings = PodWriter(server)
+        self._evictions = PodEvictions(server, clock)
+        self._anchors = LogHeadConfigMap(server)
+        self._statuses = GroupStatusWriter(server, clock)
+        self._notices = EventRecorder(server, clock, instance=instance or socket.gethostname())
         self._full = FullObjects(server, self._a_priority)
         self._scheduler = scheduler or SchedulerMetrics()
         self.discoveries = 0
@@ -190,7 +195,7 @@ class KubernetesCluster:
         """Give what tells of kube-apiserver and kube-scheduler themselves."""
         return self
 
-    async def trials(self) -> tuple[Trial, ...]:
+    async def trials(self) -> tuple[DryRunResult, ...]:
         """Create full objects on trial; see the port."""
         return await self._full.trials()
 
@@ -237,11 +242,11 @@ class KubernetesCluster:
         """Post a Binding; see the port."""
         await self._bindings.bind(binding)
 
-    async def published(self) -> Mark | None:
+    async def published(self) -> LogMark | None:
         """Read the published end of the log; see the port."""
         return await self._anchors.published()
 
-    async def publish(self, mark: Mark) -> None:
+    async def publish(self, mark: LogMark) -> None:
         """Publish the end of the log; see the port."""
         await self._anchors.publish(mark)
 
@@ -251,14 +256,14 @@ class KubernetesCluster:
         """Merge conditions into the status of a group; see the port."""
         found = self._world.view.groups.get(group)
         if found is None or found.uid != uid:
-            raise BindRefused(f"conditions of {group}: it is gone or was made again")
+            raise RequestRejected(f"conditions of {group}: it is gone or was made again")
         await self._statuses.set_conditions(found, conditions)
 
-    async def set_finalizers(self, wanted: Protection) -> None:
+    async def set_finalizers(self, wanted: FinalizerChange) -> None:
         """Write the finalizers of one of our groups; see the port."""
         await write_finalizers(self._server, wanted)
 
-    async def notice(self, notice: Notice) -> None:
+    async def notice(self, notice: K8sEvent) -> None:
         """Record a Kubernetes Event, if there are not too many; see the port."""
         related = self._api_version_of(*notice.related[:3]) if notice.related else ""
         version = self._api_version_of(notice.kind, notice.namespace, notice.name)
@@ -342,7 +347,7 @@ class KubernetesCluster:
     async def _follow(self, informer: Informer) -> None:
         try:
             await informer.run()
-        except Vanished:
+        except ResourceNotServed:
             informer.synced = False
             informer.trouble = "not served any more"
             await asyncio.sleep(PAUSE_S)  # discovery lags a little behind
@@ -353,7 +358,7 @@ class KubernetesCluster:
         request = Request(method="GET", path="/readyz", timeout_s=ASK_EVERY_S, tries_max=1)
         while True:
             try:
-                with suppress(Answered):
+                with suppress(ApiResponse):
                     await self._server.call(request)
                 self._answered_ms = self._clock.monotonic_ms()
             except ClusterUnavailable as problem:

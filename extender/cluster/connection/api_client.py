@@ -50,7 +50,7 @@ JSON = "application/json"
 Method = Literal["GET", "POST", "PATCH", "DELETE"]
 
 
-class Answered(Exception):
+class ApiResponse(Exception):
     """The API server said no, with 4xx; the caller in this package knows what that means."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
@@ -367,12 +367,12 @@ def _retry_after_s(header: str | None) -> float:
         return 0.0
 
 
-def _answered(status: int, body: bytes) -> Answered:
+def _answered(status: int, body: bytes) -> ApiResponse:
     try:
         said = msgspec.json.decode(body, type=_Status)
     except msgspec.DecodeError:
         said = _Status(message=body[:200].decode(errors="replace"))
-    return Answered(status, said.reason or _phrase(status), said.message)
+    return ApiResponse(status, said.reason or _phrase(status), said.message)
 
 
 def _phrase(status: int) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from extender.cluster.manifests.manifest_loader import (
-    Complete,
+    CompleteManifest,
     Entry,
     Ident,
     Memory,
@@ -32,7 +32,7 @@ _Mark = tuple[int, int, int]  # mtime in ns, size, inode
 _Marks = dict[str, _Mark]  # by file, in the order in which the files count
 
 
-class Reading:
+class FileWatcher:
     """The manifests behind some paths."""
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -42,7 +42,7 @@ class Reading:
         self._seen: _Marks | None = None  # at the last look
         self._read: _Marks | None = None  # at the last reading, good or bad
 
-    async def changed(self, gone: Mapping[Ident, int]) -> Complete | None:
+    async def changed(self, gone: Mapping[Ident, int]) -> CompleteManifest | None:
         """Read what has changed since the last time; None when nothing has, or it still changes.
 
         Args:
@@ -76,7 +76,7 @@ class Reading:
             marks[name] = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
         return marks
 
-    def _complete(self, marks: _Marks) -> Complete:
+    def _complete(self, marks: _Marks) -> CompleteManifest:
         entries: list[Entry] = []
         for name, mark in marks.items():
             stored = self._stored.get(name)

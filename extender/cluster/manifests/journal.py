@@ -70,7 +70,7 @@ class Bound(_Line, frozen=True, kw_only=True, tag="bound"):
     plan: str = ""
 
 
-class Doomed(_Line, frozen=True, kw_only=True, tag="doomed"):
+class MarkedDisrupted(_Line, frozen=True, kw_only=True, tag="doomed"):
     """A pod was marked as about to be disrupted."""
 
     message: str
@@ -88,7 +88,7 @@ class Conditions(_Line, frozen=True, kw_only=True, tag="conditions"):
     conditions: tuple[Condition, ...]
 
 
-class Noticed(_Line, frozen=True, kw_only=True, tag="notice"):
+class EventRecorded(_Line, frozen=True, kw_only=True, tag="notice"):
     """A Kubernetes Event would have been written."""
 
     kind: str
@@ -99,7 +99,7 @@ class Noticed(_Line, frozen=True, kw_only=True, tag="notice"):
     related: tuple[str, str, str, str] | None = None  # kind, namespace, name, UID
 
 
-class Gone(_Line, frozen=True, kw_only=True, tag="gone"):
+class DeletedObject(_Line, frozen=True, kw_only=True, tag="gone"):
     """An object left the manifests."""
 
     kind: str
@@ -107,10 +107,19 @@ class Gone(_Line, frozen=True, kw_only=True, tag="gone"):
 
 
 _Waiting = tuple[bytes, asyncio.Future[None]]
-Record = Nominated | GateLifted | Bound | Doomed | Evicted | Conditions | Noticed | Gone
+Record = (
+    Nominated
+    | GateLifted
+    | Bound
+    | MarkedDisrupted
+    | Evicted
+    | Conditions
+    | EventRecorded
+    | DeletedObject
+)
 
 
-class Records:
+class Journal:
     """The file, open for reading and appending."""
 
     def __init__(self, path: Path) -> None:

@@ -8,12 +8,12 @@ from extender.cluster import types as api
 from extender.cluster.manifests.journal import (
     Bound,
     Conditions,
-    Doomed,
+    DeletedObject,
+    EventRecorded,
     Evicted,
     GateLifted,
-    Gone,
+    MarkedDisrupted,
     Nominated,
-    Noticed,
     Record,
 )
 from extender.cluster.read.pod_conversion import PLAN_ANNOTATION
@@ -21,7 +21,7 @@ from extender.core.decisions.admit.plan_request import GATE
 from extender.ports.protocols import Condition
 
 
-class Deeds:
+class JournalOverlay:
     """What all lines so far add up to, by UID."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Deeds:
                 self.nominated[uid] = record.node
             case GateLifted():
                 self.lifted.add(uid)
-            case Doomed():
+            case MarkedDisrupted():
                 self.doomed[uid] = record.message
             case Evicted():
                 self.evicted.add(uid)
@@ -65,15 +65,15 @@ class Deeds:
                 known.update({one.type: one for one in record.conditions})
                 self.where[uid] = (record.kind, record.source, record.namespace, record.name)
                 return True
-            case Noticed():
+            case EventRecorded():
                 return False
-            case Gone():
+            case DeletedObject():
                 self._forget(record)
                 return False
         self.where[uid] = ("Pod", "", record.namespace, record.name)
         return True
 
-    def _forget(self, record: Gone) -> None:
+    def _forget(self, record: DeletedObject) -> None:
         ident = (record.kind, record.source, record.namespace, record.name)
         self.gone[ident] = self.gone.get(ident, 0) + 1
         self.lifted.discard(record.uid)
@@ -82,7 +82,7 @@ class Deeds:
             table.pop(record.uid, None)
 
 
-def done_to(thing: api.Readable, deeds: Deeds) -> api.Readable:
+def done_to(thing: api.Readable, deeds: JournalOverlay) -> api.Readable:
     """Add to an object of the manifests what was done to it."""
     if isinstance(thing, api.Pod):
         return _pod(thing, deeds)
@@ -91,7 +91,7 @@ def done_to(thing: api.Readable, deeds: Deeds) -> api.Readable:
     return thing
 
 
-def _group(group: api.Group, deeds: Deeds) -> api.Group:
+def _group(group: api.Group, deeds: JournalOverlay) -> api.Group:
     conditions = deeds.conditions.get(group.metadata.uid)
     if conditions is None:
         return group
@@ -106,7 +106,7 @@ def _group(group: api.Group, deeds: Deeds) -> api.Group:
     return msgspec.structs.replace(group, status=status)
 
 
-def _pod(pod: api.Pod, deeds: Deeds) -> api.Pod:
+def _pod(pod: api.Pod, deeds: JournalOverlay) -> api.Pod:
     uid = pod.metadata.uid
     spec, status, metadata = pod.spec, pod.status, pod.metadata
     if uid in deeds.lifted:

@@ -29,46 +29,46 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.manifests.file_watcher import Reading
+from extender.cluster.manifests.file_watcher import FileWatcher
 from extender.cluster.manifests.journal import (
     FILE,
     Bound,
     Conditions,
-    Doomed,
+    DeletedObject,
+    EventRecorded,
     Evicted,
     GateLifted,
-    Gone,
+    Journal,
+    MarkedDisrupted,
     Nominated,
-    Noticed,
     Record,
-    Records,
 )
-from extender.cluster.manifests.journal_overlay import Deeds, done_to
+from extender.cluster.manifests.journal_overlay import JournalOverlay, done_to
 from extender.cluster.manifests.manifest_loader import (
-    Complete,
+    CompleteManifest,
     Ident,
     in_feed_order,
 )
 from extender.cluster.manifests.yaml_reader import STDIN
 from extender.cluster.read.object_decoding import source_of
-from extender.cluster.read.object_store import World
+from extender.cluster.read.object_store import ObjectStore
 from extender.cluster.write.log_head_configmap import read_mark, written
 from extender.core.decisions.admit.plan_request import GATE
-from extender.core.decisions.reconcile.finalizer_rules import Protection
+from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
 from extender.core.log.events import EvictionHow
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.errors import BadInput, BindRefused, ClusterUnavailable
+from extender.core.model.errors import BadInput, ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Source
 from extender.core.model.pods import Pod, PodEnd
-from extender.ports.protocols import Binding, Clock, Condition, Mark, Notice, PodRef
+from extender.ports.protocols import Binding, Clock, Condition, K8sEvent, LogMark, PodRef
 from extender.runtime.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.1  # a change is seen after at most two polls
 
-ANCHOR: Final = "log-end.json"  # the published end of the log, see `Anchor`
+ANCHOR: Final = "log-end.json"  # the published end of the log, see `PublishedLogHead`
 
 _KINDS: Final[tuple[tuple[type[api.Readable], Source], ...]] = (
     (api.PriorityClass, "crd"),
@@ -85,7 +85,7 @@ _KINDS: Final[tuple[tuple[type[api.Readable], Source], ...]] = (
 )
 
 
-class FileCluster:
+class ManifestCluster:
     """A cluster of manifests, plus what was done to it."""
 
     def __init__(
@@ -109,13 +109,13 @@ class FileCluster:
             if not Path(path).exists():
                 msg = f"--cluster {path}: no such file or directory; make it first, it may be empty"
                 raise BadInput(msg)
-        self._reading = Reading(paths)
+        self._reading = FileWatcher(paths)
         self._clock = clock
         self._poll_s = poll_s
-        self._records = Records(data_dir / FILE)
+        self._records = Journal(data_dir / FILE)
         self._anchor = data_dir / ANCHOR
-        self._deeds = Deeds()
-        self._world = World()
+        self._deeds = JournalOverlay()
+        self._world = ObjectStore()
         self._things: dict[Ident, api.Readable] = {}  # as the manifests have them
         self._by_uid: dict[str, Ident] = {}
         self._was_good = False
@@ -180,7 +180,7 @@ class FileCluster:
         else:
             self._was_good, self._fault = True, ""
 
-    async def _take(self, found: Complete) -> None:
+    async def _take(self, found: CompleteManifest) -> None:
         """Make the cluster what was read."""
         things = {entry.ident: entry.thing for entry in in_feed_order(found.entries)}
         there = {thing.metadata.uid for thing in things.values()}
@@ -290,7 +290,9 @@ class FileCluster:
             self._pod(pod)
             at, namespace, name = self._clock.now_us(), pod.namespace, pod.name
             await self._write(
-                Doomed(at_us=at, namespace=namespace, name=name, uid=pod.uid, message=message)
+                MarkedDisrupted(
+                    at_us=at, namespace=namespace, name=name, uid=pod.uid, message=message
+                )
             )
 
     async def evict(self, pod: PodRef, how: EvictionHow) -> None:  # noqa: ARG002 -- no budgets here
@@ -335,7 +337,7 @@ class FileCluster:
             if found.node != node:
                 raise _refused(pod, f"is bound to {found.node}, not to {node}")
 
-    async def published(self) -> Mark | None:
+    async def published(self) -> LogMark | None:
         """Read the published end of the log.
 
         Raises:
@@ -349,7 +351,7 @@ class FileCluster:
             raise ClusterUnavailable(f"{self._anchor}: {fault}") from fault
         return read_mark(body, str(self._anchor))
 
-    async def publish(self, mark: Mark) -> None:
+    async def publish(self, mark: LogMark) -> None:
         """Publish the end of the log in a file of its own, whole or not at all.
 
         Raises:
@@ -373,7 +375,7 @@ class FileCluster:
             found = self._world.view.groups.get(group)
             if found is None or found.uid != uid:
                 msg = f"{group}: not found, or not the one with UID {uid}"
-                raise BindRefused(msg)
+                raise RequestRejected(msg)
             stored = {
                 (kind, status, reason, text) for kind, status, reason, text in found.conditions
             }
@@ -393,17 +395,17 @@ class FileCluster:
                     )
                 )
 
-    async def set_finalizers(self, wanted: Protection) -> None:
+    async def set_finalizers(self, wanted: FinalizerChange) -> None:
         """Refuse: what leaves the manifests is gone, no finalizer keeps it, and none is ever asked for.
 
         Raises:
             BindRefused: Always.
         """
-        raise BindRefused(f"finalizers of {wanted.group}: a cluster of files has none")
+        raise RequestRejected(f"finalizers of {wanted.group}: a cluster of files has none")
 
-    async def notice(self, notice: Notice) -> None:
+    async def notice(self, notice: K8sEvent) -> None:
         """Note a Kubernetes Event; a failure is logged, not raised."""
-        record = Noticed(
+        record = EventRecorded(
             at_us=self._clock.now_us(),
             kind=notice.kind,
             namespace=notice.namespace,
@@ -436,13 +438,15 @@ class FileCluster:
         return found
 
 
-def _refused(pod: PodRef, why: str) -> BindRefused:
-    return BindRefused(f"Pod/{pod.namespace}/{pod.name}: {why}")
+def _refused(pod: PodRef, why: str) -> RequestRejected:
+    return RequestRejected(f"Pod/{pod.namespace}/{pod.name}: {why}")
 
 
-def _gone(uid: str, ident: Ident, at_us: int) -> Gone:
+def _gone(uid: str, ident: Ident, at_us: int) -> DeletedObject:
     kind, source, namespace, name = ident
-    return Gone(at_us=at_us, kind=kind, source=source, namespace=namespace, name=name, uid=uid)
+    return DeletedObject(
+        at_us=at_us, kind=kind, source=source, namespace=namespace, name=name, uid=uid
+    )
 
 
 def _source(thing: api.Readable) -> Source:

@@ -33,7 +33,7 @@ from extender.cluster.read.object_decoding import (
     named,
     source_of,
 )
-from extender.cluster.read.object_store import World
+from extender.cluster.read.object_store import ObjectStore
 from extender.cluster.read.pod_conversion import ended
 from extender.cluster.read.priority_classes import Priorities
 from extender.core.model.errors import BadInput
@@ -97,7 +97,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What was read, ready to be planned on."""
 
-    world: World
+    world: ObjectStore
     groups: tuple[GroupKey, ...]  # from -f, in file order
     pods: tuple[PodUid, ...]  # from -f, in file order; ended ones left out
     order: Mapping[GroupKey | PodUid, int]  # file order of all groups and pods, to break ties
@@ -205,14 +205,14 @@ class Memory(msgspec.Struct, kw_only=True):
     incarnation: dict[Ident, int] = {}  # how often an object of this name has gone
 
 
-class Complete(msgspec.Struct, frozen=True, kw_only=True):
+class CompleteManifest(msgspec.Struct, frozen=True, kw_only=True):
     """Objects as an API server would have stored them."""
 
     entries: tuple[Entry, ...]  # every object once, in file order, --cluster before -f
     warnings: tuple[str, ...]
 
 
-def complete(entries: Iterable[Entry], memory: Memory | None = None) -> Complete:
+def complete(entries: Iterable[Entry], memory: Memory | None = None) -> CompleteManifest:
     """Fill in what an API server, or a kubelet, would have.
 
     Args:
@@ -243,7 +243,7 @@ def complete(entries: Iterable[Entry], memory: Memory | None = None) -> Complete
         )
     warnings += [text for entry in roomy for text in questions(entry.thing)]
     _check_priorities(roomy)
-    return Complete(entries=tuple(roomy), warnings=tuple(warnings))
+    return CompleteManifest(entries=tuple(roomy), warnings=tuple(warnings))
 
 
 def _inherited(entry: Entry, before: Entry) -> Entry:
@@ -352,13 +352,13 @@ def _with_metadata(thing: api.Readable, **changes: object) -> api.Readable:
 # --- building
 
 
-def build(found: Complete) -> Manifest:
+def build(found: CompleteManifest) -> Manifest:
     """Feed a world with complete objects.
 
     Raises:
         BadInput: An object says something impossible.
     """
-    world = World()
+    world = ObjectStore()
     for entry in in_feed_order(found.entries):
         try:
             world.upsert(entry.thing)

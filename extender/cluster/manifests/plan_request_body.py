@@ -17,7 +17,7 @@ from extender.cluster.manifests.manifest_loader import (
     objects_in,
 )
 from extender.cluster.manifests.yaml_reader import Document, Value
-from extender.core.decisions.preempt.disruption_units import Moment
+from extender.core.decisions.preempt.disruption_units import EvictableContext
 from extender.core.model.cluster_view import (
     ClusterView,
     with_blueprints,
@@ -32,14 +32,20 @@ from extender.core.model.ids import PodUid
 from extender.core.model.pod_groups import Group
 from extender.core.model.pods import Pod
 from extender.queries.plan.live_snapshot import restored
-from extender.queries.plan.plan_query import PlanQuestion, PlanReply, Question, answer, questionable
-from extender.queries.plan.plan_service import NOW_BODY_MAX, Ours
+from extender.queries.plan.plan_query import (
+    PlanInput,
+    PlanQuestion,
+    PlanReply,
+    answer,
+    questionable,
+)
+from extender.queries.plan.plan_service import NOW_BODY_MAX, LiveInput
 
 T = TypeVar("T", Group, Pod)
 ROOTS_MAX = 200  # of a question about our cluster, where thousands may wait
 
 
-def planned(body: bytes, ours: Ours | None = None) -> bytes:
+def planned(body: bytes, ours: LiveInput | None = None) -> bytes:
     """Answer a question.
 
     Args:
@@ -69,7 +75,7 @@ def planned(body: bytes, ours: Ours | None = None) -> bytes:
         found = build(complete(entries))
     except RecursionError as error:
         raise BadInput("body: nested too deep") from error
-    question = Question(
+    question = PlanInput(
         groups=frozenset(found.groups),
         pods=frozenset(found.pods),
         all_pending=asked.all_pending or not asked.wanted,
@@ -91,7 +97,7 @@ def planned(body: bytes, ours: Ours | None = None) -> bytes:
     return msgspec.json.encode(reply)
 
 
-def _added(found: Manifest, question: Question, ours: Ours) -> tuple[ClusterView, Question]:
+def _added(found: Manifest, question: PlanInput, ours: LiveInput) -> tuple[ClusterView, PlanInput]:
     """Add what is wanted to our cluster; what is there already under its name is replaced, and stays the same object."""
     saved, wanted = ours.snapshot, found.world.view
     view, state = restored(saved)
@@ -117,7 +123,7 @@ def _added(found: Manifest, question: Question, ours: Ours) -> tuple[ClusterView
         question,
         pods=frozenset(uids.get(uid, uid) for uid in question.pods),
         state=state,
-        moment=Moment(releasing=saved.releasing, now_us=saved.now_us),
+        moment=EvictableContext(releasing=saved.releasing, now_us=saved.now_us),
         roots_max=ROOTS_MAX,
     )
 

@@ -12,12 +12,12 @@ from extender.core.model.pods import (
     AVOIDS_PODS,
     NEEDS_PODS,
     AboutPods,
+    NodeSelectorRequirement,
     Operator,
     PodRule,
-    Requirement,
 )
 
-_NO_POD = Requirement("", "In")  # without values it holds for no label
+_NO_POD = NodeSelectorRequirement("", "In")  # without values it holds for no label
 
 
 def pod_rules(found: api.Pod) -> tuple[tuple[PodRule, ...], tuple[str, ...]]:
@@ -80,17 +80,21 @@ def _about(found: api.Pod, term: api.PodAffinityTerm) -> AboutPods | None:
     return AboutPods(namespaces, tuple(dict.fromkeys(labels)))
 
 
-def label_requirements(selector: api.LabelSelector | None) -> tuple[Requirement, ...]:
+def label_requirements(selector: api.LabelSelector | None) -> tuple[NodeSelectorRequirement, ...]:
     """Convert a selector; none at all is about no pod, an empty one about every pod."""
     if selector is None:
         return (_NO_POD,)
-    equal = (Requirement(k, "In", (v,)) for k, v in sorted(selector.match_labels.items()))
-    more = (Requirement(r.key, r.operator, r.values) for r in selector.match_expressions)
+    equal = (
+        NodeSelectorRequirement(k, "In", (v,)) for k, v in sorted(selector.match_labels.items())
+    )
+    more = (
+        NodeSelectorRequirement(r.key, r.operator, r.values) for r in selector.match_expressions
+    )
     return (*equal, *more)
 
 
 def _of_keys(
     labels: Mapping[str, str], keys: tuple[str, ...], operator: Operator
-) -> tuple[Requirement, ...]:
+) -> tuple[NodeSelectorRequirement, ...]:
     """Demand the pod's own values, as the API server does; a key that it lacks says nothing."""
-    return tuple(Requirement(k, operator, (labels[k],)) for k in keys if k in labels)
+    return tuple(NodeSelectorRequirement(k, operator, (labels[k],)) for k in keys if k in labels)

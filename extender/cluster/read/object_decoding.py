@@ -24,7 +24,7 @@ from extender.core.model.errors import BadInput, BadQuantity
 from extender.core.model.ids import GroupKey, GroupKind, NodeName, RootUid
 from extender.core.model.nodes import Node, Taint
 from extender.core.model.pod_groups import Blueprint, Group, Mode, Source, composite_key, leaf_key
-from extender.core.model.pods import NodeSelector, Operator, Requirement, SelectorTerm
+from extender.core.model.pods import NodeSelector, NodeSelectorRequirement, Operator, SelectorTerm
 from extender.core.model.quantities import amounts
 
 BUILTIN_GROUP: Final = "scheduling.k8s.io"
@@ -57,7 +57,7 @@ class _RawList(msgspec.Struct, frozen=True, rename="camel"):
     items: tuple[msgspec.Raw, ...] | None = ()
 
 
-class Page(msgspec.Struct, frozen=True, kw_only=True):
+class ObjectPage(msgspec.Struct, frozen=True, kw_only=True):
     """One page of a list call."""
 
     items: tuple[api.Readable, ...]
@@ -112,7 +112,7 @@ def convert(kind: type[T], thing: object) -> T:
         raise BadInput(_explained(kind.__name__, plain, str(fault))) from fault
 
 
-def decode_page(kind: type[api.Readable], body: bytes) -> Page:
+def decode_page(kind: type[api.Readable], body: bytes) -> ObjectPage:
     """Decode the answer of a list call; one bad object does not spoil the others.
 
     Raises:
@@ -134,7 +134,7 @@ def decode_page(kind: type[api.Readable], body: bytes) -> Page:
         if not found.api_version:  # built-in lists leave it to the list
             found = msgspec.structs.replace(found, api_version=raw.api_version)
         items.append(found)
-    return Page(
+    return ObjectPage(
         items=tuple(items),
         bad=tuple(bad),
         resource_version=raw.metadata.resource_version,
@@ -228,7 +228,7 @@ def node_selector(found: api.RequiredNodes) -> NodeSelector:
     )
 
 
-def _requirement(term: int, where: str, found: api.SelectorRequirement) -> Requirement:
+def _requirement(term: int, where: str, found: api.SelectorRequirement) -> NodeSelectorRequirement:
     wrong = _wrong_values(found.operator, found.values)
     if where == "matchFields" and (
         found.key != "metadata.name" or found.operator not in {"In", "NotIn"}
@@ -240,7 +240,9 @@ def _requirement(term: int, where: str, found: api.SelectorRequirement) -> Requi
             f"{shown(found.values)}: {wrong}"
         )
         raise BadInput(msg)
-    return Requirement(key=found.key, operator=found.operator, values=tuple(found.values))
+    return NodeSelectorRequirement(
+        key=found.key, operator=found.operator, values=tuple(found.values)
+    )
 
 
 def _wrong_values(operator: Operator, values: tuple[str, ...]) -> str:

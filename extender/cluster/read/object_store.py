@@ -60,10 +60,10 @@ from extender.core.model.pods import (
     ABSENT,
     UNBOUND,
     NodeSelector,
+    NodeSelectorRequirement,
     Pod,
     PodEnd,
     PodShape,
-    Requirement,
     SelectorTerm,
 )
 
@@ -91,7 +91,7 @@ class _Volume(msgspec.Struct, frozen=True):
     driver: str = ""
 
 
-class World:
+class ObjectStore:
     """The objects of a cluster and the view of them."""
 
     def __init__(self, *, guards: bool = False) -> None:
@@ -425,16 +425,18 @@ def _reach(volume: api.PersistentVolume) -> tuple[NodeSelector, ...]:
         except BadInput as fault:
             raise bad(volume, "spec.nodeAffinity.required", str(fault)) from fault
     nowhere = SelectorTerm(
-        labels=tuple(Requirement(label, "DoesNotExist") for label in sorted(_ZONE_LABELS))
+        labels=tuple(
+            NodeSelectorRequirement(label, "DoesNotExist") for label in sorted(_ZONE_LABELS)
+        )
     )
     for label, twin in _ZONE_LABELS.items():
         value = volume.metadata.labels.get(label)
         if value is None:
             continue
         zones = tuple(sorted({zone.strip() for zone in value.split("__")}))
-        terms = [SelectorTerm(labels=(Requirement(label, "In", zones),))]
+        terms = [SelectorTerm(labels=(NodeSelectorRequirement(label, "In", zones),))]
         if twin != label:
-            without = Requirement(label, "DoesNotExist")
-            terms.append(SelectorTerm(labels=(without, Requirement(twin, "In", zones))))
+            without = NodeSelectorRequirement(label, "DoesNotExist")
+            terms.append(SelectorTerm(labels=(without, NodeSelectorRequirement(twin, "In", zones))))
         selectors.append(NodeSelector(terms=(*terms, nowhere)))
     return tuple(selectors)

@@ -13,10 +13,10 @@ from typing import Final
 
 import msgspec
 
-from extender.cluster.connection.api_client import MERGE_PATCH, Answered, ApiServer, Request
+from extender.cluster.connection.api_client import MERGE_PATCH, ApiResponse, ApiServer, Request
 from extender.cluster.write.group_status import rfc3339
 from extender.core.model.errors import ClusterUnavailable
-from extender.ports.protocols import Clock, Notice
+from extender.ports.protocols import Clock, K8sEvent
 from extender.telemetry import METRICS
 
 logger = logging.getLogger(__name__)
@@ -56,18 +56,18 @@ class _Said(msgspec.Struct):
     written_ms: int
 
 
-class Notices:
+class EventRecorder:
     """The only writer of Events."""
 
     def __init__(self, server: ApiServer, clock: Clock, *, instance: str) -> None:
         self._server = server
         self._clock = clock
         self._instance = instance[:128]
-        self._said: OrderedDict[Notice, _Said] = OrderedDict()
+        self._said: OrderedDict[K8sEvent, _Said] = OrderedDict()
         self._objects: OrderedDict[str, _Bucket] = OrderedDict()
         self._all = _Bucket(BURST_ALL, clock.monotonic_ms())
 
-    async def say(self, notice: Notice, api_version: str, related_version: str = "") -> None:
+    async def say(self, notice: K8sEvent, api_version: str, related_version: str = "") -> None:
         """Write an Event, count it in an older one, or drop it. Never raises for the cluster.
 
         Args:
@@ -83,7 +83,7 @@ class Notices:
             return
         try:
             await self._server.call(request)
-        except (ClusterUnavailable, Answered) as problem:
+        except (ClusterUnavailable, ApiResponse) as problem:
             METRICS.events_failed.inc()
             self._said.pop(notice, None)
             logger.warning(
@@ -91,7 +91,7 @@ class Notices:
                 extra={"object": f"{notice.namespace}/{notice.name}", "why": str(problem)},
             )
 
-    def _series(self, notice: Notice, now_ms: int) -> Request | None:
+    def _series(self, notice: K8sEvent, now_ms: int) -> Request | None:
         """Count a repetition; a request when it is time to write the count down."""
         said = self._said.get(notice)
         if said is None:
@@ -110,7 +110,7 @@ class Notices:
         return _request("PATCH", f"{PATH}/{notice.namespace}/events/{said.name}", series)
 
     def _new(
-        self, notice: Notice, api_version: str, related_version: str, now_ms: int
+        self, notice: K8sEvent, api_version: str, related_version: str, now_ms: int
     ) -> Request | None:
         bucket = self._objects.setdefault(notice.uid, _Bucket(BURST_ONE, now_ms))
         self._objects.move_to_end(notice.uid)
@@ -175,6 +175,6 @@ def _cut(text: str) -> str:
     return encoded[: NOTE_MAX_BYTES - 3].decode(errors="ignore") + "..."
 
 
-def _forget_oldest(kept: OrderedDict[Notice, _Said] | OrderedDict[str, _Bucket]) -> None:
+def _forget_oldest(kept: OrderedDict[K8sEvent, _Said] | OrderedDict[str, _Bucket]) -> None:
     while len(kept) > REMEMBERED_MAX:
         kept.popitem(last=False)

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import msgspec
 
-from extender.cluster.connection.api_client import MERGE_PATCH, Answered, ApiServer, Request
+from extender.cluster.connection.api_client import MERGE_PATCH, ApiResponse, ApiServer, Request
 from extender.cluster.write.group_status import PLURALS
 from extender.cluster.write.pod_writer import fault_of
-from extender.core.decisions.reconcile.finalizer_rules import Protection
+from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
 
 PATH = "/apis/gang-extender.dev/v1alpha1/namespaces"
 
 
-async def write_finalizers(server: ApiServer, wanted: Protection) -> None:
+async def write_finalizers(server: ApiServer, wanted: FinalizerChange) -> None:
     """Replace the finalizers of a group; faults as the port says."""
     key, guard = wanted.group, wanted.guard
     body = {
@@ -36,5 +36,5 @@ async def write_finalizers(server: ApiServer, wanted: Protection) -> None:
     )
     try:
         await server.call(request)
-    except Answered as refusal:
+    except ApiResponse as refusal:
         raise fault_of(f"finalizers of {key}", refusal) from refusal

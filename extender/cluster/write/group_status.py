@@ -16,9 +16,9 @@ from typing import Final
 
 import msgspec
 
-from extender.cluster.connection.api_client import MERGE_PATCH, Answered, ApiServer, Request
+from extender.cluster.connection.api_client import MERGE_PATCH, ApiResponse, ApiServer, Request
 from extender.cluster.write.pod_writer import fault_of
-from extender.core.model.errors import BindRefused, ClusterUnavailable
+from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.pod_groups import Group
 from extender.ports.protocols import Clock, Condition
 
@@ -77,7 +77,7 @@ def differing(
     ]
 
 
-class Statuses:
+class GroupStatusWriter:
     """Conditions of groups."""
 
     def __init__(self, server: ApiServer, clock: Clock) -> None:
@@ -108,7 +108,7 @@ class Statuses:
                 if await self._merge(path, group, cut, stored):
                     return
                 stored = None  # it is not so any more
-        except Answered as refusal:
+        except ApiResponse as refusal:
             raise fault_of(f"conditions of {group.key}", refusal) from refusal
         raise ClusterUnavailable(f"conditions of {group.key}: {TRIES_MAX} conflicts in a row")
 
@@ -143,7 +143,7 @@ class Statuses:
     ) -> bool:
         """Merge, write; false when somebody else wrote since."""
         if stored.metadata.uid != group.uid:
-            raise BindRefused(f"conditions of {group.key}: it was deleted and made again")
+            raise RequestRejected(f"conditions of {group.key}: it was deleted and made again")
         changed = differing(stored.said(), wanted)
         if not changed:
             self._known[group.uid] = stored
@@ -165,7 +165,7 @@ class Statuses:
                     effect=True,
                 )
             )
-        except Answered as refusal:
+        except ApiResponse as refusal:
             if refusal.status == HTTPStatus.CONFLICT:
                 return False
             raise

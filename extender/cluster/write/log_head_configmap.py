@@ -14,11 +14,11 @@ from typing import Final
 
 import msgspec
 
-from extender.cluster.connection.api_client import MERGE_PATCH, Answered, ApiServer, Request
+from extender.cluster.connection.api_client import MERGE_PATCH, ApiResponse, ApiServer, Request
 from extender.cluster.write.pod_writer import fault_of
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import Epoch, Position
-from extender.ports.protocols import Mark
+from extender.ports.protocols import LogMark
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/names
 WHAT: Final = "the end of the log in ConfigMap"
 
 
-class Written(msgspec.Struct, frozen=True):
+class PublishedHead(msgspec.Struct, frozen=True):
     """A mark as it is written down outside, all text."""
 
     position: str
@@ -40,18 +40,18 @@ class _ConfigMap(msgspec.Struct):
     data: msgspec.Raw = msgspec.Raw(b"null")
 
 
-def written(mark: Mark) -> Written:
+def written(mark: LogMark) -> PublishedHead:
     """Give the form that is stored."""
-    return Written(str(mark.position), str(mark.epoch), mark.chain.hex())
+    return PublishedHead(str(mark.position), str(mark.epoch), mark.chain.hex())
 
 
-def read_mark(body: bytes, where: str) -> Mark | None:
+def read_mark(body: bytes, where: str) -> LogMark | None:
     """Read a stored form; what nobody can read is nothing."""
     try:
-        found = msgspec.json.decode(body, type=Written | None)
+        found = msgspec.json.decode(body, type=PublishedHead | None)
         if found is None:
             return None
-        return Mark(
+        return LogMark(
             position=Position(int(found.position)),
             epoch=Epoch(int(found.epoch)),
             chain=bytes.fromhex(found.hash),
@@ -72,19 +72,19 @@ def own_namespace() -> str:
         return NAMESPACE
 
 
-class Anchors:
+class LogHeadConfigMap:
     """The ConfigMap."""
 
     def __init__(self, server: ApiServer, namespace: str = "") -> None:
         self._server = server
         self._folder = f"/api/v1/namespaces/{namespace or own_namespace()}/configmaps"
 
-    async def published(self) -> Mark | None:
+    async def published(self) -> LogMark | None:
         """Read what was published last; see the port."""
         path = f"{self._folder}/{NAME}"
         try:
             body = await self._server.call(Request(method="GET", path=path))
-        except Answered as refusal:
+        except ApiResponse as refusal:
             if refusal.status == HTTPStatus.NOT_FOUND:
                 return None
             raise self._fault(refusal) from refusal
@@ -94,13 +94,13 @@ class Anchors:
             raise ClusterUnavailable(f"{WHAT} {path}: {problem}") from problem
         return read_mark(bytes(found.data), path)
 
-    async def publish(self, mark: Mark) -> None:
+    async def publish(self, mark: LogMark) -> None:
         """Replace what was published; see the port."""
         data = {"data": msgspec.to_builtins(written(mark))}
         try:
             try:
                 await self._server.call(self._request("PATCH", f"{self._folder}/{NAME}", data))
-            except Answered as refusal:
+            except ApiResponse as refusal:
                 if refusal.status != HTTPStatus.NOT_FOUND:
                     raise
                 whole = {
@@ -113,7 +113,7 @@ class Anchors:
                     **data,
                 }
                 await self._server.call(self._request("POST", self._folder, whole))
-        except Answered as refusal:
+        except ApiResponse as refusal:
             raise self._fault(refusal) from refusal
 
     def _request(self, method: str, path: str, body: object) -> Request:
@@ -126,6 +126,6 @@ class Anchors:
             effect=True,
         )
 
-    def _fault(self, refusal: Answered) -> ClusterUnavailable:
+    def _fault(self, refusal: ApiResponse) -> ClusterUnavailable:
         fault = fault_of(f"{WHAT} {self._folder}/{NAME}", refusal)
         return fault if isinstance(fault, ClusterUnavailable) else ClusterUnavailable(str(fault))

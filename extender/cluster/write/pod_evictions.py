@@ -10,7 +10,7 @@ import msgspec
 from extender.cluster.connection.api_client import (
     JSON,
     STRATEGIC_PATCH,
-    Answered,
+    ApiResponse,
     ApiServer,
     Method,
     Request,
@@ -23,7 +23,7 @@ from extender.core.model.pods import PodEnd
 from extender.ports.protocols import Clock, PodRef
 
 
-class Evictions:
+class PodEvictions:
     """Effects on victims."""
 
     def __init__(self, server: ApiServer, clock: Clock) -> None:
@@ -72,7 +72,7 @@ class Evictions:
         )
         try:
             await self._server.call(request)
-        except Answered as refusal:
+        except ApiResponse as refusal:
             raise fault_of(f"evict {pod.namespace}/{pod.name}", refusal) from refusal
 
     async def ending(self, pod: PodRef) -> PodEnd | None:

@@ -17,14 +17,14 @@ from extender.cluster.connection.api_client import (
     JSON,
     MERGE_PATCH,
     STRATEGIC_PATCH,
-    Answered,
+    ApiResponse,
     ApiServer,
     Request,
 )
 from extender.cluster.read import object_decoding
 from extender.cluster.read.pod_conversion import PLAN_ANNOTATION
 from extender.core.decisions.admit.plan_request import GATE
-from extender.core.model.errors import BadInput, BindRefused, ClusterUnavailable
+from extender.core.model.errors import BadInput, ClusterUnavailable, RequestRejected
 from extender.core.model.ids import NodeName
 from extender.ports.protocols import Binding, PodRef
 
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 PRECONDITION: Final = "Precondition failed"
 
 
-def fault_of(what: str, refusal: Answered) -> BindRefused | ClusterUnavailable:
+def fault_of(what: str, refusal: ApiResponse) -> RequestRejected | ClusterUnavailable:
     """Say in our words what a refusal means: for good, or until somebody repairs something."""
     text = f"{what}: {refusal}"
     if refusal.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
@@ -45,7 +45,7 @@ def fault_of(what: str, refusal: Answered) -> BindRefused | ClusterUnavailable:
         return ClusterUnavailable(text)
     if refusal.status == HTTPStatus.CONFLICT and PRECONDITION not in refusal.message:
         return ClusterUnavailable(text)
-    return BindRefused(text)
+    return RequestRejected(text)
 
 
 def pod_path(pod: PodRef, subresource: str = "") -> str:
@@ -53,7 +53,7 @@ def pod_path(pod: PodRef, subresource: str = "") -> str:
     return f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}{subresource}"
 
 
-class Bindings:
+class PodWriter:
     """Effects on pods."""
 
     def __init__(self, server: ApiServer) -> None:
@@ -104,26 +104,26 @@ class Bindings:
         )
         try:
             await self._server.call(request)
-        except Answered as refusal:
+        except ApiResponse as refusal:
             if refusal.status != HTTPStatus.CONFLICT:
                 raise fault_of(f"bind {pod.namespace}/{pod.name}", refusal) from refusal
             await self._look_after_conflict(binding, refusal)
 
-    async def _look_after_conflict(self, binding: Binding, refusal: Answered) -> None:
+    async def _look_after_conflict(self, binding: Binding, refusal: ApiResponse) -> None:
         """Find out what a 409 was about: also the second try of a Binding whose answer was lost."""
         found = await read_pod(self._server, binding.pod)
         what = f"bind {binding.pod.namespace}/{binding.pod.name} to {binding.node}"
         if found is None or found.metadata.uid != binding.pod.uid:
-            raise BindRefused(f"{what}: the pod is gone or was made again") from refusal
+            raise RequestRejected(f"{what}: the pod is gone or was made again") from refusal
         node = found.spec.node_name
         if node == binding.node:
             return
         gates = [gate.name for gate in found.spec.scheduling_gates]
         if node:
-            raise BindRefused(f"{what}: it is bound to {node}") from refusal
+            raise RequestRejected(f"{what}: it is bound to {node}") from refusal
         if gates or found.metadata.deletion_timestamp is not None:
             why = f"it is gated by {', '.join(gates)}" if gates else "it is being deleted"
-            raise BindRefused(f"{what}: {why}") from refusal
+            raise RequestRejected(f"{what}: {why}") from refusal
         raise ClusterUnavailable(f"{what}: {refusal}") from refusal
 
     async def _patch(self, pod: PodRef, subresource: str, content_type: str, body: object) -> None:
@@ -140,7 +140,7 @@ async def read_pod(server: ApiServer, pod: PodRef) -> api.Pod | None:
     try:
         body = await server.call(Request(method="GET", path=pod_path(pod)))
         return object_decoding.decode(api.Pod, body)
-    except Answered as refusal:
+    except ApiResponse as refusal:
         if refusal.status == HTTPStatus.NOT_FOUND:
             return None
         raise fault_of(f"read {pod.namespace}/{pod.name}", refusal) from refusal
@@ -162,5 +162,5 @@ async def patch_pod(
     )
     try:
         await server.call(request)
-    except Answered as refusal:
+    except ApiResponse as refusal:
         raise fault_of(f"patch pod {pod.namespace}/{pod.name}{subresource}", refusal) from refusal

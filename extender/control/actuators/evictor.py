@@ -22,21 +22,21 @@ from extender.control.log.leader import Leader
 from extender.core.decisions.preempt.disruption_units import groups_above
 from extender.core.decisions.preempt.preemption_lifecycle import (
     DOOMED_BY_US,
-    Asked,
-    Knowledge,
+    EvictionContext,
+    EvictionRequest,
     due,
     is_due,
     refusing,
     refusing_text,
 )
 from extender.core.log.events import EvictionHow
-from extender.core.log.preemption_state import Preemption, Victim
+from extender.core.log.preemption_state import PendingPreemption, Victim
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.errors import BindRefused, ClusterUnavailable
+from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import PlanId, PodUid, RootUid
 from extender.core.model.pod_groups import Group
-from extender.ports.protocols import Clock, Cluster, Condition, Notice, PodRef
+from extender.ports.protocols import Clock, Cluster, Condition, K8sEvent, PodRef
 from extender.settings import Settings
 from extender.telemetry import METRICS
 
@@ -80,7 +80,7 @@ class Evictor:
         self._settings = settings
         self._queue: asyncio.Queue[_Deed] = asyncio.Queue()
         self._queued: set[PodUid] = set()
-        self._asked: dict[PodUid, Asked] = {}
+        self._asked: dict[PodUid, EvictionRequest] = {}
         self._seen: set[PodUid] = set()
         self._there: dict[PlanId, frozenset[PodUid]] = {}  # by preemption, when first looked at
         self._retries: dict[PodUid, _Retry] = {}
@@ -89,10 +89,10 @@ class Evictor:
 
     # -- what the admission loop asks ------------------------------------------------------------
 
-    def knowledge(self, actor: str, cause: str, view: ClusterView) -> Knowledge:
+    def knowledge(self, actor: str, cause: str, view: ClusterView) -> EvictionContext:
         """Say what is known of victims beside the view; what the view shows now is taken in first."""
         self._look(view)
-        return Knowledge(
+        return EvictionContext(
             actor=actor,
             cause=cause,
             epoch=self._leader.epoch,
@@ -114,7 +114,7 @@ class Evictor:
                 if pod is None or uid in self._asked:
                     continue
                 if pod.deleting and pod.doomed in DOOMED_BY_US:
-                    self._asked[uid] = Asked(how=DOOMED_BY_US[pod.doomed], at_us=0)
+                    self._asked[uid] = EvictionRequest(how=DOOMED_BY_US[pod.doomed], at_us=0)
                 else:
                     self._seen.add(uid)
 
@@ -172,12 +172,12 @@ class Evictor:
             try:
                 await self._carry_out(deed)
                 self._retries.pop(uid, None)
-            except (BindRefused, ClusterUnavailable) as error:
+            except (RequestRejected, ClusterUnavailable) as error:
                 self._not_taken(deed, error)
             finally:
                 self._queued.discard(uid)
 
-    def _not_taken(self, deed: _Deed, error: BindRefused | ClusterUnavailable) -> None:
+    def _not_taken(self, deed: _Deed, error: RequestRejected | ClusterUnavailable) -> None:
         """Ask again later; who is gone meanwhile is seen by then."""
         uid = deed.victim.uid
         before = self._retries.get(uid)
@@ -205,28 +205,30 @@ class Evictor:
         # From here on the unit is begun: noted before the request, because its answer may get lost, and because
         # the pod may be seen gone before the answer is here.
         how = HOW[self._settings.eviction]
-        self._asked[victim.uid] = Asked(how=how, at_us=self._clock.now_us())
+        self._asked[victim.uid] = EvictionRequest(how=how, at_us=self._clock.now_us())
         try:
             await self._cluster.evict(pod, how)
-        except (BindRefused, ClusterUnavailable) as error:
-            if isinstance(error, BindRefused) or error.refused:
+        except (RequestRejected, ClusterUnavailable) as error:
+            if isinstance(error, RequestRejected) or error.refused:
                 self._asked.pop(victim.uid, None)
             raise
         await self._cluster.notice(_notice(preemption, victim, text))
 
-    async def _may(self, deed: _Deed) -> Preemption | None:
+    async def _may(self, deed: _Deed) -> PendingPreemption | None:
         """Wait for the lease, immediately before each request, and say whether it is still wanted then."""
         await self._leader.until_may_act()
         durable = self._wanted(self._leader.acknowledged, deed)
         return durable if durable and self._wanted(self._leader.speculative, deed) else None
 
-    def _wanted(self, state: ReservationState, deed: _Deed) -> Preemption | None:
+    def _wanted(self, state: ReservationState, deed: _Deed) -> PendingPreemption | None:
         preemption = state.preemptions.get(deed.root_uid)
         if preemption is None or preemption.id != deed.preemption:
             return None
         if self._cluster.doubt():
             return None  # the next look at a cluster that can be believed takes it on again
-        known = Knowledge(actor="", cause="", epoch=self._leader.epoch, now_us=0, asked=self._asked)
+        known = EvictionContext(
+            actor="", cause="", epoch=self._leader.epoch, now_us=0, asked=self._asked
+        )
         wanted = is_due(self._cluster.view(), preemption, deed.victim.uid, known)
         return preemption if wanted else None
 
@@ -241,7 +243,7 @@ class Evictor:
             )
             try:
                 await self._cluster.set_conditions(group.key, group.uid, [condition])
-            except BindRefused as error:  # gone, or made again
+            except RequestRejected as error:  # gone, or made again
                 log.info("group not marked", extra={"group": str(group.key), "error": str(error)})
             except ClusterUnavailable:
                 self._marked.discard((deed.preemption, group.uid))
@@ -257,7 +259,7 @@ def _groups_of(view: ClusterView, victim: Victim) -> list[Group]:
     return above[: names.index(victim.unit) + 1] if victim.unit in names else []
 
 
-def _message(preemption: Preemption, victim: Victim) -> str:
+def _message(preemption: PendingPreemption, victim: Victim) -> str:
     unit = preemption.units.index(victim.unit)
     return (
         f"{preemption.kind} {preemption.root} (priority {preemption.priority}) needs the room of "
@@ -265,10 +267,10 @@ def _message(preemption: Preemption, victim: Victim) -> str:
     )
 
 
-def _notice(preemption: Preemption, victim: Victim, text: str) -> Notice:
+def _notice(preemption: PendingPreemption, victim: Victim, text: str) -> K8sEvent:
     namespace, _, name = victim.pod.partition("/")
     by_namespace, _, by_name = preemption.root.partition("/")
-    return Notice(
+    return K8sEvent(
         kind="Pod",
         namespace=namespace,
         name=name,

@@ -13,13 +13,13 @@ import logging
 
 from extender.control.log.leader import Leader
 from extender.core.decisions.reconcile.finalizer_rules import (
-    Protection,
+    FinalizerChange,
     decide_protection,
     held_leaves,
     may_go,
 )
 from extender.core.model.cluster_view import Guard
-from extender.core.model.errors import BindRefused, ClusterUnavailable
+from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
 from extender.ports.protocols import Cluster
 
@@ -29,7 +29,7 @@ SETTLE_S = 0.1  # changes come in bursts, and nobody waits for a finalizer by th
 TICK_S = 1.0
 
 
-class Protector:
+class FinalizerController:
     """The only writer of our finalizer."""
 
     def __init__(self, cluster: Cluster, leader: Leader) -> None:
@@ -65,14 +65,14 @@ class Protector:
         """Give the leaves with reservations: given back durably, and none on its way to the log."""
         return held_leaves(self._leader.acknowledged, self._leader.speculative)
 
-    async def _write(self, wanted: Protection) -> None:
+    async def _write(self, wanted: FinalizerChange) -> None:
         now = self._cluster.view()
         same = now.guards.get(wanted.group) is wanted.guard
         if not same or (wanted.guard.deleting and not may_go(now, wanted.group, self._held())):
             return  # changed while others were written: the next look decides anew
         try:
             await self._cluster.set_finalizers(wanted)
-        except BindRefused as error:  # gone or made again: the informer tells
+        except RequestRejected as error:  # gone or made again: the informer tells
             log.info("finalizer not written", extra={"error": str(error)})
         except ClusterUnavailable as error:
             log.warning("finalizer not written yet", extra={"error": str(error)})

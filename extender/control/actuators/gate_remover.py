@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable
 
 from extender.control.log.leader import Leader
-from extender.core.model.errors import BindRefused, ClusterUnavailable
+from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import PodUid
 from extender.core.model.pods import Pod
 from extender.ports.protocols import Cluster, PodRef
@@ -21,7 +21,7 @@ WORKERS = 4  # beside those that carry admissions out
 PAUSE_S = 0.5
 
 
-class LettingGo:
+class GateRemover:
     """Works off gates; what fails is found again by the next pass."""
 
     def __init__(self, cluster: Cluster, leader: Leader) -> None:
@@ -52,7 +52,7 @@ class LettingGo:
                 continue  # it has room by now, or is gone
             try:
                 await self._cluster.lift_gate(pod)
-            except BindRefused as error:
+            except RequestRejected as error:
                 log.info("member not let go", extra={"pod": pod.name, "error": str(error)})
             except ClusterUnavailable as error:
                 log.warning("member not let go yet", extra={"pod": pod.name, "error": str(error)})

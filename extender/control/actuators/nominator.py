@@ -21,15 +21,19 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from extender.control.log.leader import Leader
-from extender.core.decisions.admit.gate_removal_order import Stages, spread_rules, whose_turn
+from extender.core.decisions.admit.gate_removal_order import (
+    GateRemovalStages,
+    spread_rules,
+    whose_turn,
+)
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.decisions.reconcile.reservation_checks import unassigned
 from extender.core.decisions.verbs.filter_and_prioritize import COMMITTED_LAST, reservation_of
 from extender.core.log.control_plane_features import native_on
-from extender.core.log.preemption_state import Claim
+from extender.core.log.preemption_state import CapacityClaim
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.errors import BindRefused, ClusterUnavailable
+from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import PlanId, PodUid, RootUid
 from extender.ports.protocols import Cluster, PodRef
 
@@ -39,15 +43,15 @@ WORKERS = 24  # connections to the API server that an ordinary account may use a
 RETRY_S_MAX = 2.0
 
 
-class Promised(msgspec.Struct, frozen=True):
+class ClaimedSeat(msgspec.Struct, frozen=True):
     """Room that comes free for a gated member when victims are gone."""
 
     preemption: PlanId
     root_uid: RootUid
-    claim: Claim
+    claim: CapacityClaim
 
 
-class Effects:
+class Nominator:
     """Works off nominations and gates, a bounded number at a time."""
 
     def __init__(self, cluster: Cluster, leader: Leader, arrived: Callable[[PodUid], bool]) -> None:
@@ -61,8 +65,8 @@ class Effects:
         self._cluster = cluster
         self._leader = leader
         self._arrived = arrived
-        self._queue: asyncio.Queue[Reservation | Promised] = asyncio.Queue()
-        self._promised: dict[PodUid, Promised] = {}
+        self._queue: asyncio.Queue[Reservation | ClaimedSeat] = asyncio.Queue()
+        self._promised: dict[PodUid, ClaimedSeat] = {}
         self._known: dict[PodUid, PlanId] = {}
         self._later: set[PodUid] = set()  # hold room, and wait until others are at bind
         self._stale: asyncio.Queue[PodRef] = asyncio.Queue()
@@ -89,7 +93,7 @@ class Effects:
         in_turn: list[Reservation] = []  # spread: some of them may go now
         at_once = native_on(state.features)
         gone: list[Reservation] = []
-        stages = Stages(view, state, self._arrived)
+        stages = GateRemovalStages(view, state, self._arrived)
         for held in state.held_on.values():
             for reservation in held.values():
                 known = self._known.get(reservation.uid) == reservation.plan
@@ -170,7 +174,7 @@ class Effects:
                 continue  # planned again meanwhile
             try:
                 await self._cluster.nominate(pod, None)
-            except BindRefused as error:
+            except RequestRejected as error:
                 log.info("nomination not cleared", extra={"pod": pod.name, "error": str(error)})
             except ClusterUnavailable as error:
                 log.warning(
@@ -188,7 +192,7 @@ class Effects:
                     await self._carry_out(seat)
                     break
                 except (
-                    BindRefused
+                    RequestRejected
                 ) as error:  # gone or recreated: the informer tells, reconcile releases
                     log.info("member not nominated", extra={"pod": pod, "error": str(error)})
                     break
@@ -200,10 +204,10 @@ class Effects:
                     await asyncio.sleep(max(pause_s, error.retry_after_s))
                     pause_s = min(pause_s * 2, RETRY_S_MAX)
 
-    def _wanted(self, seat: Reservation | Promised) -> bool:
+    def _wanted(self, seat: Reservation | ClaimedSeat) -> bool:
         """Say whether a seat still stands: in the log as we know it now, not only at the last look."""
         state = self._leader.acknowledged
-        if isinstance(seat, Promised):
+        if isinstance(seat, ClaimedSeat):
             preemption = state.preemptions.get(seat.root_uid)
             return (
                 preemption is not None
@@ -213,8 +217,8 @@ class Effects:
         now = reservation_of(state, seat.uid)
         return now is not None and now.plan == seat.plan
 
-    async def _carry_out(self, seat: Reservation | Promised) -> None:
-        about = seat.claim if isinstance(seat, Promised) else seat
+    async def _carry_out(self, seat: Reservation | ClaimedSeat) -> None:
+        about = seat.claim if isinstance(seat, ClaimedSeat) else seat
         namespace, _, name = about.pod.partition("/")
         pod = PodRef(namespace=namespace, name=name, uid=about.uid)
         view = self._cluster.view()
@@ -229,7 +233,7 @@ class Effects:
                 return
             await self._cluster.nominate(pod, about.node)
         self._held_back.discard(about.uid)
-        if isinstance(seat, Promised):
+        if isinstance(seat, ClaimedSeat):
             return  # its gate stays until the room is there
         seen = view.pods.get(about.uid)
         if (seen is None or GATE in seen.gates) and await self._may(seat):
@@ -240,18 +244,18 @@ class Effects:
         pod = view.pods.get(uid)
         return uid in self._held_back or (pod is not None and COMMITTED_LAST in pod.unschedulable)
 
-    async def _may(self, seat: Reservation | Promised) -> bool:
+    async def _may(self, seat: Reservation | ClaimedSeat) -> bool:
         """Wait for the lease, immediately before each request, and say whether it is still wanted then."""
         await self._leader.until_may_act()
         return self._wanted(seat)
 
 
-def promises(state: ReservationState) -> Iterator[Promised]:
+def promises(state: ReservationState) -> Iterator[ClaimedSeat]:
     """Give the seats that pending preemptions make."""
     for root_uid, preemption in state.preemptions.items():
         for claims in preemption.claims.values():
             for claim in claims:
-                yield Promised(preemption.id, root_uid, claim)
+                yield ClaimedSeat(preemption.id, root_uid, claim)
 
 
 def _named_by_field(view: ClusterView, reservation: Reservation) -> bool:

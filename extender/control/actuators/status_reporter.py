@@ -20,14 +20,14 @@ from extender.core.decisions.admit.plan_request import foreign_gates
 from extender.core.decisions.admit.tree_warnings import NodeLabels, oddities, template_mismatches
 from extender.core.decisions.verbs.filter_and_prioritize import TAKEN, pending_reason, suspect_rules
 from extender.core.log.control_plane_features import native_on
-from extender.core.log.reservation_state import ReservationState, RootState
+from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.errors import BindRefused, ClusterUnavailable
+from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey, PodUid, RootUid
 from extender.core.model.object_identity import same_objects
 from extender.core.model.pod_groups import PODS_DIFFER, Forest, Group, Orphan, Tree
 from extender.core.model.pods import Pod
-from extender.ports.protocols import Clock, Cluster, Condition, Notice
+from extender.ports.protocols import Clock, Cluster, Condition, K8sEvent
 
 log = logging.getLogger(__name__)
 
@@ -70,14 +70,14 @@ class _Warned(msgspec.Struct, frozen=True):
     said: Mapping[GroupKey, tuple[str, ...]]
 
 
-class Reporter:
+class StatusReporter:
     """Brings conditions and Events up to what the state says."""
 
     def __init__(self, cluster: Cluster, leader: Leader, clock: Clock) -> None:
         self._cluster = cluster
         self._leader = leader
         self._clock = clock
-        self._jobs: asyncio.Queue[_ConditionJob | Notice] = asyncio.Queue()
+        self._jobs: asyncio.Queue[_ConditionJob | K8sEvent] = asyncio.Queue()
         self._leaves: dict[GroupKey, _Leaf] = {}
         self._trees: dict[RootUid, tuple[object, ...]] = {}  # what conditions were last made from
         self._made: tuple[Any, ...] = (None,) * 9  # what everything was last said from, ...
@@ -283,11 +283,11 @@ class Reporter:
             await self._leader.until_may_act()
             begun_ms = self._clock.monotonic_ms()
             try:
-                if isinstance(job, Notice):
+                if isinstance(job, K8sEvent):
                     await self._cluster.notice(job)
                 elif (condition := self._wrote.get(job)) is not None:  # else the group is gone
                     await self._cluster.set_conditions(job.group, job.uid, [condition])
-            except BindRefused as error:
+            except RequestRejected as error:
                 log.info("not reported", extra={"error": str(error)})
             except ClusterUnavailable as error:
                 log.warning("not reported yet", extra={"error": str(error)})
@@ -298,8 +298,8 @@ class Reporter:
                 await asyncio.sleep(min(REST_PER_WRITE * took_ms, REST_MS_MAX) / 1000)
 
 
-def _pod_notice(pod: Pod, reason: str) -> Notice:
-    return Notice(
+def _pod_notice(pod: Pod, reason: str) -> K8sEvent:
+    return K8sEvent(
         kind="Pod",
         namespace=pod.namespace,
         name=pod.name,
@@ -310,8 +310,8 @@ def _pod_notice(pod: Pod, reason: str) -> Notice:
     )
 
 
-def _group_notice(group: Group, text: str, reason: str = "Questionable") -> Notice:
-    return Notice(
+def _group_notice(group: Group, text: str, reason: str = "Questionable") -> K8sEvent:
+    return K8sEvent(
         kind=group.key.kind,
         namespace=group.key.namespace,
         name=group.key.name,
@@ -347,7 +347,7 @@ def _spoken(group: Group, wanted: Condition, *, native: bool) -> tuple[Condition
 
 
 def _condition_of(
-    tree: Tree, group: Group, root: RootState | None, holdup: str = ""
+    tree: Tree, group: Group, root: GangState | None, holdup: str = ""
 ) -> Condition | None:
     """Say what stands on a group of a sound tree (SPEC F, X7)."""
     if root is None:
@@ -367,7 +367,7 @@ def _condition_of(
     return Condition(type=_type(group), status="False", reason=reason, message=text)
 
 
-def _satisfied_condition(tree: Tree, group: Group, root: RootState) -> Condition | None:
+def _satisfied_condition(tree: Tree, group: Group, root: GangState) -> Condition | None:
     leaves = {group.key.name} if group.key.kind == "PodGroup" else _leaves_below(tree, group)
     bound = sum(1 for member in root.bound.values() if member.group in leaves)
     if not bound:

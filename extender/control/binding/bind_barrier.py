@@ -23,26 +23,31 @@ from typing import TypeAlias
 import msgspec
 
 from extender.control.actuators.nominator import WORKERS
-from extender.control.binding.prebind_tracker import Committing
+from extender.control.binding.prebind_tracker import PreBindTracker
 from extender.control.log.leader import Leader
 from extender.core.decisions.admit.gate_removal_order import unit_key
 from extender.core.decisions.reconcile.reservation_checks import overtaken_on
 from extender.core.decisions.verbs.filter_and_prioritize import reservation_of
 from extender.core.log.events import (
-    AnyFact,
+    AnyEventData,
     BarrierExpired,
     BindFailed,
-    Draft,
+    NewEvent,
     ReleasedPod,
     ReservationReleased,
 )
 from extender.core.log.reservation_state import (
+    GangState,
     Reservation,
     ReservationState,
-    RootState,
     missing,
 )
-from extender.core.model.errors import BindRefused, ClusterUnavailable, NotLeading, StoreUnavailable
+from extender.core.model.errors import (
+    ClusterUnavailable,
+    NotLeading,
+    RequestRejected,
+    StoreUnavailable,
+)
 from extender.core.model.ids import NodeName, PodUid, RootUid
 from extender.core.model.pods import Pod
 from extender.ports.protocols import Binding, Clock, Cluster, PodRef
@@ -100,7 +105,7 @@ class _Barrier:
         self.timer: asyncio.Task[None] | None = None
 
 
-class Barriers:
+class BindBarriers:
     """All barriers of this process."""
 
     def __init__(
@@ -112,7 +117,7 @@ class Barriers:
         self._settings = settings
         self._barriers: dict[tuple[RootUid, UnitKey], _Barrier] = {}
         self._progress_us: dict[RootUid, int] = {}
-        self.committing = Committing(clock, settings.barrier_timeout_s)
+        self.committing = PreBindTracker(clock, settings.barrier_timeout_s)
         self._slots = asyncio.Semaphore(WORKERS)
         self._tasks: set[asyncio.Task[None]] = set()
         self.wakeup = Wakeup()  # moves when the admission loop should look
@@ -269,7 +274,7 @@ class Barriers:
                 arrival.posting = True
                 self._spawn(self._post(barrier, arrival), f"bind {arrival.reservation.pod}")
 
-    def _counts(self, barrier: _Barrier, root: RootState) -> dict[str, int]:
+    def _counts(self, barrier: _Barrier, root: GangState) -> dict[str, int]:
         """Count by leaf who is bound, posted, at bind, or on its way there with what is committed."""
         leaves = {uid: member.group for uid, member in root.bound.items()}
         leaves |= {r.uid: r.group for r in self.committing.of(root)}
@@ -333,7 +338,7 @@ class Barriers:
                 log.warning("bind retried", extra={"pod": reservation.pod, "error": trouble})
                 await asyncio.sleep(max(pause_s, error.retry_after_s))
                 pause_s = min(pause_s * 2, RETRY_S_MAX)
-            except BindRefused as error:
+            except RequestRejected as error:
                 await self._record_failure(reservation, str(error))
                 return str(error)
             else:
@@ -392,9 +397,9 @@ class Barriers:
             )
         self.wakeup.wake()
 
-    def _draft(self, reservation: Reservation, fact: AnyFact, cause: str) -> Draft:
+    def _draft(self, reservation: Reservation, fact: AnyEventData, cause: str) -> NewEvent:
         root = self._leader.speculative.roots[reservation.root_uid]
-        return Draft(
+        return NewEvent(
             root_uid=root.uid,
             root=root.root,
             fact=fact,
@@ -430,7 +435,7 @@ class Barriers:
         for uid in unit:
             self.committing.drop(uid)
         waited_ms = self._clock.monotonic_ms() - barrier.first_ms
-        facts: list[AnyFact] = [
+        facts: list[AnyEventData] = [
             BarrierExpired(
                 plan=any_held.plan,
                 waited_ms=waited_ms,

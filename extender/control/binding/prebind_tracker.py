@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from extender.core.decisions.verbs.filter_and_prioritize import reservation_of
-from extender.core.log.reservation_state import Reservation, ReservationState, RootState
+from extender.core.log.reservation_state import GangState, Reservation, ReservationState
 from extender.core.model.ids import PlanId, PodUid
 from extender.core.model.pods import Pod
 from extender.ports.protocols import Clock
@@ -22,7 +22,7 @@ class _Mark(msgspec.Struct, frozen=True):
     said: str  # what kube-scheduler had said of the pod before
 
 
-class Committing:
+class PreBindTracker:
     """Who is between filter and bind with volumes or claims."""
 
     def __init__(self, clock: Clock, counts_s: float) -> None:
@@ -65,7 +65,7 @@ class Committing:
             return False
         return self._clock.monotonic_ms() - mark.since_ms < self._counts_ms
 
-    def of(self, root: RootState) -> tuple[Reservation, ...]:
+    def of(self, root: GangState) -> tuple[Reservation, ...]:
         """Give the reservations of a root whose members count."""
         held = (root.held.get(uid) for uid in self._marks)
         return tuple(r for r in held if r is not None and self.counts(r))

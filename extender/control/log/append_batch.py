@@ -8,33 +8,33 @@ from collections.abc import Awaitable, Sequence
 
 from extender.control.log.leader import Leader
 from extender.core.log.events import (
-    Draft,
-    Event,
     GangAdmitted,
     GangExtended,
     GangRefused,
+    NewEvent,
     PreemptionPlanned,
+    RecordedEvent,
 )
 from extender.ports.protocols import Clock, DecisionInput, DecisionInputs
 
 _RESTS_ON_INPUT = GangAdmitted | GangExtended | GangRefused | PreemptionPlanned
 
 
-class Recording:
+class AppendBatch:
     """Hands drafts to the leader, their inputs first, and waits for them together."""
 
     def __init__(self, leader: Leader, inputs: DecisionInputs, clock: Clock) -> None:
         self._leader = leader
         self._inputs = inputs
         self._clock = clock
-        self._waiting: list[Awaitable[tuple[Event, ...]]] = []
+        self._waiting: list[Awaitable[tuple[RecordedEvent, ...]]] = []
         self.waited_ms = 0  # for the log, in this pass; nobody is held up meanwhile
 
     def begin(self) -> None:
         """Begin a pass."""
         self._waiting, self.waited_ms = [], 0
 
-    def soon(self, drafts: Sequence[Draft], encoded: DecisionInput | None = None) -> None:
+    def soon(self, drafts: Sequence[NewEvent], encoded: DecisionInput | None = None) -> None:
         """Fold drafts now, and write them, after the input that they rest on."""
         if not drafts:
             return
@@ -52,7 +52,7 @@ class Recording:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def now(self, drafts: Sequence[Draft]) -> None:
+    async def now(self, drafts: Sequence[NewEvent]) -> None:
         """Write drafts and wait for them."""
         begun_ms = self._clock.monotonic_ms()
         await self._leader.record(drafts)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from extender.core.log.events import Draft, Event
+from extender.core.log.events import NewEvent, RecordedEvent
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.ids import Epoch, Position
 from extender.ports.protocols import Clock
 
 
 def stamped(
-    drafts: Sequence[Draft], state: ReservationState, epoch: Epoch, clock: Clock
-) -> tuple[Event, ...]:
+    drafts: Sequence[NewEvent], state: ReservationState, epoch: Epoch, clock: Clock
+) -> tuple[RecordedEvent, ...]:
     """Turn drafts into the events that continue `state`; time never falls in the log."""
     position, at_us = state.position, state.at_us
     versions: dict[str, int] = {}
@@ -23,7 +23,7 @@ def stamped(
         version = versions.get(draft.root_uid, state.versions.get(draft.root_uid, 0)) + 1
         versions[draft.root_uid] = version
         events.append(
-            Event(
+            RecordedEvent(
                 position=position,
                 event_id=clock.new_id(),
                 epoch=epoch,

@@ -15,12 +15,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from extender.control.log.history_guard import History
-from extender.core.log.events import Event
+from extender.control.log.history_guard import HistoryGuard
+from extender.core.log.events import RecordedEvent
 from extender.core.log.reservation_state import EMPTY, ReservationState, fold
 from extender.core.model.errors import CorruptLog, StoreUnavailable
 from extender.core.model.ids import Position
-from extender.ports.protocols import Checkpoints, Clock, EventLog, Head, LeaseRecord, Mark
+from extender.ports.protocols import Clock, EventLog, LeaseRecord, LogHead, LogMark, Snapshots
 from extender.snapshots.state_loader import fold_from, load_state
 
 log = logging.getLogger(__name__)
@@ -29,20 +29,20 @@ BEHIND_MS = 5_000  # a replica that is further behind is not ready and takes not
 AGAIN_S = 0.2  # after a log that could not be read
 PAUSE_S = 1.0  # after one that could not be folded: another history, or facts of a later version
 
-Pages = Callable[[Position], AsyncIterator[Sequence[Event]]]
+Pages = Callable[[Position], AsyncIterator[Sequence[RecordedEvent]]]
 
 
-class Following:
+class Follower:
     """The fold of the log, the lease row as it was last read, and the distance to the end."""
 
     def __init__(
-        self, event_log: EventLog, checkpoints: Checkpoints, history: History, clock: Clock
+        self, event_log: EventLog, checkpoints: Snapshots, history: HistoryGuard, clock: Clock
     ) -> None:
         self._log = event_log
         self._checkpoints = checkpoints
         self._history = history
         self._clock = clock
-        self._mark: Mark | None = None  # the end of what `state` is the fold of
+        self._mark: LogMark | None = None  # the end of what `state` is the fold of
         self._current_ms: int | None = None  # when the fold last stood at the end of the log
         self._trouble = "it has not been read yet"
         self._free_since_ms: int | None = None
@@ -123,21 +123,21 @@ class Following:
             self.loaded.set()  # there is nothing to wait for
             raise
         self.state, self.fault = state, None
-        self._mark = Mark(position=head.position, epoch=state.epoch, chain=head.chain)
+        self._mark = LogMark(position=head.position, epoch=state.epoch, chain=head.chain)
         self._current_ms, self._trouble = asked_ms, ""
 
-    def _fold(self, page: Sequence[Event]) -> None:
+    def _fold(self, page: Sequence[RecordedEvent]) -> None:
         self.state = fold(self.state, page)
         for event in page:
             self._history.acknowledged(event)
         last = page[-1]
-        self._mark = Mark(position=last.position, epoch=last.epoch, event_id=last.event_id)
+        self._mark = LogMark(position=last.position, epoch=last.epoch, event_id=last.event_id)
 
     def _forget(self, why: str) -> None:
         self._mark, self._current_ms, self._trouble = None, None, why
         self.loaded.clear()
 
-    async def until(self, head: Head) -> ReservationState:
+    async def until(self, head: LogHead) -> ReservationState:
         """Give the fold up to an end of the log: what was followed and the tail, if the log still has that.
 
         Raises:

@@ -12,25 +12,25 @@ loss was noticed and compared then, by another process perhaps.
 
 from __future__ import annotations
 
-from extender.core.log.events import Event, HistoryTruncated, TruncationEvidence
+from extender.core.log.events import HistoryTruncated, RecordedEvent, TruncationEvidence
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.ids import Epoch, Position
-from extender.ports.protocols import Anchor, EventLog, Grant, Mark
+from extender.ports.protocols import EventLog, LeaseGrant, LogMark, PublishedLogHead
 
 
-class History:
+class HistoryGuard:
     """Remembers, and compares the log with what it remembers."""
 
     def __init__(self, event_log: EventLog) -> None:
         self._log = event_log
-        self._seen: Mark | None = None  # the last fact that was acknowledged to this process
-        self._published: Mark | None = None
+        self._seen: LogMark | None = None  # the last fact that was acknowledged to this process
+        self._published: LogMark | None = None
         self._outlived: Epoch | None = None  # an epoch that the lease row has forgotten
         self.epoch = Epoch(0)  # the highest that was ever held or published
         self.untold: HistoryTruncated | None = None  # noticed, not in the log yet
-        self.anchor: Anchor | None = None
+        self.anchor: PublishedLogHead | None = None
 
-    def granted(self, grant: Grant) -> None:
+    def granted(self, grant: LeaseGrant) -> None:
         """Hear of a lease; its row must not be older than one that was held before."""
         if grant.previous_epoch < self.epoch:
             self._outlived = self.epoch
@@ -40,13 +40,13 @@ class History:
         """Hear of an epoch that somebody holds or held."""
         self.epoch = max(self.epoch, epoch)
 
-    def acknowledged(self, event: Event) -> None:
+    def acknowledged(self, event: RecordedEvent) -> None:
         """Hear of the newest fact that is durable: appended here, or followed."""
-        self._seen = Mark(position=event.position, epoch=event.epoch, event_id=event.event_id)
+        self._seen = LogMark(position=event.position, epoch=event.epoch, event_id=event.event_id)
         if isinstance(event.fact, HistoryTruncated):
             self.untold = None
 
-    async def look_outside(self, grant: Grant) -> bool:
+    async def look_outside(self, grant: LeaseGrant) -> bool:
         """Read the published end; False when the grant's epoch was held before, so that another is needed.
 
         Raises:
@@ -68,14 +68,14 @@ class History:
         """
         return self._outlived is None and (self._seen is None or await self._log.holds(self._seen))
 
-    async def compare(self, grant: Grant, state: ReservationState) -> HistoryTruncated | None:
+    async def compare(self, grant: LeaseGrant, state: ReservationState) -> HistoryTruncated | None:
         """Compare the log, folded to `state`, with all that is known; give what is missing.
 
         Raises:
             StoreUnavailable: Try again.
         """
-        missing: list[tuple[Mark, TruncationEvidence]] = []
-        marks: tuple[tuple[Mark | None, TruncationEvidence], ...] = (
+        missing: list[tuple[LogMark, TruncationEvidence]] = []
+        marks: tuple[tuple[LogMark | None, TruncationEvidence], ...] = (
             (self._seen, "memory"),
             (self._published, "published"),
         )
@@ -85,7 +85,7 @@ class History:
             if not await self._log.holds(mark):
                 missing.append((mark, evidence))
         if self._outlived is not None and self._outlived >= state.truncated_epoch:
-            missing.append((Mark(position=Position(0), epoch=self._outlived), "epoch"))
+            missing.append((LogMark(position=Position(0), epoch=self._outlived), "epoch"))
         self._outlived = None
         if missing:
             mark, evidence = max(missing, key=lambda m: m[0].position)
@@ -94,7 +94,7 @@ class History:
         return self.untold
 
 
-def _truncated(grant: Grant, mark: Mark, evidence: TruncationEvidence) -> HistoryTruncated:
+def _truncated(grant: LeaseGrant, mark: LogMark, evidence: TruncationEvidence) -> HistoryTruncated:
     found = grant.head
     if evidence == "epoch":
         text = (

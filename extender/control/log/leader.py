@@ -23,17 +23,17 @@ from typing import Literal
 import msgspec
 
 from extender.control.log.event_metadata import stamped
-from extender.control.log.follower import Following
-from extender.control.log.history_guard import History
-from extender.control.log.lease import Identity, Lease
+from extender.control.log.follower import Follower
+from extender.control.log.history_guard import HistoryGuard
+from extender.control.log.lease import Lease, LeaseIdentity
 from extender.core.log.events import (
-    AnyFact,
-    Draft,
-    Event,
+    AnyEventData,
     GangAdmitted,
     GangExtended,
     LeaseTaken,
+    NewEvent,
     PreemptionPlanned,
+    RecordedEvent,
 )
 from extender.core.log.reservation_state import EMPTY, ReservationState, fold
 from extender.core.model.errors import (
@@ -46,9 +46,9 @@ from extender.core.model.errors import (
     StoreUnavailable,
 )
 from extender.core.model.ids import NIL_ROOT, Epoch
-from extender.ports.protocols import Checkpoints, Clock, EventLog, Grant
+from extender.ports.protocols import Clock, EventLog, LeaseGrant, Snapshots
 from extender.runtime.wakeup import Wakeup
-from extender.snapshots.snapshot_writer import Checkpointing
+from extender.snapshots.snapshot_writer import SnapshotWriter
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ Role = Literal["starting", "following", "leading", "settling", "stopped"]
 class _Flight(msgspec.Struct, eq=False):
     """An append on its way."""
 
-    events: tuple[Event, ...]
+    events: tuple[RecordedEvent, ...]
     done: asyncio.Future[None]
     after: Callable[[], Awaitable[None]] | None  # must be done before this is sent
     sent: asyncio.Future[
@@ -74,7 +74,7 @@ class Leader:
     """Holds the lease, stamps facts, appends them, folds them."""
 
     def __init__(
-        self, event_log: EventLog, checkpoints: Checkpoints, clock: Clock, identity: Identity
+        self, event_log: EventLog, checkpoints: Snapshots, clock: Clock, identity: LeaseIdentity
     ) -> None:
         self._log = event_log
         self._clock = clock
@@ -84,7 +84,7 @@ class Leader:
         self._ending: set[asyncio.Task[None] | asyncio.Task[Literal[True]]] = set()
         self._settling: asyncio.Task[None] | None = None
         self._announcing: asyncio.Task[None] | None = None
-        self._saving = Checkpointing(
+        self._saving = SnapshotWriter(
             event_log,
             checkpoints,
             clock,
@@ -97,14 +97,14 @@ class Leader:
         self.why_not = "starting"
         self.acknowledged: ReservationState = EMPTY
         self.speculative: ReservationState = EMPTY
-        self.history = History(event_log)
+        self.history = HistoryGuard(event_log)
         self.lease = Lease(event_log, clock, identity, self.history)
-        self.following = Following(event_log, checkpoints, self.history, clock)
+        self.following = Follower(event_log, checkpoints, self.history, clock)
         self.retiring = (
             False  # whether this process is about to end: it does not take the lease again
         )
         self.comparing = ""  # why nothing is promised although we lead, or the empty string
-        self.on_append: Callable[[Sequence[Event]], None] | None = None
+        self.on_append: Callable[[Sequence[RecordedEvent]], None] | None = None
         self.on_lost: Callable[[], None] | None = None
 
     # -- what others ask ---------------------------------------------------------------------
@@ -156,7 +156,7 @@ class Leader:
 
     # -- writing -----------------------------------------------------------------------------
 
-    async def record(self, drafts: Sequence[Draft]) -> tuple[Event, ...]:
+    async def record(self, drafts: Sequence[NewEvent]) -> tuple[RecordedEvent, ...]:
         """Stamp facts, append them, fold them; durable and acknowledged on return.
 
         The facts must have been decided on `speculative` with no await in between.
@@ -170,8 +170,8 @@ class Leader:
         return await self.record_soon(drafts)
 
     def record_soon(
-        self, drafts: Sequence[Draft], after: Callable[[], Awaitable[None]] | None = None
-    ) -> Awaitable[tuple[Event, ...]]:
+        self, drafts: Sequence[NewEvent], after: Callable[[], Awaitable[None]] | None = None
+    ) -> Awaitable[tuple[RecordedEvent, ...]]:
         """Stamp facts and fold them into `speculative` at once; what is given waits as `record` does.
 
         So the next decision can be made on them while they are on their way to the log.
@@ -203,7 +203,7 @@ class Leader:
         task.add_done_callback(self._appends.discard)
         return self._until_done(flight)
 
-    async def _until_done(self, flight: _Flight) -> tuple[Event, ...]:
+    async def _until_done(self, flight: _Flight) -> tuple[RecordedEvent, ...]:
         try:
             async with asyncio.timeout(self._me.ttl_ms / 1000):
                 await asyncio.shield(flight.done)
@@ -213,7 +213,7 @@ class Leader:
         return flight.events
 
     async def _append(
-        self, grant: Grant, flight: _Flight, before: asyncio.Future[bool] | None
+        self, grant: LeaseGrant, flight: _Flight, before: asyncio.Future[bool] | None
     ) -> None:
         try:
             if flight.after is not None:
@@ -288,7 +288,7 @@ class Leader:
                 pause_s = min(pause_s * 2, 1.0)
         self._resume(grant, set(found))
 
-    def _resume(self, grant: Grant, found: set[str]) -> None:
+    def _resume(self, grant: LeaseGrant, found: set[str]) -> None:
         """Fold what is in the log, fail the rest, and go on under the new epoch."""
         for flight in list(self._flights):
             if all(e.event_id in found for e in flight.events):
@@ -344,7 +344,7 @@ class Leader:
     def _pause_s(self) -> float:
         return min(self._me.ttl_ms / 5000, LOOK_EVERY_S)
 
-    async def _until_taken(self) -> Grant:
+    async def _until_taken(self) -> LeaseGrant:
         """Follow the log until the lease can be had."""
         following = asyncio.create_task(self.following.run(self._followed), name="follow the log")
         first = asyncio.create_task(self.following.loaded.wait(), name="first fold")
@@ -377,7 +377,7 @@ class Leader:
         self.acknowledged = self.speculative = state
         self.wakeup.wake()
 
-    async def _taken(self) -> Grant | None:
+    async def _taken(self) -> LeaseGrant | None:
         """Take the lease if nobody has it and this process is fit to lead; else say why not."""
         try:
             held = await self.following.look()
@@ -404,7 +404,7 @@ class Leader:
             log.info("following", extra={"reason": why})
         self.role, self.why_not = "following", why
 
-    async def _lead(self, grant: Grant) -> None:
+    async def _lead(self, grant: LeaseGrant) -> None:
         started_ms = self._clock.monotonic_ms()
         self._deposed.clear()
         deposed = asyncio.create_task(self._deposed.wait(), name="deposed")
@@ -451,7 +451,7 @@ class Leader:
             self.on_lost()
         self.wakeup.wake()
 
-    async def _looked_outside(self, grant: Grant) -> Grant:
+    async def _looked_outside(self, grant: LeaseGrant) -> LeaseGrant:
         """Read what was published of the log, for as long as it takes; a higher epoch may be needed then."""
         while self.lease.grant is grant:
             try:
@@ -467,15 +467,17 @@ class Leader:
                 return grant
         return grant
 
-    async def _record_lease(self, grant: Grant) -> None:
-        facts: list[AnyFact] = [
+    async def _record_lease(self, grant: LeaseGrant) -> None:
+        facts: list[AnyEventData] = [
             LeaseTaken(
                 holder=self._me.holder, address=self._me.address, previous=grant.previous_holder
             )
         ]
         if self.history.untold is not None:
             facts.append(self.history.untold)
-        drafts = [Draft(root_uid=NIL_ROOT, root="", fact=f, actor=self._me.holder) for f in facts]
+        drafts = [
+            NewEvent(root_uid=NIL_ROOT, root="", fact=f, actor=self._me.holder) for f in facts
+        ]
         try:
             await self.record(drafts)
         except (NotLeading, StoreUnavailable) as error:

@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from extender.control.log.history_guard import History
+from extender.control.log.history_guard import HistoryGuard
 from extender.core.model.ids import Epoch
-from extender.ports.protocols import Clock, EventLog, Grant
+from extender.ports.protocols import Clock, EventLog, LeaseGrant
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
+class LeaseIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Who we are to the lease."""
 
     holder: str  # stable over restarts of the same replica, so that a restart after kill -9 does not wait
@@ -30,14 +30,14 @@ class Lease:
     """What we hold, and until when."""
 
     def __init__(
-        self, event_log: EventLog, clock: Clock, identity: Identity, history: History
+        self, event_log: EventLog, clock: Clock, identity: LeaseIdentity, history: HistoryGuard
     ) -> None:
         self._log = event_log
         self._clock = clock
         self._me = identity
         self._history = history
         self._asked_ms = 0
-        self.grant: Grant | None = None
+        self.grant: LeaseGrant | None = None
         self.takes = 0
         self.until_ms = 0
 
@@ -50,7 +50,7 @@ class Lease:
         """Say whether the lease is ours for certain, by our own clock."""
         return self.grant is not None and self._clock.monotonic_ms() < self.until_ms
 
-    async def take(self) -> Grant:
+    async def take(self) -> LeaseGrant:
         """Take the lease, with an epoch above all that are known from anywhere.
 
         Raises:

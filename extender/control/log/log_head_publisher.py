@@ -7,7 +7,7 @@ import logging
 
 from extender.control.log.leader import Leader
 from extender.core.model.errors import ClusterUnavailable, StoreUnavailable
-from extender.ports.protocols import Anchor, Clock, EventLog, Mark
+from extender.ports.protocols import Clock, EventLog, LogMark, PublishedLogHead
 
 log = logging.getLogger(__name__)
 
@@ -16,15 +16,17 @@ FACTS = 1_000
 LOOK_EVERY_S = 1.0
 
 
-class Publisher:
+class LogHeadPublisher:
     """Publishes while leading: when an epoch begins, and when the log has grown since."""
 
-    def __init__(self, leader: Leader, event_log: EventLog, anchor: Anchor, clock: Clock) -> None:
+    def __init__(
+        self, leader: Leader, event_log: EventLog, anchor: PublishedLogHead, clock: Clock
+    ) -> None:
         self._leader = leader
         self._log = event_log
         self._anchor = anchor
         self._clock = clock
-        self._last: Mark | None = None
+        self._last: LogMark | None = None
         self._tried: tuple[int, int] = (0, 0)  # epoch, and when
 
     async def run(self) -> None:
@@ -59,7 +61,7 @@ class Publisher:
         head = await self._log.head()
         if not await self._leader.history.intact() or not self._leader.may_act():
             return  # an older copy must not be published as the truth; the leader will notice
-        mark = Mark(position=head.position, epoch=epoch, chain=head.chain)
+        mark = LogMark(position=head.position, epoch=epoch, chain=head.chain)
         await self._anchor.publish(mark)
         self._last = mark
         log.info(

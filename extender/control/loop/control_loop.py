@@ -17,32 +17,32 @@ from itertools import chain
 import msgspec
 
 from extender.control.actuators.evictor import Evictor
-from extender.control.actuators.gate_remover import LettingGo
-from extender.control.actuators.nominator import Effects
-from extender.control.actuators.status_reporter import Reporter
-from extender.control.binding.bind_barrier import Barriers
-from extender.control.log.append_batch import Recording
+from extender.control.actuators.gate_remover import GateRemover
+from extender.control.actuators.nominator import Nominator
+from extender.control.actuators.status_reporter import StatusReporter
+from extender.control.binding.bind_barrier import BindBarriers
+from extender.control.log.append_batch import AppendBatch
 from extender.control.log.leader import Leader
-from extender.control.loop.idle_pass_filter import Stillness
+from extender.control.loop.idle_pass_filter import IdlePassFilter
 from extender.control.loop.overcommit_warnings import tell_taken
-from extender.control.loop.planner_pool import Planner
+from extender.control.loop.planner_pool import PlannerPool
 from extender.control.loop.preemption_policy import (
-    Asking,
+    PreemptionPolicy,
     before_verdict,
     may_admit,
     under_way,
     worth_asking,
 )
 from extender.control.loop.readmission_alarm import report_loops
-from extender.control.loop.request_builder import Questions
-from extender.control.loop.termination_reasons import Endings
+from extender.control.loop.request_builder import RequestBuilder
+from extender.control.loop.termination_reasons import TerminationReasons
 from extender.core.decisions.admit.native_gang_scheduling import never_at_bind, to_let_go
-from extender.core.decisions.admit.node_rejections import Suspicions, decide_vetoes
+from extender.core.decisions.admit.node_rejections import RejectionEvidence, decide_vetoes
 from extender.core.decisions.admit.plan_request import refused_members
 from extender.core.decisions.admit.readmission_backoff import Readmissions
-from extender.core.decisions.admit.unschedulable_cache import Refusals
+from extender.core.decisions.admit.unschedulable_cache import UnschedulableCache
 from extender.core.decisions.admit.verdict_events import (
-    Recipe,
+    EventContext,
     decide_invalid,
     decide_verdict,
     only_counts_more,
@@ -51,7 +51,7 @@ from extender.core.decisions.admit.verdict_events import (
 )
 from extender.core.decisions.capacity.capacity_claims import cleared
 from extender.core.decisions.capacity.replacement_holds import time_over
-from extender.core.decisions.preempt.disruption_units import Moment
+from extender.core.decisions.preempt.disruption_units import EvictableContext
 from extender.core.decisions.preempt.preemption_lifecycle import decide_evictions
 from extender.core.decisions.preempt.preemption_planning import (
     decide_preemption,
@@ -60,15 +60,15 @@ from extender.core.decisions.preempt.preemption_planning import (
 from extender.core.decisions.preempt.preemption_takeover import outranked_by_plan, outranked_by_pods
 from extender.core.decisions.preempt.unbound_gang_members import held_below, is_leaving, leaving
 from extender.core.decisions.reconcile.cluster_reconciliation import (
-    Agreement,
+    SettledCheck,
     decide_reconcile,
     untold,
 )
-from extender.core.decisions.reconcile.drift import Circumstances, Nominations
+from extender.core.decisions.reconcile.drift import NominationDrift, ReconcileContext
 from extender.core.decisions.reconcile.overcommit_attribution import planned_again_us
-from extender.core.decisions.reconcile.predicted_replacements import Foresight
+from extender.core.decisions.reconcile.predicted_replacements import PredictedLosses
 from extender.core.log.events import (
-    Draft,
+    NewEvent,
 )
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView, forest_after
@@ -76,7 +76,7 @@ from extender.core.model.errors import ClusterUnavailable, NotLeading, StoreUnav
 from extender.core.model.ids import GroupKey, NodeName, PlanId, PodUid, RootUid
 from extender.core.model.pod_groups import Forest, Tree
 from extender.core.model.pods import Pod
-from extender.core.planner.plan_types import Plan, PlanRequest, Refusal, Search, Verdict
+from extender.core.planner.plan_types import Plan, PlanRequest, Refusal, SearchEffort, Verdict
 from extender.core.planner.planning import Later
 from extender.core.planner.preempt.victim_search import NoPreemption
 from extender.ports.protocols import Clock, Cluster, DecisionInput, DecisionInputs
@@ -101,7 +101,7 @@ CRASHED_MS = 60_000  # a root whose plan ended the planner's process twice waits
 FOREST_EMPTY = Forest(trees={}, root_of={}, orphans={})
 
 
-class Admission:
+class ControlLoop:
     """Decides for whole trees."""
 
     def __init__(
@@ -110,23 +110,23 @@ class Admission:
         cluster: Cluster,
         leader: Leader,
         inputs: DecisionInputs,
-        barriers: Barriers,
-        reporter: Reporter,
+        barriers: BindBarriers,
+        reporter: StatusReporter,
         clock: Clock,
         settings: Settings,
     ) -> None:
         self._cluster = cluster
         self._leader = leader
-        self._recording = Recording(leader, inputs, clock)
+        self._recording = AppendBatch(leader, inputs, clock)
         self._barriers = barriers
         self._wakeup = barriers.wakeup
         self._reporter = reporter
         self._clock = clock
         self._settings = settings
-        self.effects = Effects(cluster, leader, barriers.arrived)
+        self.effects = Nominator(cluster, leader, barriers.arrived)
         self.evictor = Evictor(cluster, leader, clock, settings)
-        self.letting_go = LettingGo(cluster, leader)
-        self.planner = Planner()
+        self.letting_go = GateRemover(cluster, leader)
+        self.planner = PlannerPool()
         self._warm = False  # whether its process was started ahead
         self.forest: Forest = FOREST_EMPTY
         self.passes = 0
@@ -134,19 +134,19 @@ class Admission:
             0  # grants after which a whole pass has run; ready needs the current one
         )
         self._forest_of = ClusterView()  # the view that `forest` was made from
-        self._questions = Questions(settings.plan_budget)
-        self._stillness = Stillness(self._questions.rows)
-        self._suspicions = Suspicions()
-        self._agreement = Agreement()
-        self._nominations = Nominations()
-        self.endings = Endings(cluster, barriers.wakeup.wake)
-        self._refused = Refusals()
-        self._asking = Asking(clock, wanted=settings.preemption == "on")
+        self._questions = RequestBuilder(settings.plan_budget)
+        self._stillness = IdlePassFilter(self._questions.rows)
+        self._suspicions = RejectionEvidence()
+        self._agreement = SettledCheck()
+        self._nominations = NominationDrift()
+        self.endings = TerminationReasons(cluster, barriers.wakeup.wake)
+        self._refused = UnschedulableCache()
+        self._asking = PreemptionPolicy(clock, wanted=settings.preemption == "on")
         self._readmissions = Readmissions(expires_ms=settings.reservation_ttl_s * 1000)
         self._not_before: dict[RootUid, int] = {}  # a costly refusal is not repeated at once
         self._counted: dict[RootUid, int] = {}  # when a tree was last answered
         self._compared = ClusterView()  # the view that was last compared with the log
-        self._foresight, self._answering = Foresight(), Foresight()
+        self._foresight, self._answering = PredictedLosses(), PredictedLosses()
         self._leaving: Mapping[GroupKey, int] = {}
         self._leaving_of: tuple[object, object] = (None, None)  # view and preemptions it is made of
         self._to_explain: list[GroupKey] = []  # certain to be refused, in this pass
@@ -278,12 +278,12 @@ class Admission:
         return view, foreseen
 
     def foreseen(self, view: ClusterView, state: ReservationState) -> ReservationState:
-        """Give what is acknowledged, with the room of members that have gone since (`Foresight`)."""
+        """Give what is acknowledged, with the room of members that have gone since (`PredictedLosses`)."""
         return self._answering.of(view, state, self.forest, self._compared, self._moment())
 
-    def _moment(self, cause: str = "") -> Circumstances:
+    def _moment(self, cause: str = "") -> ReconcileContext:
         """Give what of the circumstances tells whose loss is to be recorded, and how long its room is held."""
-        return Circumstances(
+        return ReconcileContext(
             actor=self._settings.holder,
             cause=cause,
             ends=self.endings.known,
@@ -350,7 +350,7 @@ class Admission:
         self._released(view, state, drafts)
 
     def _released(
-        self, view: ClusterView, state: ReservationState, drafts: Sequence[Draft]
+        self, view: ClusterView, state: ReservationState, drafts: Sequence[NewEvent]
     ) -> None:
         """Put off trees that were given back over and over without a cause; `state` as it was before."""
         now_ms = self._clock.monotonic_ms()
@@ -391,8 +391,8 @@ class Admission:
         self._not_before = {uid: t for uid, t in self._not_before.items() if uid in wanted}
         self._counted = {uid: t for uid, t in self._counted.items() if uid in wanted}
 
-    def _recipe(self, digest: str, cause: str) -> Recipe:
-        return Recipe(
+    def _recipe(self, digest: str, cause: str) -> EventContext:
+        return EventContext(
             plan=PlanId(self._clock.new_id()),
             digest=digest,
             actor=self._settings.holder,
@@ -451,7 +451,7 @@ class Admission:
         reasons = never_at_bind(tree, state.features)
         if not reasons:
             return False
-        nothing = Search(nodes=0, exhausted=True)
+        nothing = SearchEffort(nodes=0, exhausted=True)
         refusal = Refusal(outcome="waiting", status="Wait", reasons=reasons, search=nothing)
         recipe = self._recipe("", "group scheduling of kube-scheduler")
         self._recording.soon(decide_verdict(state, tree, request, refusal, recipe))
@@ -491,7 +491,7 @@ class Admission:
         self._counted[uid] = now_ms
         view = self._cluster.view()
         recipe = self._recipe(encoded.digest, f"cluster revision {view.revision}")
-        drafts: list[Draft] = []
+        drafts: list[NewEvent] = []
         pending = under_way(self._leader.speculative, uid)
         if pending is not None:
             known = self.evictor.knowledge(recipe.actor, recipe.cause, view)
@@ -631,7 +631,9 @@ class Admission:
             tree,
             request,
             hints=self._suspicions.hints(view),
-            moment=Moment(releasing=self._barriers.started(), now_us=self._clock.now_us()),
+            moment=EvictableContext(
+                releasing=self._barriers.started(), now_us=self._clock.now_us()
+            ),
         )
 
     def _request(self, tree: Tree) -> tuple[Tree | None, PlanRequest | None]:

@@ -13,7 +13,7 @@ import msgspec
 
 from extender.core.decisions.admit.plan_request import TreePart
 from extender.core.decisions.admit.unschedulable_cache import only_less
-from extender.core.decisions.capacity.free_capacity import NodeRows
+from extender.core.decisions.capacity.free_capacity import NodeRowCache
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import NIL_ROOT, NodeName, PodUid
@@ -34,10 +34,10 @@ class _Outlook(msgspec.Struct):
     nodes: dict[int, tuple[PlanNode, ...]]  # ... and these offer no more, by priority
 
 
-class Stillness:
+class IdlePassFilter:
     """Remembers the last pass that found every pending tree refused."""
 
-    def __init__(self, rows: NodeRows) -> None:
+    def __init__(self, rows: NodeRowCache) -> None:
         """Prepare.
 
         Args:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from extender.core.log.events import Draft, ReservationReleased, TakenHow
+from extender.core.log.events import NewEvent, ReservationReleased, TakenHow
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ ADVICE: Final[dict[TakenHow, str]] = {
 }
 
 
-def tell_taken(drafts: Iterable[Draft]) -> None:
+def tell_taken(drafts: Iterable[NewEvent]) -> None:
     """Say of facts that have been recorded who took whose room."""
     for draft in drafts:
         if not isinstance(draft.fact, ReservationReleased):

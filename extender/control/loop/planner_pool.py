@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from extender.core.planner.codec.request_codec import Decoder, Encoder
 from extender.core.planner.plan_types import PlanGroup, PlanRequest, Verdict
-from extender.core.planner.planning import Fleet, Later, plan, plan_at_once
+from extender.core.planner.planning import Later, NodeTable, plan, plan_at_once
 from extender.core.planner.preempt.victim_search import Answer, preempt
 from extender.ports.protocols import DecisionInput
 from extender.runtime.cpu_slice import ask_for_usual_slices
@@ -38,12 +38,12 @@ SOLVER = (
 T = TypeVar("T")
 
 
-class Planner:
+class PlannerPool:
     """Answers plan requests; at most one long one at a time."""
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
-        self._fleet = Fleet(())
+        self._fleet = NodeTable(())
         self._encoder = Encoder()
 
     def encode(self, request: PlanRequest) -> DecisionInput:
@@ -128,7 +128,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self.decoder = Decoder()
-        self.fleet = Fleet(())
+        self.fleet = NodeTable(())
 
 
 _WORKER = _Worker()

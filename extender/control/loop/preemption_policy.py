@@ -13,13 +13,13 @@ from typing import Final
 from extender.core.decisions.capacity.capacity_claims import cleared
 from extender.core.decisions.preempt.disruption_units import may_preempt
 from extender.core.decisions.preempt.preemption_lifecycle import (
-    Knowledge,
+    EvictionContext,
     abandonment,
     better_offer,
 )
-from extender.core.log.events import AbandonReason, Draft, PreemptionAbandoned
-from extender.core.log.preemption_state import Preemption
-from extender.core.log.reservation_state import ReservationState, RootState
+from extender.core.log.events import AbandonReason, NewEvent, PreemptionAbandoned
+from extender.core.log.preemption_state import PendingPreemption
+from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import RootUid
 from extender.core.model.pod_groups import Tree
@@ -34,7 +34,7 @@ AGAIN_MS_MAX: Final = 300_000  # who evicted in vain waits no longer than that
 LOWEST_MS: Final = 500  # how often the least priority of all that runs is looked up anew
 
 
-def under_way(state: ReservationState, uid: RootUid) -> Preemption | None:
+def under_way(state: ReservationState, uid: RootUid) -> PendingPreemption | None:
     """Give the preemption by which a tree waits for room, if it does.
 
     Who was admitted has the room, as reservations or bound; what is planned for it from then on, its extras, says
@@ -53,7 +53,9 @@ def under_way(state: ReservationState, uid: RootUid) -> Preemption | None:
     return None if got else preemption
 
 
-def may_admit(view: ClusterView, preemption: Preemption | None, verdict: Verdict | Later) -> bool:
+def may_admit(
+    view: ClusterView, preemption: PendingPreemption | None, verdict: Verdict | Later
+) -> bool:
     """Say whether the answer of the planner is to be acted on now.
 
     Extras for which room is made are not admitted in part while victims go (SPEC C.6).
@@ -69,8 +71,8 @@ def may_admit(view: ClusterView, preemption: Preemption | None, verdict: Verdict
 
 
 def before_verdict(
-    view: ClusterView, preemption: Preemption, verdict: Verdict, known: Knowledge
-) -> list[Draft]:
+    view: ClusterView, preemption: PendingPreemption, verdict: Verdict, known: EvictionContext
+) -> list[NewEvent]:
     """Give the facts of a pending preemption that come before those of a verdict that is acted on."""
     if isinstance(verdict, Plan) and verdict.assignments:
         nodes = frozenset(a.node for a in verdict.assignments)
@@ -90,7 +92,7 @@ def _why_refused(verdict: Verdict) -> tuple[AbandonReason, str]:
     return "room-lost", text
 
 
-def asks_again_us(root: RootState) -> int:
+def asks_again_us(root: GangState) -> int:
     """Say from when on a tree may evict again: who did so in vain waits, twice as long each time (no thrash).
 
     It follows from the log, so a restart does not shorten it.
@@ -101,7 +103,7 @@ def asks_again_us(root: RootState) -> int:
     return root.in_vain_us + 1000 * min(AGAIN_MS << doubled, AGAIN_MS_MAX)
 
 
-class Asking:
+class PreemptionPolicy:
     """Which trees may ask for victims now, and what the last search said.
 
     How long who evicted in vain has to wait is in the state; the rest is memory only.
@@ -202,7 +204,7 @@ class Asking:
         """Give the words of the last search that found nobody."""
         return self._considered.get(uid, ())
 
-    def hurry(self, decided: Iterable[Draft]) -> None:
+    def hurry(self, decided: Iterable[NewEvent]) -> None:
         """Hear what is about to be recorded: who is outranked may ask at once for other victims."""
         for draft in decided:
             if isinstance(draft.fact, PreemptionAbandoned) and draft.fact.why == "outranked":

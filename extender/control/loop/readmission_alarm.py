@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from extender.control.actuators.status_reporter import Reporter
+from extender.control.actuators.status_reporter import StatusReporter
 from extender.core.decisions.admit.readmission_backoff import ROUNDS_FREE, ReadmissionLoop
 from extender.core.model.pod_groups import Forest
 from extender.telemetry import METRICS
@@ -15,7 +15,9 @@ log = logging.getLogger(__name__)
 REASON = "ReadmissionLoopBackOff"
 
 
-def report_loops(loops: Iterable[ReadmissionLoop], forest: Forest, reporter: Reporter) -> None:
+def report_loops(
+    loops: Iterable[ReadmissionLoop], forest: Forest, reporter: StatusReporter
+) -> None:
     """Report loops: an ERROR in the log and an Event on the root group each time, and one count per loop."""
     roots = {tree.root.uid: tree.root for tree in forest.trees.values()}
     for loop in loops:

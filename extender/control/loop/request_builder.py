@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from extender.core.decisions.admit.interpod_rules import RuleBook
-from extender.core.decisions.admit.node_rejections import VetoBook
+from extender.core.decisions.admit.interpod_rules import InterpodRules
+from extender.core.decisions.admit.node_rejections import NodeRejections
 from extender.core.decisions.admit.plan_request import TreePart, TreeParts, plan_request, ruled_part
-from extender.core.decisions.capacity.free_capacity import NodeRows
-from extender.core.decisions.preempt.disruption_units import Moment
+from extender.core.decisions.capacity.free_capacity import NodeRowCache
+from extender.core.decisions.preempt.disruption_units import EvictableContext
 from extender.core.decisions.preempt.preemption_planning import preemption_request
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
@@ -19,7 +19,7 @@ from extender.core.planner.plan_types import PlanRequest
 Hints = Mapping[PodUid, NodeName]
 
 
-class Questions:
+class RequestBuilder:
     """Makes requests, one after the other."""
 
     def __init__(self, budget: int) -> None:
@@ -28,11 +28,11 @@ class Questions:
         Args:
             budget: Search nodes that a request may cost.
         """
-        self.rows = NodeRows()
+        self.rows = NodeRowCache()
         self._budget = budget
-        self._book = RuleBook()
+        self._book = InterpodRules()
         self._parts = TreeParts()
-        self._vetoes = VetoBook()
+        self._vetoes = NodeRejections()
 
     def part(self, state: ReservationState, tree: Tree, hints: Hints) -> TreePart:
         """Give what a request takes from its tree alone."""
@@ -83,7 +83,7 @@ class Questions:
         request: PlanRequest,
         *,
         hints: Hints,
-        moment: Moment,
+        moment: EvictableContext,
     ) -> PlanRequest:
         """Ask as well who could be evicted for a tree."""
         part = self.part(state, tree, hints)

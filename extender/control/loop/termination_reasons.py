@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from extender.core.log.events import MemberLost
 from extender.core.log.reservation_state import ReservationState
-from extender.core.model.errors import BindRefused, ClusterUnavailable
+from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import PodUid
 from extender.core.model.pods import PodEnd
 from extender.ports.protocols import Cluster, PodRef
@@ -28,7 +28,7 @@ ASKED_MAX = (
 TOGETHER = 4  # of the client's connections; Bindings and nominations go on the others
 
 
-class Endings:
+class TerminationReasons:
     """Asks, and keeps the answers until the losses are in the log."""
 
     def __init__(self, cluster: Cluster, wake: Callable[[], None]) -> None:
@@ -89,7 +89,7 @@ class Endings:
         async with self._turns:
             try:
                 found[lost.uid] = await self._cluster.ending(ref)
-            except (BindRefused, ClusterUnavailable) as problem:
+            except (RequestRejected, ClusterUnavailable) as problem:
                 log.info(
                     "not told how a member ended", extra={"pod": lost.pod, "why": str(problem)}
                 )

@@ -10,9 +10,9 @@ import asyncio
 import logging
 
 from extender.control.log.leader import Leader
-from extender.core.decisions.capacity.free_capacity import NodeRows
+from extender.core.decisions.capacity.free_capacity import NodeRowCache
 from extender.core.decisions.capacity.largest_free_domain import levels_of, measure_room
-from extender.core.log.events import Draft, RoomRecord
+from extender.core.log.events import NewEvent, RoomRecord
 from extender.core.model.errors import NotLeading, StoreUnavailable
 from extender.core.model.ids import NIL_ROOT, Epoch
 from extender.core.model.object_identity import same_objects
@@ -22,14 +22,14 @@ from extender.settings import Settings
 log = logging.getLogger(__name__)
 
 
-class RoomWatch:
+class CapacitySampler:
     """Measures and remembers what it recorded last; after a restart the first measurement is recorded again."""
 
     def __init__(self, cluster: Cluster, leader: Leader, settings: Settings) -> None:
         self._cluster = cluster
         self._leader = leader
         self._settings = settings
-        self._rows = NodeRows()
+        self._rows = NodeRowCache()
         self._seen: tuple[object, ...] = (None,) * 5  # what the last measurement was made from
         self._epoch: Epoch | None = None  # under which it was recorded
         self._rooms: tuple[RoomRecord, ...] = ()
@@ -65,7 +65,7 @@ class RoomWatch:
         found = await asyncio.to_thread(measure_room, self._rows, view, state, keys)
         changed = epoch != self._epoch or found.rooms != self._rooms
         if changed:
-            draft = Draft(root_uid=NIL_ROOT, root="", fact=found, actor=self._settings.holder)
+            draft = NewEvent(root_uid=NIL_ROOT, root="", fact=found, actor=self._settings.holder)
             await leader.record([draft])
         self._seen, self._epoch, self._rooms = seen, epoch, found.rooms
         return changed

@@ -16,12 +16,12 @@ from extender.control.log.leader import Leader
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.log.control_plane_features import (
     NOT_CONFIGURED,
+    DryRunResult,
     SchedulerGates,
-    Trial,
     features_of,
     worth_saying,
 )
-from extender.core.log.events import Draft, FeaturesFound
+from extender.core.log.events import FeaturesFound, NewEvent
 from extender.core.model.errors import ClusterUnavailable, NotLeading, StoreUnavailable
 from extender.core.model.ids import NIL_ROOT
 from extender.ports.protocols import Clock, Cluster, ControlPlane
@@ -42,7 +42,7 @@ NATIVE = {"on": 1, "off": 0, "unknown": -1}
 NOT_ASKED = SchedulerGates(None, "not asked yet")
 
 
-class FeatureWatch:
+class FeatureGateMonitor:
     """Asks, and remembers when it asked."""
 
     def __init__(
@@ -58,7 +58,7 @@ class FeatureWatch:
         self._leader = leader
         self._clock = clock
         self._settings = settings
-        self._trials: Sequence[Trial] = ()
+        self._trials: Sequence[DryRunResult] = ()
         self._gates = NOT_ASKED
         self._try_at_ms = 0
         self._ask_at_ms = 0
@@ -103,7 +103,7 @@ class FeatureWatch:
         self._show(found)
         if found == before:
             return False
-        draft = Draft(root_uid=NIL_ROOT, root="", fact=found, actor=self._settings.holder)
+        draft = NewEvent(root_uid=NIL_ROOT, root="", fact=found, actor=self._settings.holder)
         await leader.record([draft])
         return True
 

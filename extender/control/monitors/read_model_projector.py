@@ -12,7 +12,7 @@ import logging
 from extender.control.log.leader import Leader
 from extender.core.model.errors import CorruptLog, StoreUnavailable
 from extender.core.model.ids import Position
-from extender.ports.protocols import START, Projection
+from extender.ports.protocols import START, IntervalProjection
 
 log = logging.getLogger(__name__)
 
@@ -22,10 +22,10 @@ REST = 1.0  # as long again as a batch took
 BULK = 1_000  # facts in one transaction when nobody else is to be spared; well within the limit of a command
 
 
-class Projector:
+class ReadModelProjector:
     """Projects what is acknowledged."""
 
-    def __init__(self, leader: Leader, projection: Projection) -> None:
+    def __init__(self, leader: Leader, projection: IntervalProjection) -> None:
         self._leader = leader
         self._projection = projection
         self._batch = BATCH
@@ -65,10 +65,10 @@ class Projector:
             await asyncio.sleep((loop.time() - began_s) * REST)
 
 
-async def project_all(projection: Projection, end: Position) -> Position:
+async def project_all(projection: IntervalProjection, end: Position) -> Position:
     """Project up to a position without a rest; for a command.
 
-    Raises: as `Projector.catch_up`.
+    Raises: as `ReadModelProjector.catch_up`.
     """
     reached, batch = START, BULK
     while True:

@@ -7,7 +7,7 @@ import logging
 
 from extender.control.log.leader import Leader
 from extender.core.model.errors import StoreUnavailable
-from extender.ports.protocols import Mentions
+from extender.ports.protocols import ReferenceIndex
 
 log = logging.getLogger(__name__)
 
@@ -15,10 +15,10 @@ AT_ONCE = 500  # facts; a few milliseconds of the database
 PAUSE_S = 0.5  # a question looks at the facts of so long one by one
 
 
-class Noter:
-    """Calls `Mentions.note` behind the appends."""
+class ReferenceIndexer:
+    """Calls `ReferenceIndex.note` behind the appends."""
 
-    def __init__(self, leader: Leader, mentions: Mentions) -> None:
+    def __init__(self, leader: Leader, mentions: ReferenceIndex) -> None:
         self._leader = leader
         self._mentions = mentions
 

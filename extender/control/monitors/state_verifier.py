@@ -15,12 +15,12 @@ import logging
 from immutables import Map
 
 from extender.control.log.leader import Leader
-from extender.core.log.events import Draft, DriftFound
+from extender.core.log.events import DriftFound, NewEvent
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.errors import NotLeading, StoreUnavailable
 from extender.core.model.ids import NIL_ROOT
-from extender.ports.protocols import Checkpoints, EventLog
-from extender.runtime.cooperative_yield import Pace
+from extender.ports.protocols import EventLog, Snapshots
+from extender.runtime.cooperative_yield import Yielder
 from extender.snapshots.state_loader import living, load_living, load_state
 
 log = logging.getLogger(__name__)
@@ -28,11 +28,11 @@ log = logging.getLogger(__name__)
 EVERY_S = 60.0
 
 
-class DriftWatch:
+class StateVerifier:
     """Compares fold and memory."""
 
     def __init__(
-        self, leader: Leader, event_log: EventLog, checkpoints: Checkpoints, actor: str
+        self, leader: Leader, event_log: EventLog, checkpoints: Snapshots, actor: str
     ) -> None:
         self._leader = leader
         self._log = event_log
@@ -62,7 +62,7 @@ class DriftWatch:
             return False
         text = difference(memory, folded)
         fact = DriftFound(kind="memory", object=f"position {memory.position}", text=text)
-        draft = Draft(root_uid=NIL_ROOT, root="", fact=fact, actor=self._actor)
+        draft = NewEvent(root_uid=NIL_ROOT, root="", fact=fact, actor=self._actor)
         events = await self._leader.record([draft])
         last = events[-1].position
         self._leader.remember(await load_state(self._log, self._checkpoints, until=last))
@@ -71,7 +71,7 @@ class DriftWatch:
 
 async def same(one: ReservationState, other: ReservationState) -> bool:
     """Compare two states a little at a time, so that no call waits for it."""
-    pace = Pace()
+    pace = Yielder()
     for name in ReservationState.__struct_fields__:
         ours, theirs = getattr(one, name), getattr(other, name)
         if not isinstance(ours, Map):

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from extender.control.binding.bind_barrier import Barriers, BindCall
+from extender.control.binding.bind_barrier import BindBarriers, BindCall
 from extender.control.log.leader import Leader
-from extender.control.loop.control_loop import Admission
+from extender.control.loop.control_loop import ControlLoop
 from extender.core.decisions.preempt.preemption_planning import spared_by
 from extender.core.decisions.preempt.preemption_takeover import outranked_by_plan
 from extender.core.decisions.preempt.unbound_gang_members import give_back, held_below
@@ -29,7 +29,7 @@ from extender.core.decisions.verbs.filter_and_prioritize import (
     room_scores,
 )
 from extender.core.decisions.verbs.preempt_verb import (
-    Candidate,
+    NodeCandidate,
     answered_before,
     choose,
     question_about,
@@ -37,12 +37,12 @@ from extender.core.decisions.verbs.preempt_verb import (
 )
 from extender.core.decisions.verbs.preempt_verb_input import encode
 from extender.core.log.control_plane_features import worth_saying
-from extender.core.log.events import Draft
+from extender.core.log.events import NewEvent
 from extender.core.model.errors import (
-    BindRefused,
-    CannotAnswer,
     ClusterUnavailable,
     NotLeading,
+    NotReady,
+    RequestRejected,
     StoreUnavailable,
 )
 from extender.core.model.ids import NodeName, PlanId, PodUid, RootUid
@@ -64,7 +64,7 @@ LOOK_AGAIN_S = 0.02
 HANDOVER_MS = 2_000  # a lease that is free is taken within this time by whoever can; calls wait
 
 
-class Check(msgspec.Struct, frozen=True):
+class ReadinessCheck(msgspec.Struct, frozen=True):
     """One condition of readiness."""
 
     name: str
@@ -72,7 +72,7 @@ class Check(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class Scheduling:
+class ExtenderService:
     """Answers kube-scheduler."""
 
     def __init__(
@@ -81,8 +81,8 @@ class Scheduling:
         cluster: Cluster,
         leader: Leader,
         inputs: DecisionInputs,
-        admission: Admission,
-        barriers: Barriers,
+        admission: ControlLoop,
+        barriers: BindBarriers,
         clock: Clock,
         settings: Settings,
     ) -> None:
@@ -96,11 +96,11 @@ class Scheduling:
         self._scores: Mapping[NodeName, int] = {}
         self._scores_until_ms = 0
 
-    def checks(self) -> tuple[Check, ...]:
+    def checks(self) -> tuple[ReadinessCheck, ...]:
         """Say what readiness rests on: answering, or following closely and sending callers on to who answers."""
         return self._to_answer() if self._leader.leads() else self._to_follow()
 
-    def _to_follow(self) -> tuple[Check, ...]:
+    def _to_follow(self) -> tuple[ReadinessCheck, ...]:
         leader, cluster = self._leader, self._cluster.doubt()
         held, behind = leader.following.lease, leader.following.behind()
         follows = leader.role == "following" and not leader.retiring
@@ -108,9 +108,9 @@ class Scheduling:
         position = leader.following.state.position
         reason = f"following: {leader.why_not}" if led else leader.doubt()
         return (
-            Check("lease", led, reason),
-            Check("log", not behind, behind or f"followed to position {position}"),
-            Check("cluster", not cluster, cluster),
+            ReadinessCheck("lease", led, reason),
+            ReadinessCheck("log", not behind, behind or f"followed to position {position}"),
+            ReadinessCheck("cluster", not cluster, cluster),
         )
 
     def reconciling(self) -> bool:
@@ -124,7 +124,7 @@ class Scheduling:
                 while self.reconciling():  # noqa: ASYNC110 -- four conditions, none of which tells
                     await asyncio.sleep(LOOK_AGAIN_S)
 
-    def _to_answer(self) -> tuple[Check, ...]:
+    def _to_answer(self) -> tuple[ReadinessCheck, ...]:
         cluster, lease, lost = (
             self._cluster.doubt(),
             self._leader.doubt(),
@@ -132,19 +132,21 @@ class Scheduling:
         )
         passed = self._admission.ready()
         return (
-            Check("lease", not lease, lease),
-            Check("history", not lost, lost),
-            Check(
+            ReadinessCheck("lease", not lease, lease),
+            ReadinessCheck("history", not lost, lost),
+            ReadinessCheck(
                 "cluster", not cluster, cluster or worth_saying(self._leader.acknowledged.features)
             ),
-            Check("reconciled", passed, "" if passed else "no pass since the lease was taken"),
+            ReadinessCheck(
+                "reconciled", passed, "" if passed else "no pass since the lease was taken"
+            ),
         )
 
     def _require_ready(self) -> None:
         for check in self._to_answer():
             if not check.ok:
                 msg = f"cannot answer now: {check.name}: {check.reason}"
-                raise CannotAnswer(msg)
+                raise NotReady(msg)
 
     def known_pod(self, uid: PodUid) -> Pod | None:
         """Give a pod as the informers show it, None where they do not."""
@@ -196,7 +198,7 @@ class Scheduling:
         groups = self._cluster.view().groups.values()
         return tuple(sorted({key for group in groups for key in group.topology}))
 
-    async def preempt(self, pod: Pod, offered: Sequence[Candidate]) -> Sequence[Candidate]:
+    async def preempt(self, pod: Pod, offered: Sequence[NodeCandidate]) -> Sequence[NodeCandidate]:
         """Answer /preempt; a whole unit that is taken is in the log before the answer.
 
         Raises:
@@ -222,7 +224,7 @@ class Scheduling:
             encoded = encode(question)
             actor, cause = self._settings.holder, f"preempt of pod {known.path}"
             plan = recorded(view, choice.plan, encoded.digest)
-            draft = Draft(
+            draft = NewEvent(
                 root_uid=RootUid(known.uid), root=known.path, fact=plan, actor=actor, cause=cause
             )
             knowledge = self._admission.evictor.knowledge(actor, cause, view)
@@ -241,7 +243,7 @@ class Scheduling:
             try:
                 await self._leader.record_soon(drafts, save)
             except (NotLeading, StoreUnavailable) as error:
-                raise CannotAnswer(f"cannot answer now: {error}") from error
+                raise NotReady(f"cannot answer now: {error}") from error
         return choice.candidates
 
     async def bind(
@@ -257,7 +259,7 @@ class Scheduling:
         """
         try:
             self._require_ready()
-        except CannotAnswer as error:
+        except NotReady as error:
             return str(error)
         pod = self._cluster.view().pods.get(ref.uid)
         if pod is None:
@@ -276,6 +278,6 @@ class Scheduling:
     async def _bind_ordinary(self, ref: PodRef, node: NodeName) -> str:
         try:
             await self._cluster.bind(Binding(pod=ref, node=node))
-        except (BindRefused, ClusterUnavailable) as error:
+        except (RequestRejected, ClusterUnavailable) as error:
             return str(error)
         return ""

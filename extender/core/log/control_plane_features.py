@@ -42,7 +42,7 @@ class Sample(msgspec.Struct, frozen=True):
         return f"{self.api_version} {self.body['kind']}"
 
 
-class Trial(msgspec.Struct, frozen=True):
+class DryRunResult(msgspec.Struct, frozen=True):
     """What an API server answered to a sample: the object as it would be stored, or why there is none."""
 
     sample: Sample
@@ -148,7 +148,10 @@ def lost_fields(sent: object, kept: object, path: str) -> list[str]:
 
 
 def features_of(
-    trials: Sequence[Trial], scheduler: SchedulerGates, gate: str, before: FeaturesFound | None
+    trials: Sequence[DryRunResult],
+    scheduler: SchedulerGates,
+    gate: str,
+    before: FeaturesFound | None,
 ) -> FeaturesFound:
     """Say what the answers mean.
 
@@ -185,7 +188,7 @@ def features_of(
 NOT_CONFIGURED: Final = "GANG_EXTENDER_SCHEDULER_METRICS_URL is not set"
 
 
-def _asked(trial: Trial) -> Object:
+def _asked(trial: DryRunResult) -> Object:
     """Give the part of a sample that is compared: of a pod only what names its group."""
     spec: Object = trial.sample.body["spec"]
     if trial.sample.plural == "pods":

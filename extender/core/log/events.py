@@ -45,7 +45,7 @@ TruncationEvidence = Literal["memory", "published", "epoch"]
 Known = Literal["on", "off", "unknown"]
 
 
-class Fact(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
+class EventData(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
     """Base of all facts. `VERSION` is the version of the shape, stored beside the tag."""
 
 
@@ -74,7 +74,7 @@ class AssignmentRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit
     extra: bool = False  # beyond the minimum
 
 
-class RootObserved(Fact, frozen=True, kw_only=True):
+class RootObserved(EventData, frozen=True, kw_only=True):
     """A root group was seen for the first time."""
 
     kind: str
@@ -83,7 +83,7 @@ class RootObserved(Fact, frozen=True, kw_only=True):
     members: int = 0
 
 
-class GangAdmitted(Fact, frozen=True, kw_only=True):
+class GangAdmitted(EventData, frozen=True, kw_only=True):
     """The minimum of a tree (and what extras fitted) got its room, all at once."""
 
     plan: PlanId
@@ -102,7 +102,7 @@ class GangAdmitted(Fact, frozen=True, kw_only=True):
     exhausted: bool = False  # no plan with more pods exists
 
 
-class GangExtended(Fact, frozen=True, kw_only=True):
+class GangExtended(EventData, frozen=True, kw_only=True):
     """Members beyond those admitted so far got room (extras, late arrivals, replacements)."""
 
     plan: PlanId
@@ -126,7 +126,7 @@ class ConflictRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     text: str
 
 
-class GangRefused(Fact, frozen=True, kw_only=True):
+class GangRefused(EventData, frozen=True, kw_only=True):
     """A tree found no place; recorded when the answer changes, not on every try. Version 2: `considered`."""
 
     VERSION: ClassVar[int] = 2
@@ -141,13 +141,13 @@ class GangRefused(Fact, frozen=True, kw_only=True):
     considered: tuple[str, ...] = ()  # why preemption does not help, where it was looked at
 
 
-class RootInvalid(Fact, frozen=True, kw_only=True):
+class RootInvalid(EventData, frozen=True, kw_only=True):
     """A tree breaks the rules of SPEC B and is not scheduled."""
 
     problems: tuple[str, ...]
 
 
-class PodBound(Fact, frozen=True, kw_only=True):
+class PodBound(EventData, frozen=True, kw_only=True):
     """The API server holds a Binding of this member to this node."""
 
     plan: PlanId
@@ -157,7 +157,7 @@ class PodBound(Fact, frozen=True, kw_only=True):
     group: str = ""
 
 
-class BindFailed(Fact, frozen=True, kw_only=True):
+class BindFailed(EventData, frozen=True, kw_only=True):
     """The API server refused a Binding."""
 
     plan: PlanId
@@ -167,7 +167,7 @@ class BindFailed(Fact, frozen=True, kw_only=True):
     error: str
 
 
-class BarrierExpired(Fact, frozen=True, kw_only=True):
+class BarrierExpired(EventData, frozen=True, kw_only=True):
     """Not all of the minimum reached bind in time; nobody who waited was bound."""
 
     plan: PlanId
@@ -176,7 +176,7 @@ class BarrierExpired(Fact, frozen=True, kw_only=True):
     missing: tuple[str, ...]
 
 
-class NodeVetoed(Fact, frozen=True, kw_only=True):
+class NodeVetoed(EventData, frozen=True, kw_only=True):
     """kube-scheduler refused a node although the member fits there by our model."""
 
     pod: str
@@ -205,7 +205,7 @@ class RoomTaker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     how: TakenHow
 
 
-class ReservationReleased(Fact, frozen=True, kw_only=True):
+class ReservationReleased(EventData, frozen=True, kw_only=True):
     """Room that was held is free again (or is now counted as a running pod: `bound`). Version 2: `taken_by`."""
 
     VERSION: ClassVar[int] = 2
@@ -217,14 +217,14 @@ class ReservationReleased(Fact, frozen=True, kw_only=True):
     taken_by: tuple[RoomTaker, ...] = ()  # who took it, where running pods did (`superseded`)
 
 
-class GangSatisfied(Fact, frozen=True, kw_only=True):
+class GangSatisfied(EventData, frozen=True, kw_only=True):
     """The bound members meet the minimum of the whole tree."""
 
     plan: PlanId
     bound: int
 
 
-class MemberLost(Fact, frozen=True, kw_only=True, omit_defaults=True):
+class MemberLost(EventData, frozen=True, kw_only=True, omit_defaults=True):
     """A bound member went away. Version 2: `room_until_us`."""
 
     VERSION: ClassVar[int] = 2
@@ -238,7 +238,7 @@ class MemberLost(Fact, frozen=True, kw_only=True, omit_defaults=True):
     room_until_us: int = 0  # its room is held for its replacement so long; 0: it is not
 
 
-class NodeTopologyChanged(Fact, frozen=True, kw_only=True):
+class NodeTopologyChanged(EventData, frozen=True, kw_only=True):
     """A node that holds reservations or bound members changed its topology labels."""
 
     node: NodeName
@@ -292,7 +292,7 @@ class SupersededRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pods: tuple[ReleasedPod, ...]
 
 
-class PreemptionPlanned(Fact, frozen=True, kw_only=True):
+class PreemptionPlanned(EventData, frozen=True, kw_only=True):
     """Which units go for whom, and where the preemptor is to run then; durable before the first deletion.
 
     Version 2: `doubt` of a unit, and whose room is made is superseded as reservations are.
@@ -316,7 +316,7 @@ class PreemptionPlanned(Fact, frozen=True, kw_only=True):
     exhausted: bool = False  # no cheaper set of victims exists
 
 
-class VictimEvicted(Fact, frozen=True, kw_only=True):
+class VictimEvicted(EventData, frozen=True, kw_only=True):
     """A victim is gone from its node, so that its room is free."""
 
     preemption: PlanId
@@ -331,7 +331,7 @@ class VictimEvicted(Fact, frozen=True, kw_only=True):
     gone_us: int  # when we saw that it is gone
 
 
-class PreemptionCompleted(Fact, frozen=True, kw_only=True):
+class PreemptionCompleted(EventData, frozen=True, kw_only=True):
     """The preemptor runs: what it asked for is bound."""
 
     preemption: PlanId
@@ -340,7 +340,7 @@ class PreemptionCompleted(Fact, frozen=True, kw_only=True):
     took_ms: int  # since it was planned
 
 
-class PreemptionAbandoned(Fact, frozen=True, kw_only=True):
+class PreemptionAbandoned(EventData, frozen=True, kw_only=True):
     """No unit is begun any more, and the room is held for nobody; a unit that was begun goes whole.
 
     Version 2: `by`, `by_uid` and `lost`, of one that is *outranked*: what it evicted was for `by` from then on, and
@@ -360,7 +360,7 @@ class PreemptionAbandoned(Fact, frozen=True, kw_only=True):
     lost: tuple[NodeName, ...] = ()  # nodes on which it does
 
 
-class RootCompleted(Fact, frozen=True, kw_only=True):
+class RootCompleted(EventData, frozen=True, kw_only=True):
     """The root group is gone, or all its members ended."""
 
     why: str
@@ -377,7 +377,7 @@ class RoomRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     total: int  # free in the whole cluster
 
 
-class RoomMeasured(Fact, frozen=True, kw_only=True):
+class RoomMeasured(EventData, frozen=True, kw_only=True):
     """How much room there was in one place; recorded once a minute, when it is not what was recorded last.
 
     Free is what running pods (of everybody), reservations and claims of preemptions leave on nodes that take pods.
@@ -395,7 +395,7 @@ class LostField(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     gate: str = ""  # feature gate of kube-apiserver that keeps it, where we know it
 
 
-class FeaturesFound(Fact, frozen=True, kw_only=True):
+class FeaturesFound(EventData, frozen=True, kw_only=True):
     """What kube-apiserver and kube-scheduler were found to do; recorded when it is not what was recorded last.
 
     A server-side dry run of full objects tells of the first, a metric of the second (DESIGN 9.9).
@@ -409,7 +409,7 @@ class FeaturesFound(Fact, frozen=True, kw_only=True):
     text: str = ""  # how that is known, or why it is not
 
 
-class DriftFound(Fact, frozen=True, kw_only=True):
+class DriftFound(EventData, frozen=True, kw_only=True):
     """The fold of the log and the cluster disagree."""
 
     kind: str
@@ -417,7 +417,7 @@ class DriftFound(Fact, frozen=True, kw_only=True):
     text: str
 
 
-class LeaseTaken(Fact, frozen=True, kw_only=True):
+class LeaseTaken(EventData, frozen=True, kw_only=True):
     """The first fact of its epoch: who writes from here on."""
 
     holder: str
@@ -425,7 +425,7 @@ class LeaseTaken(Fact, frozen=True, kw_only=True):
     previous: str = ""
 
 
-class HistoryTruncated(Fact, frozen=True, kw_only=True):
+class HistoryTruncated(EventData, frozen=True, kw_only=True):
     """Part of the log that was durable is not in it any more: an older copy, or a lagging standby."""
 
     evidence: TruncationEvidence
@@ -442,7 +442,7 @@ class HistoryTruncated(Fact, frozen=True, kw_only=True):
     text: str = ""
 
 
-AnyFact: TypeAlias = (
+AnyEventData: TypeAlias = (
     RootObserved
     | GangAdmitted
     | GangExtended
@@ -469,18 +469,18 @@ AnyFact: TypeAlias = (
 )
 
 
-class Draft(msgspec.Struct, frozen=True, kw_only=True):
+class NewEvent(msgspec.Struct, frozen=True, kw_only=True):
     """A fact that has been decided but has no place in the log yet."""
 
     root_uid: RootUid
     root: str  # namespace/name, for people; empty for the nil stream
-    fact: AnyFact
+    fact: AnyEventData
     actor: str  # who: extender identity or a component of it
     cause: str = ""  # the kube-scheduler call or cluster change that led to it
     cause_position: Position | None = None
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class RecordedEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A fact with its place: what the log stores and the state is folded from."""
 
     position: Position
@@ -492,5 +492,5 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     root: str
     actor: str
     cause: str
-    fact: AnyFact
+    fact: AnyEventData
     cause_position: Position | None = None

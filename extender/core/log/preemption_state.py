@@ -20,8 +20,8 @@ import msgspec
 from immutables import Map
 
 from extender.core.log.events import (
-    Event,
     PreemptionPlanned,
+    RecordedEvent,
     VictimEvicted,
 )
 from extender.core.model.ids import Epoch, NodeName, PlanId, PodUid, Position, RootUid
@@ -46,7 +46,7 @@ class Victim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     node: NodeName
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class CapacityClaim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Room for one pod of the preemptor, on the node where it is to run."""
 
     pod: str
@@ -55,7 +55,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     requests: dict[str, int]
 
 
-class Preemption(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class PendingPreemption(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A pending preemption; the order of `units` and of the victims in it is that of the plan."""
 
     id: PlanId
@@ -72,7 +72,7 @@ class Preemption(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     victims: Map[PodUid, Victim]  # those not known to be gone
     begun: frozenset[str] = frozenset()  # units of which a pod is gone, or may be, by our doing
     evicted: int = 0  # victims that are gone
-    claims: Map[NodeName, tuple[Claim, ...]] = Map()  # empty once admitted or ended
+    claims: Map[NodeName, tuple[CapacityClaim, ...]] = Map()  # empty once admitted or ended
     awaits: frozenset[PodUid] = frozenset()  # terminated already when it was planned
     extras: frozenset[PodUid] = (
         frozenset()
@@ -83,18 +83,18 @@ class Preemption(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 BY_US = ("deleted", "evicted", "unseen")  # ways to go after which a unit counts as begun
 
 
-def planned(event: Event, fact: PreemptionPlanned, *, extras: bool) -> Preemption:
+def planned(event: RecordedEvent, fact: PreemptionPlanned, *, extras: bool) -> PendingPreemption:
     """Begin a preemption."""
-    claims: dict[NodeName, list[Claim]] = {}
+    claims: dict[NodeName, list[CapacityClaim]] = {}
     for a in fact.assignments:
-        claim = Claim(pod=a.pod, uid=a.uid, node=a.node, requests=fact.shapes[a.shape])
+        claim = CapacityClaim(pod=a.pod, uid=a.uid, node=a.node, requests=fact.shapes[a.shape])
         claims.setdefault(a.node, []).append(claim)
     victims = {
         pod.uid: Victim(unit=unit.name, pod=pod.pod, uid=pod.uid, group=pod.group, node=pod.node)
         for unit in fact.victims
         for pod in unit.pods
     }
-    return Preemption(
+    return PendingPreemption(
         id=fact.preemption,
         root_uid=event.root_uid,
         root=event.root,
@@ -113,7 +113,9 @@ def planned(event: Event, fact: PreemptionPlanned, *, extras: bool) -> Preemptio
     )
 
 
-def evicted(event: Event, before: Preemption, fact: VictimEvicted) -> Preemption | None:
+def evicted(
+    event: RecordedEvent, before: PendingPreemption, fact: VictimEvicted
+) -> PendingPreemption | None:
     """Take a victim off; None when nothing is left to be done."""
     if fact.uid not in before.victims:
         return before
@@ -127,12 +129,12 @@ def evicted(event: Event, before: Preemption, fact: VictimEvicted) -> Preemption
     return None if after.ended and not after.victims else after
 
 
-def admitted(before: Preemption) -> Preemption:
+def admitted(before: PendingPreemption) -> PendingPreemption:
     """End the hold: reservations of the preemptor hold the room from here on."""
     return msgspec.structs.replace(before, claims=Map())
 
 
-def completed(before: Preemption) -> Preemption | None:
+def completed(before: PendingPreemption) -> PendingPreemption | None:
     """End a preemption that was worth it: what is left of its victims goes all the same."""
     if not before.victims:
         return None
@@ -140,8 +142,8 @@ def completed(before: Preemption) -> Preemption | None:
 
 
 def abandoned(
-    before: Preemption, finishing: Iterable[str], *, lost: Collection[NodeName] | None = None
-) -> Preemption | None:
+    before: PendingPreemption, finishing: Iterable[str], *, lost: Collection[NodeName] | None = None
+) -> PendingPreemption | None:
     """End a preemption; units that were not begun are spared.
 
     Args:
@@ -159,7 +161,7 @@ def abandoned(
     )
 
 
-def claimed_on(preemptions: Iterable[Preemption]) -> Map[NodeName, tuple[RootUid, ...]]:
+def claimed_on(preemptions: Iterable[PendingPreemption]) -> Map[NodeName, tuple[RootUid, ...]]:
     """Index who holds room by node."""
     found: dict[NodeName, list[RootUid]] = {}
     for preemption in preemptions:

@@ -1,4 +1,4 @@
-"""Reservation state: the fold of the log. Only `Folding` changes it; `fold` applies events.
+"""Reservation state: the fold of the log. Only `StateProjector` changes it; `fold` applies events.
 
 The state is persistent (immutable maps that share structure), so the acknowledged and the speculative
 state stand side by side at no cost and a failed append is undone by dropping a reference.
@@ -22,7 +22,6 @@ from extender.core.log.events import (
     BarrierExpired,
     BindFailed,
     DriftFound,
-    Event,
     FeaturesFound,
     GangAdmitted,
     GangExtended,
@@ -38,6 +37,7 @@ from extender.core.log.events import (
     PreemptionAbandoned,
     PreemptionCompleted,
     PreemptionPlanned,
+    RecordedEvent,
     ReservationReleased,
     RoomMeasured,
     RootCompleted,
@@ -45,7 +45,7 @@ from extender.core.log.events import (
     RootObserved,
     VictimEvicted,
 )
-from extender.core.log.preemption_state import Preemption
+from extender.core.log.preemption_state import PendingPreemption
 from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import Epoch, NodeName, PlanId, PodUid, Position, RootUid
 
@@ -85,7 +85,7 @@ class BoundMember(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc
     requests: dict[str, int] = {}  # of the reservation that came first; empty where none did
 
 
-class Vacancy(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+class ReplacementHold(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Room of a lost bound member, held for its replacement against others of equal or lower priority."""
 
     plan: PlanId
@@ -100,7 +100,7 @@ class Vacancy(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fal
     until_us: int
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class LastDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The last recorded reason why a root is pending."""
 
     outcome: str
@@ -109,7 +109,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     at_us: int
 
 
-class RootState(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+class GangState(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """What the log says of one root. Its maps are persistent ones, or in a state to be looked at only plain ones."""
 
     uid: RootUid
@@ -124,12 +124,14 @@ class RootState(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=F
     away: Mapping[PodUid, BoundMember] = (
         Map()
     )  # lost with their node, which may come back with them
-    vacant: Mapping[PodUid, Vacancy] = Map()  # room of lost members, by the UID of who was lost
+    vacant: Mapping[PodUid, ReplacementHold] = (
+        Map()
+    )  # room of lost members, by the UID of who was lost
     tried: Mapping[PodUid, NodeName] = Map()  # members whose reservations were given back in vain
     topology: Mapping[NodeName, dict[str, str]] = (
         Map()
     )  # labels of used nodes; "" where it has none
-    answer: Answer | None = None
+    answer: LastDecision | None = None
     observed_us: int = 0
     admitted_us: int = 0
     in_vain: int = 0  # its preemptions that were given up in vain since one was completed
@@ -138,7 +140,7 @@ class RootState(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=F
     taken_us: int = 0  # when they last did
 
 
-class VetoKey(msgspec.Struct, frozen=True):
+class RejectionKey(msgspec.Struct, frozen=True):
     """What a veto is about: this pod (or its equals) on this node."""
 
     root_uid: RootUid
@@ -146,7 +148,7 @@ class VetoKey(msgspec.Struct, frozen=True):
     node: NodeName
 
 
-class VetoState(msgspec.Struct, frozen=True):
+class RejectionState(msgspec.Struct, frozen=True):
     """How a veto holds."""
 
     by_shape: bool
@@ -161,16 +163,16 @@ class ReservationState(msgspec.Struct, frozen=True, kw_only=True):
     position: Position = Position(0)
     epoch: Epoch = Epoch(0)
     at_us: int = 0
-    roots: Map[RootUid, RootState] = Map()
+    roots: Map[RootUid, GangState] = Map()
     versions: Map[RootUid, int] = Map()  # stream -> version of its last fact
     held_on: Map[NodeName, Map[PodUid, Reservation]] = Map()
     root_of: Map[PodUid, RootUid] = Map()  # pods held or bound
-    vetoes: Map[VetoKey, VetoState] = Map()
-    preemptions: Map[RootUid, Preemption] = Map()  # by the UID of the preemptor
+    vetoes: Map[RejectionKey, RejectionState] = Map()
+    preemptions: Map[RootUid, PendingPreemption] = Map()  # by the UID of the preemptor
     claimed_on: Map[NodeName, tuple[RootUid, ...]] = Map()  # preemptors that hold room there
     # What preemptors had evicted and when, in microseconds, by Kind/namespace/name of the unit (no thrash).
     took: Map[RootUid, Map[str, int]] = Map()
-    vacant_on: Map[NodeName, Map[PodUid, Vacancy]] = Map()
+    vacant_on: Map[NodeName, Map[PodUid, ReplacementHold]] = Map()
     # Of the newest HistoryTruncated: what is older was compared then.
     truncated_epoch: Epoch = Epoch(0)
     features: FeaturesFound | None = None  # what was found last
@@ -179,15 +181,15 @@ class ReservationState(msgspec.Struct, frozen=True, kw_only=True):
 EMPTY = ReservationState()
 
 
-def fold(state: ReservationState, events: Iterable[Event]) -> ReservationState:
+def fold(state: ReservationState, events: Iterable[RecordedEvent]) -> ReservationState:
     """Apply events in order; folding in pieces gives the same state as folding at once."""
-    folding = Folding(state)
+    folding = StateProjector(state)
     folding.apply(events)
     return folding.close()
 
 
 class _Root(msgspec.Struct, eq=False):
-    """A `RootState` while it changes: the same fields in the same order."""
+    """A `GangState` while it changes: the same fields in the same order."""
 
     uid: RootUid
     root: str
@@ -199,10 +201,10 @@ class _Root(msgspec.Struct, eq=False):
     held: MutableMapping[PodUid, Reservation]
     bound: MutableMapping[PodUid, BoundMember]
     away: MutableMapping[PodUid, BoundMember]
-    vacant: Map[PodUid, Vacancy]  # few: changed one by one
+    vacant: Map[PodUid, ReplacementHold]  # few: changed one by one
     tried: Map[PodUid, NodeName]
     topology: MutableMapping[NodeName, dict[str, str]]
-    answer: Answer | None
+    answer: LastDecision | None
     observed_us: int
     admitted_us: int
     in_vain: int
@@ -210,9 +212,9 @@ class _Root(msgspec.Struct, eq=False):
     taken: int
     taken_us: int
 
-    def close(self, closed: _Close) -> RootState:
+    def close(self, closed: _Close) -> GangState:
         """Give the state of the root as it is now."""
-        return RootState(
+        return GangState(
             uid=self.uid, root=self.root, kind=self.kind, priority=self.priority, phase=self.phase,
             plan=self.plan, groups=self.groups, held=closed(self.held), bound=closed(self.bound),
             away=closed(self.away), vacant=self.vacant, tried=self.tried,
@@ -259,7 +261,7 @@ class _Nowhere(dict[Any, Any]):
 _NOWHERE: Final = _Nowhere()
 
 
-class Folding:
+class StateProjector:
     """A state while events are applied to it: the same meaning, changed in place and so several times faster.
 
     The state it began with stays as it is. After a fault, and after `close`, it is of no use any more.
@@ -309,8 +311,10 @@ class Folding:
         self._claimed_on = state.claimed_on
         self._claims_changed = False
         self._took = state.took
-        self._vetoes_before: Map[VetoKey, VetoState] | None = state.vetoes  # until sorted into:
-        self._vetoed: dict[RootUid, set[VetoKey]] = {}
+        self._vetoes_before: Map[RejectionKey, RejectionState] | None = (
+            state.vetoes
+        )  # until sorted into:
+        self._vetoed: dict[RootUid, set[RejectionKey]] = {}
 
     def close(self) -> ReservationState:
         """Give the state as it is now."""
@@ -346,7 +350,7 @@ class Folding:
             features=self._features,
         )
 
-    def apply(self, events: Iterable[Event]) -> None:
+    def apply(self, events: Iterable[RecordedEvent]) -> None:
         """Apply events in order.
 
         Raises:
@@ -368,7 +372,7 @@ class Folding:
             self._at_us = event.at_us
             apply(event)
 
-    def _apply(self, event: Event) -> None:  # noqa: C901, PLR0912 -- one arm per fact, the frequent ones first
+    def _apply(self, event: RecordedEvent) -> None:  # noqa: C901, PLR0912 -- one arm per fact, the frequent ones first
         match event.fact:
             case PodBound() as fact:
                 self._bind(event, fact)
@@ -393,7 +397,7 @@ class Folding:
                 root = self._root(event)
                 if root.phase not in _HOLDS_ROOM:
                     root.phase = "invalid"
-                root.answer = Answer(
+                root.answer = LastDecision(
                     outcome="invalid",
                     reasons=fact.problems,
                     position=event.position,
@@ -420,14 +424,14 @@ class Folding:
             case BarrierExpired() | BindFailed() | DriftFound() | LeaseTaken() | RoomMeasured():
                 pass
 
-    def _root(self, event: Event) -> _Root:
+    def _root(self, event: RecordedEvent) -> _Root:
         """Give the root of an event to change it; one that the log did not know begins here."""
         uid = event.root_uid
         root = self._roots.get(uid)
         if root is None:
             known = self._known.get(uid)
             if known is None:
-                known = RootState(uid=uid, root=event.root, observed_us=event.at_us)
+                known = GangState(uid=uid, root=event.root, observed_us=event.at_us)
             opened = self._opened
             root = self._roots[uid] = _Root(
                 known.uid, known.root, known.kind, known.priority, known.phase, known.plan,
@@ -446,7 +450,7 @@ class Folding:
             here = self._held_on[node] = self._opened(self._held_before.get(node, Map()))
         return here
 
-    def _reserve(self, event: Event, fact: GangAdmitted | GangExtended) -> None:
+    def _reserve(self, event: RecordedEvent, fact: GangAdmitted | GangExtended) -> None:
         root = self._root(event)
         uid, at_us, plan, priority = event.root_uid, event.at_us, fact.plan, fact.priority
         for record in fact.assignments:
@@ -484,7 +488,7 @@ class Folding:
             root.admitted_us = at_us
             root.kind = fact.kind
 
-    def _preempt(self, event: Event, fact: _PreemptionFact) -> None:
+    def _preempt(self, event: RecordedEvent, fact: _PreemptionFact) -> None:
         """Follow a preemption; one that the log does not know (any more) stays unknown."""
         uid = event.root_uid
         before = self._preemptions.get(uid)
@@ -518,7 +522,7 @@ class Folding:
             case _:
                 pass
 
-    def _remember(self, event: Event, preemption: Preemption, unit: str) -> None:
+    def _remember(self, event: RecordedEvent, preemption: PendingPreemption, unit: str) -> None:
         """Keep what a preemptor has evicted: of a tree while it lives, of a pod while it counts."""
         uid = event.root_uid
         if preemption.kind == "Pod":
@@ -531,7 +535,7 @@ class Folding:
             return
         self._took = self._took.set(uid, self._took.get(uid, Map()).set(unit, event.at_us))
 
-    def _set_preemption(self, uid: RootUid, after: Preemption | None) -> None:
+    def _set_preemption(self, uid: RootUid, after: PendingPreemption | None) -> None:
         before = self._preemptions.get(uid)
         if after is not None:
             self._preemptions = self._preemptions.set(uid, after)
@@ -540,9 +544,9 @@ class Folding:
         if (before.claims if before else None) != (after.claims if after else None):
             self._claims_changed = True
 
-    def _refuse(self, event: Event, fact: GangRefused) -> None:
+    def _refuse(self, event: RecordedEvent, fact: GangRefused) -> None:
         root = self._root(event)
-        root.answer = Answer(
+        root.answer = LastDecision(
             outcome=fact.outcome,
             reasons=fact.reasons + fact.considered,
             position=event.position,
@@ -551,7 +555,7 @@ class Folding:
         if root.phase not in _HOLDS_ROOM:
             root.phase = "waiting" if fact.outcome == "waiting" else "refused"
 
-    def _bind(self, event: Event, fact: PodBound) -> None:
+    def _bind(self, event: RecordedEvent, fact: PodBound) -> None:
         root, uid = self._root(event), fact.uid
         before = root.held.get(uid) or root.away.get(uid) or root.bound.get(uid)
         if uid in root.held:
@@ -569,7 +573,7 @@ class Folding:
         if before is None:
             self._fill(root, [(fact.group, fact.node)])
 
-    def _release(self, event: Event, fact: ReservationReleased) -> None:
+    def _release(self, event: RecordedEvent, fact: ReservationReleased) -> None:
         """Give back reservations, or the room of lost members."""
         root = self._root(event)
         for pod in fact.pods:
@@ -588,7 +592,7 @@ class Folding:
     def _drop_held(self, root: _Root, uid: PodUid) -> None:
         del self._here(root.held.pop(uid).node)[uid]
 
-    def _lose(self, event: Event, root: _Root, fact: MemberLost) -> None:
+    def _lose(self, event: RecordedEvent, root: _Root, fact: MemberLost) -> None:
         if fact.uid in root.bound:
             member = root.bound.pop(fact.uid)
             if fact.cause == "node-lost":
@@ -600,7 +604,7 @@ class Folding:
 
     def _vacate(self, root: _Root, member: BoundMember, at_us: int, until_us: int) -> None:
         """Hold the room of a lost member for its replacement."""
-        vacancy = Vacancy(
+        vacancy = ReplacementHold(
             plan=member.plan, root_uid=root.uid, pod=member.pod, uid=member.uid, group=member.group,
             node=member.node, requests=member.requests, priority=root.priority, at_us=at_us, until_us=until_us,
         )  # fmt: skip
@@ -639,14 +643,14 @@ class Folding:
             root.phase, root.plan, root.groups = "observed", None, ()
             root.topology = self._opened(Map())
 
-    def _veto(self, event: Event, fact: NodeVetoed) -> None:
-        key = VetoKey(event.root_uid, fact.uid, fact.node)
+    def _veto(self, event: RecordedEvent, fact: NodeVetoed) -> None:
+        key = RejectionKey(event.root_uid, fact.uid, fact.node)
         before = self._vetoes.get(key)
         times = before.times + 1 if before is not None else 1
-        self._vetoes[key] = VetoState(fact.by_shape, fact.until_ms, event.at_us // 1000, times)
+        self._vetoes[key] = RejectionState(fact.by_shape, fact.until_ms, event.at_us // 1000, times)
         self._vetoed.setdefault(key.root_uid, set()).add(key)
 
-    def _complete(self, event: Event) -> None:
+    def _complete(self, event: RecordedEvent) -> None:
         root = self._root(event)
         for uid, reservation in _closed(root.held).items():
             del self._here(reservation.node)[uid]
@@ -670,7 +674,7 @@ class Folding:
         self._known.pop(root.uid, None)
 
 
-def _age(vacancy: Vacancy) -> tuple[int, str, PodUid]:
+def _age(vacancy: ReplacementHold) -> tuple[int, str, PodUid]:
     return vacancy.at_us, vacancy.pod, vacancy.uid
 
 
@@ -680,10 +684,12 @@ def _without(tried: Map[PodUid, NodeName], fact: GangExtended) -> Map[PodUid, No
     return Map({uid: node for uid, node in tried.items() if uid not in held})
 
 
-def _preempting(event: Event, fact: PreemptionPlanned) -> Answer:
+def _preempting(event: RecordedEvent, fact: PreemptionPlanned) -> LastDecision:
     """Word the answer that stands while victims go (SPEC E-12)."""
     text = f"waits for its preemption to finish: {room_of(fact)}"
-    return Answer(outcome=PREEMPTING, reasons=(text,), position=event.position, at_us=event.at_us)
+    return LastDecision(
+        outcome=PREEMPTING, reasons=(text,), position=event.position, at_us=event.at_us
+    )
 
 
 def room_of(fact: PreemptionPlanned) -> str:
@@ -706,7 +712,7 @@ def _plural(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def standing(root: RootState) -> Standing:
+def standing(root: GangState) -> Standing:
     """Say how a root stands, in the words of the table in `extender/README.md`.
 
     That is its phase, or *preempting* while it holds no room and its victims go.

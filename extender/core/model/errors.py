@@ -15,15 +15,15 @@ class NotFound(BadInput):
     """Nothing goes by the name that was asked for, and nothing ever did: show the message, answer 404 or exit 1."""
 
 
-class HistoryGone(BadInput):
+class PositionGone(BadInput):
     """The log does not reach where the asker has been: begin anew from where it ends now, answer 409."""
 
 
-class Busy(ExtenderError):
+class TooManyQueries(ExtenderError):
     """Too much is asked at once; answer 503, the asker tries again."""
 
 
-class Unanswered(ExtenderError):
+class QueryUnavailable(ExtenderError):
     """Who answers questions is not there just now; answer 503, the asker tries again."""
 
 
@@ -59,7 +59,7 @@ class SchemaOutdated(ExtenderError):
     """The database schema is not the one this version needs. Run `gang-extender migrate`."""
 
 
-class CannotAnswer(ExtenderError):
+class NotReady(ExtenderError):
     """Not now: the text goes into the `Error` field, kube-scheduler tries again by itself."""
 
 
@@ -80,7 +80,7 @@ class ClusterUnavailable(ExtenderError):
         self.refused = refused
 
 
-class BindRefused(ExtenderError):
+class RequestRejected(ExtenderError):
     """The API server refused a Binding for good (404, 409, 422); the pod will not be bound by trying again."""
 
 

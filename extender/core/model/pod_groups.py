@@ -64,7 +64,7 @@ class Blueprint(msgspec.Struct, frozen=True, gc=False):
     parent: str = ""
 
 
-class Problem(msgspec.Struct, frozen=True, order=True, gc=False):
+class TreeProblem(msgspec.Struct, frozen=True, order=True, gc=False):
     """A broken rule, in words that change only with the facts."""
 
     rule: str  # B6, B7, ...
@@ -81,7 +81,7 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     groups: tuple[Group, ...]  # root first, then depth first in stored order
     children: Mapping[GroupKey, tuple[Group, ...]]
     members: Mapping[GroupKey, tuple[Pod, ...]]  # leaf -> pods that name it, by priority then age
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[TreeProblem, ...] = ()
 
     @property
     def pods(self) -> tuple[Pod, ...]:
@@ -93,7 +93,7 @@ class Orphan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A group whose chain to a root is broken: held aside with what it waits for (B3, B6)."""
 
     group: Group
-    problem: Problem
+    problem: TreeProblem
 
 
 class Forest(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,7 +140,7 @@ class _Chain(msgspec.Struct, frozen=True, gc=False):
     """Where the way from a group up ends: at its root, or at what broke."""
 
     root: GroupKey | None
-    problem: Problem | None
+    problem: TreeProblem | None
 
 
 def _above(group: Group, groups: Mapping[GroupKey, Group]) -> Group | _Chain:
@@ -151,13 +151,13 @@ def _above(group: Group, groups: Mapping[GroupKey, Group]) -> Group | _Chain:
     parent = groups.get(parent_key)
     if parent is None:
         text = f"{group.key} waits for its parent {parent_key}, which does not exist"
-        return _Chain(None, Problem("B3", text))
+        return _Chain(None, TreeProblem("B3", text))
     if parent.deleting and group.created_us > parent.deleted_us:
         text = (
             f"{group.key} was created while its parent {parent_key} was being deleted; "
             "delete it, and create it again when the parent is there again"
         )
-        return _Chain(None, Problem("E15", text))
+        return _Chain(None, TreeProblem("E15", text))
     return parent
 
 
@@ -167,7 +167,7 @@ def _cycle(keys: Sequence[GroupKey]) -> _Chain:
         f"the parents of {min(keys)} form a cycle of {len(keys)}; "
         "delete one of its groups and create it again with another parent"
     )
-    return _Chain(None, Problem("B6", text))
+    return _Chain(None, TreeProblem("B6", text))
 
 
 def _chains(
@@ -428,7 +428,7 @@ def _judged(
         order.append(group)
         depth_of[group.key] = depth
         stack += [(child, depth + 1) for child in reversed(children.get(group.key, ()))]
-    problems: list[Problem] = []
+    problems: list[TreeProblem] = []
     problems += _too_deep(depth_of)
     problems += _too_many_children(children)
     problems += _several_workloads(order)
@@ -445,47 +445,49 @@ def _judged(
     )
 
 
-def _some_of(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+def _some_of(problems: Sequence[TreeProblem]) -> tuple[TreeProblem, ...]:
     """Name the first groups that break a rule: the texts are stored, and written on each group of the tree.
 
     How many more there are is left out, so that one more of them is no news.
     """
     if len(problems) <= PROBLEMS_NAMED_MAX:
         return tuple(problems)
-    found: list[Problem] = []
+    found: list[TreeProblem] = []
     for rule, several in itertools.groupby(problems, key=lambda p: p.rule):
         first = list(itertools.islice(several, PROBLEMS_NAMED_MAX + 1))
         found += first[:PROBLEMS_NAMED_MAX]
         if len(first) > PROBLEMS_NAMED_MAX:
-            found.append(Problem(rule, "more groups of the tree break the same rule"))
+            found.append(TreeProblem(rule, "more groups of the tree break the same rule"))
     return tuple(found)
 
 
-def _lost_fields(order: list[Group]) -> list[Problem]:
+def _lost_fields(order: list[Group]) -> list[TreeProblem]:
     """A constraint that is lost is worse than an error (SPEC E16 and X14)."""
     return [
-        Problem("E16", loss_text(str(group.key), field))
+        TreeProblem("E16", loss_text(str(group.key), field))
         for group in sorted((g for g in order if g.lost), key=_by_key)[: PROBLEMS_NAMED_MAX + 1]
         for field in group.lost
     ]
 
 
-def _too_deep(depth_of: Mapping[GroupKey, int]) -> list[Problem]:
+def _too_deep(depth_of: Mapping[GroupKey, int]) -> list[TreeProblem]:
     deepest = min(depth_of, key=lambda key: (-depth_of[key], key))
     if depth_of[deepest] <= DEPTH_MAX:
         return []
     text = f"the tree has {depth_of[deepest]} levels at {deepest}, at most {DEPTH_MAX} are allowed"
-    return [Problem("B7", text)]
+    return [TreeProblem("B7", text)]
 
 
-def _too_many_children(children: Mapping[GroupKey, tuple[Group, ...]]) -> list[Problem]:
+def _too_many_children(children: Mapping[GroupKey, tuple[Group, ...]]) -> list[TreeProblem]:
     return [
-        Problem("B16", f"{key} has {len(kids)} child groups, at most {CHILDREN_MAX} are allowed")
+        TreeProblem(
+            "B16", f"{key} has {len(kids)} child groups, at most {CHILDREN_MAX} are allowed"
+        )
         for key, kids in sorted((k, v) for k, v in children.items() if len(v) > CHILDREN_MAX)
     ]
 
 
-def _several_workloads(order: list[Group]) -> list[Problem]:
+def _several_workloads(order: list[Group]) -> list[TreeProblem]:
     named = [group for group in order if group.workload is not None]
     first = min(named, key=_by_key, default=None)
     others = [group for group in named if first is not None and group.workload != first.workload]
@@ -496,10 +498,10 @@ def _several_workloads(order: list[Group]) -> list[Problem]:
         f"groups of one tree reference more than one Workload: "
         f'{first.key} names "{first.workload}", {other.key} names "{other.workload}"'
     )
-    return [Problem("B8", text)]
+    return [TreeProblem("B8", text)]
 
 
-def _unequal_priorities(order: list[Group]) -> list[Problem]:
+def _unequal_priorities(order: list[Group]) -> list[TreeProblem]:
     root = order[0]
     rank = (root.priority, root.priority_class)
     others = [group for group in order if (group.priority, group.priority_class) != rank]
@@ -511,12 +513,12 @@ def _unequal_priorities(order: list[Group]) -> list[Problem]:
         f'{root.key} has {root.priority} ("{root.priority_class}"), '
         f'{other.key} has {other.priority} ("{other.priority_class}")'
     )
-    return [Problem("B9", text)]
+    return [TreeProblem("B9", text)]
 
 
 def _unequal_pods(
     root: Group, order: list[Group], members: Mapping[GroupKey, tuple[Pod, ...]]
-) -> list[Problem]:
+) -> list[TreeProblem]:
     """Compare what pods must share; a pod that is going counts no more (SPEC B9, X15)."""
     pods = [p for g in order for p in members.get(g.key, ()) if not p.deleting]
     others = [pod for pod in pods if pod.priority != root.priority]
@@ -526,7 +528,7 @@ def _unequal_pods(
             f"Pod/{other.path} has priority {other.priority}, its tree {root.key} has {root.priority}; "
             "give both the same priorityClassName"
         )
-        return [Problem(PODS_DIFFER, text)]
+        return [TreeProblem(PODS_DIFFER, text)]
     fields: tuple[tuple[str, Callable[[Pod], str]], ...] = (
         ("schedulerName", lambda p: p.scheduler_name),
         ("preemptionPolicy", lambda p: p.preemption_policy),
@@ -540,7 +542,7 @@ def _unequal_pods(
                 f'all pods of one tree share one {field}: Pod/{first.path} has "{value_of(first)}", '
                 f'Pod/{other.path} has "{value_of(other)}"'
             )
-            return [Problem(PODS_DIFFER, text)]
+            return [TreeProblem(PODS_DIFFER, text)]
     return []
 
 
@@ -554,16 +556,16 @@ def _by_path(pod: Pod) -> str:
 
 def _broken_disruption(
     order: list[Group], children: Mapping[GroupKey, tuple[Group, ...]]
-) -> list[Problem]:
+) -> list[TreeProblem]:
     problems = []
     for group in order:
         if group.mode != "all":
             continue
         if group.key.kind == "PodGroup" and group.basic:
             text = f"{group.key} is disrupted as a whole (all), which needs a gang policy, but it is basic"
-            problems.append(Problem("E11", text))
+            problems.append(TreeProblem("E11", text))
         problems += [
-            Problem(
+            TreeProblem(
                 "B10",
                 f"{child.key} is single under {group.key}, which is disrupted as a whole (all)",
             )

@@ -27,7 +27,7 @@ class Toleration(msgspec.Struct, frozen=True, gc=False):
     effect: str = ""
 
 
-class Requirement(msgspec.Struct, frozen=True, gc=False):
+class NodeSelectorRequirement(msgspec.Struct, frozen=True, gc=False):
     """One expression of a node selector term."""
 
     key: str
@@ -38,8 +38,8 @@ class Requirement(msgspec.Struct, frozen=True, gc=False):
 class SelectorTerm(msgspec.Struct, frozen=True, gc=False):
     """Expressions that must all hold; a term without any matches no node (as in Kubernetes)."""
 
-    labels: tuple[Requirement, ...] = ()
-    fields: tuple[Requirement, ...] = ()  # only metadata.name exists
+    labels: tuple[NodeSelectorRequirement, ...] = ()
+    fields: tuple[NodeSelectorRequirement, ...] = ()  # only metadata.name exists
 
 
 class NodeSelector(msgspec.Struct, frozen=True, gc=False):
@@ -72,7 +72,7 @@ class AboutPods(msgspec.Struct, frozen=True, gc=False):
     """Which other pods a rule is about; no namespaces: those of every namespace."""
 
     namespaces: tuple[str, ...] = ()  # sorted
-    labels: tuple[Requirement, ...] = ()  # all must hold; none: every pod
+    labels: tuple[NodeSelectorRequirement, ...] = ()  # all must hold; none: every pod
 
     def match(self, namespace: str, labels: Mapping[str, str]) -> bool:
         """Say whether a pod is meant.
@@ -118,7 +118,7 @@ class PodRule(msgspec.Struct, frozen=True, gc=False):
         return all(about.match(namespace, labels) for about in self.about)
 
 
-def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
+def _holds(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
     """Evaluate an expression of a label selector: NotIn also holds where the label is missing."""
     value = labels.get(requirement.key)
     match requirement.operator:

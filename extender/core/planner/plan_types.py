@@ -83,7 +83,7 @@ class PlanGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     mode: Literal["single", "all"] = "single"
 
 
-class Veto(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class NodeRejection(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A node that kube-scheduler refused: for one pod, or for all of a shape."""
 
     node: NodeName
@@ -117,7 +117,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     root: PlanGroup
     nodes: tuple[PlanNode, ...]  # sorted by name
     shapes: tuple[PodShape, ...]
-    vetoes: tuple[Veto, ...] = ()
+    vetoes: tuple[NodeRejection, ...] = ()
     claims_in_use: tuple[
         str, ...
     ] = ()  # ReadWriteOncePod claims of running pods, namespace/name, sorted
@@ -147,7 +147,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     domain: tuple[tuple[str, str], ...]
 
 
-class Search(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class SearchEffort(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the search did; `exhausted` means the verdict is proved, or no plan with more pods exists."""
 
     nodes: int
@@ -168,7 +168,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     placements: tuple[Placement, ...]
     assignments: tuple[Assignment, ...]  # newly placed pods, sorted by pod
     unplaced: tuple[str, ...]  # members without a node, sorted
-    search: Search
+    search: SearchEffort
     reasons: tuple[str, ...] = ()  # why `unplaced` is not empty
     given: tuple[str, ...] = ()  # what the answer rests on that the planner could not see
 
@@ -179,7 +179,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     outcome: Outcome
     status: Feasibility
     reasons: tuple[str, ...]  # for people; the first says the most
-    search: Search
+    search: SearchEffort
     conflict: tuple[Conflict, ...] = ()
     relaxations: tuple[str, ...] = ()  # cheapest ways out, cheapest first
     given: tuple[str, ...] = ()

@@ -11,11 +11,11 @@ from typing import Literal, TypeAlias
 import msgspec
 import numpy as np
 
-from extender.core.planner.explain.minimal_conflict import Explanation, explain
+from extender.core.planner.explain.minimal_conflict import RefusalExplanation, explain
 from extender.core.planner.explain.plan_builder import given, make_plan
 from extender.core.planner.explain.shortfalls import diagnose
 from extender.core.planner.model.feasibility import admissible, waiting_reasons
-from extender.core.planner.model.node_table import FIT_MAX, Fleet
+from extender.core.planner.model.node_table import FIT_MAX, NodeTable
 from extender.core.planner.model.problem import Options, compile_request
 from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.plan_types import (
@@ -24,7 +24,7 @@ from extender.core.planner.plan_types import (
     Plan,
     PlanRequest,
     Refusal,
-    Search,
+    SearchEffort,
     Verdict,
 )
 from extender.core.planner.solve.solver_pipeline import Solved, solve, solve_at_once
@@ -32,7 +32,7 @@ from extender.core.planner.solve.solver_pipeline import Solved, solve, solve_at_
 Later: TypeAlias = Literal["explain", "search"]
 
 
-def plan(request: PlanRequest, *, fleet: Fleet | None = None) -> Verdict:
+def plan(request: PlanRequest, *, fleet: NodeTable | None = None) -> Verdict:
     """Place a tree: the minimum of every gang on the way to the root, then as many extras as possible.
 
     Args:
@@ -49,17 +49,17 @@ def plan(request: PlanRequest, *, fleet: Fleet | None = None) -> Verdict:
             outcome="waiting",
             status="Wait",
             reasons=tuple(waiting_reasons(request.root)),
-            search=Search(nodes=0, exhausted=True),
+            search=SearchEffort(nodes=0, exhausted=True),
         )
     if fleet is None or fleet.nodes is not request.nodes:
-        fleet = Fleet(request.nodes)
+        fleet = NodeTable(request.nodes)
     problem = compile_request(request, fleet)
     if problem.violations:
         return Refusal(
             outcome="impossible",
             status="UnschedulableAndUnresolvable",
             reasons=tuple(problem.violations),
-            search=Search(nodes=0, exhausted=True),
+            search=SearchEffort(nodes=0, exhausted=True),
         )
     solved = solve(request, fleet, problem=problem)
     if solved.solution is not None:
@@ -67,7 +67,7 @@ def plan(request: PlanRequest, *, fleet: Fleet | None = None) -> Verdict:
     return _refuse(request, fleet, solved)
 
 
-def plan_at_once(request: PlanRequest, fleet: Fleet, *, effort: int) -> Verdict | Later:
+def plan_at_once(request: PlanRequest, fleet: NodeTable, *, effort: int) -> Verdict | Later:
     """Give the answer of `plan` where it comes quickly, else what it would take.
 
     Args:
@@ -92,9 +92,9 @@ def plan_at_once(request: PlanRequest, fleet: Fleet, *, effort: int) -> Verdict 
     return make_plan(request, solved) if solved is not None else "search"
 
 
-def _refuse(request: PlanRequest, fleet: Fleet, solved: Solved) -> Refusal:
+def _refuse(request: PlanRequest, fleet: NodeTable, solved: Solved) -> Refusal:
     """Word a refusal, and check that vetoes are not all there is to it."""
-    spent = Search(nodes=solved.nodes, exhausted=solved.proved)
+    spent = SearchEffort(nodes=solved.nodes, exhausted=solved.proved)
     rests_on = given(request, solved.problem, limited=bool(request.vetoes))
     status = _status(request, fleet)
     if not solved.proved:
@@ -117,7 +117,9 @@ def _refuse(request: PlanRequest, fleet: Fleet, solved: Solved) -> Refusal:
         request = msgspec.structs.replace(request, vetoes=())
         rests_on = given(request, solved.problem, limited=False)
         solved = free
-    told = explain(request, fleet, solved) if request.explain else Explanation(diagnose(solved))
+    told = (
+        explain(request, fleet, solved) if request.explain else RefusalExplanation(diagnose(solved))
+    )
     return Refusal(
         outcome="impossible",
         status=status,
@@ -129,7 +131,7 @@ def _refuse(request: PlanRequest, fleet: Fleet, solved: Solved) -> Refusal:
     )
 
 
-def _status(request: PlanRequest, fleet: Fleet) -> Feasibility:
+def _status(request: PlanRequest, fleet: NodeTable) -> Feasibility:
     """Tell whether preemption could help: whether static filters and domains alone leave a way.
 
     Source:
@@ -145,4 +147,4 @@ def _name(request: PlanRequest) -> str:
     return f"{request.root.key.kind} {request.root.key.path}"
 
 
-__all__ = ["Fleet", "Later", "Plan", "Refusal", "plan", "plan_at_once"]
+__all__ = ["Later", "NodeTable", "Plan", "Refusal", "plan", "plan_at_once"]

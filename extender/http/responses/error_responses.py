@@ -9,16 +9,16 @@ from aiohttp import web
 
 from extender.core.model.errors import (
     BadInput,
-    Busy,
     ExtenderError,
-    HistoryGone,
     NotFound,
+    PositionGone,
+    QueryUnavailable,
     StoreUnavailable,
-    Unanswered,
+    TooManyQueries,
 )
 
 
-class Problem(msgspec.Struct, omit_defaults=True):
+class ProblemDetails(msgspec.Struct, omit_defaults=True):
     """RFC 9457: what went wrong, for programs and people."""
 
     title: str
@@ -29,18 +29,18 @@ class Problem(msgspec.Struct, omit_defaults=True):
 
 def problem(status: int, title: str, detail: str) -> web.Response:
     """Make an answer of type application/problem+json."""
-    body = msgspec.json.encode(Problem(title=title, status=status, detail=detail))
+    body = msgspec.json.encode(ProblemDetails(title=title, status=status, detail=detail))
     return web.Response(status=status, body=body, content_type="application/problem+json")
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 KNOWN: tuple[tuple[type[ExtenderError], int, str], ...] = (  # the first that fits
     (NotFound, 404, "Not found"),
-    (HistoryGone, 409, "Not in the log"),
+    (PositionGone, 409, "Not in the log"),
     (BadInput, 400, "Bad input"),
     (StoreUnavailable, 503, "The event store does not answer"),
-    (Busy, 503, "Too much is asked at once"),
-    (Unanswered, 503, "Questions are not answered now"),
+    (TooManyQueries, 503, "Too much is asked at once"),
+    (QueryUnavailable, 503, "Questions are not answered now"),
 )
 
 

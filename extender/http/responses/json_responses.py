@@ -15,7 +15,7 @@ from aiohttp import web
 from yarl import URL
 
 from extender.core.model.ids import Position
-from extender.runtime.cooperative_yield import Pace
+from extender.runtime.cooperative_yield import Yielder
 
 AT_ONCE_BYTES = 64 * 1024  # a body up to this size is sent in one piece
 TURN = web.RequestKey("turn", contextlib.AsyncExitStack)  # where questions are worked on in turns
@@ -23,7 +23,7 @@ TURN = web.RequestKey("turn", contextlib.AsyncExitStack)  # where questions are 
 
 async def listed(items: Iterable[Any]) -> list[bytes]:
     """Encode a JSON array in pieces, item by item."""
-    pace = Pace()
+    pace = Yielder()
     pieces = [b"["]
     for item in items:
         if len(pieces) > 1:
@@ -50,7 +50,7 @@ async def answer(
     request: web.Request, pieces: list[bytes], position: Position, *, link: str = ""
 ) -> web.StreamResponse:
     """Send a body with its position and tag; 304 where the asker has it already."""
-    digest, pace = hashlib.sha256(), Pace()
+    digest, pace = hashlib.sha256(), Yielder()
     for piece in pieces:
         digest.update(piece)
         await pace.breath()

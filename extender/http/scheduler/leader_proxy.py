@@ -44,7 +44,7 @@ class _Answer(msgspec.Struct, frozen=True):
     misdirected: bool
 
 
-class Forwarder:
+class LeaderProxy:
     """One session to whoever leads."""
 
     def __init__(self, leader: Leader, settings: Settings) -> None:

@@ -14,23 +14,23 @@ import msgspec
 from aiohttp import web
 
 from extender.control.log.leader import Leader
-from extender.control.verbs.extender_service import Scheduling
+from extender.control.verbs.extender_service import ExtenderService
 from extender.core.decisions.verbs.filter_and_prioritize import FilterDecision
-from extender.core.decisions.verbs.preempt_verb import Candidate
-from extender.core.model.errors import BadInput, CannotAnswer
+from extender.core.decisions.verbs.preempt_verb import NodeCandidate
+from extender.core.model.errors import BadInput, NotReady
 from extender.core.model.ids import NodeName
 from extender.core.model.pods import Pod
 from extender.http.scheduler import wire
 from extender.http.scheduler.leader_proxy import (
     FORWARDED,
-    Forwarder,
+    LeaderProxy,
     Verb,
     cannot_answer,
     gone,
     waited_ms,
 )
 from extender.ports.protocols import PodRef
-from extender.runtime.cooperative_yield import Pace
+from extender.runtime.cooperative_yield import Yielder
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
@@ -43,11 +43,15 @@ PodReader = Callable[[bytes], Pod]
 UNDECODABLE = (msgspec.MsgspecError, BadInput, RecursionError, UnicodeDecodeError)
 
 
-class SchedulerVerbs:
+class VerbHandlers:
     """Handlers of /scheduler/*."""
 
     def __init__(
-        self, scheduling: Scheduling, leader: Leader, read_pod: PodReader, forwarder: Forwarder
+        self,
+        scheduling: ExtenderService,
+        leader: Leader,
+        read_pod: PodReader,
+        forwarder: LeaderProxy,
     ) -> None:
         self._scheduling = scheduling
         self._leader = leader
@@ -65,7 +69,7 @@ class SchedulerVerbs:
 
     async def _elsewhere(self, verb: Verb, request: web.Request) -> web.Response | None:
         """Have the leader answer; None when that is this replica."""
-        Pace.called()
+        Yielder.called()
         while not self._leader.leads():
             answer = await self._forwarder.forward(verb, request, await request.read())
             if answer is not None:
@@ -85,7 +89,7 @@ class SchedulerVerbs:
             return _bad("filter", error)
         try:
             decision = self._scheduling.filter(pod, offered)
-        except CannotAnswer as error:
+        except NotReady as error:
             self._line("filter", "cannot-answer", started, pod, offered=len(offered), left=0)
             return cannot_answer("filter", str(error))
         result = wire.filter_result(args, set(decision.passed), _refusals(decision))
@@ -131,7 +135,7 @@ class SchedulerVerbs:
         candidates = _candidates(args)
         try:
             chosen = await self._scheduling.preempt(pod, candidates)
-        except CannotAnswer as error:
+        except NotReady as error:
             self._line("preempt", "cannot-answer", started, pod, offered=0, left=0)
             return cannot_answer("preempt", str(error))
         outcome = "passed" if chosen or not candidates else "refused"
@@ -205,19 +209,19 @@ def _refusals(decision: FilterDecision) -> dict[NodeName, str]:
     return dict.fromkeys(decision.refused, decision.reason)
 
 
-def _candidates(args: wire.ExtenderPreemptionArgs) -> list[Candidate]:
+def _candidates(args: wire.ExtenderPreemptionArgs) -> list[NodeCandidate]:
     """Give the candidates by UID; a node without victims is left out, as kube-scheduler panics on it."""
-    found: dict[NodeName, Candidate] = {}
+    found: dict[NodeName, NodeCandidate] = {}
     for name, meta in (args.node_name_to_meta_victims or {}).items():
         uids = tuple(pod.uid for pod in meta.pods or ())
-        found[name] = Candidate(node=name, victims=uids, violations=meta.num_pdb_violations)
+        found[name] = NodeCandidate(node=name, victims=uids, violations=meta.num_pdb_violations)
     for name, full in (args.node_name_to_victims or {}).items():
         uids = tuple(pod.metadata.uid for pod in full.pods or ())
-        found[name] = Candidate(node=name, victims=uids, violations=full.num_pdb_violations)
+        found[name] = NodeCandidate(node=name, victims=uids, violations=full.num_pdb_violations)
     return [candidate for candidate in found.values() if candidate.victims]
 
 
-def _meta_victims(chosen: Sequence[Candidate]) -> dict[NodeName, wire.MetaVictims]:
+def _meta_victims(chosen: Sequence[NodeCandidate]) -> dict[NodeName, wire.MetaVictims]:
     return {
         c.node: wire.MetaVictims(
             pods=[wire.MetaPod(uid=uid) for uid in c.victims], num_pdb_violations=c.violations

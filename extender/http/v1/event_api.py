@@ -12,9 +12,9 @@ from contextlib import aclosing
 import msgspec
 from aiohttp import web
 
-from extender.core.model.errors import BadInput, Busy, ExtenderError, HistoryGone
+from extender.core.model.errors import BadInput, ExtenderError, PositionGone, TooManyQueries
 from extender.core.model.ids import Position
-from extender.http.responses.error_responses import Problem
+from extender.http.responses.error_responses import ProblemDetails
 from extender.http.responses.json_responses import answer, listed, next_page
 from extender.http.v1.openapi import FACT_NAMES, NAME, PATH, TIME, Operation, Parameter
 from extender.http.v1.query_parameters import (
@@ -29,9 +29,9 @@ from extender.http.v1.query_parameters import (
     types_in,
     whole,
 )
-from extender.ports.protocols import START, AuditReader, EventFilter
-from extender.queries.log.event_dto import FactLine, line_of
-from extender.queries.log.event_stream import Batch, Feed
+from extender.ports.protocols import START, EventFilter, EventQueries
+from extender.queries.log.event_dto import EventLine, line_of
+from extender.queries.log.event_stream import EventBatch, EventStream
 
 READERS_MAX = 256
 CHUNK_BYTES = 64 * 1024
@@ -68,7 +68,7 @@ OPERATIONS = (
     Operation(
         path="/v1/events",
         about="Facts of the log, a page at a time (Link: next) or live",
-        answer=list[FactLine],
+        answer=list[EventLine],
         parameters=PARAMETERS,
         problems=(400, 409, 503),
         streams=True,
@@ -79,10 +79,10 @@ _QUERY = frozenset(p.name for p in PARAMETERS if p.where == "query")
 _ENDLESS = ("until", "limit", "order")
 
 
-class EventsApi:
+class EventApi:
     """Handlers of /v1/events."""
 
-    def __init__(self, reader: AuditReader, feed: Feed) -> None:
+    def __init__(self, reader: EventQueries, feed: EventStream) -> None:
         self._reader = reader
         self._feed = feed
 
@@ -125,7 +125,7 @@ class EventsApi:
             msg = (
                 f"{READERS_MAX} readers follow the log here already; ask another replica, or later"
             )
-            raise Busy(msg)
+            raise TooManyQueries(msg)
         headers = {
             "Cache-Control": "no-store",
             "X-Accel-Buffering": "no",
@@ -170,7 +170,7 @@ class EventsApi:
                 f"position {after}: the log ends at {head}; part of it was lost, or this is another log: "
                 "read it again"
             )
-            raise HistoryGone(msg)
+            raise PositionGone(msg)
         return msgspec.structs.replace(wanted, after=after)
 
 
@@ -188,7 +188,7 @@ def _newest_first(text: str) -> bool:
     return text == "newest"
 
 
-def _chunks(batch: Batch) -> list[bytes]:
+def _chunks(batch: EventBatch) -> list[bytes]:
     """Write a batch as server-sent events, some at a time: a slow reader is waited for in between."""
     chunks, chunk = [], b""
     for event, body in batch.facts:
@@ -207,5 +207,5 @@ def _comment(position: Position) -> bytes:
 
 
 def _problem(fault: ExtenderError) -> bytes:
-    told = Problem(title="The stream ends", status=409, detail=str(fault))
+    told = ProblemDetails(title="The stream ends", status=409, detail=str(fault))
     return b"event: problem\ndata: %b\n\n" % msgspec.json.encode(told)

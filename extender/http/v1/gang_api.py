@@ -9,24 +9,24 @@ from aiohttp import web
 from immutables import Map
 
 from extender.control.log.leader import Leader
-from extender.core.log.reservation_state import RootState
+from extender.core.log.reservation_state import GangState
 from extender.core.model.errors import NotFound
 from extender.core.model.ids import RootUid
 from extender.http.responses.json_responses import answer, listed
 from extender.http.v1.openapi import GANG_NAME, NAME, NAMESPACE, TEXT, Operation, Parameter
 from extender.http.v1.query_parameters import gang_named, known, name_in
-from extender.ports.protocols import AuditReader, DecisionInputs, EventFilter
+from extender.ports.protocols import DecisionInputs, EventFilter, EventQueries
 from extender.queries.log.decision_details import Decision, decision_of
-from extender.queries.log.event_dto import FactLine, line_of
+from extender.queries.log.event_dto import EventLine, line_of
 from extender.queries.state.state_dto import GangAt
 from extender.queries.state.state_report import gang_at
 
 
-class Explanation(msgspec.Struct):
+class GangExplanation(msgspec.Struct):
     """Where a gang stands, and the last answer of the planner with what it rested on."""
 
     gang: GangAt
-    fact: FactLine | None = None
+    fact: EventLine | None = None
     decision: Decision | None = None
 
 
@@ -59,7 +59,7 @@ OPERATIONS = (
     Operation(
         path="/v1/gangs/{namespace}/{name}/explain",
         about="Where a gang stands, with the last answer of the planner",
-        answer=Explanation,
+        answer=GangExplanation,
         parameters=GANG,
         problems=(400, 404, 503),
         tagged=True,
@@ -68,15 +68,15 @@ OPERATIONS = (
 ANSWERS = ("GangAdmitted", "GangExtended", "GangRefused", "PreemptionPlanned")
 
 
-class GangsApi:
+class GangApi:
     """Handlers."""
 
-    def __init__(self, reader: AuditReader, inputs: DecisionInputs, leader: Leader) -> None:
+    def __init__(self, reader: EventQueries, inputs: DecisionInputs, leader: Leader) -> None:
         self._reader = reader
         self._inputs = inputs
         self._leader = leader
-        self._index: dict[str, list[RootState]] = {}
-        self._indexed: Map[RootUid, RootState] | None = None  # what `_index` was made of
+        self._index: dict[str, list[GangState]] = {}
+        self._indexed: Map[RootUid, GangState] | None = None  # what `_index` was made of
 
     def routes(self) -> list[web.RouteDef]:
         """Name the resources."""
@@ -105,7 +105,7 @@ class GangsApi:
         body = msgspec.json.encode(gang_at(self._root(request)))
         return await answer(request, [body], position)
 
-    def _root(self, request: web.Request) -> RootState:
+    def _root(self, request: web.Request) -> GangState:
         """Find the root that is asked for; of several with one name the one observed last."""
         name, uid = gang_named(request), known(request, {"uid"}).get("uid")
         roots = self._of_name().get(name, [])
@@ -119,7 +119,7 @@ class GangsApi:
             raise NotFound(f"gang {name}: the root groups of this name now have UID {uids}")
         return max(found, key=lambda root: (root.observed_us, root.uid))
 
-    def _of_name(self) -> Mapping[str, list[RootState]]:
+    def _of_name(self) -> Mapping[str, list[GangState]]:
         """Give the roots by name; found anew when they have changed.
 
         A name may have several: a PodGroup and a CompositePodGroup, or one that was made again and whose
@@ -139,7 +139,7 @@ class GangsApi:
         found = await self._reader.page(
             EventFilter(root_uid=root.uid, types=ANSWERS, newest_first=True, limit=1)
         )
-        explained = Explanation(gang=gang_at(root))
+        explained = GangExplanation(gang=gang_at(root))
         if found.events:
             (event,) = found.events
             explained.fact = line_of(event)

@@ -27,18 +27,18 @@ from extender.http.v1.query_parameters import (
     number,
     path_in,
 )
-from extender.ports.protocols import AuditReader, DecisionInputs, EventFilter
+from extender.ports.protocols import DecisionInputs, EventFilter, EventQueries
 from extender.queries.log.decision_details import Decision, decision_of
-from extender.queries.log.event_dto import FactLine, line_of
-from extender.queries.log.gang_history import Asked, HistoryLine, history
+from extender.queries.log.event_dto import EventLine, line_of
+from extender.queries.log.gang_history import HistoryLine, HistoryQuery, history
 from extender.queries.log.parameter_validation import checked_text
-from extender.queries.log.preemption_report import PreemptionLine, Wanted, preemptions
+from extender.queries.log.preemption_report import PreemptionLine, PreemptionQuery, preemptions
 
 
 class DecisionAnswer(msgspec.Struct):
     """A decision of the planner."""
 
-    fact: FactLine
+    fact: EventLine
     decision: Decision
 
 
@@ -101,10 +101,10 @@ OPERATIONS = (
 )  # fmt: skip
 
 
-class AuditApi:
+class HistoryApi:
     """Handlers: what the log alone can answer."""
 
-    def __init__(self, reader: AuditReader, inputs: DecisionInputs) -> None:
+    def __init__(self, reader: EventQueries, inputs: DecisionInputs) -> None:
         self._reader = reader
         self._inputs = inputs
 
@@ -120,7 +120,7 @@ class AuditApi:
         """Give the facts of a root, also of one long gone."""
         name = gang_named(request)
         query = known(request, {"uid", "decisions", "after", "limit"})
-        asked = Asked(
+        asked = HistoryQuery(
             root=name,
             uid=RootUid(query["uid"]) if "uid" in query else None,
             after=Position(number(query, "after", 0, most=POSITION_MAX)),
@@ -154,7 +154,7 @@ class AuditApi:
     async def preemptions(self, request: web.Request) -> web.StreamResponse:
         """Tell who preempted whom, by `victim`, `preemptor` (namespace/name) and `since`."""
         query = known(request, {"victim", "preemptor", "since", "after", "limit"})
-        wanted = Wanted(
+        wanted = PreemptionQuery(
             victim=path_in(query, "victim"),
             preemptor=path_in(query, "preemptor"),
             since_us=moment(query, "since"),

@@ -8,13 +8,13 @@ from extender.control.log.leader import Leader
 from extender.http.responses.json_responses import answer
 from extender.http.v1.openapi import GANG_NAME, NAMESPACE, Operation
 from extender.http.v1.query_parameters import gang_named, known
-from extender.queries.state.node_inventory import Fleet, Nodes, TreeNow
+from extender.queries.state.node_inventory import NodeInventory, NodeList, TreeNow
 
 OPERATIONS = (
     Operation(
         path="/v1/nodes",
         about="Nodes as the cluster shows them now: labels, capacity, and what pods take, ordinary ones apart",
-        answer=Nodes,
+        answer=NodeList,
         problems=(400,),
         tagged=True,
     ),
@@ -29,10 +29,10 @@ OPERATIONS = (
 )
 
 
-class FleetApi:
+class LiveNodeApi:
     """Handlers."""
 
-    def __init__(self, fleet: Fleet, leader: Leader) -> None:
+    def __init__(self, fleet: NodeInventory, leader: Leader) -> None:
         self._fleet = fleet
         self._leader = leader
 

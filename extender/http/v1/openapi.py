@@ -14,12 +14,12 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from extender import __version__
-from extender.core.log.events import AnyFact
-from extender.http.responses.error_responses import Problem
-from extender.queries.log.event_dto import FactLine
+from extender.core.log.events import AnyEventData
+from extender.http.responses.error_responses import ProblemDetails
+from extender.queries.log.event_dto import EventLine
 
 Json = dict[str, Any]
-FACTS: tuple[type, ...] = get_args(AnyFact)
+FACTS: tuple[type, ...] = get_args(AnyEventData)
 FACT_NAMES = tuple(fact.__name__ for fact in FACTS)
 REFERENCE = "#/components/schemas/{name}"
 PROBLEM_CODES: Mapping[int, str] = {
@@ -126,7 +126,7 @@ def _described(operation: Operation) -> Json:
     }
     if operation.tagged:
         responses["304"] = {"description": "Nothing has changed since If-None-Match was given"}
-    problem = {"application/problem+json": {"schema": _reference(Problem)}}
+    problem = {"application/problem+json": {"schema": _reference(ProblemDetails)}}
     for code in operation.problems:
         responses[str(code)] = {"description": PROBLEM_CODES[code], "content": problem}
     found: Json = {
@@ -146,7 +146,7 @@ def _described(operation: Operation) -> Json:
 
 def _types(operations: Iterable[Operation]) -> list[Any]:
     found = [t for o in operations for t in (o.answer, o.otherwise, o.body) if t is not None]
-    return [*dict.fromkeys((*found, Problem))]
+    return [*dict.fromkeys((*found, ProblemDetails))]
 
 
 def _reference(kind: object) -> Json:
@@ -164,12 +164,12 @@ def _schemas(operations: Sequence[Operation]) -> Json:
     return components
 
 
-class FactData:
+class EventDataSchema:
     """Stands in schemas for `AnyFact`, which is told apart by the `type` beside it and not by a tag in it."""
 
 
 def _hook(kind: type) -> Json:
-    if kind is FactData:
+    if kind is EventDataSchema:
         return {"anyOf": [{"$ref": REFERENCE.format(name=name)} for name in FACT_NAMES]}
     if kind is msgspec.Raw:
         return {}
@@ -180,7 +180,7 @@ _TWINS: dict[type, type] = {}
 
 
 def _plain(kind: object) -> object:
-    """Give a type whose schema can be made: `FactLine` and what is made from it with `FactData` in it."""
+    """Give a type whose schema can be made: `EventLine` and what is made from it with `EventDataSchema` in it."""
     arguments = get_args(kind)
     if arguments and get_origin(kind) in (list, tuple):
         return GenericAlias(list, (_plain(arguments[0]),))
@@ -191,7 +191,7 @@ def _plain(kind: object) -> object:
     if kind not in _TWINS:
         fields = []
         for field in msgspec.structs.fields(kind):
-            inner: Any = FactData if field.type == AnyFact else _plain_field(field.type)
+            inner: Any = EventDataSchema if field.type == AnyEventData else _plain_field(field.type)
             if field.required:
                 fields.append((field.encode_name, inner))
             else:
@@ -215,11 +215,12 @@ def _plain_field(kind: object) -> object:
 
 def _has_facts(kind: type[msgspec.Struct]) -> bool:
     return any(
-        field.type == AnyFact or _holds_facts(field.type) for field in msgspec.structs.fields(kind)
+        field.type == AnyEventData or _holds_facts(field.type)
+        for field in msgspec.structs.fields(kind)
     )
 
 
 def _holds_facts(kind: object) -> bool:
-    if isinstance(kind, type) and issubclass(kind, FactLine):
+    if isinstance(kind, type) and issubclass(kind, EventLine):
         return True
     return any(_holds_facts(inner) for inner in get_args(kind))

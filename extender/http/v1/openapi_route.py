@@ -28,7 +28,7 @@ OPERATIONS: tuple[Operation, ...] = (
 )
 
 
-class Contract:
+class OpenApiRoute:
     """Handler of /v1/openapi.json."""
 
     def __init__(self) -> None:

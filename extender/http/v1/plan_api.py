@@ -10,7 +10,7 @@ from extender.core.model.errors import BadInput
 from extender.http.v1.openapi import Operation
 from extender.http.v1.query_parameters import known
 from extender.queries.plan.plan_query import PlanQuestion, PlanReply
-from extender.queries.plan.plan_service import Planned
+from extender.queries.plan.plan_service import PlanResult
 
 BODY_MAX = 16 << 20
 OPERATIONS = (
@@ -34,7 +34,7 @@ class PlanApi:
         plan: Answers a body, away from the event loop.
     """
 
-    def __init__(self, plan: Callable[[bytes], Awaitable[Planned]]) -> None:
+    def __init__(self, plan: Callable[[bytes], Awaitable[PlanResult]]) -> None:
         self._plan = plan
 
     def routes(self) -> list[web.RouteDef]:

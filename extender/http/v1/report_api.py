@@ -15,9 +15,9 @@ from extender.queries.log.reports import (
     LIMIT,
     LIMIT_MAX,
     REPORTS,
-    Line,
     Report,
-    ReportReader,
+    ReportLine,
+    ReportQueries,
     catalogue,
     question,
     report,
@@ -30,7 +30,7 @@ OPERATIONS = (
     Operation(
         path="/v1/reports",
         about="The reports there are, with a sentence each and what their columns mean",
-        answer=list[Line],
+        answer=list[ReportLine],
         problems=(400,),
         positioned=False,
     ),
@@ -56,7 +56,7 @@ OPERATIONS = (
 class ReportApi:
     """Handlers of /v1/reports."""
 
-    def __init__(self, reader: ReportReader, clock: Clock) -> None:
+    def __init__(self, reader: ReportQueries, clock: Clock) -> None:
         self._reader = reader
         self._clock = clock
 
@@ -96,7 +96,7 @@ class ReportApi:
         return _json(told, position=told.position)
 
 
-def _json(value: list[Line] | Report, *, position: int | None = None) -> web.Response:
+def _json(value: list[ReportLine] | Report, *, position: int | None = None) -> web.Response:
     headers = {} if position is None else {"X-Log-Position": str(position)}
     body = msgspec.json.encode(value)
     return web.Response(body=body, content_type="application/json", headers=headers)

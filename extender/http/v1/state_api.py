@@ -19,7 +19,7 @@ from extender.http.v1.openapi import NAME, TEXT, Operation, Parameter
 from extender.http.v1.query_parameters import field, known
 from extender.ports.protocols import Cluster
 from extender.queries.log.parameter_validation import checked_name, checked_text
-from extender.queries.state.historical_state import AsOf, StateAt, StateDiff
+from extender.queries.state.historical_state import HistoricalState, StateAt, StateDiff
 from extender.queries.state.live_node import LiveNode, live_node
 from extender.queries.state.state_dto import NodeAt, Scope, scope_of
 
@@ -85,7 +85,7 @@ OPERATIONS = (
 class StateApi:
     """Handler of the whole state, and of parts of it."""
 
-    def __init__(self, as_of: AsOf) -> None:
+    def __init__(self, as_of: HistoricalState) -> None:
         self._as_of = as_of
 
     def routes(self) -> list[web.RouteDef]:
@@ -105,7 +105,7 @@ class StateApi:
 class PastNodesApi:
     """Handler of a node: what the log alone can answer."""
 
-    def __init__(self, as_of: AsOf) -> None:
+    def __init__(self, as_of: HistoricalState) -> None:
         self._as_of = as_of
 
     def routes(self) -> list[web.RouteDef]:

@@ -7,7 +7,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from extender.control.log.leader import Leader
-from extender.control.verbs.extender_service import Check, Scheduling
+from extender.control.verbs.extender_service import ExtenderService, ReadinessCheck
 from extender.telemetry import METRICS
 
 
@@ -15,13 +15,13 @@ class Health(msgspec.Struct):
     """What both probes answer."""
 
     ready: bool
-    checks: list[Check]
+    checks: list[ReadinessCheck]
 
 
 class Probes:
     """Handlers of the probes."""
 
-    def __init__(self, scheduling: Scheduling, leader: Leader) -> None:
+    def __init__(self, scheduling: ExtenderService, leader: Leader) -> None:
         self._scheduling = scheduling
         self._leader = leader
 
@@ -65,6 +65,6 @@ class Probes:
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-def _health(ready: bool, checks: tuple[Check, ...]) -> web.Response:  # noqa: FBT001
+def _health(ready: bool, checks: tuple[ReadinessCheck, ...]) -> web.Response:  # noqa: FBT001
     body = msgspec.json.encode(Health(ready=ready, checks=list(checks)))
     return web.Response(status=200 if ready else 503, body=body, content_type="application/json")

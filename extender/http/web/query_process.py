@@ -26,12 +26,12 @@ from aiohttp.typedefs import Middleware
 from multidict import CIMultiDict
 from yarl import URL
 
-from extender.core.model.errors import Unanswered
+from extender.core.model.errors import QueryUnavailable
 from extender.http.responses.error_responses import Handler, problems
 from extender.http.responses.json_responses import TURN
 from extender.http.scheduler.leader_proxy import milliseconds
 from extender.http.web.server import KEEPALIVE_S, Routed
-from extender.runtime.cooperative_yield import Pace
+from extender.runtime.cooperative_yield import Yielder
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ END_S = 2.0
 REST_S_MAX = 0.5  # after a question that took long; the next asker waits for it
 
 
-class Given(msgspec.Struct, frozen=True):
+class QueryProcessOptions(msgspec.Struct, frozen=True):
     """What the other process reads from its standard input; the URL may hold a password."""
 
     database_url: str
@@ -68,7 +68,7 @@ class Given(msgspec.Struct, frozen=True):
     listening: int  # file descriptor of the socket to accept on
 
 
-class Apart:
+class QueryProcess:
     """Handlers of `PATHS`.
 
     Args:
@@ -124,7 +124,7 @@ class Apart:
     async def _start(self) -> Process:
         assert self._listening is not None, "not opened"
         number = self._listening.fileno()
-        given = Given(self._database_url, self._log_level, os.getpid(), number)
+        given = QueryProcessOptions(self._database_url, self._log_level, os.getpid(), number)
         process = await create_subprocess_exec(
             *self._command, stdin=PIPE, pass_fds=(number,),
             start_new_session=True,  # Linux shares processors out among sessions: it shall not use our share up
@@ -195,7 +195,7 @@ class Apart:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Ask, and ask once more when the process that was asked is not there any more."""
         if self._listening is None:
-            raise Unanswered("this replica is stopping; ask another one")
+            raise QueryUnavailable("this replica is stopping; ask another one")
         self._wanted.set()
         if self._session is None:
             self._session = aiohttp.ClientSession(
@@ -203,8 +203,8 @@ class Apart:
                 timeout=aiohttp.ClientTimeout(total=None, sock_read=SILENT_S),
                 auto_decompress=False,
             )
-        if Pace.calls():
-            headers = {**headers, CALLED: str(int(Pace.calm_s() * 1000))}
+        if Yielder.calls():
+            headers = {**headers, CALLED: str(int(Yielder.calm_s() * 1000))}
         host, port = self._listening.getsockname()
         url = URL(f"http://{host}:{port}{request.raw_path}", encoded=True)
         try:
@@ -253,12 +253,14 @@ async def _pass_on(
         await response.write_eof()
 
 
-def _unanswered(error: Exception) -> Unanswered:
+def _unanswered(error: Exception) -> QueryUnavailable:
     told = str(error) or type(error).__name__
-    return Unanswered(f"the process that answers questions does not: {told}; ask again in a moment")
+    return QueryUnavailable(
+        f"the process that answers questions does not: {told}; ask again in a moment"
+    )
 
 
-class Turns:
+class QueryTurns:
     """Questions worked on at the same time, and the rest after each while kube-scheduler calls.
 
     What a question costs is the database's time, then ours: one at a time keeps one processor busy, not two.
@@ -282,7 +284,7 @@ class Turns:
         try:
             yield
         finally:
-            rest = self._rest if Pace.calls() else 0.0
+            rest = self._rest if Yielder.calls() else 0.0
             rest_s = min(REST_S_MAX, rest * (loop.time() - began_s))
             loop.call_later(rest_s, self._free.release)
 
@@ -293,7 +295,7 @@ class Turns:
         async def in_turn(request: web.Request, handler: Handler) -> web.StreamResponse:
             ago_ms = milliseconds(request, CALLED)
             if self._rest and ago_ms is not None:
-                Pace.called(ago_ms / 1000)
+                Yielder.called(ago_ms / 1000)
             if "follow" in request.query:
                 return await handler(request)
             async with contextlib.AsyncExitStack() as turn:
@@ -307,7 +309,7 @@ class Turns:
 async def answering(
     parts: Iterable[Routed],
     listening: socket.socket,
-    turns: Turns,
+    turns: QueryTurns,
     before_end: Callable[[], None],
 ) -> None:
     """Answer questions on a socket until SIGTERM.

@@ -13,10 +13,10 @@ import msgspec
 from aiohttp import web
 
 from extender.http.responses.error_responses import problems
-from extender.http.scheduler.verb_handlers import SchedulerVerbs
-from extender.http.v1.openapi_route import Contract
+from extender.http.scheduler.verb_handlers import VerbHandlers
+from extender.http.v1.openapi_route import OpenApiRoute
 from extender.http.web.health import Probes
-from extender.http.web.ui import Ui
+from extender.http.web.ui import StaticPages
 from extender.settings import Settings
 
 KEEPALIVE_S = 120.0
@@ -30,21 +30,21 @@ class Routed(Protocol):
         ...
 
 
-class Parts(msgspec.Struct, frozen=True):
+class ApplicationParts(msgspec.Struct, frozen=True):
     """The handlers."""
 
-    verbs: SchedulerVerbs
+    verbs: VerbHandlers
     probes: Probes
     questions: tuple[Routed, ...]  # everything under /v1
     end_streams: Callable[[], None]  # called when the end begins
 
 
-def application(parts: Parts, settings: Settings) -> web.Application:
+def application(parts: ApplicationParts, settings: Settings) -> web.Application:
     """Put all routes together."""
     app = web.Application(client_max_size=settings.body_max_bytes, middlewares=[problems])
     app.add_routes(parts.verbs.routes())
     app.add_routes(parts.probes.routes())
-    for part in (*parts.questions, Contract(), Ui()):
+    for part in (*parts.questions, OpenApiRoute(), StaticPages()):
         app.add_routes(part.routes())
 
     async def end_streams(_: web.Application) -> None:

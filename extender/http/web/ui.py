@@ -28,7 +28,7 @@ VERSIONED = "vendor/"  # names in this folder have a version in them
 START_PAGE = "index.html"
 
 
-class Page(msgspec.Struct, frozen=True):
+class StaticFile(msgspec.Struct, frozen=True):
     """One file, ready to be sent."""
 
     body: bytes
@@ -37,10 +37,10 @@ class Page(msgspec.Struct, frozen=True):
     caching: str
 
 
-def pages() -> dict[str, Page]:
+def pages() -> dict[str, StaticFile]:
     """Read the files of the page by their path below /ui/."""
     return {
-        path: Page(
+        path: StaticFile(
             body=body,
             content_type=CONTENT_TYPES["." + path.rpartition(".")[2]],
             tag=f'"{hashlib.sha256(body).hexdigest()[:32]}"',
@@ -60,7 +60,7 @@ def _files(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
     return found
 
 
-class Ui:
+class StaticPages:
     """Handlers of /ui/."""
 
     def __init__(self) -> None:

@@ -7,23 +7,23 @@ import msgspec
 from extender.core.decisions.verbs import preempt_verb_input
 from extender.core.log.events import (
     ConflictRecord,
-    Event,
     GangAdmitted,
     GangExtended,
     GangRefused,
     PreemptionPlanned,
+    RecordedEvent,
 )
 from extender.core.model.errors import CorruptLog
 from extender.core.planner.codec import request_codec
 from extender.core.planner.codec.request_codec import InputSummary
 from extender.ports.protocols import DecisionInput, DecisionInputs
 from extender.queries.log.preemption_report import AlternativeLine
-from extender.runtime.cooperative_yield import Pace
+from extender.runtime.cooperative_yield import Yielder
 
 DecidingFact = GangAdmitted | GangExtended | GangRefused | PreemptionPlanned
 
 
-class InputLine(msgspec.Struct, frozen=True, kw_only=True):
+class DecisionInputLine(msgspec.Struct, frozen=True, kw_only=True):
     """What the planner was asked, in numbers; `gang-extender replay POSITION` asks it again."""
 
     digest: str  # SHA-256 of the canonical input, hex
@@ -42,7 +42,7 @@ class InputLine(msgspec.Struct, frozen=True, kw_only=True):
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Input, search and alternatives of a decision."""
 
-    input: InputLine
+    input: DecisionInputLine
     planner: str  # version
     search_nodes: int
     exhausted: bool  # the answer is proved
@@ -53,7 +53,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     alternatives: tuple[AlternativeLine, ...] = ()  # sets of victims that were not taken
 
 
-async def decision_of(event: Event, inputs: DecisionInputs) -> Decision | None:
+async def decision_of(event: RecordedEvent, inputs: DecisionInputs) -> Decision | None:
     """Tell a decision; None where the fact is none.
 
     Raises:
@@ -64,7 +64,7 @@ async def decision_of(event: Event, inputs: DecisionInputs) -> Decision | None:
     if not isinstance(fact, DecidingFact) or not fact.input_digest:
         return None
     stored = await inputs.load(fact.input_digest)
-    asked = InputLine(digest=fact.input_digest, stored=False)
+    asked = DecisionInputLine(digest=fact.input_digest, stored=False)
     if stored is not None:
         asked = await _counted(fact, stored)
     alternatives: tuple[AlternativeLine, ...] = ()
@@ -86,12 +86,12 @@ async def decision_of(event: Event, inputs: DecisionInputs) -> Decision | None:
     )
 
 
-async def _counted(fact: DecidingFact, stored: DecisionInput) -> InputLine:
+async def _counted(fact: DecidingFact, stored: DecisionInput) -> DecisionInputLine:
     """Count what is in an input, in slices of time."""
     of_verb = isinstance(fact, PreemptionPlanned) and fact.kind == "Pod"
     codec = preempt_verb_input if of_verb else request_codec
     steps = codec.summarize(stored.head, stored.parts)
-    pace = Pace()
+    pace = Yielder()
     try:
         while True:
             next(steps)
@@ -101,4 +101,6 @@ async def _counted(fact: DecidingFact, stored: DecisionInput) -> InputLine:
     except (msgspec.MsgspecError, ValueError) as error:
         msg = f"input {fact.input_digest}: cannot be read: {error}"
         raise CorruptLog(msg) from error
-    return InputLine(digest=fact.input_digest, stored=True, **msgspec.structs.asdict(summary))
+    return DecisionInputLine(
+        digest=fact.input_digest, stored=True, **msgspec.structs.asdict(summary)
+    )

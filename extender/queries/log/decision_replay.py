@@ -7,24 +7,24 @@ from collections.abc import Sequence
 import msgspec
 
 from extender.core.decisions.verbs import preempt_verb_input
-from extender.core.decisions.verbs.preempt_verb import Choice, choose
+from extender.core.decisions.verbs.preempt_verb import VictimChoice, choose
 from extender.core.log.events import (
     AssignmentRecord,
-    Event,
     GangAdmitted,
     GangExtended,
     GangRefused,
     PreemptionPlanned,
+    RecordedEvent,
 )
 from extender.core.model.errors import CorruptLog
 from extender.core.planner.codec.request_codec import decode, digest_of
 from extender.core.planner.plan_types import PLANNER_VERSION, Assignment, Plan, Verdict
 from extender.core.planner.planning import plan
-from extender.core.planner.preempt.victim_search import Answer, Preemption, preempt
+from extender.core.planner.preempt.victim_search import Answer, PreemptionPlan, preempt
 from extender.ports.protocols import DecisionInput
 
 
-class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a replay."""
 
     position: int
@@ -37,10 +37,10 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def replay_decision(
-    event: Event,
+    event: RecordedEvent,
     fact: GangAdmitted | GangExtended | GangRefused | PreemptionPlanned,
     stored: DecisionInput,
-) -> Replayed:
+) -> ReplayResult:
     """Plan the stored input again.
 
     Raises:
@@ -71,13 +71,13 @@ def replay_decision(
 
 
 def _replayed(
-    event: Event,
+    event: RecordedEvent,
     fact: GangAdmitted | GangExtended | GangRefused | PreemptionPlanned,
     differences: list[str],
     recorded: str,
     now: str,
-) -> Replayed:
-    return Replayed(
+) -> ReplayResult:
+    return ReplayResult(
         position=event.position,
         same=not differences,
         recorded=recorded,
@@ -92,13 +92,13 @@ def _evicts(fact: PreemptionPlanned) -> str:
 
 
 def _found(answer: Answer) -> str:
-    if isinstance(answer, Preemption):
+    if isinstance(answer, PreemptionPlan):
         return f"{len(answer.victims)} units evicted, {len(answer.plan.assignments)} placed"
     return f"no preemption: {answer.cause}"
 
 
 def _compare_victims(fact: PreemptionPlanned, answer: Answer) -> list[str]:
-    if not isinstance(answer, Preemption):
+    if not isinstance(answer, PreemptionPlan):
         return [f"nobody is evicted now: {answer.reasons[0]}"]
     before = {unit.name for unit in fact.victims} | {s.gang for s in fact.superseded}
     after = {unit.name for unit in answer.victims}
@@ -106,7 +106,7 @@ def _compare_victims(fact: PreemptionPlanned, answer: Answer) -> list[str]:
     return _others(before, after) + _moved(fact.assignments, answer.plan.assignments)
 
 
-def _compare_choice(fact: PreemptionPlanned, choice: Choice) -> list[str]:
+def _compare_choice(fact: PreemptionPlanned, choice: VictimChoice) -> list[str]:
     """Compare what the preempt verb recorded for a lone pod with what it would record now."""
     plan = choice.plan
     if plan is None:
@@ -116,7 +116,7 @@ def _compare_choice(fact: PreemptionPlanned, choice: Choice) -> list[str]:
     return _others(before, after) + _moved(fact.assignments, plan.assignments) + costs
 
 
-def _chosen(choice: Choice) -> str:
+def _chosen(choice: VictimChoice) -> str:
     if choice.plan is not None:
         return _evicts(choice.plan)
     nodes = ", ".join(candidate.node for candidate in choice.candidates)

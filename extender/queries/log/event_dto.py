@@ -9,11 +9,10 @@ import msgspec
 
 from extender.core.log.control_plane_features import losses
 from extender.core.log.events import (
-    AnyFact,
+    AnyEventData,
     BarrierExpired,
     BindFailed,
     DriftFound,
-    Event,
     FeaturesFound,
     GangAdmitted,
     GangExtended,
@@ -28,6 +27,7 @@ from extender.core.log.events import (
     PreemptionAbandoned,
     PreemptionCompleted,
     PreemptionPlanned,
+    RecordedEvent,
     ReservationReleased,
     RoomMeasured,
     RootCompleted,
@@ -44,7 +44,7 @@ NAMED_MAX = 3  # units named in a line; the fact lists all of them
 PAGE = 5_000  # facts per question of a long history
 
 
-class FactLine(msgspec.Struct, frozen=True, kw_only=True):
+class EventLine(msgspec.Struct, frozen=True, kw_only=True):
     """A fact as everybody outside sees it (DESIGN 7)."""
 
     position: Position
@@ -57,12 +57,12 @@ class FactLine(msgspec.Struct, frozen=True, kw_only=True):
     actor: str
     cause: str
     summary: str
-    data: AnyFact
+    data: AnyEventData
 
 
-def line_of(event: Event) -> FactLine:
+def line_of(event: RecordedEvent) -> EventLine:
     """Give the outside form of an event."""
-    return FactLine(
+    return EventLine(
         position=event.position,
         time=rfc3339(event.at_us),
         type=type(event.fact).__name__,
@@ -111,7 +111,7 @@ def parse_time(text: str, field: str) -> int:
     return (moment - epoch) // timedelta(microseconds=1)
 
 
-def summary(fact: AnyFact) -> str:  # noqa: C901, PLR0911, PLR0912 -- one arm per fact
+def summary(fact: AnyEventData) -> str:  # noqa: C901, PLR0911, PLR0912 -- one arm per fact
     """Say a fact in one line for people."""
     match fact:
         case RootObserved():

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 import msgspec
 
 from extender.core.log.events import (
-    AnyFact,
-    Event,
+    AnyEventData,
     GangAdmitted,
     GangExtended,
     PreemptionPlanned,
+    RecordedEvent,
     VictimEvicted,
 )
 from extender.ports.protocols import EventFilter
 
 
-def nodes_of(fact: AnyFact) -> frozenset[str]:
+def nodes_of(fact: AnyEventData) -> frozenset[str]:
     """Give the names of the nodes that a fact names, wherever they stand in it."""
     return frozenset(_nodes(fact))
 
@@ -36,7 +36,7 @@ def _nodes(value: object) -> Iterator[str]:
             yield from _nodes(inner)
 
 
-def victims_of(fact: AnyFact) -> frozenset[str]:
+def victims_of(fact: AnyEventData) -> frozenset[str]:
     """Give the UIDs of who has to go: units, their pods, and roots whose reservations give way."""
     if isinstance(fact, VictimEvicted):
         return frozenset((fact.uid,))
@@ -48,14 +48,14 @@ def victims_of(fact: AnyFact) -> frozenset[str]:
     return frozenset((*units, *pods, *roots)) - {""}
 
 
-def plan_of(fact: AnyFact) -> str:
+def plan_of(fact: AnyEventData) -> str:
     """Give the id of the plan that was decided; empty where the fact is no such decision."""
     if isinstance(fact, GangAdmitted | GangExtended):
         return fact.plan
     return fact.preemption if isinstance(fact, PreemptionPlanned) else ""
 
 
-def matches(event: Event, wanted: EventFilter) -> bool:
+def matches(event: RecordedEvent, wanted: EventFilter) -> bool:
     """Say whether an event is one that is asked for; `after`, `limit` and order are not looked at."""
     return (
         (not wanted.root or event.root == wanted.root)

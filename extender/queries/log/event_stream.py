@@ -20,13 +20,13 @@ from itertools import islice
 
 import msgspec
 
-from extender.core.log.events import Event
+from extender.core.log.events import RecordedEvent
 from extender.core.model.errors import StoreUnavailable
 from extender.core.model.ids import Position
-from extender.ports.protocols import AuditReader, EventFilter, EventLog
+from extender.ports.protocols import EventFilter, EventLog, EventQueries
 from extender.queries.log.event_dto import line_of
 from extender.queries.log.event_filter import matches
-from extender.runtime.cooperative_yield import Pace
+from extender.runtime.cooperative_yield import Yielder
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +40,11 @@ SILENCE_S = 10.0  # a reader hears at least so often
 RETRY_S = 0.25  # a database that does not answer is asked again
 
 
-class Batch(msgspec.Struct, frozen=True):
+class EventBatch(msgspec.Struct, frozen=True):
     """What a reader gets at a time: every fact up to `position` that matches was given."""
 
     position: Position
-    facts: tuple[tuple[Event, bytes], ...] = ()  # with its JSON (`FactLine`)
+    facts: tuple[tuple[RecordedEvent, bytes], ...] = ()  # with its JSON (`EventLine`)
 
 
 class _Recent:
@@ -53,9 +53,9 @@ class _Recent:
     def __init__(self, start: Position) -> None:
         self.start = self.head = start
         self._bytes = 0
-        self._facts: deque[tuple[Event, bytes]] = deque()
+        self._facts: deque[tuple[RecordedEvent, bytes]] = deque()
 
-    def add(self, event: Event, body: bytes) -> None:
+    def add(self, event: RecordedEvent, body: bytes) -> None:
         self._facts.append((event, body))
         self._bytes += len(body)
         self.head = event.position
@@ -64,15 +64,15 @@ class _Recent:
             self._bytes -= len(old_body)
             self.start = old.position
 
-    def behind(self, position: Position) -> list[tuple[Event, bytes]]:
+    def behind(self, position: Position) -> list[tuple[RecordedEvent, bytes]]:
         skipped = position - self.start
         return list(islice(self._facts, skipped, skipped + BATCH_FACTS))
 
 
-class Feed:
+class EventStream:
     """Follows the log while somebody reads."""
 
-    def __init__(self, event_log: EventLog, reader: AuditReader) -> None:
+    def __init__(self, event_log: EventLog, reader: EventQueries) -> None:
         self._log = event_log
         self._reader = reader
         self._recent: _Recent | None = None
@@ -92,7 +92,7 @@ class Feed:
         """
         return (await self._reader.page(EventFilter(limit=0))).head
 
-    async def follow(self, wanted: EventFilter) -> AsyncGenerator[Batch]:
+    async def follow(self, wanted: EventFilter) -> AsyncGenerator[EventBatch]:
         """Give the facts behind `wanted.after` that match, for ever; a batch without facts at least every ten seconds.
 
         Outages of the database are waited for. Ends when the feed is stopped.
@@ -111,7 +111,7 @@ class Feed:
                 news = self._news
                 if self._fault is not None:
                     raise self._fault
-                batch = await self._next(wanted, position) or Batch(position)
+                batch = await self._next(wanted, position) or EventBatch(position)
                 moved, position = batch.position > position, batch.position
                 if batch.facts or _now_s() - heard_s >= SILENCE_S:
                     heard_s = _now_s()
@@ -125,15 +125,15 @@ class Feed:
                     await self._woken(news, SILENCE_S)
                     await asyncio.sleep(number % SPREAD / 1000)
 
-    async def _next(self, wanted: EventFilter, position: Position) -> Batch | None:
+    async def _next(self, wanted: EventFilter, position: Position) -> EventBatch | None:
         """Look at what comes next; None when the database does not answer."""
         recent = self._recent
         if recent is not None and recent.start <= position:
             looked_at = recent.behind(position)
             if not looked_at:
-                return Batch(position)
+                return EventBatch(position)
             found = tuple(fact for fact in looked_at if matches(fact[0], wanted))
-            return Batch(looked_at[-1][0].position, found)
+            return EventBatch(looked_at[-1][0].position, found)
         asked = msgspec.structs.replace(wanted, after=position, limit=CATCH_UP_FACTS)
         try:
             async with self._asking:  # the other connections are for questions
@@ -141,12 +141,12 @@ class Feed:
         except StoreUnavailable as error:
             log.info("a reader of the feed waits for the database", extra={"error": str(error)})
             return None
-        pace, found_there = Pace(), []
+        pace, found_there = Yielder(), []
         for event in page.events:
             await pace.breath()
             found_there.append((event, encoded(event)))
         end = page.events[-1].position if page.more else max(position, page.head)
-        return Batch(end, tuple(found_there))
+        return EventBatch(end, tuple(found_there))
 
     async def _woken(self, news: asyncio.Event, within_s: float) -> None:
         try:
@@ -193,7 +193,7 @@ class Feed:
         recent = self._recent = _Recent(head)
         self._tell()
         async for page in self._log.follow(after=head):
-            pace = Pace()
+            pace = Yielder()
             for event in page:
                 recent.add(event, encoded(event))
                 await pace.breath()
@@ -209,7 +209,7 @@ class Feed:
         self._tell()
 
 
-def encoded(event: Event) -> bytes:
+def encoded(event: RecordedEvent) -> bytes:
     """Give the JSON of a fact as everybody outside sees it."""
     return msgspec.json.encode(line_of(event))
 

@@ -13,22 +13,28 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from extender.core.log.events import (
-    AnyFact,
+    AnyEventData,
     BindFailed,
-    Event,
     GangAdmitted,
     GangExtended,
     MemberLost,
     NodeVetoed,
     PodBound,
     PreemptionPlanned,
+    RecordedEvent,
     VictimEvicted,
 )
 from extender.core.model.errors import NotFound
 from extender.core.model.ids import Position, RootUid
-from extender.ports.protocols import START, AuditReader, DecisionInputs, EventFilter, Life
+from extender.ports.protocols import (
+    START,
+    DecisionInputs,
+    EventFilter,
+    EventQueries,
+    GangIncarnation,
+)
 from extender.queries.log.decision_details import Decision, decision_of
-from extender.queries.log.event_dto import FactLine, line_of, rfc3339
+from extender.queries.log.event_dto import EventLine, line_of, rfc3339
 from extender.queries.log.event_filter import victims_of
 
 LIMIT_MAX = 1000  # facts of one answer
@@ -45,7 +51,7 @@ LOST: Mapping[str, tuple[str, str]] = {  # cause of a loss -> who, why
 }
 
 
-class HistoryLine(FactLine, frozen=True, kw_only=True):
+class HistoryLine(EventLine, frozen=True, kw_only=True):
     """A fact in the history of a gang; `gang` is another one where the fact is about what that one did to it.
 
     Beside the fields of every fact there are, with `decisions` only: why it happened and who did it, the fact
@@ -64,7 +70,7 @@ class HistoryLine(FactLine, frozen=True, kw_only=True):
         )
 
 
-class LifeLine(msgspec.Struct, frozen=True, kw_only=True):
+class IncarnationLine(msgspec.Struct, frozen=True, kw_only=True):
     """One root group that had the name."""
 
     uid: RootUid
@@ -75,17 +81,17 @@ class LifeLine(msgspec.Struct, frozen=True, kw_only=True):
     facts: int
 
 
-class History(msgspec.Struct, frozen=True, kw_only=True):
+class GangHistory(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a gang."""
 
     gang: str
-    lives: tuple[LifeLine, ...]  # of the name, oldest first
+    lives: tuple[IncarnationLine, ...]  # of the name, oldest first
     lines: tuple[HistoryLine, ...]
     head: Position  # end of the log that the answer knows
     more: bool  # cut off; go on behind the last line
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which part of which history; `root` or `uid`."""
 
     root: str = ""  # namespace/name: all its lives
@@ -95,7 +101,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     decisions: bool = False
 
 
-async def history(reader: AuditReader, inputs: DecisionInputs, asked: Asked) -> History:
+async def history(reader: EventQueries, inputs: DecisionInputs, asked: HistoryQuery) -> GangHistory:
     """Tell the history of a gang, also of one long gone.
 
     Raises:
@@ -126,7 +132,7 @@ async def history(reader: AuditReader, inputs: DecisionInputs, asked: Asked) -> 
             if told is not None:
                 line = msgspec.structs.replace(line, decision=told)
         lines.append(line)
-    return History(
+    return GangHistory(
         gang=chosen[0].root,
         lives=tuple(map(_life, lives)),
         lines=tuple(lines),
@@ -135,7 +141,7 @@ async def history(reader: AuditReader, inputs: DecisionInputs, asked: Asked) -> 
     )
 
 
-def _unknown(asked: Asked, lives: Iterable[Life]) -> str:
+def _unknown(asked: HistoryQuery, lives: Iterable[GangIncarnation]) -> str:
     names = "; names are namespace/name of the root (see `gang-extender events`)"
     if asked.root and asked.uid is not None and lives:
         known = ", ".join(life.uid for life in lives)
@@ -144,8 +150,8 @@ def _unknown(asked: Asked, lives: Iterable[Life]) -> str:
 
 
 async def _merged(
-    reader: AuditReader, mine: EventFilter, uids: frozenset[RootUid], first: Position
-) -> tuple[list[Event], Position, bool]:
+    reader: EventQueries, mine: EventFilter, uids: frozenset[RootUid], first: Position
+) -> tuple[list[RecordedEvent], Position, bool]:
     """Read its own facts and those of others about it, in order, none twice."""
     own = await reader.page(mine)
     members = await reader.page(
@@ -169,7 +175,7 @@ async def _merged(
     return ordered[: mine.limit], own.head, more
 
 
-def _uids(fact: AnyFact) -> Iterable[str]:
+def _uids(fact: AnyEventData) -> Iterable[str]:
     if isinstance(fact, PodBound):
         return (fact.uid,)
     if isinstance(fact, GangAdmitted | GangExtended):
@@ -177,7 +183,7 @@ def _uids(fact: AnyFact) -> Iterable[str]:
     return ()
 
 
-def _preemptors(events: Iterable[Event]) -> Mapping[str, str]:
+def _preemptors(events: Iterable[RecordedEvent]) -> Mapping[str, str]:
     """Give by UID of a victim for whom it had to go."""
     return {
         uid: event.root
@@ -187,13 +193,13 @@ def _preemptors(events: Iterable[Event]) -> Mapping[str, str]:
     }
 
 
-def _line(event: Event, preemptors: Mapping[str, str]) -> HistoryLine:
-    fields = {name: getattr(line_of(event), name) for name in FactLine.__struct_fields__}
+def _line(event: RecordedEvent, preemptors: Mapping[str, str]) -> HistoryLine:
+    fields = {name: getattr(line_of(event), name) for name in EventLine.__struct_fields__}
     who, why = _who_and_why(event, preemptors)
     return HistoryLine(**fields, why=why, who=who, cause_position=event.cause_position)
 
 
-def _who_and_why(event: Event, preemptors: Mapping[str, str]) -> tuple[str, str]:
+def _who_and_why(event: RecordedEvent, preemptors: Mapping[str, str]) -> tuple[str, str]:
     fact = event.fact
     if isinstance(fact, MemberLost):
         preemptor = preemptors.get(fact.uid)
@@ -210,8 +216,8 @@ def _who_and_why(event: Event, preemptors: Mapping[str, str]) -> tuple[str, str]
     return event.actor, event.cause
 
 
-def _life(life: Life) -> LifeLine:
-    return LifeLine(
+def _life(life: GangIncarnation) -> IncarnationLine:
+    return IncarnationLine(
         uid=life.uid,
         first=rfc3339(life.first_us),
         last=rfc3339(life.last_us),

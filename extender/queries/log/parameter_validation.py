@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import get_args
 
-from extender.core.log.events import AnyFact
+from extender.core.log.events import AnyEventData
 from extender.core.model.errors import BadInput
 
 NAME_MAX = 253  # characters of a name in Kubernetes
 TEXT_MAX = 1024
-FACT_NAMES = tuple(fact.__name__ for fact in get_args(AnyFact))
+FACT_NAMES = tuple(fact.__name__ for fact in get_args(AnyEventData))
 
 
 def checked_text(text: str, field: str) -> str:

@@ -8,15 +8,15 @@ import msgspec
 
 from extender.core.log.events import (
     AbandonReason,
-    Event,
     EvictionHow,
     PreemptionAbandoned,
     PreemptionCompleted,
     PreemptionPlanned,
+    RecordedEvent,
     VictimEvicted,
 )
 from extender.core.model.ids import PlanId, Position
-from extender.ports.protocols import START, AuditReader, EventFilter
+from extender.ports.protocols import START, EventFilter, EventQueries
 from extender.queries.log.event_dto import PAGE, rfc3339
 
 KINDS = tuple(
@@ -25,7 +25,7 @@ KINDS = tuple(
 )
 
 
-class VictimLine(msgspec.Struct, kw_only=True):
+class EvictedPodLine(msgspec.Struct, kw_only=True):
     """One pod that had to go."""
 
     pod: str
@@ -40,7 +40,7 @@ class UnitLine(msgspec.Struct, kw_only=True):
 
     unit: str  # Kind/namespace/name
     priority: int
-    pods: list[VictimLine]
+    pods: list[EvictedPodLine]
     spared: bool = False  # the preemption ended before it began
     doubt: str = ""  # why it was not put back, although the room that is counted would allow it
 
@@ -75,7 +75,7 @@ class PreemptionLine(msgspec.Struct, kw_only=True):
     took_ms: int = 0  # from the plan to the running preemptor
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class PreemptionQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which preemptions are asked for; empty fields do not restrict."""
 
     victim: str = ""  # namespace/name of a pod, or of the group of a unit
@@ -93,7 +93,7 @@ class Preemptions(msgspec.Struct, frozen=True, kw_only=True):
     more: bool  # cut off; ask again behind the position of the last line
 
 
-async def preemptions(reader: AuditReader, wanted: Wanted) -> Preemptions:
+async def preemptions(reader: EventQueries, wanted: PreemptionQuery) -> Preemptions:
     """Give preemptions that match, each with what came of it."""
     told = _Telling(wanted)
     after = wanted.after
@@ -127,12 +127,12 @@ def _about(line: PreemptionLine, victim: str) -> bool:
 class _Telling:
     """Preemptions while their facts are read."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: PreemptionQuery) -> None:
         self._wanted = wanted
         self.lines: dict[PlanId, PreemptionLine] = {}
         self.full = False  # there is one more than was asked for
 
-    def take(self, event: Event) -> None:
+    def take(self, event: RecordedEvent) -> None:
         """Take a fact in, in order of position; those of a plan that was not asked for are left out."""
         fact = event.fact
         if isinstance(fact, PreemptionPlanned):
@@ -153,7 +153,7 @@ class _Telling:
         return self.full and all(line.outcome == "completed" for line in self.lines.values())
 
 
-def _planned(event: Event, fact: PreemptionPlanned) -> PreemptionLine:
+def _planned(event: RecordedEvent, fact: PreemptionPlanned) -> PreemptionLine:
     return PreemptionLine(
         preemption=fact.preemption,
         position=event.position,
@@ -166,7 +166,7 @@ def _planned(event: Event, fact: PreemptionPlanned) -> PreemptionLine:
                 unit=unit.name,
                 priority=unit.priority,
                 doubt=unit.doubt,
-                pods=[VictimLine(pod=p.pod, node=p.node) for p in unit.pods],
+                pods=[EvictedPodLine(pod=p.pod, node=p.node) for p in unit.pods],
             )
             for unit in fact.victims
         ],
@@ -180,7 +180,7 @@ def _planned(event: Event, fact: PreemptionPlanned) -> PreemptionLine:
 
 def _follow(
     line: PreemptionLine,
-    event: Event,
+    event: RecordedEvent,
     fact: VictimEvicted | PreemptionCompleted | PreemptionAbandoned,
 ) -> None:
     match fact:

@@ -1,7 +1,7 @@
 """Reports that operators ask for: which there are, what their columns mean, and what the log cannot know.
 
 One implementation for HTTP and command line. The rows come from the views of migration 0005 through the
-port `ReportReader`; a person at psql reads the same views.
+port `ReportQueries`; a person at psql reads the same views.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 Value = str | int | float | None
 
 
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
+class ReportKind(msgspec.Struct, frozen=True, kw_only=True):
     """A report: what it tells and how its columns are called."""
 
     about: str  # one sentence
@@ -34,7 +34,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     projected: bool = True  # told from intervals that follow the log
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class ReportQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A question."""
 
     name: str
@@ -45,7 +45,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = LIMIT
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class ReportRows(msgspec.Struct, frozen=True, kw_only=True):
     """What the store answers."""
 
     rows: Sequence[
@@ -55,7 +55,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     projected: Position  # how far the intervals followed it
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class ReportLine(msgspec.Struct, frozen=True, kw_only=True):
     """One report in the list of reports."""
 
     name: str
@@ -77,10 +77,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[dict[str, Value]]
 
 
-class ReportReader(Protocol):
+class ReportQueries(Protocol):
     """Reads rows of reports."""
 
-    async def rows(self, asked: Asked) -> Found:
+    async def rows(self, asked: ReportQuery) -> ReportRows:
         """Give the rows of a report that `REPORTS` names; one more than `limit` when there are more.
 
         Raises:
@@ -92,8 +92,8 @@ class ReportReader(Protocol):
 _GANG: Final = {"gang": "namespace/name of the root group", "gang_uid": "its UID; names are reused"}
 _POSITION: Final = {"position": "of the fact in the log"}
 
-REPORTS: Final[Mapping[str, Kind]] = {
-    "pending": Kind(
+REPORTS: Final[Mapping[str, ReportKind]] = {
+    "pending": ReportKind(
         about="How long each gang waited, and why.",
         columns=_GANG
         | {
@@ -106,7 +106,7 @@ REPORTS: Final[Mapping[str, Kind]] = {
         },
         unknown="Pods without a group are not in the log. Extras of a tree that runs count as no wait.",
     ),
-    "pending-namespaces": Kind(
+    "pending-namespaces": ReportKind(
         about="How long the gangs of each namespace waited, and why.",
         columns={
             "namespace": "of the gangs",
@@ -118,7 +118,7 @@ REPORTS: Final[Mapping[str, Kind]] = {
         },
         unknown="Pods without a group are not in the log. Extras of a tree that runs count as no wait.",
     ),
-    "passed-over": Kind(
+    "passed-over": ReportKind(
         about="Which trees of lower priority, or later ones of equal priority, were admitted while a gang stood refused.",
         columns=_GANG
         | {
@@ -132,7 +132,7 @@ REPORTS: Final[Mapping[str, Kind]] = {
         | _POSITION,
         unknown="Ordinary pods that took room meanwhile are not in the log. Of all gangs ask for hours, not for days.",
     ),
-    "preemption-pairs": Kind(
+    "preemption-pairs": ReportKind(
         about="Who preempted whom, how often, and how many pods had to go.",
         columns={
             "preemptor": "namespace/name of the root group or lone pod that got the room",
@@ -148,7 +148,7 @@ REPORTS: Final[Mapping[str, Kind]] = {
         },
         unknown="Preemptions that kube-scheduler does by itself are not in the log; members it took are in `losses`.",
     ),
-    "room": Kind(
+    "room": ReportKind(
         about="The largest free room in one place over time: what the largest tree with a required domain could have had.",
         columns={
             "at": "when it was measured",
@@ -165,7 +165,7 @@ REPORTS: Final[Mapping[str, Kind]] = {
         of_gangs=False,
         projected=False,
     ),
-    "room-taken": Kind(
+    "room-taken": ReportKind(
         about="Which admissions took of the largest free room.",
         columns=_GANG
         | {
@@ -181,7 +181,7 @@ REPORTS: Final[Mapping[str, Kind]] = {
         unknown="What ordinary pods took of it is not in the log: it is what no row explains.",
         projected=False,
     ),
-    "reserved": Kind(
+    "reserved": ReportKind(
         about="Device and CPU hours that were held for pods that did not run yet.",
         columns=_GANG
         | {
@@ -193,7 +193,7 @@ REPORTS: Final[Mapping[str, Kind]] = {
         },
         unknown="Room that preemptions keep free while victims go is not in it, nor nominations of ordinary pods.",
     ),
-    "decisions": Kind(
+    "decisions": ReportKind(
         about="Admissions and refusals per hour.",
         columns={
             "hour": "begin of the hour, UTC",
@@ -208,7 +208,7 @@ REPORTS: Final[Mapping[str, Kind]] = {
         unknown="A refusal is recorded when its answer changes, not on every try.",
         projected=False,
     ),
-    "losses": Kind(
+    "losses": ReportKind(
         about="Bound members that went away, and by whose doing.",
         columns={
             "at": "when it was noticed",
@@ -225,10 +225,10 @@ REPORTS: Final[Mapping[str, Kind]] = {
 }  # fmt: skip
 
 
-def catalogue() -> list[Line]:
+def catalogue() -> list[ReportLine]:
     """List the reports."""
     return [
-        Line(name=name, about=kind.about, columns=kind.columns, unknown=kind.unknown)
+        ReportLine(name=name, about=kind.about, columns=kind.columns, unknown=kind.unknown)
         for name, kind in REPORTS.items()
     ]
 
@@ -242,7 +242,7 @@ def question(
     namespace: str = "",
     gang: str = "",
     limit: int = LIMIT,
-) -> Asked:
+) -> ReportQuery:
     """Check a question; without times it is about the last 24 hours.
 
     Raises:
@@ -265,7 +265,7 @@ def question(
     if since >= until:
         msg = f"since: {rfc3339(since)} is not before until, {rfc3339(until)}; the span is empty"
         raise BadInput(msg)
-    return Asked(
+    return ReportQuery(
         name=name, since_us=since, until_us=until, namespace=namespace, gang=gang, limit=limit
     )
 
@@ -278,7 +278,7 @@ def _storable(**texts: str) -> None:
             raise BadInput(msg)
 
 
-async def report(reader: ReportReader, asked: Asked) -> Report:
+async def report(reader: ReportQueries, asked: ReportQuery) -> Report:
     """Answer a question.
 
     Raises:

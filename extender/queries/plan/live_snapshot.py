@@ -29,7 +29,7 @@ from extender.core.model.ids import RootUid
 from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import Blueprint, Group
 from extender.core.model.pods import Pod
-from extender.runtime.cooperative_yield import Pace
+from extender.runtime.cooperative_yield import Yielder
 from extender.snapshots.state_loader import decode_state, encode_state, joined
 
 PIECE = 32  # things written at a stretch
@@ -37,7 +37,7 @@ T = TypeVar("T")
 Workload = tuple[str, str, tuple[Blueprint, ...]]
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class LiveSnapshot(msgspec.Struct, frozen=True):
     """A view and a state, each part a list of pieces."""
 
     nodes: tuple[bytes, ...]
@@ -52,11 +52,11 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 async def snapshot(
     view: ClusterView, state: ReservationState, *, releasing: frozenset[RootUid], now_us: int
-) -> Snapshot:
+) -> LiveSnapshot:
     """Write view and state down, giving the event loop back every half a millisecond."""
-    pace = Pace()
+    pace = Yielder()
     workloads = ((*name, templates) for name, templates in view.blueprints.items())
-    return Snapshot(
+    return LiveSnapshot(
         nodes=await _written(view.nodes.values(), pace),
         pods=await _written(view.pods.values(), pace),
         groups=await _written(view.groups.values(), pace),
@@ -68,7 +68,7 @@ async def snapshot(
     )
 
 
-def restored(saved: Snapshot) -> tuple[ClusterView, ReservationState]:
+def restored(saved: LiveSnapshot) -> tuple[ClusterView, ReservationState]:
     """Read them back."""
     view = ClusterView()
     for node in _read(saved.nodes, Decoder(list[Node])):
@@ -91,7 +91,7 @@ def _parts(state: ReservationState) -> Iterator[ReservationState]:
         yield msgspec.structs.replace(EMPTY, roots=Map({root.uid: root}))
 
 
-async def _written(things: Iterable[object], pace: Pace) -> tuple[bytes, ...]:
+async def _written(things: Iterable[object], pace: Yielder) -> tuple[bytes, ...]:
     return await _paced(_pieces(iter(things)), pace)
 
 
@@ -100,7 +100,7 @@ def _pieces(things: Iterator[object]) -> Iterator[bytes]:
         yield zlib.compress(msgspec.msgpack.encode(piece), 1)
 
 
-async def _paced(pieces: Iterator[bytes], pace: Pace) -> tuple[bytes, ...]:
+async def _paced(pieces: Iterator[bytes], pace: Yielder) -> tuple[bytes, ...]:
     written = []
     for piece in pieces:
         written.append(piece)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from extender.core.decisions.admit.node_rejections import VetoBook
+from extender.core.decisions.admit.node_rejections import NodeRejections
 from extender.core.decisions.admit.plan_request import (
     TreeParts,
     foreign_gates,
@@ -20,8 +20,8 @@ from extender.core.decisions.admit.plan_request import (
     ruled_part,
 )
 from extender.core.decisions.admit.tree_warnings import oddities, template_mismatches
-from extender.core.decisions.capacity.free_capacity import NodeRows
-from extender.core.decisions.preempt.disruption_units import Moment
+from extender.core.decisions.capacity.free_capacity import NodeRowCache
+from extender.core.decisions.preempt.disruption_units import EvictableContext
 from extender.core.decisions.preempt.preemption_planning import preemption_request
 from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.model.cluster_view import ClusterView, forest_of, with_pod, without_pod
@@ -29,9 +29,14 @@ from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey, PodUid, RootUid
 from extender.core.model.pod_groups import Forest, Group, Orphan, Tree
 from extender.core.model.pods import Pod
-from extender.core.planner.plan_types import Conflict, Plan, Refusal, Search
+from extender.core.planner.plan_types import Conflict, Plan, Refusal, SearchEffort
 from extender.core.planner.planning import plan
-from extender.core.planner.preempt.victim_search import NoPreemption, Preemption, may_ask, preempt
+from extender.core.planner.preempt.victim_search import (
+    NoPreemption,
+    PreemptionPlan,
+    may_ask,
+    preempt,
+)
 
 VerdictWord = Literal["placed", "waiting", "unknown", "impossible", "invalid"]
 BEST_TO_WORST: tuple[VerdictWord, ...] = ("placed", "waiting", "unknown", "impossible", "invalid")
@@ -45,7 +50,7 @@ class AssignmentLine(msgspec.Struct, frozen=True):
     node: str
 
 
-class VictimLine(msgspec.Struct, frozen=True):
+class PlannedVictimLine(msgspec.Struct, frozen=True):
     """A disruption unit that would have to go."""
 
     unit: str
@@ -68,7 +73,7 @@ class RootVerdict(msgspec.Struct, frozen=True, kw_only=True):
     domains: dict[str, dict[str, str]] = {}
     assignments: tuple[AssignmentLine, ...] = ()
     unplaced: tuple[str, ...] = ()
-    victims: tuple[VictimLine, ...] = ()
+    victims: tuple[PlannedVictimLine, ...] = ()
     reasons: tuple[str, ...] = ()
     conflict: tuple[Conflict, ...] = ()
     search: SearchLine = SearchLine(0, exhausted=True)
@@ -100,7 +105,7 @@ class PlanQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     preemption: bool = True  # pods of lower priority may be evicted
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
+class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be planned."""
 
     groups: frozenset[GroupKey] = frozenset()  # groups that were asked about
@@ -110,7 +115,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     preemption: bool = True  # pods of lower priority may be evicted
     order: Mapping[GroupKey | PodUid, int] = {}  # file order, to break ties of priority and age
     state: ReservationState = EMPTY  # what is held; files hold nothing
-    moment: Moment = Moment()
+    moment: EvictableContext = EvictableContext()
     roots_max: int = 0  # more roots than that are refused; 0: any number
 
 
@@ -126,14 +131,14 @@ class _Unit(msgspec.Struct, frozen=True):
     pods: tuple[str, ...] = ()
 
 
-def answer(view: ClusterView, question: Question) -> PlanAnswer:
+def answer(view: ClusterView, question: PlanInput) -> PlanAnswer:
     """Plan what is asked for, in queue order.
 
     Raises:
         BadInput: More roots than `roots_max`.
     """
     forest = forest_of(view)
-    rows = NodeRows()
+    rows = NodeRowCache()
     found: list[RootVerdict] = []
     units = sorted(_units(view, forest, question), key=lambda u: u.order)
     if question.roots_max and len(units) > question.roots_max:
@@ -159,7 +164,7 @@ def answer(view: ClusterView, question: Question) -> PlanAnswer:
     return PlanAnswer(verdict=worst, roots=tuple(found))
 
 
-def questionable(view: ClusterView, question: Question) -> tuple[str, ...]:
+def questionable(view: ClusterView, question: PlanInput) -> tuple[str, ...]:
     """Say what is odd about the trees that are asked about, and accepted all the same."""
     forest = forest_of(view)
     said: list[str] = []
@@ -170,12 +175,12 @@ def questionable(view: ClusterView, question: Question) -> tuple[str, ...]:
     return tuple(dict.fromkeys(said))
 
 
-def _order(group: Group, question: Question) -> tuple[int, int, int, str]:
+def _order(group: Group, question: PlanInput) -> tuple[int, int, int, str]:
     place = question.order.get(group.key, 0)
     return (-group.priority, group.created_us, place, group.key.path)
 
 
-def _units(view: ClusterView, forest: Forest, question: Question) -> Iterable[_Unit]:
+def _units(view: ClusterView, forest: Forest, question: PlanInput) -> Iterable[_Unit]:
     for tree in forest.trees.values():
         if _asked(tree, question):
             yield _Unit(tree.root.key.kind, _order(tree.root, question), tree=tree)
@@ -200,7 +205,7 @@ def _units(view: ClusterView, forest: Forest, question: Question) -> Iterable[_U
             )
 
 
-def _asked(tree: Tree, question: Question) -> bool:
+def _asked(tree: Tree, question: PlanInput) -> bool:
     if any(group.key in question.groups for group in tree.groups):
         return True
     pending = [pod for pod in tree.pods if pod.node is None and not pod.deleting]
@@ -209,7 +214,7 @@ def _asked(tree: Tree, question: Question) -> bool:
     )
 
 
-def _orphan_units(view: ClusterView, forest: Forest, question: Question) -> Iterable[_Unit]:
+def _orphan_units(view: ClusterView, forest: Forest, question: PlanInput) -> Iterable[_Unit]:
     """Join orphans by what they wait for, so that a missing root is one answer."""
     by_problem: dict[tuple[str, str], list[Orphan]] = {}
     for key, orphan in forest.orphans.items():
@@ -253,11 +258,11 @@ class _Notes(msgspec.Struct, frozen=True, kw_only=True):
 
     held: tuple[str, ...] = ()  # pods that are no members yet
     texts: tuple[str, ...] = ()
-    victims: tuple[VictimLine, ...] = ()
+    victims: tuple[PlannedVictimLine, ...] = ()
 
 
 def _planned(
-    view: ClusterView, tree: Tree, kind: str, rows: NodeRows, question: Question
+    view: ClusterView, tree: Tree, kind: str, rows: NodeRowCache, question: PlanInput
 ) -> tuple[RootVerdict, ClusterView]:
     name = tree.root.key.path
     if tree.problems:
@@ -271,7 +276,7 @@ def _planned(
         part,
         rows=rows,
         budget=question.budget,
-        vetoes=VetoBook().holding(view, state, moment.now_us // 1000),
+        vetoes=NodeRejections().holding(view, state, moment.now_us // 1000),
     )
     verdict = plan(request)
     gates = foreign_gates(tree)
@@ -289,7 +294,7 @@ def _planned(
             view, state, forest_of(view), tree, request, ruled=ruled, moment=moment
         )
         made = preempt(asking, verdict=verdict)
-        if isinstance(made, Preemption):
+        if isinstance(made, PreemptionPlan):
             for pod in (p for unit in made.victims for p in unit.pods):
                 view = without_pod(view, pod.uid)
             notes = msgspec.structs.replace(
@@ -307,8 +312,8 @@ def _considered(made: NoPreemption) -> tuple[str, ...]:
     return () if made.cause == "not-triggered" else made.reasons
 
 
-def _victims(made: Preemption) -> tuple[VictimLine, ...]:
-    return tuple(VictimLine(u.name, tuple(p.pod for p in u.pods)) for u in made.victims)
+def _victims(made: PreemptionPlan) -> tuple[PlannedVictimLine, ...]:
+    return tuple(PlannedVictimLine(u.name, tuple(p.pod for p in u.pods)) for u in made.victims)
 
 
 def _refused(tree: Tree, kind: str, verdict: Refusal, notes: _Notes) -> RootVerdict:
@@ -324,7 +329,7 @@ def _refused(tree: Tree, kind: str, verdict: Refusal, notes: _Notes) -> RootVerd
 
 
 def _placed(
-    view: ClusterView, tree: Tree, kind: str, verdict: Plan, notes: _Notes, search: Search
+    view: ClusterView, tree: Tree, kind: str, verdict: Plan, notes: _Notes, search: SearchEffort
 ) -> tuple[RootVerdict, ClusterView]:
     for assignment in verdict.assignments:
         pod = view.pods[assignment.uid]

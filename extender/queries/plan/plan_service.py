@@ -12,19 +12,19 @@ from typing import Protocol
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from extender.control.binding.bind_barrier import Barriers
+from extender.control.binding.bind_barrier import BindBarriers
 from extender.control.log.leader import Leader
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import Position
 from extender.ports.protocols import Clock
 from extender.queries.log.event_dto import rfc3339
-from extender.queries.plan.live_snapshot import Snapshot, snapshot
+from extender.queries.plan.live_snapshot import LiveSnapshot, snapshot
 
 NOW_BODY_MAX = 1 << 20  # bytes of a question about our cluster; it is looked at on the event loop
 
 
-class Seen(Protocol):
+class ClusterSource(Protocol):
     """What is asked of a cluster."""
 
     def view(self) -> ClusterView:
@@ -40,15 +40,15 @@ class Seen(Protocol):
         ...
 
 
-class Ours(msgspec.Struct, frozen=True):
+class LiveInput(msgspec.Struct, frozen=True):
     """Our cluster as it is now."""
 
-    snapshot: Snapshot
+    snapshot: LiveSnapshot
     priority_classes: tuple[bytes, ...]
     as_of: str  # RFC 3339
 
 
-class Planned(msgspec.Struct, frozen=True):
+class PlanResult(msgspec.Struct, frozen=True):
     """The answer: JSON of a `PlanReply`, and up to where the log was known if it is about our cluster."""
 
     body: bytes
@@ -59,16 +59,16 @@ class _About(msgspec.Struct):
     cluster: Raw | UnsetType = UNSET
 
 
-class WhatIf:
+class PlanService:
     """Asks the process that plans."""
 
     def __init__(
         self,
-        cluster: Seen,
+        cluster: ClusterSource,
         leader: Leader,
-        barriers: Barriers,
+        barriers: BindBarriers,
         clock: Clock,
-        run: Callable[[bytes, Ours | None], Awaitable[bytes]],
+        run: Callable[[bytes, LiveInput | None], Awaitable[bytes]],
     ) -> None:
         self._cluster = cluster
         self._leader = leader
@@ -76,7 +76,7 @@ class WhatIf:
         self._clock = clock
         self._run = run
 
-    async def plan(self, body: bytes) -> Planned:
+    async def plan(self, body: bytes) -> PlanResult:
         """Answer a question, the JSON of a `PlanQuestion`.
 
         Raises:
@@ -85,15 +85,15 @@ class WhatIf:
             ClusterUnavailable: Our cluster is asked about, and it is not known how it is now.
         """
         if not _is_about_ours(body):
-            return Planned(await self._run(body, None))
+            return PlanResult(await self._run(body, None))
         if why := self._cluster.doubt():
             raise ClusterUnavailable(f"the cluster is not known as it is now: {why}")
         state, now_us = self._leader.acknowledged, self._clock.now_us()
         saved = await snapshot(
             self._cluster.view(), state, releasing=self._barriers.started(), now_us=now_us
         )
-        ours = Ours(saved, self._cluster.priority_classes(), rfc3339(now_us))
-        return Planned(await self._run(body, ours), state.position)
+        ours = LiveInput(saved, self._cluster.priority_classes(), rfc3339(now_us))
+        return PlanResult(await self._run(body, ours), state.position)
 
 
 def _is_about_ours(body: bytes) -> bool:

@@ -16,9 +16,9 @@ import msgspec
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.errors import BadInput, NotFound
 from extender.core.model.ids import Position
-from extender.ports.protocols import START, AuditReader, Checkpoints, Clock, EventLog, Head
+from extender.ports.protocols import START, Clock, EventLog, EventQueries, LogHead, Snapshots
 from extender.queries.log.event_dto import parse_time, rfc3339
-from extender.queries.state.state_dto import Compared, Pictured, Scope
+from extender.queries.state.state_dto import Scope, StateDifference, StateReport
 from extender.queries.state.state_report import compare, picture
 from extender.snapshots.state_loader import fold_from, load_past, no_collections
 
@@ -29,7 +29,7 @@ DIGITS_MAX = 18
 FIRST = Position(1)
 
 
-class Moment(msgspec.Struct, frozen=True, kw_only=True):
+class PointInTime(msgspec.Struct, frozen=True, kw_only=True):
     """A place in the log that was asked for."""
 
     asked: str  # as it was asked for; empty: the end of the log
@@ -45,24 +45,24 @@ class LogEnd(msgspec.Struct, frozen=True, kw_only=True):
     time: str
 
 
-class StateAt(Pictured, frozen=True, kw_only=True, gc=False):
+class StateAt(StateReport, frozen=True, kw_only=True, gc=False):
     """A state, or a part of it, as it was."""
 
-    as_of: Moment
+    as_of: PointInTime
     log: LogEnd
     scope: Scope
 
 
-class StateDiff(Compared, frozen=True, kw_only=True, gc=False):
+class StateDiff(StateDifference, frozen=True, kw_only=True, gc=False):
     """What changed between two moments; `from` is the earlier one, in whichever order they were named."""
 
-    begin: Moment = msgspec.field(name="from")
-    end: Moment = msgspec.field(name="to")
+    begin: PointInTime = msgspec.field(name="from")
+    end: PointInTime = msgspec.field(name="to")
     log: LogEnd
     scope: Scope
 
 
-class AsOf:
+class HistoricalState:
     """Answers questions about the past.
 
     Args:
@@ -73,7 +73,7 @@ class AsOf:
     """
 
     def __init__(
-        self, event_log: EventLog, checkpoints: Checkpoints, reader: AuditReader, clock: Clock
+        self, event_log: EventLog, checkpoints: Snapshots, reader: EventQueries, clock: Clock
     ) -> None:
         self._log = event_log
         self._checkpoints = checkpoints
@@ -119,7 +119,7 @@ class AsOf:
         fields = msgspec.structs.asdict(compared)
         return StateDiff(begin=begin, end=last, log=_log_end(end), scope=scope, **fields)
 
-    async def folded(self, moment: Moment) -> ReservationState:
+    async def folded(self, moment: PointInTime) -> ReservationState:
         """Give the state at a position of the log, to be looked at only; see `load_past`.
 
         Raises:
@@ -162,14 +162,14 @@ class AsOf:
             self._forgetting.cancel()
             self._forgetting = None
 
-    async def _end(self) -> Head:
+    async def _end(self) -> LogHead:
         end = await self._log.head()
         if end.position == START:
             msg = "the log is empty: nothing has been recorded yet"
             raise BadInput(msg)
         return end
 
-    async def _moment(self, text: str, field: str, end: Head) -> Moment:
+    async def _moment(self, text: str, field: str, end: LogHead) -> PointInTime:
         """Find the place in the log that somebody means."""
         if not text:
             return _moment(text, end)
@@ -188,7 +188,7 @@ class AsOf:
         there = await self._log.at(position)
         return _moment(text, there if there is not None else end)
 
-    async def _at_position(self, text: str, field: str, end: Head) -> Head:
+    async def _at_position(self, text: str, field: str, end: LogHead) -> LogHead:
         position = Position(int(text)) if len(text) <= DIGITS_MAX else None
         if position is None or position > end.position:
             msg = f"{field}: position {text[:40]} is not in the log; {_ends(end)}"
@@ -212,15 +212,15 @@ class AsOf:
             raise NotFound(msg)
 
 
-def _moment(text: str, there: Head) -> Moment:
-    return Moment(
+def _moment(text: str, there: LogHead) -> PointInTime:
+    return PointInTime(
         asked=text, position=there.position, time=rfc3339(there.at_us), hash=there.chain.hex()
     )
 
 
-def _log_end(end: Head) -> LogEnd:
+def _log_end(end: LogHead) -> LogEnd:
     return LogEnd(position=end.position, time=rfc3339(end.at_us))
 
 
-def _ends(end: Head) -> str:
+def _ends(end: LogHead) -> str:
     return f"the log ends at position {end.position}, {rfc3339(end.at_us)}"

@@ -18,7 +18,7 @@ from extender.core.model.nodes import Node, Taint
 from extender.core.model.pod_groups import Group
 from extender.core.model.pods import Pod
 from extender.ports.protocols import Cluster
-from extender.runtime.cooperative_yield import Pace
+from extender.runtime.cooperative_yield import Yielder
 
 
 class NodeLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class NodeLine(msgspec.Struct, frozen=True, kw_only=True):
     member_pods: int
 
 
-class Nodes(msgspec.Struct, frozen=True, kw_only=True):
+class NodeList(msgspec.Struct, frozen=True, kw_only=True):
     """All nodes now."""
 
     doubt: str  # why this cannot be relied on (not synced, stale); empty: it can
@@ -79,7 +79,7 @@ class TreeNow(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[GroupNow]  # root first, then depth first, in stored order
 
 
-class Fleet:
+class NodeInventory:
     """Answers about what is there now."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -89,10 +89,12 @@ class Fleet:
 
     async def nodes(self) -> list[bytes]:
         """Give `Nodes` as JSON, in pieces; the event loop is never held for all of them."""
-        view, pace = self._cluster.view(), Pace()
+        view, pace = self._cluster.view(), Yielder()
         keys = await _keys_in_use(view, pace)
         lines: dict[NodeName, tuple[Node, Mapping[PodUid, Pod] | None, bytes]] = {}
-        head = msgspec.json.encode(Nodes(doubt=self._cluster.doubt(), topology_keys=keys, nodes=[]))
+        head = msgspec.json.encode(
+            NodeList(doubt=self._cluster.doubt(), topology_keys=keys, nodes=[])
+        )
         pieces = [head]
         for name in self._names(view):
             node, here = view.nodes[name], view.on_node.get(name)
@@ -116,7 +118,7 @@ class Fleet:
         Raises:
             NotFound: The cluster shows no such root now.
         """
-        view, pace = self._cluster.view(), Pace()
+        view, pace = self._cluster.view(), Yielder()
         children: dict[str, list[Group]] = {}
         roots: list[Group] = []
         for group in view.groups.values():
@@ -176,7 +178,7 @@ def _requests(pods: Iterable[Pod]) -> dict[str, int]:
     return total
 
 
-async def _keys_in_use(view: ClusterView, pace: Pace) -> list[str]:
+async def _keys_in_use(view: ClusterView, pace: Yielder) -> list[str]:
     keys: set[str] = set()
     for group in view.groups.values():
         keys.update(group.topology)

@@ -143,7 +143,7 @@ class ControlPlaneAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     text: str  # how that is known, or why it is not
 
 
-class Pictured(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class StateReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A part of a state."""
 
     totals: Totals
@@ -154,7 +154,7 @@ class Pictured(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     not_known: list[str]  # sentences: what the log cannot tell
 
 
-class Brief(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class GangBrief(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a gang stood, in short."""
 
     state: str
@@ -171,11 +171,11 @@ class GangChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     gang: str
     uid: str
     change: str  # new | gone | changed
-    before: Brief | None
-    after: Brief | None
+    before: GangBrief | None
+    after: GangBrief | None
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class MemberPlacement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where a member was."""
 
     state: str  # reserved | bound
@@ -188,11 +188,11 @@ class MemberChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pod: str
     uid: str
     gang: str
-    before: Place | None
-    after: Place | None
+    before: MemberPlacement | None
+    after: MemberPlacement | None
 
 
-class Compared(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class StateDifference(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What was otherwise at the second of two moments."""
 
     gangs: list[GangChange]

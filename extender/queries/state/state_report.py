@@ -11,32 +11,32 @@ from operator import attrgetter
 
 from extender.core.log.control_plane_features import losses
 from extender.core.log.events import FeaturesFound, GroupRecord
-from extender.core.log.preemption_state import Preemption
+from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import (
     BoundMember,
+    GangState,
+    ReplacementHold,
     Reservation,
     ReservationState,
-    RootState,
-    Vacancy,
     standing,
 )
 from extender.core.model.ids import NodeName, PodUid, RootUid
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.state.state_dto import (
-    Brief,
-    Compared,
     ControlPlaneAt,
     GangAt,
+    GangBrief,
     GangChange,
     GroupAt,
     MemberAt,
     MemberChange,
+    MemberPlacement,
     NodeAt,
-    Pictured,
-    Place,
     PodAt,
     PreemptionAt,
     Scope,
+    StateDifference,
+    StateReport,
     Totals,
     VictimAt,
 )
@@ -47,7 +47,7 @@ _BY_POD = attrgetter("pod", "uid")
 ORDINARY = "Ordinary pods are not in the log: what they took of a node at that time, and what was free, is not known."
 
 
-def picture(state: ReservationState, scope: Scope) -> Pictured:
+def picture(state: ReservationState, scope: Scope) -> StateReport:
     """Give the part of a state that is asked for.
 
     With a node or a domain these are the gangs that have something there, each whole, and only the nodes
@@ -67,7 +67,7 @@ def picture(state: ReservationState, scope: Scope) -> Pictured:
         bound=sum(g.bound for g in gangs),
         nodes=len(nodes),
     )
-    return Pictured(
+    return StateReport(
         totals=totals,
         gangs=gangs,
         nodes=nodes,
@@ -90,7 +90,7 @@ def _control_plane(found: FeaturesFound | None) -> ControlPlaneAt | None:
     )
 
 
-def compare(before: ReservationState, after: ReservationState, scope: Scope) -> Compared:
+def compare(before: ReservationState, after: ReservationState, scope: Scope) -> StateDifference:
     """Say what is otherwise in the second state, of gangs that are in the part asked for in either of them."""
     found: dict[RootUid, None] = {}
     for state in (before, after):
@@ -110,7 +110,7 @@ def compare(before: ReservationState, after: ReservationState, scope: Scope) -> 
     gangs.sort(key=_BY_GANG)
     members.sort(key=_BY_POD)
     roots = [root for uid in found if (root := after.roots.get(uid)) is not None]
-    return Compared(gangs=gangs, members=members, not_known=_not_known(roots, scope))
+    return StateDifference(gangs=gangs, members=members, not_known=_not_known(roots, scope))
 
 
 def topology_of(
@@ -132,7 +132,7 @@ def topology_of(
     return found
 
 
-def gang_at(root: RootState, *, with_members: bool = True) -> GangAt:
+def gang_at(root: GangState, *, with_members: bool = True) -> GangAt:
     """Give the outside form of a root, the only one; a list may leave the members out."""
     answer = root.answer
     return GangAt(
@@ -155,7 +155,7 @@ def gang_at(root: RootState, *, with_members: bool = True) -> GangAt:
     )
 
 
-def _members(root: RootState) -> list[MemberAt]:
+def _members(root: GangState) -> list[MemberAt]:
     """Give the outside form of all members, by name: written out, because there are thousands of them."""
     members = [
         MemberAt(
@@ -174,7 +174,7 @@ def _members(root: RootState) -> list[MemberAt]:
     return members
 
 
-def _groups(root: RootState) -> list[GroupAt]:
+def _groups(root: GangState) -> list[GroupAt]:
     if not root.groups:
         return []
     reserved = _counted(root.groups, root.held.values()) if root.held else _NOTHING
@@ -225,7 +225,7 @@ def _wanted_nodes(
 
 def _roots(
     state: ReservationState, scope: Scope, wanted: frozenset[NodeName] | None
-) -> list[RootState]:
+) -> list[GangState]:
     promised = (
         {p.root_uid for p in _preemptions(state, scope, wanted)} if wanted is not None else ()
     )
@@ -237,8 +237,8 @@ def _roots(
     ]
 
 
-def _has_some_of(root: RootState, wanted: frozenset[NodeName]) -> bool:
-    seats: tuple[Mapping[PodUid, Reservation | BoundMember | Vacancy], ...]
+def _has_some_of(root: GangState, wanted: frozenset[NodeName]) -> bool:
+    seats: tuple[Mapping[PodUid, Reservation | BoundMember | ReplacementHold], ...]
     seats = (root.held, root.bound, root.vacant)
     return any(member.node in wanted for here in seats for member in here.values())
 
@@ -249,7 +249,7 @@ def _in_namespace(root: str, scope: Scope) -> bool:
 
 def _preemptions(
     state: ReservationState, scope: Scope, wanted: frozenset[NodeName] | None
-) -> list[Preemption]:
+) -> list[PendingPreemption]:
     found = [
         p
         for p in state.preemptions.values()
@@ -265,7 +265,7 @@ def _preemptions(
 
 def _nodes(
     gangs: Iterable[GangAt],
-    preemptions: Iterable[Preemption],
+    preemptions: Iterable[PendingPreemption],
     kept: Iterable[tuple[str, list[MemberAt]]],
     labels: Mapping[NodeName, dict[str, str]],
     wanted: frozenset[NodeName] | None,
@@ -314,7 +314,7 @@ def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     return total
 
 
-def _promised(preemption: Preemption) -> list[MemberAt]:
+def _promised(preemption: PendingPreemption) -> list[MemberAt]:
     return [
         MemberAt(
             pod=claim.pod, uid=claim.uid, group="", node=claim.node, state="promised", extra=False,
@@ -324,7 +324,7 @@ def _promised(preemption: Preemption) -> list[MemberAt]:
     ]  # fmt: skip
 
 
-def _kept(roots: Iterable[RootState]) -> list[tuple[str, list[MemberAt]]]:
+def _kept(roots: Iterable[GangState]) -> list[tuple[str, list[MemberAt]]]:
     """Give the room of lost members, by gang."""
     return [
         (
@@ -340,7 +340,7 @@ def _kept(roots: Iterable[RootState]) -> list[tuple[str, list[MemberAt]]]:
     ]  # fmt: skip
 
 
-def _preemption_at(preemption: Preemption) -> PreemptionAt:
+def _preemption_at(preemption: PendingPreemption) -> PreemptionAt:
     return PreemptionAt(
         preemption=preemption.id,
         position=preemption.position,
@@ -359,7 +359,7 @@ def _preemption_at(preemption: Preemption) -> PreemptionAt:
     )
 
 
-def _not_known(roots: Iterable[RootState], scope: Scope) -> list[str]:
+def _not_known(roots: Iterable[GangState], scope: Scope) -> list[str]:
     told = [ORDINARY]
     bound = [m for root in roots for m in root.bound.values()]
     unasked = sum(not m.requests for m in bound)
@@ -375,10 +375,10 @@ def _not_known(roots: Iterable[RootState], scope: Scope) -> list[str]:
     return told
 
 
-def _brief(root: RootState | None) -> Brief | None:
+def _brief(root: GangState | None) -> GangBrief | None:
     if root is None:
         return None
-    return Brief(
+    return GangBrief(
         state=standing(root),
         priority=root.priority,
         reserved=len(root.held),
@@ -388,7 +388,7 @@ def _brief(root: RootState | None) -> Brief | None:
     )
 
 
-def _moves(known: RootState, old: RootState | None, new: RootState | None) -> list[MemberChange]:
+def _moves(known: GangState, old: GangState | None, new: GangState | None) -> list[MemberChange]:
     if old is not None and new is not None and old.held == new.held and old.bound == new.bound:
         return []
     was, now = _places(old), _places(new)
@@ -400,14 +400,18 @@ def _moves(known: RootState, old: RootState | None, new: RootState | None) -> li
     ]
 
 
-def _places(root: RootState | None) -> dict[str, Place]:
+def _places(root: GangState | None) -> dict[str, MemberPlacement]:
     if root is None:
         return {}
-    places = {str(r.uid): Place(state="reserved", node=r.node) for r in root.held.values()}
-    return places | {str(m.uid): Place(state="bound", node=m.node) for m in root.bound.values()}
+    places = {
+        str(r.uid): MemberPlacement(state="reserved", node=r.node) for r in root.held.values()
+    }
+    return places | {
+        str(m.uid): MemberPlacement(state="bound", node=m.node) for m in root.bound.values()
+    }
 
 
-def _names(root: RootState | None) -> dict[str, str]:
+def _names(root: GangState | None) -> dict[str, str]:
     if root is None:
         return {}
     return {str(r.uid): r.pod for r in root.held.values()} | {

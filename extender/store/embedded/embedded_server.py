@@ -27,7 +27,7 @@ from urllib.parse import quote
 
 from extender.core.model.errors import InvariantBroken, StoreUnavailable
 from extender.store.database_roles import AUDITOR, WRITER, prepare_roles
-from extender.store.embedded.os_account import Lodging, give, lodge, usable_binaries
+from extender.store.embedded.os_account import ServerHome, give, lodge, usable_binaries
 from extender.store.embedded.postgres_binaries import Binaries, find_binaries
 from extender.store.embedded.server_process import (
     diagnostics_size,
@@ -85,7 +85,7 @@ class EmbeddedPostgres:
         self._data_dir = data_dir
         self._pg_bin = pg_bin
         self._settings = {**SETTINGS, **(settings or {})}
-        self._lodging: Lodging | None = None
+        self._lodging: ServerHome | None = None
         self._binaries: Binaries | None = None
         self._lock: IO[str] | None = None
         self._server: subprocess.Popen[bytes] | None = None
@@ -357,7 +357,7 @@ class EmbeddedPostgres:
                 )
         self._server = None
 
-    def _lodged(self) -> Lodging:
+    def _lodged(self) -> ServerHome:
         if self._lodging is None:
             raise InvariantBroken("the embedded server has not been started")
         return self._lodging

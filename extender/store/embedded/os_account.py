@@ -41,7 +41,7 @@ class Account(msgspec.Struct, frozen=True):
         return self.uid == os.geteuid()
 
 
-class Lodging(msgspec.Struct, frozen=True):
+class ServerHome(msgspec.Struct, frozen=True):
     """Where one embedded server lives. `home` belongs to the server's account, mode 0700."""
 
     home: Path
@@ -70,7 +70,7 @@ def is_lodged(data_dir: Path) -> bool:
     return (data_dir / "postgres" / "pg").exists() or (data_dir / POINTER).exists()
 
 
-def lodge(data_dir: Path) -> Lodging:
+def lodge(data_dir: Path) -> ServerHome:
     """Prepare the directories for a data directory.
 
     Args:
@@ -85,12 +85,12 @@ def lodge(data_dir: Path) -> Lodging:
         home = _home(data_dir)
         account = _account(home)
         _claim(home, account)
-        return Lodging(home, account, _sockets(home, account))
+        return ServerHome(home, account, _sockets(home, account))
     except OSError as error:
         raise BadInput(f"the data directory {data_dir} cannot be used: {error}") from error
 
 
-def usable_binaries(binaries: Binaries, lodging: Lodging) -> Binaries:
+def usable_binaries(binaries: Binaries, lodging: ServerHome) -> Binaries:
     """Copy the programs beside the data when the server's account cannot reach them.
 
     Raises:

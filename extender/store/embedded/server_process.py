@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from extender.store.embedded.os_account import Lodging
+from extender.store.embedded.os_account import ServerHome
 
 PR_SET_PDEATHSIG = 1
 
@@ -34,7 +34,7 @@ def die_with_parent() -> Callable[[], None] | None:
     return ask
 
 
-def pid_file(lodging: Lodging) -> list[str]:
+def pid_file(lodging: ServerHome) -> list[str]:
     """Read the lines of `postmaster.pid`: process id first, status eighth; empty when there is none."""
     try:
         return (
@@ -46,7 +46,7 @@ def pid_file(lodging: Lodging) -> list[str]:
         return []
 
 
-def is_ready(lodging: Lodging, *, pid: int | None = None) -> bool:
+def is_ready(lodging: ServerHome, *, pid: int | None = None) -> bool:
     """Read from postmaster.pid whether the server takes connections; `pid` guards against a stale file."""
     lines = pid_file(lodging)
     status_line = 7
@@ -68,14 +68,14 @@ def _state(pid: int) -> str:
         return ""
 
 
-def forget_zombie(lodging: Lodging) -> None:
+def forget_zombie(lodging: ServerHome) -> None:
     """Remove the pid file of a server that is dead but was never waited for, as under a lazy PID 1."""
     lines = pid_file(lodging)
     if lines and lines[0].isdigit() and _state(int(lines[0])) == "Z":
         (lodging.cluster / "postmaster.pid").unlink(missing_ok=True)
 
 
-def predecessor_is_dying(lodging: Lodging, *, since: int) -> bool:
+def predecessor_is_dying(lodging: ServerHome, *, since: int) -> bool:
     """Tell why a start failed: remains of a killed server are in the way, and trying again soon helps.
 
     Args:
@@ -86,7 +86,7 @@ def predecessor_is_dying(lodging: Lodging, *, since: int) -> bool:
     return "postmaster.pid" in words or "pre-existing shared memory" in words
 
 
-def last_words(lodging: Lodging, *, since: int) -> str:
+def last_words(lodging: ServerHome, *, since: int) -> str:
     """Give the end of what the server wrote, for a message.
 
     Args:
@@ -96,7 +96,7 @@ def last_words(lodging: Lodging, *, since: int) -> str:
     return " | ".join(_words(lodging, since=since, bytes_max=1000).splitlines()[-4:])
 
 
-def diagnostics_size(lodging: Lodging) -> int:
+def diagnostics_size(lodging: ServerHome) -> int:
     """Give the size of the diagnostics, in bytes; 0 when there are none."""
     try:
         return lodging.diagnostics.stat().st_size
@@ -104,7 +104,7 @@ def diagnostics_size(lodging: Lodging) -> int:
         return 0
 
 
-def _words(lodging: Lodging, *, since: int, bytes_max: int) -> str:
+def _words(lodging: ServerHome, *, since: int, bytes_max: int) -> str:
     try:
         with lodging.diagnostics.open("rb") as file:
             file.seek(max(since, diagnostics_size(lodging) - bytes_max))

@@ -18,10 +18,10 @@ from contextlib import asynccontextmanager
 import asyncpg
 import msgspec
 
-from extender.core.log.events import Event
+from extender.core.log.events import RecordedEvent
 from extender.core.model.errors import ExtenderError, InvariantBroken, StoreUnavailable
 from extender.core.model.ids import Position
-from extender.ports.protocols import Grant
+from extender.ports.protocols import LeaseGrant
 from extender.store.engine import ENSURE_DURABLE, connect, fault_of
 from extender.store.log.event_codec import EMPTY_CHAIN, Row, encode_event, link
 
@@ -51,7 +51,9 @@ class _Call:
 
     __slots__ = ("done", "grant", "images", "rows", "size")
 
-    def __init__(self, grant: Grant, events: Sequence[Event], done: asyncio.Future[None]) -> None:
+    def __init__(
+        self, grant: LeaseGrant, events: Sequence[RecordedEvent], done: asyncio.Future[None]
+    ) -> None:
         self.grant = grant
         encoded = [encode_event(event) for event in events]
         self.rows = [row for row, _ in encoded]
@@ -94,7 +96,7 @@ class Appender:
 
     # Calls
 
-    async def append(self, grant: Grant, events: Sequence[Event]) -> None:
+    async def append(self, grant: LeaseGrant, events: Sequence[RecordedEvent]) -> None:
         """Queue events and wait for their commit; see `EventLog.append`."""
         if not events:
             return
@@ -111,7 +113,7 @@ class Appender:
         finally:
             overdue.cancel()
 
-    async def _wait_for_room(self, grant: Grant, deadline: float) -> None:
+    async def _wait_for_room(self, grant: LeaseGrant, deadline: float) -> None:
         """Wait until the queue is no longer full, first come first served."""
         try:
             async with asyncio.timeout_at(deadline), self._gate:
@@ -333,7 +335,7 @@ def _columns(rows: Sequence[Row]) -> list[list[object]]:
     return [list(column) for column in zip(*map(_values, rows), strict=True)]
 
 
-def _check(grant: Grant, events: Sequence[Event]) -> None:
+def _check(grant: LeaseGrant, events: Sequence[RecordedEvent]) -> None:
     """Refuse what no log may hold, before it can spoil a batch."""
     position: Position = events[0].position
     before = 0

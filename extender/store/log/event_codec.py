@@ -15,12 +15,14 @@ from uuid import UUID
 import msgspec
 from asyncpg.pgproto import pgproto
 
-from extender.core.log.events import AnyFact, Event
+from extender.core.log.events import AnyEventData, RecordedEvent
 from extender.core.model.errors import CorruptLog, InvariantBroken
 from extender.store.log.upcasters import UPCASTERS, Upcaster, upcast
 
 EMPTY_CHAIN: Final = bytes(32)  # the hash in front of position 1
-TYPES: Final[Mapping[str, type[AnyFact]]] = {fact.__name__: fact for fact in get_args(AnyFact)}
+TYPES: Final[Mapping[str, type[AnyEventData]]] = {
+    fact.__name__: fact for fact in get_args(AnyEventData)
+}
 
 # The version written for each type. Raise one together with an upcaster and a golden file.
 VERSIONS: Final[Mapping[str, int]] = {
@@ -54,12 +56,12 @@ class Row(NamedTuple):
 Columns: TypeAlias = Sequence[Any]  # a `Row`, or its values in the same order without the names
 
 
-def encode_fact(fact: AnyFact) -> bytes:
+def encode_fact(fact: AnyEventData) -> bytes:
     """Give the canonical bytes: fields in declared order, keys of maps sorted, no spaces."""
     return _ENCODER.encode(fact)
 
 
-def encode_event(event: Event) -> tuple[Row, bytes]:
+def encode_event(event: RecordedEvent) -> tuple[Row, bytes]:
     """Encode an event.
 
     Returns:
@@ -148,7 +150,7 @@ def decode_fact(
     position: int,
     versions: Mapping[str, int] = VERSIONS,
     upcasters: Mapping[tuple[str, int], Upcaster] = UPCASTERS,
-) -> AnyFact:
+) -> AnyEventData:
     """Decode a payload of any version this program knows.
 
     Args:
@@ -181,14 +183,14 @@ def decode_fact(
         ) from error
 
 
-def to_event(row: Columns) -> Event:
+def to_event(row: Columns) -> RecordedEvent:
     """Decode a row.
 
     Raises:
         CorruptLog: See `decode_fact`.
     """
     position, event_id, epoch, at_us, tag, ver, uid, version, root, actor, cause, by, payload = row
-    return Event(
+    return RecordedEvent(
         position=position,
         event_id=str(event_id),
         epoch=epoch,

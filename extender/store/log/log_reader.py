@@ -13,7 +13,7 @@ from typing import Protocol
 
 import asyncpg
 
-from extender.core.log.events import Event
+from extender.core.log.events import RecordedEvent
 from extender.core.model.errors import CorruptLog
 from extender.store.engine import connect, our_faults
 from extender.store.log.appender import close_quietly
@@ -82,7 +82,7 @@ async def chain_at(fetch: Fetch, position: int) -> bytes:
 
 async def read_apart(
     url: str, *, after: int, until: int | None, page_events: int
-) -> AsyncIterator[Sequence[Event]]:
+) -> AsyncIterator[Sequence[RecordedEvent]]:
     """Read pages as `read_pages` does, on a connection of its own."""
     async with reading_connection(url, name="read") as connection:
         pages = read_pages(connection.fetch, after=after, until=until, page_events=page_events)
@@ -93,7 +93,7 @@ async def read_apart(
 
 async def read_pages(
     fetch: Fetch, *, after: int, until: int | None, page_events: int
-) -> AsyncGenerator[Sequence[Event]]:
+) -> AsyncGenerator[Sequence[RecordedEvent]]:
     """Read pages up to the head as it is at the start; see `EventLog.read`."""
     with our_faults("reading the log"):
         previous = await chain_at(fetch, after)
@@ -123,7 +123,7 @@ async def read_pages(
 
 async def next_page(
     connection: asyncpg.Connection, *, after: int, previous: bytes, page_events: int
-) -> tuple[Sequence[Event], bytes]:
+) -> tuple[Sequence[RecordedEvent], bytes]:
     """Read what stands behind a position: at most a page, empty at the head.
 
     Returns:
@@ -135,7 +135,7 @@ async def next_page(
 
 def verify(
     rows: Sequence[asyncpg.Record], *, after: int, previous: bytes
-) -> tuple[list[Event], bytes]:
+) -> tuple[list[RecordedEvent], bytes]:
     """Decode rows and check that they follow each other without a gap and chain up.
 
     Args:
@@ -149,7 +149,7 @@ def verify(
     Raises:
         CorruptLog: Names the first position that is wrong.
     """
-    events: list[Event] = []
+    events: list[RecordedEvent] = []
     for record in rows:
         *row, stored = record
         after += 1

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Self
 
 import asyncpg
 
-from extender.core.log.events import Event
+from extender.core.log.events import RecordedEvent
 from extender.core.model.errors import CorruptLog, Fenced, StoreUnavailable
 from extender.core.model.ids import Epoch, Position
-from extender.ports.protocols import EventLog, Grant, Head, LeaseRecord, Mark
+from extender.ports.protocols import EventLog, LeaseGrant, LeaseRecord, LogHead, LogMark
 from extender.store.engine import connect, our_faults
 from extender.store.log.appender import Appender, Limits, close_quietly
 from extender.store.log.event_codec import EMPTY_CHAIN
@@ -105,7 +105,7 @@ class PostgresEventLog:
 
     # The lease
 
-    async def take(self, *, holder: str, address: str, ttl_ms: int, above: int = 0) -> Grant:
+    async def take(self, *, holder: str, address: str, ttl_ms: int, above: int = 0) -> LeaseGrant:
         """See `EventLog.take`."""
         for _ in range(TAKE_TRIES):
             async with self._appender.connection("taking the lease") as connection:
@@ -120,7 +120,7 @@ class PostgresEventLog:
                     )
                     continue
             assert row is not None
-            return Grant(
+            return LeaseGrant(
                 epoch=Epoch(row["granted_epoch"]),
                 lease=str(row["granted_lease"]),
                 head=_head(row["head_position"], row["head_hash"], row["head_at_us"]),
@@ -130,12 +130,12 @@ class PostgresEventLog:
             )
         raise StoreUnavailable("taking the lease: another session keeps its row locked")
 
-    async def renew(self, grant: Grant) -> None:
+    async def renew(self, grant: LeaseGrant) -> None:
         """See `EventLog.renew`."""
         async with self._appender.connection("renewing the lease") as connection:
             await connection.execute(RENEW, grant.epoch, grant.lease)
 
-    async def release(self, grant: Grant) -> None:
+    async def release(self, grant: LeaseGrant) -> None:
         """See `EventLog.release`."""
         try:
             async with self._appender.connection("releasing the lease") as connection:
@@ -160,7 +160,7 @@ class PostgresEventLog:
 
     # Writing
 
-    async def append(self, grant: Grant, events: Sequence[Event]) -> None:
+    async def append(self, grant: LeaseGrant, events: Sequence[RecordedEvent]) -> None:
         """See `EventLog.append`."""
         await self._appender.append(grant, events)
 
@@ -172,21 +172,21 @@ class PostgresEventLog:
             rows = await connection.fetch(FIND, list(event_ids))
         return {row["event_id"]: Position(row["position"]) for row in rows}
 
-    async def head(self) -> Head:
+    async def head(self) -> LogHead:
         """See `EventLog.head`."""
         async with self._ask("reading the head") as connection:
             row = await connection.fetchrow(HEAD)
-        return Head() if row is None else _head(row["position"], row["hash"], row["at_us"])
+        return LogHead() if row is None else _head(row["position"], row["hash"], row["at_us"])
 
-    async def at(self, position: Position) -> Head | None:
+    async def at(self, position: Position) -> LogHead | None:
         """See `EventLog.at`."""
         if position == 0:
-            return Head()
+            return LogHead()
         async with self._ask("looking a position up") as connection:
             row = await connection.fetchrow(AT, position)
         return None if row is None else _head(position, row["hash"], row["at_us"])
 
-    async def holds(self, mark: Mark) -> bool:
+    async def holds(self, mark: LogMark) -> bool:
         """See `EventLog.holds`."""
         if mark.position == 0:
             return True
@@ -200,7 +200,7 @@ class PostgresEventLog:
 
     def read(
         self, *, after: Position = START, until: Position | None = None
-    ) -> AsyncIterator[Sequence[Event]]:
+    ) -> AsyncIterator[Sequence[RecordedEvent]]:
         """See `EventLog.read`. A short stretch does not wait for a connection to be opened for it."""
         size = self._page_events
         if until is not None and until - after <= SHORT_EVENTS:
@@ -212,7 +212,7 @@ class PostgresEventLog:
             found: list[asyncpg.Record] = await connection.fetch(query, *values)
             return found
 
-    async def follow(self, *, after: Position) -> AsyncIterator[Sequence[Event]]:
+    async def follow(self, *, after: Position) -> AsyncIterator[Sequence[RecordedEvent]]:
         """Read pages for ever; reconnects by itself when the database goes away.
 
         Raises:
@@ -297,10 +297,10 @@ class PostgresEventLog:
                 raise
 
 
-def _head(position: int | None, chain: bytes | None, at_us: int | None) -> Head:
+def _head(position: int | None, chain: bytes | None, at_us: int | None) -> LogHead:
     if position is None:
-        return Head(chain=EMPTY_CHAIN)
-    return Head(position=Position(position), chain=chain or EMPTY_CHAIN, at_us=at_us or 0)
+        return LogHead(chain=EMPTY_CHAIN)
+    return LogHead(position=Position(position), chain=chain or EMPTY_CHAIN, at_us=at_us or 0)
 
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from extender.ports.protocols import Mentions
+from extender.ports.protocols import ReferenceIndex
 from extender.store.engine import transaction
 
 
-class PostgresMentions:
-    """The `Mentions` port on PostgreSQL.
+class PostgresReferenceIndex:
+    """The `ReferenceIndex` port on PostgreSQL.
 
     Args:
         engine: A writing engine of `engine.create_engine`; never the connection that appends.
@@ -22,7 +22,7 @@ class PostgresMentions:
         self._engine = engine
 
     async def note(self, most: int) -> int:
-        """See `Mentions.note`."""
+        """See `ReferenceIndex.note`."""
         async with transaction(self._engine, "indexing what facts name") as connection:
             looked_at = await connection.scalar(sa.select(sa.func.gx.note_mentions(most)))
         return int(looked_at or 0)
@@ -30,5 +30,5 @@ class PostgresMentions:
 
 if TYPE_CHECKING:
 
-    def _fits(mentions: PostgresMentions) -> Mentions:
+    def _fits(mentions: PostgresReferenceIndex) -> ReferenceIndex:
         return mentions

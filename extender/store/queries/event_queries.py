@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncResult
 
-from extender.core.log.events import Event
+from extender.core.log.events import RecordedEvent
 from extender.core.model.ids import NIL_ROOT, NodeName, Position, RootUid
-from extender.ports.protocols import AuditReader, EventFilter, Life, Page
-from extender.runtime.cooperative_yield import Pace
+from extender.ports.protocols import EventFilter, EventPage, EventQueries, GangIncarnation
+from extender.runtime.cooperative_yield import Yielder
 from extender.store.engine import create_engine, transaction
 from extender.store.log.event_codec import Row, to_event
 from extender.store.tables import EVENT, MENTION, NOTED, PLACEMENT
@@ -53,8 +53,8 @@ def create_reading_engine(url: str, *, pool_size: int = 2) -> AsyncEngine:
     return create_engine(url, name="audit", settings=SETTINGS, pool_size=pool_size)
 
 
-class PostgresAuditReader:
-    """The `AuditReader` port on PostgreSQL.
+class PostgresEventQueries:
+    """The `EventQueries` port on PostgreSQL.
 
     Args:
         engine: From `create_reading_engine`.
@@ -63,8 +63,8 @@ class PostgresAuditReader:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
-    async def page(self, wanted: EventFilter) -> Page:
-        """See `AuditReader.page`.
+    async def page(self, wanted: EventFilter) -> EventPage:
+        """See `EventQueries.page`.
 
         `after` is the position of the last fact of the page before, in either order: with `newest_first`
         the answer goes on below it (0: from the end), otherwise above it. Times are inclusive. At most
@@ -76,17 +76,17 @@ class PostgresAuditReader:
         """
         return await self._page(wanted, PAGE_BYTES_MAX)
 
-    async def events(self, wanted: EventFilter) -> Sequence[Event]:
-        """See `AuditReader.events`; as `page`, whatever the size.
+    async def events(self, wanted: EventFilter) -> Sequence[RecordedEvent]:
+        """See `EventQueries.events`; as `page`, whatever the size.
 
         Raises: as `page`.
         """
         return (await self._page(wanted, None)).events
 
-    async def _page(self, wanted: EventFilter, bytes_max: int | None) -> Page:
+    async def _page(self, wanted: EventFilter, bytes_max: int | None) -> EventPage:
         limit = max(0, min(wanted.limit, LIMIT_MAX))
-        events: list[Event] = []
-        size, more, pace = 0, False, Pace()
+        events: list[RecordedEvent] = []
+        size, more, pace = 0, False, Yielder()
         async with transaction(self._engine, "asking the log") as connection:
             ends = (await connection.execute(_ENDS)).one()
             queries = await _queries(connection, wanted, ends.head, ends.noted) if limit else ()
@@ -103,10 +103,10 @@ class PostgresAuditReader:
                     events.append(to_event((*row[:-1], row.payload.encode())))
                     size += len(row.payload)
                 await result.close()
-        return Page(events=tuple(events), head=Position(ends.head), more=more)
+        return EventPage(events=tuple(events), head=Position(ends.head), more=more)
 
-    async def lives(self, root: str, *, uid: RootUid | None = None) -> Sequence[Life]:
-        """See `AuditReader.lives`. At most `LIMIT_MAX`, the oldest.
+    async def lives(self, root: str, *, uid: RootUid | None = None) -> Sequence[GangIncarnation]:
+        """See `EventQueries.lives`. At most `LIMIT_MAX`, the oldest.
 
         Raises:
             StoreUnavailable: No answer, or it took too long.
@@ -132,10 +132,10 @@ class PostgresAuditReader:
         )
         async with transaction(self._engine, "asking the log") as connection:
             rows = (await connection.execute(query)).all()
-        return tuple(Life(**row._asdict()) for row in rows)
+        return tuple(GangIncarnation(**row._asdict()) for row in rows)
 
     async def position_at(self, at_us: int) -> Position:
-        """See `AuditReader.position_at`.
+        """See `EventQueries.position_at`.
 
         Raises:
             StoreUnavailable: No answer, or it took too long.
@@ -151,7 +151,7 @@ class PostgresAuditReader:
         return Position(found or 0)
 
     async def has_namespace(self, namespace: str) -> bool:
-        """See `AuditReader.has_namespace`.
+        """See `EventQueries.has_namespace`.
 
         Raises:
             StoreUnavailable: No answer, or it took too long.
@@ -161,7 +161,7 @@ class PostgresAuditReader:
         return await self._is_there(sa.select(EVENT.c.position).where(_namespace == namespace))
 
     async def has_node(self, node: NodeName) -> bool:
-        """See `AuditReader.has_node`.
+        """See `EventQueries.has_node`.
 
         Raises:
             StoreUnavailable: No answer, or it took too long.
@@ -283,5 +283,5 @@ async def _each(result: AsyncResult[Any]) -> AsyncIterator[sa.Row[Any]]:
 
 if TYPE_CHECKING:
 
-    def _fits(reader: PostgresAuditReader) -> AuditReader:
+    def _fits(reader: PostgresEventQueries) -> EventQueries:
         return reader

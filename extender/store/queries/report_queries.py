@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.core.model.ids import Position
-from extender.queries.log.reports import EPOCH, LIMIT_MAX, Asked, Found, ReportReader
+from extender.queries.log.reports import EPOCH, LIMIT_MAX, ReportQueries, ReportQuery, ReportRows
 from extender.store.engine import transaction
 from extender.store.tables import EVENT, PROJECTION
 
@@ -171,7 +171,7 @@ _POSITIONS: Final = sa.select(
 )
 
 
-def query_of(asked: Asked) -> tuple[sa.TextClause, dict[str, object]]:
+def query_of(asked: ReportQuery) -> tuple[sa.TextClause, dict[str, object]]:
     """Give the text of a question and its parameters; nothing that was asked is part of the text."""
     query = _QUERIES[asked.name]
     values: dict[str, object] = {
@@ -195,8 +195,8 @@ def _moment(at_us: int) -> datetime:
     return EPOCH + timedelta(microseconds=at_us)
 
 
-class PostgresReportReader:
-    """The `ReportReader` port on PostgreSQL.
+class PostgresReportQueries:
+    """The `ReportQueries` port on PostgreSQL.
 
     Args:
         engine: From `create_reading_engine`.
@@ -205,8 +205,8 @@ class PostgresReportReader:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
-    async def rows(self, asked: Asked) -> Found:
-        """See `ReportReader.rows`.
+    async def rows(self, asked: ReportQuery) -> ReportRows:
+        """See `ReportQueries.rows`.
 
         Raises:
             StoreUnavailable: No answer, or it took too long.
@@ -216,10 +216,10 @@ class PostgresReportReader:
         async with transaction(self._engine, doing) as connection:
             head, projected = (await connection.execute(_POSITIONS)).one()
             rows = (await connection.execute(text, values)).all()
-        return Found(rows=rows, head=Position(head), projected=Position(projected))
+        return ReportRows(rows=rows, head=Position(head), projected=Position(projected))
 
 
 if TYPE_CHECKING:
 
-    def _fits(reader: PostgresReportReader) -> ReportReader:
+    def _fits(reader: PostgresReportQueries) -> ReportQueries:
         return reader

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from extender.queries.plan.plan_query import Question, RootVerdict, answer
+from extender.queries.plan.plan_query import PlanInput, RootVerdict, answer
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.livedin import NAMESPACE
 from tests.controlplane.objects import amount_of, requests_of
@@ -74,7 +74,7 @@ async def what_would_fit(story: Story) -> tuple[RootVerdict, ...]:
     """Plan everything that waits on what the API server shows now, without the log."""
     items = await objects_of(story.api, story.plane.minor)
     manifest = a_manifest([item for item in items if not _passes_by(item)])
-    question = Question(all_pending=True, budget=BUDGET, order=manifest.order, preemption=False)
+    question = PlanInput(all_pending=True, budget=BUDGET, order=manifest.order, preemption=False)
     return answer(manifest.world.view, question).roots
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from extender.core.log.events import Event, PodBound
+from extender.core.log.events import PodBound, RecordedEvent
 from extender.core.model.ids import NodeName, PlanId, PodUid, Position, RootUid
 from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.controlplane.waiting import eventually
@@ -234,7 +234,7 @@ async def forge(url: str, pod: dict[str, Any], node: NodeName) -> int:
             node=node,
             group=label,
         )
-        event = Event(
+        event = RecordedEvent(
             position=Position(grant.head.position + 1),
             event_id=str(uuid.uuid4()),
             epoch=grant.epoch,

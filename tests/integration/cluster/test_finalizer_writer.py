@@ -8,7 +8,7 @@ import pytest
 
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 from extender.control.actuators import finalizer_controller
-from extender.control.actuators.finalizer_controller import Protector
+from extender.control.actuators.finalizer_controller import FinalizerController
 from extender.core.decisions.reconcile.finalizer_rules import FINALIZER
 from extender.core.model.pod_groups import leaf_key
 from tests.integration.cluster.fake_api import FakeApi, a_pod, a_pod_group, until
@@ -37,7 +37,7 @@ async def test_a_deleted_group_goes_when_its_last_bound_pod_has_ended(
     await cluster.start()
     await asyncio.wait_for(cluster.synced(), 10)
     async with await Stage().lead() as stage:
-        stage.start(Protector(cluster, stage.leader).run())
+        stage.start(FinalizerController(cluster, stage.leader).run())
         group = fake.objects["podgroups"]["default", "g"]
         await until(lambda: group["metadata"].get("finalizers") == [FINALIZER])
         group["metadata"]["deletionTimestamp"] = DELETED

@@ -12,10 +12,10 @@ import pytest
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 from extender.cluster.connection import api_client
 from extender.cluster.connection.api_client import ApiServer
-from extender.core.model.errors import BadInput, BindRefused, ClusterUnavailable
+from extender.core.model.errors import BadInput, ClusterUnavailable, RequestRejected
 from extender.core.model.ids import NodeName, PlanId, PodUid
 from extender.core.model.pod_groups import leaf_key
-from extender.ports.protocols import Binding, Condition, Notice, PodRef
+from extender.ports.protocols import Binding, Condition, K8sEvent, PodRef
 from tests.integration.cluster.fake_api import FakeApi, Fault, a_pod, a_pod_group, counted, until
 
 POD = PodRef(namespace="default", name="p", uid=PodUid("uid-pods-p"))
@@ -102,10 +102,10 @@ async def test_a_victim_that_was_made_again_is_not_touched(
     """Another UID under the name: refused for good, and the pod is still there; the same when it is gone."""
     other = PodRef(namespace="default", name="p", uid=PodUid("uid-of-before"))
     for how in ("deleted", "evicted"):
-        with pytest.raises(BindRefused):
+        with pytest.raises(RequestRejected):
             await there.evict(other, how)
     assert ("default", "p") in fake.objects["pods"]
-    with pytest.raises(BindRefused, match="404"):
+    with pytest.raises(RequestRejected, match="404"):
         await there.evict(PodRef(namespace="default", name="x", uid=PodUid("x")), "deleted")
 
 
@@ -126,7 +126,7 @@ async def test_the_eviction_api_may_say_not_now(there: KubernetesCluster, fake: 
 
 async def test_an_event_names_who_caused_it(there: KubernetesCluster, fake: FakeApi) -> None:
     """`related` is the group of the preemptor (SPEC E-12)."""
-    notice = Notice(
+    notice = K8sEvent(
         kind="Pod", namespace="default", name="p", uid=POD.uid, reason="Preempted", message="m",
         action="Preempting", related=("PodGroup", "default", "g", "uid-of-g"),
     )  # fmt: skip
@@ -157,7 +157,7 @@ async def test_a_binding_is_refused_for_good(there: KubernetesCluster, fake: Fak
             "404",
         ),
     ):
-        with pytest.raises(BindRefused, match=why):
+        with pytest.raises(RequestRejected, match=why):
             await there.bind(wrong)
 
 
@@ -430,15 +430,15 @@ async def test_a_conflict_of_writers_is_resolved(there: KubernetesCluster, fake:
 
 async def test_a_group_made_again_gets_no_condition(there: KubernetesCluster) -> None:
     """The UID is a precondition here too."""
-    with pytest.raises(BindRefused):
+    with pytest.raises(RequestRejected):
         await there.set_conditions(GROUP, "another", [WAITS])
 
 
 # --- events
 
 
-def notice(message: str = "waits", uid: str = "uid-podgroups-g") -> Notice:
-    return Notice(
+def notice(message: str = "waits", uid: str = "uid-podgroups-g") -> K8sEvent:
+    return K8sEvent(
         kind="PodGroup",
         namespace="default",
         name="g",

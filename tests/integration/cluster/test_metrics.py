@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 from extender.http.web.health import Probes
-from extender.ports.protocols import Notice
+from extender.ports.protocols import K8sEvent
 from tests.integration.cluster.fake_api import FakeApi, Fault, a_node, a_pod, until
 from tests.support.service.fakes import Stage
 
@@ -33,8 +33,8 @@ async def scraped(cluster: KubernetesCluster) -> dict[tuple[str, str], float]:
     }
 
 
-def a_notice(message: str, uid: str = "uid-pods-p") -> Notice:
-    return Notice(
+def a_notice(message: str, uid: str = "uid-pods-p") -> K8sEvent:
+    return K8sEvent(
         kind="Pod", namespace="default", name="p", uid=uid, reason="FailedScheduling",
         message=message, warning=True,
     )  # fmt: skip

@@ -14,10 +14,10 @@ from extender.core.log.events import GangAdmitted, PreemptionPlanned
 from extender.core.model.ids import PlanId
 from extender.core.planner.codec.request_codec import BUCKETS
 from extender.http.responses.error_responses import problems
-from extender.http.scheduler.verb_handlers import SchedulerVerbs
-from extender.http.v1.gang_api import GangsApi
-from extender.http.v1.history_api import AuditApi
-from extender.queries.log.gang_history import Asked, history
+from extender.http.scheduler.verb_handlers import VerbHandlers
+from extender.http.v1.gang_api import GangApi
+from extender.http.v1.history_api import HistoryApi
+from extender.queries.log.gang_history import HistoryQuery, history
 from tests.support.logs.fake_store import FakeAuditReader
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import RACK, a_gang, a_node, a_pod
@@ -32,9 +32,9 @@ async def asking(stage):
     reader = FakeAuditReader(stage.database)
     app = web.Application(middlewares=[problems])
     for part in (
-        SchedulerVerbs(stage.scheduling, stage.leader, read_wire_pod, forwarder=None),
-        AuditApi(reader, stage.inputs),
-        GangsApi(reader, stage.inputs, stage.leader),
+        VerbHandlers(stage.scheduling, stage.leader, read_wire_pod, forwarder=None),
+        HistoryApi(reader, stage.inputs),
+        GangApi(reader, stage.inputs, stage.leader),
     ):
         app.add_routes(part.routes())
     async with TestClient(TestServer(app)) as client:
@@ -100,7 +100,9 @@ async def test_the_history_of_a_victim_of_the_preempt_verb_has_its_decisions(cap
         decided = {line["type"]: line["decision"] for line in lines if line.get("decision")}
         assert decided["PreemptionPlanned"]["input"]["nodes"] == 2
         reader = FakeAuditReader(stage.database)
-        found = await history(reader, stage.inputs, Asked(root="default/low", decisions=True))
+        found = await history(
+            reader, stage.inputs, HistoryQuery(root="default/low", decisions=True)
+        )
         for line in found.lines:
             print_line(line, found.gang)
         text = capsys.readouterr().out

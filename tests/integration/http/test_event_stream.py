@@ -20,12 +20,12 @@ from aiohttp.test_utils import TestServer
 
 from extender.core.log.events import GangRefused, PodBound
 from extender.http.responses.error_responses import problems
-from extender.http.v1.event_api import EventsApi
-from extender.queries.log.event_stream import KEPT_FACTS, Feed
+from extender.http.v1.event_api import EventApi
+from extender.queries.log.event_stream import KEPT_FACTS, EventStream
 from extender.store import schema_migration
 from extender.store.embedded.embedded_server import EmbeddedPostgres
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
+from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from tests.integration.store.test_unknown_outcome import children_of, everything, resolve, take
 from tests.support.logs.fake_store import Script
 from tests.support.logs.postgres import FAST
@@ -39,10 +39,10 @@ async def serving(url):
     """Serve /v1/events of a database; gives the URL and the feed."""
     engine = create_reading_engine(url)
     async with PostgresEventLog(url) as log:
-        reader = PostgresAuditReader(engine)
-        feed = Feed(log, reader)
+        reader = PostgresEventQueries(engine)
+        feed = EventStream(log, reader)
         app = web.Application(middlewares=[problems])
-        app.add_routes(EventsApi(reader, feed).routes())
+        app.add_routes(EventApi(reader, feed).routes())
 
         async def end(_):
             feed.stop()

@@ -18,20 +18,20 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from extender.composition import ANSWERING
 from extender.http.responses.error_responses import problems
-from extender.http.v1.event_api import EventsApi
-from extender.http.v1.history_api import AuditApi
+from extender.http.v1.event_api import EventApi
+from extender.http.v1.history_api import HistoryApi
 from extender.http.v1.report_api import ReportApi
 from extender.http.v1.state_api import NodesApi, StateApi
-from extender.http.web.query_process import PATHS, Apart
-from extender.queries.log.event_stream import Feed
-from extender.queries.state.historical_state import AsOf
+from extender.http.web.query_process import PATHS, QueryProcess
+from extender.queries.log.event_stream import EventStream
+from extender.queries.state.historical_state import HistoricalState
 from extender.runtime.cpu_slice import SHORT_NS
 from extender.runtime.system_clock import SystemClock
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
-from extender.store.queries.report_queries import PostgresReportReader
-from extender.store.snapshot_table import PostgresCheckpoints
+from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
+from extender.store.queries.report_queries import PostgresReportQueries
+from extender.store.snapshot_table import PostgresSnapshots
 from tests.bench.history import node_of, write_history
 from tests.support.logs.postgres import fresh_database, run
 from tests.support.service.cpu_slices import GRANTED_FROM, KERNEL, slice_ns
@@ -100,7 +100,7 @@ async def serving(*parts):
 @contextlib.asynccontextmanager
 async def apart(url, command=ANSWERING):
     """Serve with the process of the service; gives the client and the handlers."""
-    handlers = Apart(command, url, "INFO")
+    handlers = QueryProcess(command, url, "INFO")
     handlers.open()
     running = asyncio.create_task(handlers.run())
     try:
@@ -117,11 +117,11 @@ async def here(url):
     """Serve the same handlers in this process."""
     engine = create_reading_engine(url)
     async with PostgresEventLog(url) as log:
-        reader = PostgresAuditReader(engine)
-        as_of = AsOf(log, PostgresCheckpoints(engine), reader, SystemClock())
+        reader = PostgresEventQueries(engine)
+        as_of = HistoricalState(log, PostgresSnapshots(engine), reader, SystemClock())
         async with serving(
-            AuditApi(reader, PostgresDecisionInputs(engine)), EventsApi(reader, Feed(log, reader)),
-            StateApi(as_of), ReportApi(PostgresReportReader(engine), SystemClock()), NodesApi(a_cluster(), past_node(as_of)),
+            HistoryApi(reader, PostgresDecisionInputs(engine)), EventApi(reader, EventStream(log, reader)),
+            StateApi(as_of), ReportApi(PostgresReportQueries(engine), SystemClock()), NodesApi(a_cluster(), past_node(as_of)),
         ) as client:  # fmt: skip
             yield client
     await engine.dispose()

@@ -16,10 +16,10 @@ from extender.core.model.errors import BadInput
 from extender.http.responses.error_responses import problems
 from extender.http.v1.report_api import ReportApi
 from extender.queries.log.parameter_validation import NAME_MAX
-from extender.queries.log.reports import DAY_US, LIMIT, REPORTS, Asked, question, report
+from extender.queries.log.reports import DAY_US, LIMIT, REPORTS, ReportQuery, question, report
 from extender.runtime.system_clock import SystemClock
 from extender.store.queries.event_queries import create_reading_engine
-from extender.store.queries.report_queries import PostgresReportReader
+from extender.store.queries.report_queries import PostgresReportQueries
 from tests.support.logs.example_log import BATCH, TRAIN, at, tuesday, write_tuesday
 from tests.support.logs.fake_store import FakeDatabase, FakeEventLog
 from tests.support.logs.postgres import fresh_database, run
@@ -43,7 +43,7 @@ def tuesday_url(postgres_url, template_database):
 async def served(tuesday_url):
     engine = create_reading_engine(tuesday_url)
     app = web.Application(middlewares=[problems])
-    app.add_routes(ReportApi(PostgresReportReader(engine), SystemClock()).routes())
+    app.add_routes(ReportApi(PostgresReportQueries(engine), SystemClock()).routes())
     async with TestClient(TestServer(app)) as client:
         yield client
     await engine.dispose()
@@ -160,7 +160,7 @@ async def test_more_rows_than_asked_for_are_told(served):
 def test_without_times_it_is_the_last_day():
     """And a span that reaches into the future ends now."""
     now_us = at("12:00:00")
-    assert question("losses", now_us=now_us) == Asked(
+    assert question("losses", now_us=now_us) == ReportQuery(
         name="losses", since_us=now_us - DAY_US, until_us=now_us, limit=LIMIT
     )
     assert question("losses", now_us=now_us, until_us=now_us + 5).until_us == now_us

@@ -16,16 +16,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from extender.composition import read_wire_pod
 from extender.core.model.errors import ClusterUnavailable
 from extender.http.scheduler import wire
-from extender.http.scheduler.leader_proxy import Forwarder
-from extender.http.scheduler.verb_handlers import SchedulerVerbs
-from extender.http.v1.event_api import EventsApi
-from extender.http.v1.gang_api import GangsApi
-from extender.http.v1.history_api import AuditApi
-from extender.http.v1.node_api import FleetApi
+from extender.http.scheduler.leader_proxy import LeaderProxy
+from extender.http.scheduler.verb_handlers import VerbHandlers
+from extender.http.v1.event_api import EventApi
+from extender.http.v1.gang_api import GangApi
+from extender.http.v1.history_api import HistoryApi
+from extender.http.v1.node_api import LiveNodeApi
 from extender.http.web.health import Probes
-from extender.http.web.server import Parts, application
-from extender.queries.log.event_stream import Feed
-from extender.queries.state.node_inventory import Fleet
+from extender.http.web.server import ApplicationParts, application
+from extender.queries.log.event_stream import EventStream
+from extender.queries.state.node_inventory import NodeInventory
 from tests.support.hypothesis_profile import examples
 from tests.support.logs.fake_store import FakeAuditReader, FakeDecisionInputs, FakeEventLog
 from tests.support.service.fakes import Stage
@@ -107,8 +107,8 @@ class Served:
         self.stage = Stage(*objects, **rest)
         stage = self.stage
         reader = FakeAuditReader(stage.database)
-        feed = Feed(FakeEventLog(stage.database), reader)
-        self.forwarder = Forwarder(stage.leader, stage.settings)
+        feed = EventStream(FakeEventLog(stage.database), reader)
+        self.forwarder = LeaderProxy(stage.leader, stage.settings)
         self.converted = []  # names of the pods of calls that were converted whole
 
         def read_pod(body):
@@ -117,14 +117,14 @@ class Served:
             return pod
 
         app = application(
-            Parts(
-                SchedulerVerbs(stage.scheduling, stage.leader, read_pod, self.forwarder),
+            ApplicationParts(
+                VerbHandlers(stage.scheduling, stage.leader, read_pod, self.forwarder),
                 Probes(stage.scheduling, stage.leader),
                 (
-                    AuditApi(reader, FakeDecisionInputs(stage.database)),
-                    GangsApi(reader, FakeDecisionInputs(stage.database), stage.leader),
-                    EventsApi(reader, feed),
-                    FleetApi(Fleet(stage.cluster), stage.leader),
+                    HistoryApi(reader, FakeDecisionInputs(stage.database)),
+                    GangApi(reader, FakeDecisionInputs(stage.database), stage.leader),
+                    EventApi(reader, feed),
+                    LiveNodeApi(NodeInventory(stage.cluster), stage.leader),
                 ),
                 feed.stop,
             ),

@@ -8,7 +8,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from extender.http.responses.error_responses import problems
 from extender.http.v1.state_api import NodesApi, StateApi
-from extender.queries.state.historical_state import AsOf
+from extender.queries.state.historical_state import HistoricalState
 from extender.store.log.event_codec import chain, encode_event
 from tests.support.logs.fake_store import (
     FakeAuditReader,
@@ -31,7 +31,7 @@ async def client():
         database.rows.append((row, chain(database.head.chain, row)))
     database.projected = len(database.rows)
     clock.us = at_us(1000)
-    as_of = AsOf(
+    as_of = HistoricalState(
         FakeEventLog(database), FakeCheckpoints(database), FakeAuditReader(database), clock
     )
     cluster = FakeCluster(

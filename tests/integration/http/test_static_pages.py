@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from extender.http.responses.error_responses import problems
-from extender.http.web.ui import CONTENT_TYPES, Ui, pages
+from extender.http.web.ui import CONTENT_TYPES, StaticPages, pages
 
 ROOT = Path(__file__).parents[3]
 FILES = sorted(path for path in (ROOT / "extender/http/pages").rglob("*") if path.is_file())
@@ -27,7 +27,7 @@ def _name(path):
 @pytest.fixture
 async def client():
     app = web.Application(middlewares=[problems])
-    app.add_routes(Ui().routes())
+    app.add_routes(StaticPages().routes())
     async with TestClient(TestServer(app)) as made:
         yield made
 

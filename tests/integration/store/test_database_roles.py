@@ -9,16 +9,16 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from extender.ports.protocols import Checkpoint, DecisionInput, EventFilter
+from extender.ports.protocols import DecisionInput, EventFilter, Snapshot
 from extender.store import schema_migration
 from extender.store.database_roles import AUDITOR, WRITER, as_role, powers
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.embedded.embedded_server import EmbeddedPostgres
 from extender.store.engine import create_engine, plain_url
-from extender.store.interval_projection import PostgresProjection
+from extender.store.interval_projection import PostgresIntervalProjection
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
-from extender.store.snapshot_table import PostgresCheckpoints
+from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
+from extender.store.snapshot_table import PostgresSnapshots
 from tests.support.logs.fake_store import Script
 from tests.support.logs.postgres import FAST, execute, fresh_database, running_postgres
 
@@ -157,18 +157,18 @@ async def test_the_service_does_its_part(prepared, monkeypatch):
             async for page in log.read():
                 assert len(page) == 12
             await log.release(grant)
-        checkpoints = PostgresCheckpoints(writing)
-        made = Checkpoint(position=head.position, chain=head.chain, codec="c", body=b"b")
+        checkpoints = PostgresSnapshots(writing)
+        made = Snapshot(position=head.position, chain=head.chain, codec="c", body=b"b")
         for _ in range(2):
             await checkpoints.save(made)
         assert await checkpoints.newest(codec="c") == made
         inputs = PostgresDecisionInputs(writing)
         await inputs.save(DecisionInput(digest="d", head=b"h", parts=(b"p",)))
         assert await inputs.load("d") is not None
-        projection = PostgresProjection(writing)
+        projection = PostgresIntervalProjection(writing)
         assert await projection.project(head.position, max_events=100) == 12
         await projection.forget()
-        audit = PostgresAuditReader(reading)
+        audit = PostgresEventQueries(reading)
         assert len(await audit.events(EventFilter())) == 12
         assert not await audit.has_node("n")
         assert not await schema_migration.needs_migration(url)

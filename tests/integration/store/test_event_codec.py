@@ -15,7 +15,7 @@ import pytest
 from extender.core.log.events import RootObserved
 from extender.core.model.errors import CorruptLog, InvariantBroken
 from extender.core.model.ids import Epoch, Position
-from extender.ports.protocols import Grant, Head
+from extender.ports.protocols import LeaseGrant, LogHead
 from extender.store.log import event_codec, upcasters
 from extender.store.log.event_codec import (
     EMPTY_CHAIN,
@@ -88,8 +88,10 @@ def golden(tag, ver):
 def write_golden(tag):
     """Store a sample of the current version; only ever for a file that is not there."""
     script = Script(
-        Grant(
-            epoch=Epoch(3), lease="", head=Head(position=Position(41), at_us=1_763_000_000_000_000)
+        LeaseGrant(
+            epoch=Epoch(3),
+            lease="",
+            head=LogHead(position=Position(41), at_us=1_763_000_000_000_000),
         )
     )
     event = script.next(
@@ -189,7 +191,7 @@ def test_every_version_but_the_newest_has_a_step():
 
 
 def test_what_cannot_be_stored_is_refused():
-    script = Script(Grant(epoch=Epoch(1), lease="", head=Head()))
+    script = Script(LeaseGrant(epoch=Epoch(1), lease="", head=LogHead()))
     for event in (
         script.next(RootObserved(kind="\ud800")),
         script.next(root="a\0b"),
@@ -201,7 +203,7 @@ def test_what_cannot_be_stored_is_refused():
 
 
 def test_each_column_is_hashed():
-    script = Script(Grant(epoch=Epoch(1), lease="", head=Head()))
+    script = Script(LeaseGrant(epoch=Epoch(1), lease="", head=LogHead()))
     row = encode_event(script.next(cause="c"))[0]
     others = {
         "position": 9, "event_id": UUID(int=1), "epoch": 9, "at_us": 9, "type": "x", "ver": 9, "root_uid": "x",

@@ -29,12 +29,12 @@ from extender.core.log.events import (
 from extender.core.log.reservation_state import EMPTY, fold
 from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import PlanId, PodUid, Position, RootUid
-from extender.ports.protocols import Head
+from extender.ports.protocols import LogHead
 from extender.snapshots.state_loader import load_past, load_state, save_checkpoint
 from extender.store.engine import create_engine, our_faults
 from extender.store.log.event_codec import EMPTY_CHAIN, VERSIONS
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.snapshot_table import PostgresCheckpoints
+from extender.store.snapshot_table import PostgresSnapshots
 from tests.support.hypothesis_profile import examples
 from tests.support.logs.bulk_log import copy_events, forget_log, writing_connection
 from tests.support.logs.postgres import fresh_database, run
@@ -168,15 +168,15 @@ def test_fold_checkpoint_and_sql_tell_the_same(log_url, events, step, saved, ask
             await forget_log(connection)
             chain, _ = await copy_events(connection, events[:saved])
             if saved:
-                head = Head(position=Position(saved), chain=chain, at_us=states[saved].at_us)
-                await save_checkpoint(PostgresCheckpoints(engine), states[saved], head)
+                head = LogHead(position=Position(saved), chain=chain, at_us=states[saved].at_us)
+                await save_checkpoint(PostgresSnapshots(engine), states[saved], head)
             await copy_events(connection, events[saved:], chain)
             async for position in project_in_steps(connection, len(events), step):
                 assert await pending_by_sql(connection) == pending_by_fold(states[position])
             for position, state in enumerate(states):
                 assert await told_by_sql(connection, position) == told_by_fold(state)
             async with PostgresEventLog(log_url, page_events=3) as log:
-                found = {"checkpoints": PostgresCheckpoints(engine), "until": Position(asked)}
+                found = {"checkpoints": PostgresSnapshots(engine), "until": Position(asked)}
                 loaded, past = await load_state(log, **found), await load_past(log, **found)
             assert loaded == states[asked]
             assert lean(past) == lean(states[asked])

@@ -18,8 +18,8 @@ from extender.queries.log.event_filter import nodes_of, plan_of, victims_of
 from extender.store.engine import create_engine
 from extender.store.log.event_codec import VERSIONS, decode_fact
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.log.reference_index import PostgresMentions
-from extender.store.queries.event_queries import PostgresAuditReader, create_reading_engine
+from extender.store.log.reference_index import PostgresReferenceIndex
+from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from tests.bench.history import write_history
 from tests.integration.store.test_event_codec import GOLDEN, Sample
 from tests.support.hypothesis_profile import examples
@@ -64,7 +64,7 @@ async def test_sql_and_python_agree_on_every_kind_of_fact(database_url):
         script = Script(grant)
         await log.append(grant, [script.next(fact) for fact in facts])
     engine = create_engine(database_url, name="test")
-    noter = PostgresMentions(engine)
+    noter = PostgresReferenceIndex(engine)
     assert [await noter.note(8) for _ in range(4)] == [8, 8, len(facts) - 16, 0]
     await engine.dispose()
     expected = set().union(*(named(n, fact) for n, fact in enumerate(facts, start=1)))
@@ -104,7 +104,7 @@ def long_url(postgres_url, template_database):
     async def fill(url):
         await write_history(url, 30_000)
         engine = create_engine(url, name="test")
-        noter = PostgresMentions(engine)
+        noter = PostgresReferenceIndex(engine)
         while await noter.note(10_000):
             pass
         await engine.dispose()
@@ -134,7 +134,7 @@ async def test_no_question_reads_the_whole_log(long_url):
             (statement, parameters)
         ),
     )
-    reader = PostgresAuditReader(reading)
+    reader = PostgresEventQueries(reading)
     for wanted in (
         EventFilter(),
         EventFilter(newest_first=True),
@@ -168,7 +168,7 @@ async def test_a_question_that_is_asked_often_is_planned_for_what_it_asks(long_u
     """PostgreSQL's plan for any values reads the log from its beginning for types that it has hardly any of."""
     reading = create_reading_engine(long_url, pool_size=1)
     reader, wanted = (
-        PostgresAuditReader(reading),
+        PostgresEventQueries(reading),
         EventFilter(types=("PreemptionPlanned", "PreemptionCompleted")),
     )
     before = await events_read(long_url)

@@ -24,10 +24,10 @@ from extender.core.log.events import (
 )
 from extender.core.log.reservation_state import EMPTY, fold
 from extender.core.model.ids import NIL_ROOT, NodeName, PodUid, Position, RootUid
-from extender.queries.log.reports import EPOCH, REPORTS, Asked
+from extender.queries.log.reports import EPOCH, REPORTS, ReportQuery
 from extender.store.engine import transaction
 from extender.store.queries.event_queries import create_reading_engine
-from extender.store.queries.report_queries import PostgresReportReader, query_of
+from extender.store.queries.report_queries import PostgresReportQueries, query_of
 from tests.bench.history import admission, history, write_history
 from tests.integration.store.test_audit_questions import DOCUMENT, QUERY
 from tests.support.hypothesis_profile import examples
@@ -166,7 +166,7 @@ async def told_by(connection, engine, events, asked):
     await forget_log(connection)
     await copy_events(connection, events)
     await connection.fetchval("SELECT gx.project($1, 100000)", len(events))
-    reader = PostgresReportReader(engine)
+    reader = PostgresReportQueries(engine)
     return {one.name: await reader.rows(one) for one in asked}
 
 
@@ -195,7 +195,7 @@ def test_every_report_is_the_plain_computation(tell, data):
     events = data.draw(measured_histories())
     given_ = data.draw(questions(events))
     asked = [
-        Asked(
+        ReportQuery(
             name=name,
             limit=9999,
             **(given_ if kind.of_gangs else given_ | {"namespace": "", "gang": ""}),
@@ -218,11 +218,11 @@ async def test_reports_of_admissions_come_in_their_order_and_a_page_is_the_begin
         "room-taken": lambda row: (row[9], row[2], row[3]),
     }
     plain, engine = Told(events), create_reading_engine(database_url)
-    reader = PostgresReportReader(engine)
+    reader = PostgresReportQueries(engine)
     for (name, order), (begin, end) in product(
         orders.items(), [(0, 3999), (2999, 3600), (3511, 3512)]
     ):
-        asked = Asked(
+        asked = ReportQuery(
             name=name, since_us=events[begin].at_us, until_us=events[end].at_us, limit=9999
         )
         every = sorted(PLAIN[name](plain, asked), key=order)
@@ -257,7 +257,7 @@ async def test_room_is_taken_in_domains_of_any_name(database_url):
             )
             events.append(event_after(state, RootUid(f"u{i}-{j}"), fact))
             state = fold(state, [events[-1]])
-    asked = Asked(name="room-taken", since_us=0, until_us=START_US, limit=9999)
+    asked = ReportQuery(name="room-taken", since_us=0, until_us=START_US, limit=9999)
     found = (await told(database_url, events, [asked]))["room-taken"].rows
     same([tuple(row) for row in found], plainly(events, asked))
     assert len(found) == 2 * len(racks)
@@ -267,7 +267,7 @@ async def test_a_reason_that_postgres_cannot_hold_stops_no_report(database_url):
     """A NUL in a recorded sentence is told as a replacement character."""
     fact = GangRefused(outcome="unknown", reasons=("a\0b",))
     event = msgspec.structs.replace(event_after(EMPTY, ROOTS[0], fact), at_us=START_US)
-    asked = Asked(name="decisions", since_us=START_US, until_us=START_US + 1)
+    asked = ReportQuery(name="decisions", since_us=START_US, until_us=START_US + 1)
     found = await told(database_url, [event], [asked])
     assert [tuple(row)[5] for row in found["decisions"].rows] == [1]
     connection = await writing_connection(database_url)
@@ -301,7 +301,7 @@ async def test_no_question_reads_the_whole_log(database_url):
     engine = create_reading_engine(database_url)
     for name, kind in REPORTS.items():
         for gang in ("", "serve/model-0000007") if kind.of_gangs else ("",):
-            asked = Asked(
+            asked = ReportQuery(
                 name=name, since_us=until_us - 5 * MINUTE_US, until_us=until_us, gang=gang
             )
             text, values = query_of(asked)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import asyncpg
 
-from extender.core.log.events import Event
+from extender.core.log.events import RecordedEvent
 from extender.store.log.event_codec import EMPTY_CHAIN, encode_event, link
 
 COLUMNS = (
@@ -25,7 +25,7 @@ async def writing_connection(url: str) -> asyncpg.Connection:
 
 
 async def copy_events(
-    connection: asyncpg.Connection, events: Sequence[Event], previous: bytes = EMPTY_CHAIN
+    connection: asyncpg.Connection, events: Sequence[RecordedEvent], previous: bytes = EMPTY_CHAIN
 ) -> tuple[bytes, int]:
     """Write events behind those that are there, chained to `previous`.
 

@@ -14,9 +14,8 @@ import asyncpg
 import msgspec
 
 from extender.core.log.events import (
-    AnyFact,
+    AnyEventData,
     AssignmentRecord,
-    Event,
     GangAdmitted,
     GangRefused,
     GangSatisfied,
@@ -26,6 +25,7 @@ from extender.core.log.events import (
     PodBound,
     PreemptionCompleted,
     PreemptionPlanned,
+    RecordedEvent,
     RoomMeasured,
     RoomRecord,
     RootObserved,
@@ -34,7 +34,7 @@ from extender.core.log.events import (
     VictimUnit,
 )
 from extender.core.model.ids import NIL_ROOT, NodeName, PlanId, PodUid, Position
-from extender.ports.protocols import Grant
+from extender.ports.protocols import LeaseGrant
 from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.support.logs.fake_store import Script
 
@@ -78,9 +78,9 @@ def admitted(root: str, rack: int, first: int, pods: int) -> GangAdmitted:
     )
 
 
-def bound(root: str, fact: GangAdmitted) -> list[tuple[str, AnyFact]]:
+def bound(root: str, fact: GangAdmitted) -> list[tuple[str, AnyEventData]]:
     """Bind all pods of an admission, and satisfy it."""
-    facts: list[AnyFact] = [
+    facts: list[AnyEventData] = [
         PodBound(plan=fact.plan, pod=a.pod, uid=a.uid, node=a.node, group=a.group)
         for a in fact.assignments
     ]
@@ -99,17 +99,17 @@ def rooms(*, rack: tuple[str, int, int], one: str, total: int) -> RoomMeasured:
     )
 
 
-def observed(root: str, members: int) -> tuple[str, AnyFact]:
+def observed(root: str, members: int) -> tuple[str, AnyEventData]:
     return root, RootObserved(
         kind=KINDS.get(root, "PodGroup"), priority=PRIORITIES[root], members=members
     )
 
 
-def refused(root: str, outcome: str, reason: str) -> tuple[str, AnyFact]:
+def refused(root: str, outcome: str, reason: str) -> tuple[str, AnyEventData]:
     return root, GangRefused(outcome=outcome, reasons=(reason,), planner="story")
 
 
-def tuesday(grant: Grant) -> list[Event]:
+def tuesday(grant: LeaseGrant) -> list[RecordedEvent]:
     """Give the facts of the day, in the empty log of a grant."""
     sweep, train = admitted(SWEEP, 1, 1, 2), admitted(TRAIN, 2, 1, 4)
     batch, probe = admitted(BATCH, 2, 1, 1), admitted(PROBE, 1, 3, 1)
@@ -125,7 +125,7 @@ def tuesday(grant: Grant) -> list[Event]:
         how="deleted", asked_us=at("08:30:01"), gone_us=at("08:30:31"),
     )  # fmt: skip
     no_rack = f"CompositePodGroup {TRAIN} needs 4 nodes with 8 {GPU} in one rack, 3 are free"
-    day: list[tuple[str, list[tuple[str, AnyFact]]]] = [
+    day: list[tuple[str, list[tuple[str, AnyEventData]]]] = [
         ("00:00:00", [("", LeaseTaken(holder="gang-extender-0", address="http://10.0.0.7:8888"))]),
         ("08:00:00", [("", rooms(rack=("r1", 32, 4), one="r1-n1", total=64))]),
         ("08:05:00", [observed(SWEEP, 2), (SWEEP, sweep)]),
@@ -157,7 +157,7 @@ def tuesday(grant: Grant) -> list[Event]:
     return events
 
 
-async def write_tuesday(url: str) -> list[Event]:
+async def write_tuesday(url: str) -> list[RecordedEvent]:
     """Append the day to the empty log of a migrated database, and project it."""
     async with PostgresEventLog(url) as log:
         grant = await log.take(holder="gang-extender-0", address="", ttl_ms=60_000)

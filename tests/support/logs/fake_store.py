@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import msgspec
 
-from extender.core.log.events import AnyFact, Event, RootObserved
+from extender.core.log.events import AnyEventData, RecordedEvent, RootObserved
 from extender.core.log.reservation_state import EMPTY, fold
 from extender.core.model.errors import (
     CorruptLog,
@@ -28,15 +28,15 @@ from extender.core.model.errors import (
 )
 from extender.core.model.ids import NIL_ROOT, Epoch, NodeName, Position, RootUid
 from extender.ports.protocols import (
-    Checkpoint,
     DecisionInput,
     EventFilter,
-    Grant,
-    Head,
+    EventPage,
+    GangIncarnation,
+    LeaseGrant,
     LeaseRecord,
-    Life,
-    Mark,
-    Page,
+    LogHead,
+    LogMark,
+    Snapshot,
 )
 from extender.queries.log.event_filter import matches
 from extender.store.log.event_codec import EMPTY_CHAIN, chain, encode_event, to_event
@@ -68,7 +68,7 @@ class FakeDatabase:
         self.address = ""
         self.renewed_us: int | None = None
         self.ttl_ms = 0
-        self.checkpoints: dict[tuple[int, str], Checkpoint] = {}
+        self.checkpoints: dict[tuple[int, str], Snapshot] = {}
         self.inputs: dict[str, DecisionInput] = {}
         self.projected = 0
         self.appended = asyncio.Condition()
@@ -87,11 +87,11 @@ class FakeDatabase:
         return self.renewed_us is None or self.now_us() >= self.renewed_us + self.ttl_ms * 1000
 
     @property
-    def head(self) -> Head:
+    def head(self) -> LogHead:
         if not self.rows:
-            return Head()
+            return LogHead()
         row, digest = self.rows[-1]
-        return Head(position=Position(row.position), chain=digest, at_us=row.at_us)
+        return LogHead(position=Position(row.position), chain=digest, at_us=row.at_us)
 
 
 class FakeEventLog:
@@ -126,7 +126,7 @@ class FakeEventLog:
             raise StoreUnavailable("the fake is told not to answer")
         return self.database
 
-    async def take(self, *, holder: str, address: str, ttl_ms: int, above: int = 0) -> Grant:
+    async def take(self, *, holder: str, address: str, ttl_ms: int, above: int = 0) -> LeaseGrant:
         db = await self._answering()
         if db.holder != holder and not db.expired:
             raise LeaseHeld(f"the lease is held by {db.holder} at {db.address}")
@@ -134,17 +134,17 @@ class FakeEventLog:
         db.epoch = max(db.epoch, above) + 1
         db.lease, db.holder, db.address = str(uuid4()), holder, address
         db.renewed_us, db.ttl_ms = db.now_us(), ttl_ms
-        return Grant(
+        return LeaseGrant(
             epoch=Epoch(db.epoch), lease=db.lease, head=db.head, previous_holder=previous,
             previous_epoch=Epoch(before), timeline=db.timeline,
         )  # fmt: skip
 
-    async def renew(self, grant: Grant) -> None:
+    async def renew(self, grant: LeaseGrant) -> None:
         db = await self._answering()
         self._fence(grant)
         db.renewed_us = db.now_us()
 
-    async def release(self, grant: Grant) -> None:
+    async def release(self, grant: LeaseGrant) -> None:
         db = await self._answering()
         if (grant.epoch, grant.lease) == (db.epoch, db.lease):
             db.renewed_us, db.lease = None, str(uuid4())
@@ -162,11 +162,11 @@ class FakeEventLog:
             expired=db.expired,
         )
 
-    def _fence(self, grant: Grant) -> None:
+    def _fence(self, grant: LeaseGrant) -> None:
         if (grant.epoch, grant.lease) != (self.database.epoch, self.database.lease):
             raise Fenced(f"epoch {grant.epoch} does not own the log any more")
 
-    async def append(self, grant: Grant, events: Sequence[Event]) -> None:
+    async def append(self, grant: LeaseGrant, events: Sequence[RecordedEvent]) -> None:
         if not events:
             return
         first, before = events[0].position, 0
@@ -197,7 +197,7 @@ class FakeEventLog:
         async with db.appended:
             db.appended.notify_all()
 
-    def _write(self, grant: Grant, rows: Sequence) -> None:
+    def _write(self, grant: LeaseGrant, rows: Sequence) -> None:
         db = self.database
         self._fence(grant)
         if rows[0].position != db.head.position + 1:
@@ -222,19 +222,19 @@ class FakeEventLog:
             digest = chain(digest, row)
             db.rows.append((row, digest))
 
-    async def holds(self, mark: Mark) -> bool:
+    async def holds(self, mark: LogMark) -> bool:
         db = await self._answering()
         if not 0 < mark.position <= len(db.rows):
             return mark.position == 0
         row, digest = db.rows[mark.position - 1]
         return mark.event_id in ("", str(row.event_id)) and mark.chain in (b"", digest)
 
-    async def at(self, position: Position) -> Head | None:
+    async def at(self, position: Position) -> LogHead | None:
         db = await self._answering()
         if not 0 < position <= len(db.rows):
-            return Head() if position == 0 else None
+            return LogHead() if position == 0 else None
         row, digest = db.rows[position - 1]
-        return Head(position=position, chain=digest, at_us=row.at_us)
+        return LogHead(position=position, chain=digest, at_us=row.at_us)
 
     async def find(self, event_ids: Sequence[str]) -> Mapping[str, Position]:
         db = await self._answering()
@@ -245,12 +245,12 @@ class FakeEventLog:
             if str(row.event_id) in wanted
         }
 
-    async def head(self) -> Head:
+    async def head(self) -> LogHead:
         return (await self._answering()).head
 
     async def read(
         self, *, after: Position = START, until: Position | None = None
-    ) -> AsyncIterator[Sequence[Event]]:
+    ) -> AsyncIterator[Sequence[RecordedEvent]]:
         db = await self._answering()
         if after > db.head.position:
             raise CorruptLog(f"position {after} is not in the log; part of its history is lost")
@@ -260,7 +260,7 @@ class FakeEventLog:
             yield [to_event(row) for row, _ in db.rows[after:last]]
             after = Position(last)
 
-    async def follow(self, *, after: Position) -> AsyncIterator[Sequence[Event]]:
+    async def follow(self, *, after: Position) -> AsyncIterator[Sequence[RecordedEvent]]:
         while True:
             async for page in self.read(after=after):
                 after = page[-1].position
@@ -271,7 +271,7 @@ class FakeEventLog:
 
 
 class FakeCheckpoints:
-    """`Checkpoints` in memory.
+    """`Snapshots` in memory.
 
     Args:
         database: Shared with the other replicas.
@@ -290,7 +290,7 @@ class FakeCheckpoints:
         self._rung_events = rung_events
         self._rungs = rungs
 
-    async def save(self, checkpoint: Checkpoint, *others: Checkpoint) -> None:
+    async def save(self, checkpoint: Snapshot, *others: Snapshot) -> None:
         saved = self.database.checkpoints
         for each in (checkpoint, *others):
             saved[each.position, each.codec] = each
@@ -306,7 +306,7 @@ class FakeCheckpoints:
             if newer >= KEPT and (key[1] != checkpoint.codec or key[0] not in rungs.values()):
                 del saved[key]
 
-    async def newest(self, *, codec: str, until: Position | None = None) -> Checkpoint | None:
+    async def newest(self, *, codec: str, until: Position | None = None) -> Snapshot | None:
         chains = {row.position: digest for row, digest in self.database.rows}
         for key in sorted(self.database.checkpoints, reverse=True):
             checkpoint = self.database.checkpoints[key]
@@ -331,13 +331,13 @@ class FakeDecisionInputs:
 
 
 class FakeAuditReader:
-    """`AuditReader` in memory."""
+    """`EventQueries` in memory."""
 
     def __init__(self, database: FakeDatabase | None = None) -> None:
         self.database = database or FakeDatabase()
 
-    async def page(self, wanted: EventFilter) -> Page:
-        def behind(event: Event) -> bool:
+    async def page(self, wanted: EventFilter) -> EventPage:
+        def behind(event: RecordedEvent) -> bool:
             if not wanted.after:
                 return True
             if wanted.newest_first:
@@ -349,24 +349,24 @@ class FakeAuditReader:
         if wanted.newest_first:
             found.reverse()
         limit = max(0, min(wanted.limit, 10_000))
-        return Page(
+        return EventPage(
             events=tuple(found[:limit]),
             head=self.database.head.position,
             more=bool(limit) and len(found) > limit,
         )
 
-    async def events(self, wanted: EventFilter) -> Sequence[Event]:
+    async def events(self, wanted: EventFilter) -> Sequence[RecordedEvent]:
         return (await self.page(wanted)).events
 
-    async def lives(self, root: str, *, uid: RootUid | None = None) -> Sequence[Life]:
+    async def lives(self, root: str, *, uid: RootUid | None = None) -> Sequence[GangIncarnation]:
         events = [to_event(row) for row, _ in self.database.rows]
-        mine: dict[RootUid, list[Event]] = {}
+        mine: dict[RootUid, list[RecordedEvent]] = {}
         for event in events:
             named = event.root == root if root else event.root_uid == uid
             if named and event.root_uid != NIL_ROOT:
                 mine.setdefault(event.root_uid, []).append(event)
         return tuple(
-            Life(
+            GangIncarnation(
                 uid=of,
                 root=found[0].root,
                 first_position=found[0].position,
@@ -401,7 +401,7 @@ class FakeAuditReader:
 
 
 class FakeProjection:
-    """`Projection` in memory: how far it is, and nothing else."""
+    """`IntervalProjection` in memory: how far it is, and nothing else."""
 
     def __init__(self, database: FakeDatabase | None = None) -> None:
         self.database = database or FakeDatabase()
@@ -427,7 +427,7 @@ class FakeProjection:
 class Script:
     """Makes events that continue a log: the leader's part of the deal, for tests of the store."""
 
-    def __init__(self, grant: Grant) -> None:
+    def __init__(self, grant: LeaseGrant) -> None:
         self.grant = grant
         self.position: int = grant.head.position
         self.at_us = grant.head.at_us
@@ -435,18 +435,18 @@ class Script:
 
     def next(
         self,
-        fact: AnyFact | None = None,
+        fact: AnyEventData | None = None,
         *,
         root: str = "ns/root",
         uid: str = "",
         **changes: object,
-    ) -> Event:
+    ) -> RecordedEvent:
         """Give the next event; each root of this script has versions from 1."""
         uid = uid or f"uid-of-{root}-{self.grant.epoch}"
         self.position += 1
         self.at_us += 1
         self.versions[uid] = self.versions.get(uid, 0) + 1
-        event = Event(
+        event = RecordedEvent(
             position=Position(self.position),
             event_id=str(uuid4()),
             epoch=self.grant.epoch,
@@ -460,7 +460,7 @@ class Script:
         )
         return msgspec.structs.replace(event, **changes)
 
-    def some(self, count: int, **given: object) -> list[Event]:
+    def some(self, count: int, **given: object) -> list[RecordedEvent]:
         """Give the next events."""
         return [self.next(**given) for _ in range(count)]
 

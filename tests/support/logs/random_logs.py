@@ -13,7 +13,6 @@ from extender.core.log.events import (
     BarrierExpired,
     BindFailed,
     DriftFound,
-    Event,
     GangAdmitted,
     GangExtended,
     GangRefused,
@@ -28,6 +27,7 @@ from extender.core.log.events import (
     PreemptionAbandoned,
     PreemptionCompleted,
     PreemptionPlanned,
+    RecordedEvent,
     ReleasedPod,
     ReservationReleased,
     RootCompleted,
@@ -48,7 +48,7 @@ NODES = [NodeName(f"n{n}") for n in range(3)]
 
 def event_after(state, root_uid, fact):
     """Give a fact its place behind a state."""
-    return Event(
+    return RecordedEvent(
         position=Position(state.position + 1),
         event_id=str(UUID(int=state.position + 1)),
         epoch=Epoch(1),

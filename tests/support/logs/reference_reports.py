@@ -15,24 +15,24 @@ from typing import Any
 import msgspec
 
 from extender.core.log.events import (
-    Event,
     GangAdmitted,
     GangExtended,
     GangRefused,
     MemberLost,
     PreemptionPlanned,
+    RecordedEvent,
     RoomMeasured,
     RootInvalid,
     VictimEvicted,
 )
 from extender.core.log.reservation_state import (
     EMPTY,
+    GangState,
     Reservation,
     ReservationState,
-    RootState,
     fold,
 )
-from extender.queries.log.reports import Asked, Found
+from extender.queries.log.reports import ReportQuery, ReportRows
 from extender.store.log.event_codec import to_event
 from tests.support.logs.fake_store import FakeDatabase
 
@@ -58,21 +58,21 @@ class Stretch(msgspec.Struct):
     to_us: int | None = None
     to_position: int | None = None
 
-    def overlaps(self, asked: Asked) -> bool:
+    def overlaps(self, asked: ReportQuery) -> bool:
         return self.from_us < asked.until_us and (self.to_us is None or self.to_us > asked.since_us)
 
-    def seconds(self, asked: Asked) -> float:
+    def seconds(self, asked: ReportQuery) -> float:
         end = asked.until_us if self.to_us is None else min(self.to_us, asked.until_us)
         return (end - max(self.from_us, asked.since_us)) / 1e6
 
-    def stands(self, asked: Asked) -> bool:
+    def stands(self, asked: ReportQuery) -> bool:
         return self.to_us is None or self.to_us >= asked.until_us
 
 
 class VictimRecord(msgspec.Struct):
     """A pod that had to go."""
 
-    plan: Event
+    plan: RecordedEvent
     unit: Any
     uid: str
     fate: str = "going"
@@ -81,7 +81,7 @@ class VictimRecord(msgspec.Struct):
 class Lost(msgspec.Struct):
     """A bound member that went away."""
 
-    event: Event
+    event: RecordedEvent
     preemptor: str
     seconds: float | None
 
@@ -89,7 +89,7 @@ class Lost(msgspec.Struct):
 class Told:
     """Everything that reports are made of."""
 
-    def __init__(self, events: Iterable[Event]) -> None:
+    def __init__(self, events: Iterable[RecordedEvent]) -> None:
         self.events = list(events)
         self.roots: list[Stretch] = []
         self.reserved: list[Stretch] = []
@@ -107,7 +107,7 @@ class Told:
             self._follow_victims(event, state, after)
             state = after
 
-    def _follow_root(self, event: Event, root: RootState | None) -> None:
+    def _follow_root(self, event: RecordedEvent, root: GangState | None) -> None:
         before = self._open_roots.get(event.root_uid)
         key = None if root is None else _standing(root)
         if before is not None and before[0] == key:
@@ -120,7 +120,7 @@ class Told:
             self.roots.append(stretch)
             self._open_roots[event.root_uid] = key, stretch
 
-    def _follow_pods(self, event: Event, root: RootState | None) -> None:
+    def _follow_pods(self, event: RecordedEvent, root: GangState | None) -> None:
         held = dict(root.held) if root is not None else {}
         for key, stretch in list(self._open_reserved.items()):
             if key[0] == event.root_uid and held.get(key[1]) is not stretch.what:
@@ -138,7 +138,7 @@ class Told:
             if known is None or known[0] is not member:
                 self._bound_since[event.root_uid, uid] = member, event.at_us
 
-    def _follow_loss(self, event: Event, before: ReservationState) -> None:
+    def _follow_loss(self, event: RecordedEvent, before: ReservationState) -> None:
         fact = event.fact
         if not isinstance(fact, MemberLost):
             return
@@ -153,7 +153,7 @@ class Told:
         )
 
     def _follow_victims(
-        self, event: Event, before: ReservationState, after: ReservationState
+        self, event: RecordedEvent, before: ReservationState, after: ReservationState
     ) -> None:
         fact, uid = event.fact, event.root_uid
         was, now = before.preemptions.get(uid), after.preemptions.get(uid)
@@ -170,32 +170,32 @@ class Told:
                 victim.fate = "gone" if evicted else "spared"
 
 
-def shown(root: RootState) -> str:
+def shown(root: GangState) -> str:
     making_room = root.answer is not None and root.answer.outcome == "preempting"
     return (
         "preempting" if making_room and root.phase not in ("admitted", "satisfied") else root.phase
     )
 
 
-def _standing(root: RootState) -> Row:
+def _standing(root: GangState) -> Row:
     return (root.root, root.kind, root.priority, root.phase, root.answer)
 
 
-def _reason(root: RootState) -> str:
+def _reason(root: GangState) -> str:
     return root.answer.reasons[0] if root.answer is not None and root.answer.reasons else ""
 
 
-def _about(asked: Asked, *gangs: str) -> bool:
+def _about(asked: ReportQuery, *gangs: str) -> bool:
     return (not asked.namespace or asked.namespace in {g.partition("/")[0] for g in gangs}) and (
         not asked.gang or asked.gang in gangs
     )
 
 
-def _within(asked: Asked, event: Event) -> bool:
+def _within(asked: ReportQuery, event: RecordedEvent) -> bool:
     return asked.since_us <= event.at_us < asked.until_us
 
 
-def _pending(told: Told, asked: Asked) -> Iterator[Stretch]:
+def _pending(told: Told, asked: ReportQuery) -> Iterator[Stretch]:
     for stretch in told.roots:
         waited = stretch.state in PENDING and stretch.to_us != stretch.from_us
         if waited and stretch.overlaps(asked) and _about(asked, stretch.root):
@@ -207,7 +207,7 @@ def _last_end(stretches: Sequence[Stretch]) -> datetime | None:
     return None if None in ends else moment(max(end for end in ends if end is not None))
 
 
-def pending(told: Told, asked: Asked) -> Iterator[Row]:
+def pending(told: Told, asked: ReportQuery) -> Iterator[Row]:
     grouped = defaultdict(list)
     for s in _pending(told, asked):
         grouped[s.root, s.root_uid, s.state, _reason(s.what)].append(s)
@@ -216,7 +216,7 @@ def pending(told: Told, asked: Asked) -> Iterator[Row]:
         yield (*key, sum(s.seconds(asked) for s in some), len(some), since, _last_end(some))
 
 
-def pending_namespaces(told: Told, asked: Asked) -> Iterator[Row]:
+def pending_namespaces(told: Told, asked: ReportQuery) -> Iterator[Row]:
     grouped = defaultdict(list)
     for s in _pending(told, asked):
         grouped[s.root.partition("/")[0], s.state].append(s)
@@ -226,7 +226,7 @@ def pending_namespaces(told: Told, asked: Asked) -> Iterator[Row]:
         yield (*key, len({s.root_uid for s in some}), standing, sum(took), max(took))
 
 
-def passed_over(told: Told, asked: Asked) -> Iterator[Row]:
+def passed_over(told: Told, asked: ReportQuery) -> Iterator[Row]:
     first = {}
     for event in told.events:
         first.setdefault(event.root_uid, event.position)
@@ -250,7 +250,7 @@ def passed_over(told: Told, asked: Asked) -> Iterator[Row]:
                 )  # fmt: skip
 
 
-def preemption_pairs(told: Told, asked: Asked) -> Iterator[Row]:
+def preemption_pairs(told: Told, asked: ReportQuery) -> Iterator[Row]:
     grouped = defaultdict(list)
     for v in told.victims:
         if _within(asked, v.plan) and _about(asked, v.plan.root, v.unit.path):
@@ -264,7 +264,9 @@ def preemption_pairs(told: Told, asked: Asked) -> Iterator[Row]:
         )  # fmt: skip
 
 
-def _measured(told: Told, asked: Asked) -> Iterator[tuple[Event, Event | None]]:
+def _measured(
+    told: Told, asked: ReportQuery
+) -> Iterator[tuple[RecordedEvent, RecordedEvent | None]]:
     """Give the measurements of the span and the one that stood when it began, each with the next."""
     some = [e for e in told.events if isinstance(e.fact, RoomMeasured)]
     before = [e.at_us for e in some if e.at_us < asked.since_us]
@@ -274,7 +276,7 @@ def _measured(told: Told, asked: Asked) -> Iterator[tuple[Event, Event | None]]:
             yield event, after
 
 
-def room(told: Told, asked: Asked) -> Iterator[Row]:
+def room(told: Told, asked: ReportQuery) -> Iterator[Row]:
     for event, after in _measured(told, asked):
         until = after.at_us if after is not None else None
         if until is None or until > asked.since_us:
@@ -285,7 +287,7 @@ def room(told: Told, asked: Asked) -> Iterator[Row]:
                 )  # fmt: skip
 
 
-def room_taken(told: Told, asked: Asked) -> Iterator[Row]:
+def room_taken(told: Told, asked: ReportQuery) -> Iterator[Row]:
     for measured, after in _measured(told, asked):
         for event in told.events:
             fact = event.fact
@@ -310,7 +312,7 @@ def room_taken(told: Told, asked: Asked) -> Iterator[Row]:
                     )  # fmt: skip
 
 
-def reserved(told: Told, asked: Asked) -> Iterator[Row]:
+def reserved(told: Told, asked: ReportQuery) -> Iterator[Row]:
     grouped: dict[Row, list[tuple[float, Stretch]]] = defaultdict(list)
     for s in told.reserved:
         held: Reservation = s.what
@@ -325,7 +327,7 @@ def reserved(told: Told, asked: Asked) -> Iterator[Row]:
         yield (*key, hours, len(some), sum(s.stands(asked) for _, s in some), longest)
 
 
-def decisions(told: Told, asked: Asked) -> Iterator[Row]:
+def decisions(told: Told, asked: ReportQuery) -> Iterator[Row]:
     hours: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for event in told.events:
         fact = event.fact
@@ -347,7 +349,7 @@ def decisions(told: Told, asked: Asked) -> Iterator[Row]:
         yield (moment(hour * HOUR_US), *(seen[name] for name in names))
 
 
-def losses(told: Told, asked: Asked) -> Iterator[Row]:
+def losses(told: Told, asked: ReportQuery) -> Iterator[Row]:
     for lost in told.losses:
         event, fact = lost.event, lost.event.fact
         if _within(asked, event) and _about(asked, event.root):
@@ -357,7 +359,7 @@ def losses(told: Told, asked: Asked) -> Iterator[Row]:
             )  # fmt: skip
 
 
-PLAIN: dict[str, Callable[[Told, Asked], Iterator[Row]]] = {
+PLAIN: dict[str, Callable[[Told, ReportQuery], Iterator[Row]]] = {
     "pending": pending,
     "pending-namespaces": pending_namespaces,
     "passed-over": passed_over,
@@ -370,18 +372,18 @@ PLAIN: dict[str, Callable[[Told, Asked], Iterator[Row]]] = {
 }
 
 
-def plainly(events: Iterable[Event], asked: Asked) -> list[Row]:
+def plainly(events: Iterable[RecordedEvent], asked: ReportQuery) -> list[Row]:
     """Give the rows of a report, in no order."""
     return list(PLAIN[asked.name](Told(events), asked))
 
 
 class FakeReportReader:
-    """`ReportReader` on the database in memory."""
+    """`ReportQueries` on the database in memory."""
 
     def __init__(self, database: FakeDatabase) -> None:
         self.database = database
 
-    async def rows(self, asked: Asked) -> Found:
+    async def rows(self, asked: ReportQuery) -> ReportRows:
         events = [to_event(row) for row, _ in self.database.rows]
         head = self.database.head.position
-        return Found(rows=plainly(events, asked)[: asked.limit + 1], head=head, projected=head)
+        return ReportRows(rows=plainly(events, asked)[: asked.limit + 1], head=head, projected=head)

@@ -25,7 +25,6 @@ from uuid import UUID
 
 from extender.core.log.events import (
     AssignmentRecord,
-    Event,
     GangAdmitted,
     GangRefused,
     GangSatisfied,
@@ -34,6 +33,7 @@ from extender.core.log.events import (
     MemberLost,
     PodBound,
     PreemptionPlanned,
+    RecordedEvent,
     RootCompleted,
     RootObserved,
     VictimEvicted,
@@ -105,13 +105,13 @@ def facts() -> list[tuple[float, str, object]]:
     ]
 
 
-def story() -> Iterator[Event]:
+def story() -> Iterator[RecordedEvent]:
     """Give the events of the story."""
     versions: dict[RootUid, int] = {}
     for number, (seconds, root, fact) in enumerate(facts(), start=1):
         uid = RootUid(f"uid-of-{root}") if root else NIL_ROOT
         versions[uid] = versions.get(uid, 0) + 1
-        yield Event(
+        yield RecordedEvent(
             position=Position(number), event_id=str(UUID(int=number)), epoch=Epoch(1), at_us=at_us(seconds),
             root_uid=uid, version=versions[uid], root=root, actor="me", cause="", fact=fact,
         )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 
 from extender.core.log.events import (
     AssignmentRecord,
-    Draft,
+    NewEvent,
     PreemptionPlanned,
     RootObserved,
     VictimPod,
@@ -78,7 +78,7 @@ async def order(
     plan = {"priority": group.priority, "kind": group.key.kind} | plan
     fact = a_plan(stage.cluster.seen, where, victims, **plan)
     drafts = [
-        Draft(root_uid=group.uid, root=group.key.path, fact=one, actor="test")
+        NewEvent(root_uid=group.uid, root=group.key.path, fact=one, actor="test")
         for one in (RootObserved(kind=group.key.kind, priority=group.priority), fact)
         if isinstance(one, PreemptionPlanned) or group.uid not in stage.leader.speculative.roots
     ]

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 import msgspec
 
 from extender.core.planner.plan_types import PlanRequest, PlanRule
-from extender.core.planner.preempt.victim_search import Preemption
+from extender.core.planner.preempt.victim_search import PreemptionPlan
 from extender.core.planner.preemption_types import PlanUnit, PlanVictim
 from tests.support.planning import plan_checker
 from tests.support.planning.brute_force_planner import best_total
@@ -70,7 +70,7 @@ def eligible_units(request: PlanRequest) -> list[PlanUnit]:
     ]
 
 
-def faults(request: PlanRequest, made: Preemption, *, extras: bool = False) -> list[str]:
+def faults(request: PlanRequest, made: PreemptionPlan, *, extras: bool = False) -> list[str]:
     """Everything that is wrong; `extras`: the tree held already, and every assignment counts."""
     source = request.evictable
     units = [*made.victims, *made.superseded]

@@ -13,21 +13,21 @@ from extender.core.model.nodes import Taint
 from extender.core.model.pods import (
     HostPort,
     NodeSelector,
+    NodeSelectorRequirement,
     PodShape,
-    Requirement,
     SelectorTerm,
     Toleration,
 )
 from extender.core.planner.model.interpod_constraints import compile_rules
-from extender.core.planner.model.node_table import Fleet
+from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (
+    NodeRejection,
     PlanBound,
     PlanGroup,
     PlanMember,
     PlanNode,
     PlanRequest,
     PlanRule,
-    Veto,
 )
 from extender.core.planner.preempt.post_eviction_view import without
 from extender.core.planner.preemption_types import (
@@ -50,8 +50,10 @@ def shapes(draw) -> PodShape:
     if draw(st.integers(0, 5)) == 0:
         operator = draw(st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]))
         values = (draw(st.sampled_from(["1", "2", "x"])),)
-        term = SelectorTerm(labels=(Requirement(key="gen", operator=operator, values=values),))
-        name = Requirement(key="metadata.name", operator="In", values=("n0", "n1"))
+        term = SelectorTerm(
+            labels=(NodeSelectorRequirement(key="gen", operator=operator, values=values),)
+        )
+        name = NodeSelectorRequirement(key="metadata.name", operator="In", values=("n0", "n1"))
         terms = (term, SelectorTerm(fields=(name,)), SelectorTerm())[: draw(st.integers(1, 3))]
         selectors = (NodeSelector(terms=terms),)
     tolerations: tuple[Toleration, ...] = ()
@@ -169,11 +171,11 @@ def requests(draw, most_pods: int = 6) -> PlanRequest:
         )
 
     root = group(draw(st.integers(0, 3)))
-    vetoes: tuple[Veto, ...] = ()
+    vetoes: tuple[NodeRejection, ...] = ()
     if draw(st.integers(0, 5)) == 0:
         vetoes = (
-            Veto(node=fleet[0].name, shape=0),
-            Veto(node=fleet[-1].name, uid=PodUid("g0-0")),
+            NodeRejection(node=fleet[0].name, shape=0),
+            NodeRejection(node=fleet[-1].name, uid=PodUid("g0-0")),
         )
     in_use = ("ns/c",) if draw(st.integers(0, 15)) == 0 else ()
     return PlanRequest(
@@ -216,7 +218,7 @@ def ruled_requests(draw) -> PlanRequest:
     request = draw(requests(5))
     made = tuple(draw(rules(request)) for _ in range(draw(st.integers(1, 2))))
     request = msgspec.structs.replace(request, rules=made)
-    assume(not compile_rules(request, Fleet(request.nodes)).unseen)
+    assume(not compile_rules(request, NodeTable(request.nodes)).unseen)
     return request
 
 
@@ -396,5 +398,5 @@ def counted(draw, request: PlanRequest) -> PlanRequest:
     source = msgspec.structs.replace(source, units=units, going=going)
     request = msgspec.structs.replace(request, rules=rules_, evictable=source)
     for one in (request, without(request, source.going)):
-        assume(not compile_rules(one, Fleet(one.nodes)).unseen)
+        assume(not compile_rules(one, NodeTable(one.nodes)).unseen)
     return request

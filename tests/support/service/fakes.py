@@ -18,16 +18,16 @@ import msgspec
 from immutables import Map
 
 from extender.cluster.read.pod_conversion import end_of_doomed
-from extender.control.actuators.status_reporter import Reporter
-from extender.control.binding.bind_barrier import Barriers
+from extender.control.actuators.status_reporter import StatusReporter
+from extender.control.binding.bind_barrier import BindBarriers
 from extender.control.log.leader import Leader
-from extender.control.log.lease import Identity
-from extender.control.loop.control_loop import Admission
-from extender.control.loop.planner_pool import Planner
-from extender.control.verbs.extender_service import Scheduling
+from extender.control.log.lease import LeaseIdentity
+from extender.control.loop.control_loop import ControlLoop
+from extender.control.loop.planner_pool import PlannerPool
+from extender.control.verbs.extender_service import ExtenderService
 from extender.core.decisions.admit.plan_request import GATE
-from extender.core.decisions.reconcile.finalizer_rules import Protection
-from extender.core.log.events import AnyFact, Event
+from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
+from extender.core.log.events import AnyEventData, RecordedEvent
 from extender.core.log.preemption_state import claimed_on
 from extender.core.model.cluster_view import (
     ClusterView,
@@ -41,11 +41,11 @@ from extender.core.model.cluster_view import (
     without_node,
     without_pod,
 )
-from extender.core.model.errors import BindRefused
+from extender.core.model.errors import RequestRejected
 from extender.core.model.ids import GroupKey, NodeName, PodUid, RootUid
 from extender.core.model.pod_groups import Forest, build_forest
 from extender.core.model.pods import Pod, PodEnd
-from extender.ports.protocols import Binding, Condition, Mark, Notice, PodRef
+from extender.ports.protocols import Binding, Condition, K8sEvent, LogMark, PodRef
 from extender.settings import Settings
 from extender.store.log.event_codec import to_event
 from tests.support.logs.fake_store import (
@@ -114,8 +114,8 @@ class FakeCluster:
         self.seen = ClusterView()
         self.calls: list[tuple[str, str, str]] = []
         self.bindings: list[Binding] = []
-        self.notices: list[Notice] = []
-        self.mark: Mark | None = None
+        self.notices: list[K8sEvent] = []
+        self.mark: LogMark | None = None
         self.ended: dict[PodUid, PodEnd] = {}
         self.fault: Callable[[str, str], Exception | None] = lambda verb, name: None
         self.go = asyncio.Event()
@@ -230,7 +230,7 @@ class FakeCluster:
     def _found(self, ref: PodRef) -> Pod:
         pod = self.seen.pods.get(ref.uid)
         if pod is None:
-            raise BindRefused(f"pod {ref.namespace}/{ref.name} is gone")
+            raise RequestRejected(f"pod {ref.namespace}/{ref.name} is gone")
         return pod
 
     async def nominate(self, pod: PodRef, node: NodeName) -> None:
@@ -270,7 +270,7 @@ class FakeCluster:
         await self._asked("bind", f"{ref.namespace}/{ref.name}")
         found = self._found(ref)
         if found.node not in (None, binding.node):
-            raise BindRefused(f"pod {found.path} is bound to {found.node}")
+            raise RequestRejected(f"pod {found.path} is bound to {found.node}")
         self.calls.append(("bind", found.path, binding.node))
         self.bindings.append(binding)
         self.change_pod(
@@ -283,7 +283,7 @@ class FakeCluster:
         await self._asked("set_conditions", group.path)
         found = self.seen.groups.get(group)
         if found is None or found.uid != uid:
-            raise BindRefused(f"{group} is gone")
+            raise RequestRejected(f"{group} is gone")
         kept = [c for c in found.conditions if c[0] not in {n.type for n in conditions}]
         new = [(c.type, c.status, c.reason, c.message) for c in conditions]
         for condition in conditions:
@@ -291,15 +291,15 @@ class FakeCluster:
         self.seen = with_group(self.seen, msgspec.structs.replace(found, conditions=(*kept, *new)))
         self._tell()
 
-    async def published(self) -> Mark | None:
+    async def published(self) -> LogMark | None:
         await self._asked("published", "")
         return self.mark
 
-    async def publish(self, mark: Mark) -> None:
+    async def publish(self, mark: LogMark) -> None:
         await self._asked("publish", "")
         self.mark = mark
 
-    async def set_finalizers(self, wanted: Protection) -> None:
+    async def set_finalizers(self, wanted: FinalizerChange) -> None:
         await self._asked("set_finalizers", wanted.group.path)
         self.calls.append(("set_finalizers", wanted.group.path, ",".join(wanted.finalizers)))
         if self.shows_finalizers:
@@ -307,7 +307,7 @@ class FakeCluster:
             self.seen = with_guard(self.seen, wanted.group, shown)
             self._tell()
 
-    async def notice(self, notice: Notice) -> None:
+    async def notice(self, notice: K8sEvent) -> None:
         await self._asked("notice", f"{notice.namespace}/{notice.name}")
         self.calls.append(("notice", f"{notice.namespace}/{notice.name}", notice.message))
         self.notices.append(notice)
@@ -320,8 +320,8 @@ def forest_of(view: ClusterView) -> Forest:
     )
 
 
-class SharedPlanner(Planner):
-    """A `Planner` whose worker process serves every stage of the test run: starting one costs half a second of CPU."""
+class SharedPlanner(PlannerPool):
+    """A `PlannerPool` whose worker process serves every stage of the test run: starting one costs half a second of CPU."""
 
     shared: ClassVar[ProcessPoolExecutor | None] = None
 
@@ -340,7 +340,7 @@ class SharedPlanner(Planner):
 
     @classmethod
     def end_shared(cls) -> None:
-        """End the shared process and wait for it: `Planner.stop` kills every child of this process."""
+        """End the shared process and wait for it: `PlannerPool.stop` kills every child of this process."""
         pool, cls.shared = cls.shared, None
         if pool is not None:
             pool.shutdown(wait=True, cancel_futures=True)
@@ -359,22 +359,24 @@ class Stage:
         self.log = FakeEventLog(self.database)
         self.cluster = cluster or FakeCluster(*objects)
         self.settings = Settings(**({"holder": holder, "barrier_timeout_s": 20.0} | settings))
-        identity = Identity(holder=holder, address=address or f"http://{holder}", ttl_ms=ttl_ms)
+        identity = LeaseIdentity(
+            holder=holder, address=address or f"http://{holder}", ttl_ms=ttl_ms
+        )
         self.checkpoints = FakeCheckpoints(self.database)
         self.leader = Leader(self.log, self.checkpoints, self.clock, identity)
         self.leader.history.anchor = self.cluster
-        self.barriers = Barriers(
+        self.barriers = BindBarriers(
             cluster=self.cluster, leader=self.leader, clock=self.clock, settings=self.settings
         )
         self.leader.on_lost = self.barriers.let_go
-        self.reporter = Reporter(self.cluster, self.leader, self.clock)
+        self.reporter = StatusReporter(self.cluster, self.leader, self.clock)
         self.inputs = FakeDecisionInputs(self.database)
-        self.admission = Admission(
+        self.admission = ControlLoop(
             cluster=self.cluster, leader=self.leader, inputs=self.inputs, barriers=self.barriers,
             reporter=self.reporter, clock=self.clock, settings=self.settings,
         )  # fmt: skip
         self.admission.planner = SharedPlanner()
-        self.scheduling = Scheduling(
+        self.scheduling = ExtenderService(
             cluster=self.cluster, leader=self.leader, inputs=self.inputs, admission=self.admission,
             barriers=self.barriers, clock=self.clock, settings=self.settings,
         )  # fmt: skip
@@ -419,7 +421,7 @@ class Stage:
         return self
 
     async def one_pass(self) -> None:
-        """Run one pass of the admission loop, as `Admission.run` does."""
+        """Run one pass of the admission loop, as `ControlLoop.run` does."""
         takes = self.leader.takes
         await self.admission.run_pass()
         self.admission.passes += 1
@@ -447,10 +449,10 @@ class Stage:
 
     # -- looking ---------------------------------------------------------------------------------
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[RecordedEvent]:
         return [to_event(row) for row, _ in self.database.rows]
 
-    def facts(self, *kinds: type) -> list[AnyFact]:
+    def facts(self, *kinds: type) -> list[AnyEventData]:
         found = [event.fact for event in self.events()]
         return [fact for fact in found if not kinds or isinstance(fact, kinds)]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from extender.core.decisions.verbs.preempt_verb import Candidate
+from extender.core.decisions.verbs.preempt_verb import NodeCandidate
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.pods import Pod
 from tests.support.service.fakes import GATED, Stage
@@ -347,7 +347,7 @@ class Arrivals:
                 )
         self.cluster.change_pod(pod.path, nominated=chosen.node)
 
-    def _candidate(self, node: NodeName, pod: Pod) -> Candidate | None:
+    def _candidate(self, node: NodeName, pod: Pod) -> NodeCandidate | None:
         """Remove all of lower priority, put back the most important ones that leave room; None where it never fits."""
         lower = [
             p for p in self.cluster.seen.on_node.get(node, {}).values() if p.priority < pod.priority
@@ -361,7 +361,7 @@ class Arrivals:
                 free -= _size(other)
             else:
                 victims.append(other.uid)
-        return Candidate(node=node, victims=tuple(victims)) if victims else None
+        return NodeCandidate(node=node, victims=tuple(victims)) if victims else None
 
 
 def _size(pod: Pod) -> int:

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from extender.runtime import cooperative_yield
-from extender.runtime.cooperative_yield import Pace
+from extender.runtime.cooperative_yield import Yielder
 
 
 @pytest.fixture
@@ -24,13 +24,13 @@ def rests(monkeypatch):
     monkeypatch.setattr(cooperative_yield, "SLICE_S", 0.0)
     monkeypatch.setattr(cooperative_yield, "CALM_S", 600.0)  # the calm comes in no test by itself
     monkeypatch.setattr(cooperative_yield.asyncio, "sleep", slept)
-    monkeypatch.setattr(Pace, "_called_s", -math.inf)
-    monkeypatch.setattr(Pace, "_next_s", 0.0)
+    monkeypatch.setattr(Yielder, "_called_s", -math.inf)
+    monkeypatch.setattr(Yielder, "_next_s", 0.0)
     return seen
 
 
 async def work(pieces):
-    pace = Pace()
+    pace = Yielder()
     for _ in range(pieces):
         await pace.breath()
 
@@ -38,12 +38,12 @@ async def work(pieces):
 async def test_nobody_calls(rests):
     await work(5)
     assert rests == [0.0] * 5
-    assert Pace.calm_s() == math.inf
+    assert Yielder.calm_s() == math.inf
 
 
 async def test_kube_scheduler_calls(rests):
     """Two answers share the slices: the second waits for the first one's rest, too."""
-    Pace.called()
+    Yielder.called()
     await work(1)
     await work(1)
     assert rests[0] == pytest.approx(cooperative_yield.REST_S)
@@ -51,14 +51,14 @@ async def test_kube_scheduler_calls(rests):
 
 
 async def test_it_has_called(rests):
-    Pace.called(cooperative_yield.CALM_S + 0.1)
+    Yielder.called(cooperative_yield.CALM_S + 0.1)
     await work(2)
     assert rests == [0.0] * 2
 
 
 async def test_the_last_call_counts(rests):
     """News of an older one, that came later, changes nothing."""
-    Pace.called(0.1)
-    Pace.called(cooperative_yield.CALM_S + 0.1)
+    Yielder.called(0.1)
+    Yielder.called(cooperative_yield.CALM_S + 0.1)
     await work(1)
     assert rests == [pytest.approx(cooperative_yield.REST_S)]

@@ -6,7 +6,7 @@ import pytest
 
 from extender.core.log.reservation_state import EMPTY, fold
 from extender.core.model.errors import StoreUnavailable
-from extender.snapshots.snapshot_writer import Checkpointing
+from extender.snapshots.snapshot_writer import SnapshotWriter
 from extender.snapshots.state_loader import CODEC, PAST
 from extender.store.log.event_codec import chain, encode_event
 from tests.support.logs.fake_store import FakeCheckpoints, FakeDatabase, FakeEventLog
@@ -23,7 +23,7 @@ class Growing:
         self.database, self.clock = FakeDatabase(), FakeClock()
         self.checkpoints = FakeCheckpoints(self.database, rung_events=1)
         log = FakeEventLog(self.database)
-        self.saving = Checkpointing(log, self.checkpoints, self.clock, events=EVENTS, ms=MS)
+        self.saving = SnapshotWriter(log, self.checkpoints, self.clock, events=EVENTS, ms=MS)
         self.story, self.state = iter(story()), EMPTY
 
     def write(self):

@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import msgspec
 
 from extender.core.log.reservation_state import (
+    GangState,
     Reservation,
     ReservationState,
-    RootState,
     barrier_unit,
 )
 from extender.core.model.cluster_view import ClusterView
@@ -43,7 +43,7 @@ def stage_of(shape: PodShape) -> int:
     return COMMITTING if shape.commits else FIRST
 
 
-class Stages:
+class GateRemovalStages:
     """How far trees have come at one moment: in which stage somebody is still on his way."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Stages:
         whole = None if stage == NEEDING else unit_key(root, reservation.group)
         return reached.get(whole, DONE) < stage
 
-    def _look(self, root: RootState) -> dict[object, int]:
+    def _look(self, root: GangState) -> dict[object, int]:
         """Give the lowest stage that somebody is on his way in, by unit of the barrier, and of the tree (None)."""
         units: dict[str, object] = {}
         reached: dict[object, int] = {}
@@ -90,7 +90,7 @@ class Stages:
         return reached
 
 
-def unit_key(root: RootState, leaf: str) -> tuple[str, str] | None:
+def unit_key(root: GangState, leaf: str) -> tuple[str, str] | None:
     """Give kind and name of the group whose barrier a leaf has; None for one that the newest admission did not see."""
     try:
         unit = barrier_unit(root.groups, leaf)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 from immutables import Map
 
-from extender.core.decisions.capacity.free_capacity import Taken
+from extender.core.decisions.capacity.free_capacity import UsedCapacity
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import NodeName, PodUid, RootUid
@@ -26,7 +26,7 @@ from extender.core.planner.plan_types import PlanGroup, PlanRule
 _Standing = dict[PodRule, Counter[NodeName]]
 
 
-class Ruled(msgspec.Struct, frozen=True, eq=False):
+class InterpodRulePart(msgspec.Struct, frozen=True, eq=False):
     """A tree's part of a request, with rules."""
 
     root: PlanGroup
@@ -39,9 +39,9 @@ class _Known(msgspec.Struct):
     """What is kept of a tree, for as long as its part of a request without rules is the same object."""
 
     tree: Tree
-    plain: Ruled
+    plain: InterpodRulePart
     meant: dict[PodRule, frozenset[PodUid]] = {}  # its waiting members that a rule is about
-    split: dict[tuple[PodRule, ...], tuple[Ruled, dict[PodUid, int]]] = {}
+    split: dict[tuple[PodRule, ...], tuple[InterpodRulePart, dict[PodUid, int]]] = {}
 
 
 class _Here(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class _Here(msgspec.Struct, frozen=True):
     staying: int  # not terminating
 
 
-class RuleBook:
+class InterpodRules:
     """Gives the rules that matter to a tree."""
 
     def __init__(self) -> None:
@@ -66,9 +66,9 @@ class RuleBook:
         view: ClusterView,
         state: ReservationState,
         tree: Tree,
-        plain: Ruled,
-        taken: Mapping[NodeName, Taken],
-    ) -> Ruled:
+        plain: InterpodRulePart,
+        taken: Mapping[NodeName, UsedCapacity],
+    ) -> InterpodRulePart:
         """Give a tree's part of a request.
 
         Args:
@@ -124,9 +124,9 @@ class RuleBook:
         view: ClusterView,
         state: ReservationState,
         known: _Known,
-        ruled: Ruled,
+        ruled: InterpodRulePart,
         numbers: Mapping[PodUid, int],
-        taken: Mapping[NodeName, Taken],
+        taken: Mapping[NodeName, UsedCapacity],
         rule: PodRule,
     ) -> PlanRule:
         there = self._there(view, rule)
@@ -164,7 +164,7 @@ class RuleBook:
         return found
 
 
-def counted_by(ruled: Ruled, pod: Pod) -> tuple[int, ...]:
+def counted_by(ruled: InterpodRulePart, pod: Pod) -> tuple[int, ...]:
     """Say which rules of a tree's part of a request count an assigned pod, by their position."""
     return tuple(
         i
@@ -188,7 +188,7 @@ def _place(state: ReservationState, pod: Pod, priority: int) -> NodeName | None:
 
 
 def _on_their_way(
-    view: ClusterView, taken: Mapping[NodeName, Taken]
+    view: ClusterView, taken: Mapping[NodeName, UsedCapacity]
 ) -> Iterator[tuple[NodeName, Pod]]:
     for node, one in taken.items():
         for pod in one.nominated:
@@ -253,7 +253,7 @@ def _meant(known: _Known, rule: PodRule) -> frozenset[PodUid]:
     return found
 
 
-def _split(known: _Known, rules: tuple[PodRule, ...]) -> tuple[Ruled, dict[PodUid, int]]:
+def _split(known: _Known, rules: tuple[PodRule, ...]) -> tuple[InterpodRulePart, dict[PodUid, int]]:
     """Number the shapes anew, so that all pods of one are meant by the same rules."""
     made = known.split.get(rules)
     if made is not None:
@@ -276,5 +276,5 @@ def _split(known: _Known, rules: tuple[PodRule, ...]) -> tuple[Ruled, dict[PodUi
     shapes = tuple(plain.shapes[shape] for shape, _ in number)
     if shapes == plain.shapes:
         root, shapes = plain.root, plain.shapes  # the same objects, for those who compare
-    known.split = {rules: (Ruled(root, shapes), of_pod)}
+    known.split = {rules: (InterpodRulePart(root, shapes), of_pod)}
     return known.split[rules]

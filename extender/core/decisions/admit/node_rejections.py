@@ -25,14 +25,20 @@ import msgspec
 
 from extender.core.decisions.capacity.capacity_claims import behind_victims
 from extender.core.decisions.capacity.free_capacity import taken_on, taken_requests
-from extender.core.log.events import AnyFact, Draft, NodeVetoed, ReleasedPod, ReservationReleased
-from extender.core.log.reservation_state import Reservation, ReservationState, VetoKey
+from extender.core.log.events import (
+    AnyEventData,
+    NewEvent,
+    NodeVetoed,
+    ReleasedPod,
+    ReservationReleased,
+)
+from extender.core.log.reservation_state import RejectionKey, Reservation, ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView, Usage
 from extender.core.model.ids import NodeName, PlanId, PodUid
 from extender.core.model.nodes import Node
 from extender.core.model.pods import Pod, PodShape
 from extender.core.planner.model.node_filters import may_run
-from extender.core.planner.model.node_table import Fleet
+from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import PlanNode
 
 SETTLED_MS = 1_500
@@ -64,7 +70,7 @@ class _Message(msgspec.Struct, frozen=True):
     renewed: bool = False  # it has said something else since
 
 
-class Suspicions:
+class RejectionEvidence:
     """Refusals that may turn out to be vetoes; memory only, a restart begins anew."""
 
     def __init__(self) -> None:
@@ -264,7 +270,7 @@ def fits(
         unschedulable=node.unschedulable or node.deleting,
         allocatable=node.allocatable,
     )
-    return bool(may_run(Fleet((row,)), shape)[0])
+    return bool(may_run(NodeTable((row,)), shape)[0])
 
 
 def decide_vetoes(
@@ -275,18 +281,18 @@ def decide_vetoes(
     *,
     actor: str,
     now_ms: int,
-) -> list[Draft]:
+) -> list[NewEvent]:
     """Record refusals that are believed, and give back what must be planned again without them.
 
     A tree of which nothing is bound gives all its reservations back, a started one only the refused.
     So does one whose refused members need other pods: those wait at bind meanwhile, and without them
     kube-scheduler would refuse every node, and not look again.
     """
-    drafts: list[Draft] = []
+    drafts: list[NewEvent] = []
     for root_uid in sorted({r.root_uid for r in refused}):
         root = state.roots[root_uid]
         mine = sorted((r for r in refused if r.root_uid == root_uid), key=lambda r: r.pod)
-        facts: list[AnyFact] = [_vetoed(view.pods[r.uid], r.node, now_ms) for r in mine]
+        facts: list[AnyEventData] = [_vetoed(view.pods[r.uid], r.node, now_ms) for r in mine]
         needy = all(view.pods[r.uid].shape.needs_pods for r in mine)
         whole = not root.bound and root_uid not in started and not needy
         released = sorted(root.held.values(), key=lambda r: r.pod) if whole else mine
@@ -300,7 +306,7 @@ def decide_vetoes(
             )
         )
         drafts += [
-            Draft(root_uid=root.uid, root=root.root, fact=f, actor=actor, cause="filter verb")
+            NewEvent(root_uid=root.uid, root=root.root, fact=f, actor=actor, cause="filter verb")
             for f in facts
         ]
     return drafts
@@ -317,16 +323,16 @@ def _vetoed(pod: Pod, node: NodeName, now_ms: int) -> NodeVetoed:
     )
 
 
-class VetoBook:
+class NodeRejections:
     """Which vetoes of the state hold now: remembers what pod and node were like when they were learned."""
 
     def __init__(self) -> None:
-        self._seen: dict[VetoKey, tuple[int, Node | None, Usage, PodShape]] = {}
-        self._forgotten: set[tuple[VetoKey, int]] = set()
+        self._seen: dict[RejectionKey, tuple[int, Node | None, Usage, PodShape]] = {}
+        self._forgotten: set[tuple[RejectionKey, int]] = set()
 
     def holding(
         self, view: ClusterView, state: ReservationState, now_ms: int
-    ) -> frozenset[VetoKey]:
+    ) -> frozenset[RejectionKey]:
         """Give the vetoes that hold, and forget those whose pod or node has changed since."""
         held = set()
         for key, veto in state.vetoes.items():

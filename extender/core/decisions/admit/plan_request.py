@@ -10,21 +10,26 @@ from typing import Final
 
 import msgspec
 
-from extender.core.decisions.admit.interpod_rules import RuleBook, Ruled
-from extender.core.decisions.capacity.free_capacity import NO_HOLDS, NodeRows
+from extender.core.decisions.admit.interpod_rules import InterpodRulePart, InterpodRules
+from extender.core.decisions.capacity.free_capacity import NO_HOLDS, NodeRowCache
 from extender.core.decisions.capacity.replacement_holds import seats_of
-from extender.core.log.reservation_state import Reservation, ReservationState, RootState, VetoKey
+from extender.core.log.reservation_state import (
+    GangState,
+    RejectionKey,
+    Reservation,
+    ReservationState,
+)
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, NodeName, PodUid, RootUid
 from extender.core.model.object_identity import same_objects
 from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.model.pods import Pod, PodShape
 from extender.core.planner.plan_types import (
+    NodeRejection,
     PlanBound,
     PlanGroup,
     PlanMember,
     PlanRequest,
-    Veto,
 )
 
 GATE = "gang-extender.dev/admission"
@@ -75,7 +80,7 @@ class TreeParts:
     def of(
         self,
         tree: Tree,
-        root: RootState | None,
+        root: GangState | None,
         hints: Mapping[PodUid, NodeName] = EMPTY_HINTS,
     ) -> TreePart:
         """Give the part of a tree.
@@ -118,10 +123,10 @@ def plan_request(
     state: ReservationState,
     part: TreePart,
     *,
-    rows: NodeRows,
+    rows: NodeRowCache,
     budget: int,
-    vetoes: Collection[VetoKey] = (),
-    book: RuleBook | None = None,
+    vetoes: Collection[RejectionKey] = (),
+    book: InterpodRules | None = None,
 ) -> PlanRequest:
     """Ask the planner about one tree.
 
@@ -153,17 +158,19 @@ def ruled_part(
     state: ReservationState,
     part: TreePart,
     *,
-    rows: NodeRows,
-    book: RuleBook | None = None,
-) -> Ruled:
+    rows: NodeRowCache,
+    book: InterpodRules | None = None,
+) -> InterpodRulePart:
     """Give a tree's part of a request with the rules between pods, as `plan_request` uses it."""
     root = part.tree.root
     taken = rows.taken(view, state, priority=root.priority, root_uid=root.uid)
-    return (book or RuleBook()).of(view, state, part.tree, Ruled(part.root, part.shapes), taken)
+    return (book or InterpodRules()).of(
+        view, state, part.tree, InterpodRulePart(part.root, part.shapes), taken
+    )
 
 
 def _wishes(
-    tree: Tree, root: RootState | None, hints: Mapping[PodUid, NodeName]
+    tree: Tree, root: GangState | None, hints: Mapping[PodUid, NodeName]
 ) -> Mapping[PodUid, NodeName]:
     """Say where members are tried first.
 
@@ -230,8 +237,8 @@ def _vetoes(
     state: ReservationState,
     root_uid: RootUid,
     shapes: tuple[PodShape, ...],
-    holding: Collection[VetoKey],
-) -> tuple[Veto, ...]:
+    holding: Collection[RejectionKey],
+) -> tuple[NodeRejection, ...]:
     found = []
     for key in holding:
         veto = state.vetoes.get(key)
@@ -241,9 +248,9 @@ def _vetoes(
         if pod is None:
             continue
         alike = [n for n, shape in enumerate(shapes) if shape == pod.shape] if veto.by_shape else []
-        found += [Veto(node=key.node, shape=number) for number in alike]
+        found += [NodeRejection(node=key.node, shape=number) for number in alike]
         if not alike:
-            found.append(Veto(node=key.node, uid=key.uid))
+            found.append(NodeRejection(node=key.node, uid=key.uid))
     return tuple(sorted(found, key=lambda v: (v.node, v.uid or "", v.shape or 0)))
 
 
@@ -260,7 +267,7 @@ def _claims_in_use(
     return tuple(sorted(asked & used))
 
 
-def members_wanting(tree: Tree, root: RootState | None) -> tuple[Pod, ...]:
+def members_wanting(tree: Tree, root: GangState | None) -> tuple[Pod, ...]:
     """Give the candidates of a tree that hold no reservation yet."""
     held: Mapping[PodUid, Reservation] = root.held if root is not None else {}
     return tuple(
@@ -289,7 +296,7 @@ def foreign_gates(tree: Tree) -> tuple[str, ...]:
     )
 
 
-def group_key_of(root: RootState) -> GroupKey:
+def group_key_of(root: GangState) -> GroupKey:
     """Name the root group that a stream is about."""
     namespace, _, name = root.root.partition("/")
     kind = "CompositePodGroup" if root.kind == "CompositePodGroup" else "PodGroup"

@@ -16,7 +16,7 @@ import msgspec
 from immutables import Map
 
 from extender.core.decisions.admit.plan_request import GATE
-from extender.core.log.events import Draft, NodeVetoed, ReleaseReason, ReservationReleased
+from extender.core.log.events import NewEvent, NodeVetoed, ReleaseReason, ReservationReleased
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView, Usage
 from extender.core.model.ids import NodeName, PodUid, RootUid
@@ -106,7 +106,7 @@ class Readmissions:
         view: ClusterView,
         state: ReservationState,
         forest: Forest,
-        drafts: Iterable[Draft],
+        drafts: Iterable[NewEvent],
         now_ms: int,
     ) -> list[ReadmissionLoop]:
         """Count the releases among some recorded facts that have no cause outside.

@@ -12,7 +12,7 @@ from extender.core.model.ids import RootUid
 from extender.core.planner.plan_types import PlanNode, PlanRequest
 
 
-class Refusals:
+class UnschedulableCache:
     """The input that each pending tree was refused with last."""
 
     def __init__(self) -> None:

@@ -8,18 +8,18 @@ from collections.abc import Iterable
 import msgspec
 
 from extender.core.log.events import (
-    AnyFact,
+    AnyEventData,
     AssignmentRecord,
     ConflictRecord,
-    Draft,
     GangAdmitted,
     GangExtended,
     GangRefused,
     GroupRecord,
+    NewEvent,
     RootInvalid,
     RootObserved,
 )
-from extender.core.log.reservation_state import ReservationState, RootState
+from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.ids import NodeName, PlanId, PodUid
 from extender.core.model.pod_groups import Tree
 from extender.core.planner.plan_types import (
@@ -34,7 +34,7 @@ from extender.core.planner.plan_types import (
 _COUNT = re.compile(r"\d+ (present|ready)$")  # the words of feasibility.waiting_reasons
 
 
-class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+class EventContext(msgspec.Struct, frozen=True, kw_only=True):
     """What goes into the facts beside the answer itself."""
 
     plan: PlanId  # id for a new admission
@@ -46,9 +46,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()  # recorded for every node that is used, beside the tree's own
 
 
-def draft_for(tree: Tree, fact: AnyFact, recipe: Recipe) -> Draft:
+def draft_for(tree: Tree, fact: AnyEventData, recipe: EventContext) -> NewEvent:
     """Put a fact into the stream of its root."""
-    return Draft(
+    return NewEvent(
         root_uid=tree.root.uid,
         root=tree.root.key.path,
         fact=fact,
@@ -57,7 +57,7 @@ def draft_for(tree: Tree, fact: AnyFact, recipe: Recipe) -> Draft:
     )
 
 
-def decide_observed(state: ReservationState, tree: Tree, recipe: Recipe) -> list[Draft]:
+def decide_observed(state: ReservationState, tree: Tree, recipe: EventContext) -> list[NewEvent]:
     """Record a root that the log does not know."""
     if tree.root.uid in state.roots:
         return []
@@ -70,7 +70,7 @@ def decide_observed(state: ReservationState, tree: Tree, recipe: Recipe) -> list
     return [draft_for(tree, fact, recipe)]
 
 
-def decide_invalid(state: ReservationState, tree: Tree, recipe: Recipe) -> list[Draft]:
+def decide_invalid(state: ReservationState, tree: Tree, recipe: EventContext) -> list[NewEvent]:
     """Record a broken tree, once per set of problems."""
     if says_invalid(state, tree):
         return []
@@ -97,9 +97,9 @@ def decide_verdict(
     tree: Tree,
     request: PlanRequest,
     verdict: Verdict,
-    recipe: Recipe,
+    recipe: EventContext,
     considered: tuple[str, ...] = (),
-) -> list[Draft]:
+) -> list[NewEvent]:
     """Record an admission, an extension, or a refusal that says something new.
 
     Args:
@@ -120,7 +120,7 @@ def decide_verdict(
     return [*drafts, draft_for(tree, fact, recipe)]
 
 
-def only_counts_more(root: RootState | None, verdict: Verdict) -> bool:
+def only_counts_more(root: GangState | None, verdict: Verdict) -> bool:
     """Say whether a tree waits for the same groups as recorded, of which another number is there by now."""
     if root is None or root.answer is None or not isinstance(verdict, Refusal):
         return False
@@ -130,14 +130,14 @@ def only_counts_more(root: RootState | None, verdict: Verdict) -> bool:
     return before == [_COUNT.sub("", text) for text in _reasons(verdict)]
 
 
-def _says_something_new(root: RootState | None, fact: GangRefused) -> bool:
+def _says_something_new(root: GangState | None, fact: GangRefused) -> bool:
     if root is None or root.answer is None:
         return True
     said = (fact.outcome, fact.reasons + fact.considered)
     return (root.answer.outcome, root.answer.reasons) != said
 
 
-def _refusal(verdict: Verdict, recipe: Recipe, considered: tuple[str, ...]) -> GangRefused:
+def _refusal(verdict: Verdict, recipe: EventContext, considered: tuple[str, ...]) -> GangRefused:
     if isinstance(verdict, Plan):  # satisfied, but extras found no room
         outcome = "impossible" if verdict.search.exhausted else "unknown"
         conflict: tuple[ConflictRecord, ...] = ()
@@ -165,7 +165,7 @@ def _reasons(verdict: Verdict) -> tuple[str, ...]:
 
 
 def _admission(
-    root: RootState | None, tree: Tree, request: PlanRequest, plan: Plan, recipe: Recipe
+    root: GangState | None, tree: Tree, request: PlanRequest, plan: Plan, recipe: EventContext
 ) -> GangAdmitted | GangExtended:
     extended = GangExtended(
         plan=recipe.plan,
@@ -211,7 +211,7 @@ def group_records(tree: Tree, plan: Plan | None) -> tuple[GroupRecord, ...]:
 
 
 def _topology(
-    tree: Tree, nodes: Iterable[PlanNode], used: set[NodeName], recipe: Recipe
+    tree: Tree, nodes: Iterable[PlanNode], used: set[NodeName], recipe: EventContext
 ) -> dict[str, dict[str, str]]:
     keys = sorted(
         {key for group in tree.groups for key in group.topology} | set(recipe.topology_keys)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from extender.core.log.preemption_state import Preemption
+from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import NodeName, PodUid, RootUid
@@ -17,7 +17,7 @@ def claimants(
     priority: int,
     root_uid: RootUid | str,
     lower: bool = False,
-) -> Iterator[Preemption]:
+) -> Iterator[PendingPreemption]:
     """Give the preemptions that hold room on a node against somebody.
 
     Args:
@@ -51,12 +51,14 @@ def room_made_on(state: ReservationState) -> frozenset[NodeName]:
     return frozenset(found)
 
 
-def cleared(view: ClusterView, preemption: Preemption) -> bool:
+def cleared(view: ClusterView, preemption: PendingPreemption) -> bool:
     """Say whether all whose room a preemptor waits for are gone."""
     return not preemption.victims and not any(uid in view.pods for uid in preemption.awaits)
 
 
-def wholly_claimed(view: ClusterView, preemption: Preemption, node: NodeName) -> dict[str, int]:
+def wholly_claimed(
+    view: ClusterView, preemption: PendingPreemption, node: NodeName
+) -> dict[str, int]:
     """Give the room that a preemptor needs on a node, whoever sits in it now."""
     needed: dict[str, int] = {}
     for claim in preemption.claims.get(node, ()):
@@ -69,7 +71,11 @@ def wholly_claimed(view: ClusterView, preemption: Preemption, node: NodeName) ->
 
 
 def lacks(
-    view: ClusterView, preemption: Preemption, node: NodeName, *, stay: Collection[PodUid] = ()
+    view: ClusterView,
+    preemption: PendingPreemption,
+    node: NodeName,
+    *,
+    stay: Collection[PodUid] = (),
 ) -> bool:
     """Say whether a node has too little for a preemptor, also when all that has to go and all that goes is gone.
 
@@ -96,7 +102,7 @@ def lacks(
 
 
 def held_beyond_victims(
-    view: ClusterView, preemption: Preemption, node: NodeName
+    view: ClusterView, preemption: PendingPreemption, node: NodeName
 ) -> Mapping[str, int]:
     """Give the room on a node that others must leave free now, beside what assigned pods take.
 

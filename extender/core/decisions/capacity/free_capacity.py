@@ -25,7 +25,7 @@ from extender.core.model.nodes import Node
 from extender.core.model.object_identity import same_objects
 from extender.core.model.pods import HostPort, Pod
 from extender.core.planner.model.node_filters import may_run
-from extender.core.planner.model.node_table import Fleet
+from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import PlanNode
 
 NO_HOLDS: Map[PodUid, Reservation] = Map()
@@ -33,7 +33,7 @@ _NO_NODES: Map[NodeName, Node] = Map()
 _NO_USAGE: Map[NodeName, Usage] = Map()
 
 
-class Taken(msgspec.Struct):
+class UsedCapacity(msgspec.Struct):
     """Who takes room on a node without being assigned to it."""
 
     held: tuple[Reservation, ...] = ()  # their pods are not assigned yet
@@ -44,7 +44,7 @@ class Taken(msgspec.Struct):
     ] = ()  # held for preemptors, beside what victims occupy, and for replacements
     reserved: bool = False  # some of it is held for another tree than the one that asks
 
-    def same(self, other: Taken | None) -> bool:
+    def same(self, other: UsedCapacity | None) -> bool:
         """Say whether the very same pods and reservations take room."""
         return (
             other is not None
@@ -58,7 +58,7 @@ class Taken(msgspec.Struct):
 
 def taken_room(
     view: ClusterView, state: ReservationState, *, priority: int, root_uid: str = ""
-) -> dict[NodeName, Taken]:
+) -> dict[NodeName, UsedCapacity]:
     """Collect per node what reservations and nominations take beside the assigned pods.
 
     Args:
@@ -66,7 +66,7 @@ def taken_room(
         root_uid: Reservations of this tree are counted as room but not flagged as somebody else's; of a lone pod
             its own nomination is not counted.
     """
-    found: dict[NodeName, Taken] = {}
+    found: dict[NodeName, UsedCapacity] = {}
     for node, held in state.held_on.items():
         taken = _held_back(view, held.values(), root_uid)
         if taken is not None:
@@ -86,7 +86,7 @@ def taken_room(
 
 def taken_on(
     view: ClusterView, state: ReservationState, node: NodeName, *, priority: int
-) -> Taken | None:
+) -> UsedCapacity | None:
     """Collect the same for one node as kube-scheduler sees it: preemptors below `priority` hold nothing."""
     taken = _held_back(view, state.held_on.get(node, NO_HOLDS).values(), "")
     taken = _with_claims(taken, view, state, node, priority, "")
@@ -113,7 +113,7 @@ def _coming(
             continue
         row = found.get(node.name) or make_row(node, view.usage.get(node.name, NOTHING), None)
         fits = all(row.free.get(name, 0) >= amount for name, amount in pod.shape.requests)
-        if fits and may_run(Fleet((row,)), pod.shape)[0]:
+        if fits and may_run(NodeTable((row,)), pod.shape)[0]:
             left = {**row.free}
             for name, amount in pod.shape.requests:
                 left[name] -= amount
@@ -126,7 +126,9 @@ def _counts(pod: Pod, priority: int) -> bool:
     return pod.group is None and pod.priority >= priority
 
 
-def _held_back(view: ClusterView, held: Iterable[Reservation], root_uid: str) -> Taken | None:
+def _held_back(
+    view: ClusterView, held: Iterable[Reservation], root_uid: str
+) -> UsedCapacity | None:
     waiting: list[Reservation] = []
     ports: tuple[HostPort, ...] = ()
     reserved = False
@@ -138,11 +140,11 @@ def _held_back(view: ClusterView, held: Iterable[Reservation], root_uid: str) ->
             ports += pod.shape.host_ports
         waiting.append(reservation)
         reserved = reserved or reservation.root_uid != root_uid
-    return Taken(held=tuple(waiting), ports=ports, reserved=reserved) if waiting else None
+    return UsedCapacity(held=tuple(waiting), ports=ports, reserved=reserved) if waiting else None
 
 
 def _with_claims(
-    taken: Taken | None,
+    taken: UsedCapacity | None,
     view: ClusterView,
     state: ReservationState,
     node: NodeName,
@@ -150,7 +152,7 @@ def _with_claims(
     root_uid: str,
     *,
     lower: bool = False,
-) -> Taken | None:
+) -> UsedCapacity | None:
     """Add what preemptors hold on a node, see `claimants`, and lost members of equal or higher priority."""
     amounts: dict[str, int] = {}
     ports: tuple[HostPort, ...] = ()
@@ -166,8 +168,8 @@ def _with_claims(
             amounts[name] = amounts.get(name, 0) + amount
     if not amounts and not ports:
         return taken
-    taken = taken or Taken()
-    return Taken(
+    taken = taken or UsedCapacity()
+    return UsedCapacity(
         held=taken.held,
         nominated=taken.nominated,
         ports=taken.ports + ports,
@@ -176,9 +178,9 @@ def _with_claims(
     )
 
 
-def _with_nomination(taken: Taken | None, pod: Pod) -> Taken:
-    taken = taken or Taken()
-    return Taken(
+def _with_nomination(taken: UsedCapacity | None, pod: Pod) -> UsedCapacity:
+    taken = taken or UsedCapacity()
+    return UsedCapacity(
         held=taken.held,
         nominated=(*taken.nominated, pod),
         ports=taken.ports + pod.shape.host_ports,
@@ -187,7 +189,7 @@ def _with_nomination(taken: Taken | None, pod: Pod) -> Taken:
     )
 
 
-def taken_requests(taken: Taken) -> dict[str, int]:
+def taken_requests(taken: UsedCapacity) -> dict[str, int]:
     """Sum what is taken, by resource."""
     total: dict[str, int] = {}
     for reservation in taken.held:
@@ -204,11 +206,11 @@ def taken_requests(taken: Taken) -> dict[str, int]:
 class _Kept(msgspec.Struct):
     node: Node
     usage: Usage
-    taken: Taken | None
+    taken: UsedCapacity | None
     row: PlanNode
 
 
-class NodeRows:
+class NodeRowCache:
     """Rows of the planner's input: a row is the same object for as long as nothing on its node changes.
 
     What is made from rows (columns, bytes) can therefore be kept row by row as well.
@@ -222,12 +224,12 @@ class NodeRows:
         self._nodes = _NO_NODES
         self._usage = _NO_USAGE
         self._with_taken: frozenset[NodeName] = frozenset()
-        self._taken: dict[int, dict[NodeName, Taken]] = {}  # by priority
+        self._taken: dict[int, dict[NodeName, UsedCapacity]] = {}  # by priority
         self._taken_from: tuple[object, ...] = (None,) * 6
 
     def taken(
         self, view: ClusterView, state: ReservationState, *, priority: int, root_uid: RootUid
-    ) -> Mapping[NodeName, Taken]:
+    ) -> Mapping[NodeName, UsedCapacity]:
         """Give `taken_room`; made once for all trees of a priority for which nothing is held."""
         root = state.roots.get(root_uid)
         lone = PodUid(root_uid) in view.nominated or PodUid(root_uid) in view.pinned
@@ -243,7 +245,9 @@ class NodeRows:
             known = self._taken[priority] = taken_room(view, state, priority=priority)
         return known
 
-    def rows(self, view: ClusterView, taken: Mapping[NodeName, Taken]) -> tuple[PlanNode, ...]:
+    def rows(
+        self, view: ClusterView, taken: Mapping[NodeName, UsedCapacity]
+    ) -> tuple[PlanNode, ...]:
         """Give one row per node, sorted by name; the same tuple when no row changed."""
         look: frozenset[NodeName] | set[NodeName]
         if view.nodes is not self._nodes and not self._same_names(view):
@@ -278,7 +282,7 @@ class NodeRows:
         self._list = [nothing] * len(order)  # every place is looked at next
         self._rows = ()
 
-    def _row(self, view: ClusterView, name: NodeName, taken: Taken | None) -> PlanNode:
+    def _row(self, view: ClusterView, name: NodeName, taken: UsedCapacity | None) -> PlanNode:
         node, usage = view.nodes[name], view.usage.get(name, NOTHING)
         kept = self._kept.get(name)
         if kept is not None and kept.node is node and kept.usage is usage:
@@ -301,7 +305,7 @@ def _changed(before: Map[NodeName, Usage], now: Map[NodeName, Usage]) -> set[Nod
     return changed
 
 
-def make_row(node: Node, usage: Usage, taken: Taken | None) -> PlanNode:
+def make_row(node: Node, usage: Usage, taken: UsedCapacity | None) -> PlanNode:
     """Make the planner's row of a node."""
     free = dict(node.allocatable)
     ports = list(usage.host_ports)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from extender.core.decisions.capacity.free_capacity import NodeRows
+from extender.core.decisions.capacity.free_capacity import NodeRowCache
 from extender.core.log.events import RoomMeasured, RoomRecord
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
@@ -25,7 +25,7 @@ MARKERS = "gang-extender.dev/"  # resources that no pod really takes
 
 
 def measure_room(
-    rows: NodeRows, view: ClusterView, state: ReservationState, keys: Sequence[str]
+    rows: NodeRowCache, view: ClusterView, state: ReservationState, keys: Sequence[str]
 ) -> RoomMeasured:
     """Measure now.
 

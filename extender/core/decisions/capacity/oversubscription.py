@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from extender.core.log.reservation_state import Reservation, Vacancy
+from extender.core.log.reservation_state import ReplacementHold, Reservation
 from extender.core.model.ids import PodUid
 from extender.core.model.nodes import Node
 
 
 def squeezed_out(
-    node: Node, taken: Iterable[Mapping[str, int]], wanted: Iterable[Reservation | Vacancy]
+    node: Node, taken: Iterable[Mapping[str, int]], wanted: Iterable[Reservation | ReplacementHold]
 ) -> Iterator[PodUid]:
     """Give those for whom a node has no room; the lowest priority gives way first, then the youngest.
 

@@ -13,13 +13,18 @@ from immutables import Map
 
 from extender.core.decisions.capacity.oversubscription import squeezed_out
 from extender.core.log.events import LossCause, MemberLost, ReleaseReason
-from extender.core.log.reservation_state import BoundMember, ReservationState, RootState, Vacancy
+from extender.core.log.reservation_state import (
+    BoundMember,
+    GangState,
+    ReplacementHold,
+    ReservationState,
+)
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import GroupKey, NodeName, PodUid, RootUid
 from extender.core.model.pod_groups import Tree
 from extender.core.model.pods import SUCCEEDED
 
-NO_VACANCIES: Map[PodUid, Vacancy] = Map()
+NO_VACANCIES: Map[PodUid, ReplacementHold] = Map()
 _NOT_HELD: tuple[LossCause, ...] = ("preempted", "node-lost")  # others have it, or nobody can
 
 
@@ -30,7 +35,7 @@ def vacancies_against(
     *,
     priority: int,
     root_uid: RootUid | str,
-) -> Iterator[Vacancy]:
+) -> Iterator[ReplacementHold]:
     """Give the vacancies on a node whose room somebody must leave free, beside what assigned pods take.
 
     Args:
@@ -66,13 +71,13 @@ def kept_from(
 
 def _against(
     state: ReservationState, node: NodeName, *, priority: int, root_uid: RootUid | str
-) -> Iterator[Vacancy]:
+) -> Iterator[ReplacementHold]:
     for vacancy in state.vacant_on.get(node, NO_VACANCIES).values():
         if vacancy.root_uid != root_uid and vacancy.priority >= priority:
             yield vacancy
 
 
-def _occupied(view: ClusterView, vacancy: Vacancy) -> bool:
+def _occupied(view: ClusterView, vacancy: ReplacementHold) -> bool:
     pod = view.pods.get(vacancy.uid)
     return pod is not None and pod.node == vacancy.node
 
@@ -125,7 +130,7 @@ def time_over(state: ReservationState, now_us: int) -> frozenset[PodUid]:
     )
 
 
-def seats_of(root: RootState) -> Mapping[str, list[NodeName]]:
+def seats_of(root: GangState) -> Mapping[str, list[NodeName]]:
     """Give by leaf the nodes where its lost members were, the oldest loss first."""
     seats: dict[str, list[NodeName]] = {}
     for vacancy in sorted(root.vacant.values(), key=lambda v: (v.at_us, v.pod, v.uid)):
@@ -178,13 +183,13 @@ def _is_replaced(tree: Tree | None, leaf: str) -> bool:
 
 def given_up(
     view: ClusterView,
-    root: RootState,
+    root: GangState,
     tree: Tree | None,
     taken: Collection[PodUid],
     over: Collection[PodUid],
     *,
     runs: bool,
-) -> Mapping[ReleaseReason, tuple[str, list[Vacancy]]]:
+) -> Mapping[ReleaseReason, tuple[str, list[ReplacementHold]]]:
     """Find the vacancies of a root that are held no longer, by reason, with the reason in words.
 
     Args:
@@ -195,7 +200,7 @@ def given_up(
         over: Those whose time is over.
         runs: Whether any member of it runs.
     """
-    found: dict[ReleaseReason, tuple[str, list[Vacancy]]] = {}
+    found: dict[ReleaseReason, tuple[str, list[ReplacementHold]]] = {}
     for vacancy in _in_order(root.vacant.values()):
         why = _why_given_up(view, root, vacancy, tree, taken, over, runs=runs)
         if why is not None:
@@ -203,7 +208,7 @@ def given_up(
     return found
 
 
-def _replaced_past_us(root: RootState, tree: Tree | None, vacancy: Vacancy) -> bool:
+def _replaced_past_us(root: GangState, tree: Tree | None, vacancy: ReplacementHold) -> bool:
     """Say whether another member of the leaf runs in the place, which the log is about to learn."""
     key = GroupKey(root.root.partition("/")[0], vacancy.group, "PodGroup")
     members = tree.members.get(key, ()) if tree is not None else ()
@@ -211,14 +216,14 @@ def _replaced_past_us(root: RootState, tree: Tree | None, vacancy: Vacancy) -> b
     return any(p.node == vacancy.node and not any(p.uid in k for k in known) for p in members)
 
 
-def _in_order(vacancies: Iterable[Vacancy]) -> list[Vacancy]:
+def _in_order(vacancies: Iterable[ReplacementHold]) -> list[ReplacementHold]:
     return sorted(vacancies, key=lambda v: v.pod)
 
 
 def _why_given_up(
     view: ClusterView,
-    root: RootState,
-    vacancy: Vacancy,
+    root: GangState,
+    vacancy: ReplacementHold,
     tree: Tree | None,
     taken: Collection[PodUid],
     over: Collection[PodUid],

@@ -14,12 +14,12 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from extender.core.decisions.admit.interpod_rules import Ruled, counted_by
+from extender.core.decisions.admit.interpod_rules import InterpodRulePart, counted_by
 from extender.core.decisions.capacity.free_capacity import NO_HOLDS
 from extender.core.decisions.capacity.replacement_holds import leaves_room_to
 from extender.core.decisions.preempt.preemption_lifecycle import is_stuck
-from extender.core.log.preemption_state import Claim
-from extender.core.log.reservation_state import Reservation, ReservationState, RootState
+from extender.core.log.preemption_state import CapacityClaim
+from extender.core.log.reservation_state import GangState, Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.disruption_budgets import PodDisruptionBudget
 from extender.core.model.ids import GroupKey, NodeName, PodUid, RootUid
@@ -37,7 +37,7 @@ from extender.core.planner.preemption_types import (
 NEVER = "Never"
 
 
-class Moment(msgspec.Struct, frozen=True, kw_only=True):
+class EvictableContext(msgspec.Struct, frozen=True, kw_only=True):
     """What is so now, beside view and state."""
 
     releasing: Collection[
@@ -52,9 +52,9 @@ def evictable_for(
     forest: Forest,
     tree: Tree,
     *,
-    ruled: Ruled,
+    ruled: InterpodRulePart,
     spared: Collection[str] = (),
-    moment: Moment | None = None,
+    moment: EvictableContext | None = None,
 ) -> Evictable:
     """Collect what could make room for a tree.
 
@@ -71,7 +71,7 @@ def evictable_for(
         moment: Whose reservations stay, and what time it is.
     """
     made = _Collection(view, state, forest, tree, ruled)
-    return made.collect(moment or Moment(), set(spared))
+    return made.collect(moment or EvictableContext(), set(spared))
 
 
 def may_preempt(tree: Tree) -> bool:
@@ -128,7 +128,7 @@ class _Collection:
         state: ReservationState,
         forest: Forest,
         tree: Tree,
-        ruled: Ruled,
+        ruled: InterpodRulePart,
     ) -> None:
         self.view = view
         self.state = state
@@ -145,7 +145,7 @@ class _Collection:
         self.gangs: list[PlanGang] = []
         self.gang_of: dict[GroupKey, int] = {}
 
-    def collect(self, moment: Moment, spared: set[str]) -> Evictable:
+    def collect(self, moment: EvictableContext, spared: set[str]) -> Evictable:
         """Collect; tables are in the order that `evictable_parts` gives them."""
         drafts, going, left_alone = self._drafts(spared, moment.now_us)
         budgets = self._add_budgets(drafts)
@@ -358,18 +358,18 @@ class _Collection:
         pod = self.view.pods.get(uid)
         return node in self.view.nodes and (pod is None or pod.node is None)
 
-    def _started(self, root: RootState) -> bool:
+    def _started(self, root: GangState) -> bool:
         held: Mapping[PodUid, Reservation] = root.held or NO_HOLDS
         seen = any((p := self.view.pods.get(u)) is not None and p.node is not None for u in held)
         return root.phase != "satisfied" and (bool(root.bound) or seen)
 
-    def _expected(self, reservation: Reservation | Claim) -> PlanVictim:
+    def _expected(self, reservation: Reservation | CapacityClaim) -> PlanVictim:
         """Describe the room of a reservation as `rows` counts it; who only waits for room uses no claim and no rule."""
         pod = self.view.pods.get(reservation.uid)
         requests = tuple(sorted(reservation.requests.items()))
         known = pod.shape if pod is not None else PodShape()
         counts: tuple[int, ...] = ()
-        if isinstance(reservation, Claim):
+        if isinstance(reservation, CapacityClaim):
             known = msgspec.structs.replace(known, exclusive_claims=())
         elif pod is not None:
             counts = counted_by(self.ruled, pod)

@@ -28,14 +28,14 @@ import msgspec
 from extender.core.decisions.capacity.capacity_claims import lacks
 from extender.core.log.events import (
     AbandonReason,
-    AnyFact,
-    Draft,
+    AnyEventData,
     EvictionHow,
+    NewEvent,
     PreemptionAbandoned,
     PreemptionCompleted,
     VictimEvicted,
 )
-from extender.core.log.preemption_state import Preemption, Victim
+from extender.core.log.preemption_state import PendingPreemption, Victim
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import Epoch, GroupKey, PlanId, PodUid
@@ -51,28 +51,28 @@ DOOMED_BY_US: Final[Mapping[str, EvictionHow]] = {
 GRACE_OVER_US: Final = 10_000_000  # so long after the end of its grace period a pod counts as stuck
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class EvictionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A deletion that the API server was asked for, and that it did not refuse for certain."""
 
     how: EvictionHow  # deleted | evicted
     at_us: int  # 0 where it was taken before this process began
 
 
-class Knowledge(msgspec.Struct, frozen=True, kw_only=True):
+class EvictionContext(msgspec.Struct, frozen=True, kw_only=True):
     """What the service knows of its victims beside view and state; all of it is lost by a restart."""
 
     actor: str
     cause: str
     epoch: Epoch  # of now: victims of plans of earlier epochs may have gone while nobody looked
     now_us: int
-    asked: Mapping[PodUid, Asked] = {}
+    asked: Mapping[PodUid, EvictionRequest] = {}
     seen: frozenset[PodUid] = frozenset()  # seen on their nodes, not on their way out by our doing
     there: Mapping[PlanId, frozenset[PodUid]] = {}  # pods on the nodes of a plan at the first look
     stalled_us: int = 300_000_000  # a preemption that nobody obeys for so long is abandoned
 
-    def draft(self, preemption: Preemption, fact: AnyFact) -> Draft:
+    def draft(self, preemption: PendingPreemption, fact: AnyEventData) -> NewEvent:
         """Put a fact into the stream of the preemptor."""
-        return Draft(
+        return NewEvent(
             root_uid=preemption.root_uid,
             root=preemption.root,
             fact=fact,
@@ -83,10 +83,10 @@ class Knowledge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide_evictions(
-    view: ClusterView, state: ReservationState, forest: Forest, known: Knowledge
-) -> list[Draft]:
+    view: ClusterView, state: ReservationState, forest: Forest, known: EvictionContext
+) -> list[NewEvent]:
     """Give the facts that bring pending preemptions up to what the view shows."""
-    drafts: list[Draft] = []
+    drafts: list[NewEvent] = []
     for preemption in state.preemptions.values():
         gone = [v for v in preemption.victims.values() if _is_gone(view, v)]
         drafts += [known.draft(preemption, _gone_fact(view, preemption, v, known)) for v in gone]
@@ -104,7 +104,7 @@ def _is_gone(view: ClusterView, victim: Victim) -> bool:
 
 
 def _gone_fact(
-    view: ClusterView, preemption: Preemption, victim: Victim, known: Knowledge
+    view: ClusterView, preemption: PendingPreemption, victim: Victim, known: EvictionContext
 ) -> VictimEvicted:
     asked, end = known.asked.get(victim.uid), view.ends.get(victim.uid)
     how: EvictionHow
@@ -134,10 +134,10 @@ def _end(
     view: ClusterView,
     state: ReservationState,
     forest: Forest,
-    preemption: Preemption,
+    preemption: PendingPreemption,
     gone: list[Victim],
-    known: Knowledge,
-) -> AnyFact | None:
+    known: EvictionContext,
+) -> AnyEventData | None:
     """Say how a preemption ends, if it does now."""
     bound = _bound(view, state, preemption)
     if bound:
@@ -159,7 +159,7 @@ def _end(
 
 
 def _why_stalled(
-    preemption: Preemption, known: Knowledge, *, left: bool
+    preemption: PendingPreemption, known: EvictionContext, *, left: bool
 ) -> tuple[AbandonReason, str]:
     seconds = known.stalled_us // 1_000_000
     if left:
@@ -169,7 +169,7 @@ def _why_stalled(
 
 
 def _why_not_free(
-    view: ClusterView, state: ReservationState, preemption: Preemption, now_us: int
+    view: ClusterView, state: ReservationState, preemption: PendingPreemption, now_us: int
 ) -> tuple[AbandonReason | Literal[""], str]:
     """Say whether room that the plan took for free stays taken: somebody who was on his way out does not go.
 
@@ -186,7 +186,7 @@ def _why_not_free(
     return "", ""
 
 
-def _bound(view: ClusterView, state: ReservationState, preemption: Preemption) -> int:
+def _bound(view: ClusterView, state: ReservationState, preemption: PendingPreemption) -> int:
     """Count the members that the preemptor has bound; 0 while it has not got what it asked for."""
     if preemption.kind == "Pod":
         pod = view.pods.get(PodUid(preemption.root_uid))
@@ -204,7 +204,7 @@ def _bound(view: ClusterView, state: ReservationState, preemption: Preemption) -
 
 
 def _why_abandoned(
-    view: ClusterView, forest: Forest, preemption: Preemption
+    view: ClusterView, forest: Forest, preemption: PendingPreemption
 ) -> tuple[AbandonReason | Literal[""], str]:
     if preemption.kind == "Pod":
         pod = view.pods.get(PodUid(preemption.root_uid))
@@ -234,7 +234,7 @@ def _waits(view: ClusterView, uid: PodUid) -> bool:
 
 
 def _stalled(
-    view: ClusterView, preemption: Preemption, left: Iterable[Victim], known: Knowledge
+    view: ClusterView, preemption: PendingPreemption, left: Iterable[Victim], known: EvictionContext
 ) -> bool:
     """Say whether nothing has moved for long: no victim went, none is terminating."""
     if known.now_us - preemption.progress_us < known.stalled_us or not preemption.claims:
@@ -243,13 +243,15 @@ def _stalled(
     return not any((pod := view.pods.get(uid)) is not None and pod.deleting for uid in going)
 
 
-def preemptor_key(preemption: Preemption) -> GroupKey:
+def preemptor_key(preemption: PendingPreemption) -> GroupKey:
     """Name the root group of the preemptor, which is no lone pod."""
     namespace, _, name = preemption.root.partition("/")
     return GroupKey(namespace, name, kind_of(preemption.kind))
 
 
-def begun_units(view: ClusterView, preemption: Preemption, known: Knowledge) -> frozenset[str]:
+def begun_units(
+    view: ClusterView, preemption: PendingPreemption, known: EvictionContext
+) -> frozenset[str]:
     """Name the units of which a pod was asked to go by us, by what is recorded, remembered or seen."""
     found = set()
     for uid, victim in preemption.victims.items():
@@ -261,8 +263,8 @@ def begun_units(view: ClusterView, preemption: Preemption, known: Knowledge) -> 
 
 def abandonment(
     view: ClusterView,
-    preemption: Preemption,
-    known: Knowledge,
+    preemption: PendingPreemption,
+    known: EvictionContext,
     *,
     why: AbandonReason,
     text: str,
@@ -282,7 +284,7 @@ def abandonment(
 
 
 def better_offer(
-    view: ClusterView, preemption: Preemption, nodes: frozenset[str], known: Knowledge
+    view: ClusterView, preemption: PendingPreemption, nodes: frozenset[str], known: EvictionContext
 ) -> PreemptionAbandoned | None:
     """End a preemption whose preemptor is admitted before it is needed; None when it is what made the room.
 
@@ -301,7 +303,7 @@ def better_offer(
     return fact if fact.spared or elsewhere else None
 
 
-def due(view: ClusterView, preemption: Preemption, known: Knowledge) -> list[Victim]:
+def due(view: ClusterView, preemption: PendingPreemption, known: EvictionContext) -> list[Victim]:
     """Give the victims that are to be asked to go now, unit by unit in the order of the plan."""
     place = {unit: number for number, unit in enumerate(preemption.units)}
     units = begun_units(view, preemption, known) if preemption.ended else place.keys()
@@ -309,7 +311,9 @@ def due(view: ClusterView, preemption: Preemption, known: Knowledge) -> list[Vic
     return sorted(found, key=lambda v: (place[v.unit], v.pod))
 
 
-def is_due(view: ClusterView, preemption: Preemption, uid: PodUid, known: Knowledge) -> bool:
+def is_due(
+    view: ClusterView, preemption: PendingPreemption, uid: PodUid, known: EvictionContext
+) -> bool:
     """Say whether one pod is among those that `due` gives."""
     victim = preemption.victims.get(uid)
     if victim is None or not _stays(view, victim):
@@ -324,7 +328,7 @@ def _stays(view: ClusterView, victim: Victim) -> bool:
 
 
 def refusing(
-    view: ClusterView, preemption: Preemption, refused: Mapping[PodUid, str], now_us: int
+    view: ClusterView, preemption: PendingPreemption, refused: Mapping[PodUid, str], now_us: int
 ) -> tuple[tuple[Victim, str], ...]:
     """Give the victims that do not go, each with why, in words that do not change by themselves.
 

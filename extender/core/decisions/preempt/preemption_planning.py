@@ -6,20 +6,20 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from extender.core.decisions.admit.interpod_rules import Ruled
+from extender.core.decisions.admit.interpod_rules import InterpodRulePart
 from extender.core.decisions.admit.verdict_events import (
-    Recipe,
+    EventContext,
     decide_observed,
     draft_for,
     still_holds,
 )
 from extender.core.decisions.capacity.capacity_claims import behind_victims
-from extender.core.decisions.preempt.disruption_units import Moment, evictable_for
+from extender.core.decisions.preempt.disruption_units import EvictableContext, evictable_for
 from extender.core.decisions.preempt.unbound_gang_members import LONE, give_back, held_below
 from extender.core.log.events import (
     AlternativeRecord,
     AssignmentRecord,
-    Draft,
+    NewEvent,
     PreemptionPlanned,
     ReleasedPod,
     ReservationReleased,
@@ -27,15 +27,15 @@ from extender.core.log.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.log.preemption_state import SPARED_US, Claim
+from extender.core.log.preemption_state import SPARED_US, CapacityClaim
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import NodeName, PlanId, PodUid, RootUid
 from extender.core.model.pod_groups import Forest, Tree
 from extender.core.planner.plan_types import PLANNER_VERSION, PlanNode, PlanRequest
 from extender.core.planner.preempt.post_eviction_view import without
-from extender.core.planner.preempt.victim_cost import NOBODY, Cost
-from extender.core.planner.preempt.victim_search import Preemption
+from extender.core.planner.preempt.victim_cost import NOBODY, VictimCost
+from extender.core.planner.preempt.victim_search import PreemptionPlan
 from extender.core.planner.preemption_types import Evictable, PlanUnit
 
 
@@ -46,8 +46,8 @@ def preemption_request(
     tree: Tree,
     request: PlanRequest,
     *,
-    ruled: Ruled,
-    moment: Moment | None = None,
+    ruled: InterpodRulePart,
+    moment: EvictableContext | None = None,
 ) -> PlanRequest:
     """Make the input of `preempt` from that of `plan`.
 
@@ -120,7 +120,7 @@ def _lessened(node: PlanNode, amounts: Mapping[str, int]) -> PlanNode:
     return msgspec.structs.replace(node, free=free, reserved=True)
 
 
-def still_makes_room(asked: PlanRequest, found: Preemption, now: PlanRequest) -> bool:
+def still_makes_room(asked: PlanRequest, found: PreemptionPlan, now: PlanRequest) -> bool:
     """Say whether an answer to `asked` may be recorded under the input as it is `now`.
 
     Every unit must be the same pods as then, and what they leave must hold the plan: see `still_holds`.
@@ -151,9 +151,9 @@ def decide_preemption(
     forest: Forest,
     tree: Tree,
     asked: PlanRequest,
-    found: Preemption,
-    recipe: Recipe,
-) -> list[Draft]:
+    found: PreemptionPlan,
+    recipe: EventContext,
+) -> list[NewEvent]:
     """Record a preemption: reservations that give way or go with their units, and the plan, in one append.
 
     Args:
@@ -178,7 +178,7 @@ def decide_preemption(
             plan=record.plan, why="superseded", pods=record.pods, text=text
         )
         drafts.append(
-            Draft(
+            NewEvent(
                 root_uid=record.gang_uid,
                 root=record.gang,
                 fact=released,
@@ -248,7 +248,7 @@ def _superseded(
 
 
 def _record(
-    root: str, unit: PlanUnit, plan: PlanId, room: Iterable[Reservation | Claim]
+    root: str, unit: PlanUnit, plan: PlanId, room: Iterable[Reservation | CapacityClaim]
 ) -> SupersededRecord:
     return SupersededRecord(
         gang=root,
@@ -283,7 +283,7 @@ def _leaf(view: ClusterView, uid: PodUid) -> str:
     return pod.group.name if pod is not None and pod.group is not None else ""
 
 
-def numbers(cost: Cost) -> dict[str, int]:
+def numbers(cost: VictimCost) -> dict[str, int]:
     """Write a cost down by the names of its parts, the first counts most; parts that are nothing are left out."""
     parts = msgspec.structs.asdict(cost)
     del parts["names"]

@@ -23,22 +23,26 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from extender.core.decisions.capacity.capacity_claims import lacks
-from extender.core.decisions.preempt.preemption_lifecycle import NAMED_MAX, Knowledge, abandonment
+from extender.core.decisions.preempt.preemption_lifecycle import (
+    NAMED_MAX,
+    EvictionContext,
+    abandonment,
+)
 from extender.core.log.events import (
-    Draft,
+    NewEvent,
     PreemptionAbandoned,
     PreemptionCompleted,
     PreemptionPlanned,
     ReservationReleased,
 )
-from extender.core.log.preemption_state import Preemption
+from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.pods import Pod
 
 
-class Overtaker(msgspec.Struct, frozen=True, kw_only=True):
+class TakeoverPreemptor(msgspec.Struct, frozen=True, kw_only=True):
     """Who takes the room over."""
 
     name: str  # Kind/namespace/name
@@ -47,8 +51,8 @@ class Overtaker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def outranked_by_plan(
-    view: ClusterView, state: ReservationState, planned: Draft, known: Knowledge
-) -> list[Draft]:
+    view: ClusterView, state: ReservationState, planned: NewEvent, known: EvictionContext
+) -> list[NewEvent]:
     """End the preemptions whose room a plan takes, or whose preemptor it evicts.
 
     Args:
@@ -59,7 +63,9 @@ def outranked_by_plan(
     """
     plan = planned.fact
     assert isinstance(plan, PreemptionPlanned)
-    by = Overtaker(name=f"{plan.kind}/{planned.root}", uid=planned.root_uid, priority=plan.priority)
+    by = TakeoverPreemptor(
+        name=f"{plan.kind}/{planned.root}", uid=planned.root_uid, priority=plan.priority
+    )
     used = {a.node for a in plan.assignments}
     taken = {record.gang_uid for record in plan.superseded}
     evicted = {unit.name for unit in plan.victims}
@@ -75,8 +81,8 @@ def outranked_by_plan(
 
 
 def outranked_by_pods(
-    view: ClusterView, state: ReservationState, decided: Iterable[Draft], known: Knowledge
-) -> list[Draft]:
+    view: ClusterView, state: ReservationState, decided: Iterable[NewEvent], known: EvictionContext
+) -> list[NewEvent]:
     """End the preemptions whose room pods of higher priority sit in now.
 
     Args:
@@ -108,7 +114,7 @@ def outranked_by_pods(
             continue
         if found:
             pod = found[min(found)]
-            by = Overtaker(name=f"Pod/{pod.path}", uid=pod.uid, priority=pod.priority)
+            by = TakeoverPreemptor(name=f"Pod/{pod.path}", uid=pod.uid, priority=pod.priority)
             nodes = sorted(found)
             what = f"runs in the room{_on(nodes)}"
             drafts.append(_outranked(view, preemption, by, known, lost=nodes, what=what))
@@ -116,7 +122,7 @@ def outranked_by_pods(
 
 
 def _sitting_in_claims(
-    view: ClusterView, preemption: Preemption, there: Collection[PodUid]
+    view: ClusterView, preemption: PendingPreemption, there: Collection[PodUid]
 ) -> Mapping[NodeName, Pod]:
     """Give by node a pod of higher priority that came into the room of a preemptor, where that is too small now."""
     found: dict[NodeName, Pod] = {}
@@ -128,7 +134,7 @@ def _sitting_in_claims(
 
 
 def _newcomer(
-    view: ClusterView, preemption: Preemption, node: NodeName, there: Collection[PodUid]
+    view: ClusterView, preemption: PendingPreemption, node: NodeName, there: Collection[PodUid]
 ) -> Pod | None:
     """Give the youngest pod of higher priority that was not on a node when the room was planned, and stays there."""
     above = [
@@ -141,13 +147,13 @@ def _newcomer(
 
 def _outranked(
     view: ClusterView,
-    preemption: Preemption,
-    by: Overtaker,
-    known: Knowledge,
+    preemption: PendingPreemption,
+    by: TakeoverPreemptor,
+    known: EvictionContext,
     *,
     lost: Collection[NodeName],
     what: str,
-) -> Draft:
+) -> NewEvent:
     text = f"{by.name} (priority {by.priority}) {what}"
     fact = abandonment(view, preemption, known, why="outranked", text=text)
     return known.draft(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from extender.core.decisions.preempt.disruption_units import groups_above
-from extender.core.log.events import Draft, ReleasedPod, ReservationReleased
+from extender.core.log.events import NewEvent, ReleasedPod, ReservationReleased
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, PlanId, PodUid
@@ -60,7 +60,7 @@ def give_back(
     but: Collection[PodUid],
     actor: str,
     cause: str,
-) -> list[Draft]:
+) -> list[NewEvent]:
     """Give back what members of evicted units hold, tree by tree.
 
     Args:
@@ -75,7 +75,7 @@ def give_back(
         if reservation.uid not in but:
             plans.setdefault((reservation.root_uid, reservation.plan), []).append(reservation)
     return [
-        Draft(
+        NewEvent(
             root_uid=held[0].root_uid,
             root=state.roots[held[0].root_uid].root,
             fact=ReservationReleased(

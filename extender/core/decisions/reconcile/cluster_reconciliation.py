@@ -16,7 +16,7 @@ from extender.core.decisions.admit.plan_request import group_key_of
 from extender.core.decisions.admit.verdict_events import group_records
 from extender.core.decisions.capacity.replacement_holds import given_up, held_until, taken_vacancies
 from extender.core.decisions.reconcile.drift import (
-    Circumstances,
+    ReconcileContext,
     bound_facts,
     bound_outside,
     strayed_facts,
@@ -29,12 +29,12 @@ from extender.core.decisions.reconcile.reservation_checks import (
     ways,
 )
 from extender.core.log.events import (
-    AnyFact,
-    Draft,
+    AnyEventData,
     GangSatisfied,
     GroupRecord,
     LossCause,
     MemberLost,
+    NewEvent,
     NodeTopologyChanged,
     PodBound,
     ReleasedPod,
@@ -45,9 +45,9 @@ from extender.core.log.events import (
 )
 from extender.core.log.reservation_state import (
     BoundMember,
+    GangState,
     Reservation,
     ReservationState,
-    RootState,
     satisfied,
 )
 from extender.core.model.cluster_view import ClusterView
@@ -65,15 +65,15 @@ HELD_ROOM = "room that was held for the replacement of a lost member"
 
 
 def decide_reconcile(
-    view: ClusterView, state: ReservationState, forest: Forest, now: Circumstances
-) -> list[Draft]:
+    view: ClusterView, state: ReservationState, forest: Forest, now: ReconcileContext
+) -> list[NewEvent]:
     """Give the facts that bring the log up to what the view shows; nothing when they agree."""
     look = _Look(
         overtaken=overtaken_pods(view, state),
         taken=taken_vacancies(view, state),
         victims=_victims(state),
     )
-    drafts: list[Draft] = []
+    drafts: list[NewEvent] = []
     for root in state.roots.values():
         tree = forest.trees.get(group_key_of(root))
         placed = root.held or root.bound or root.vacant
@@ -100,9 +100,9 @@ def _victims(state: ReservationState) -> frozenset[PodUid]:
 def losses_that_hold(
     view: ClusterView,
     state: ReservationState,
-    root: RootState,
+    root: GangState,
     tree: Tree | None,
-    now: Circumstances,
+    now: ReconcileContext,
 ) -> list[MemberLost]:
     """Give the losses of a root that the log does not know yet and after which room is held."""
     look = _Look(overtaken=(), taken=(), victims=_victims(state))
@@ -114,7 +114,7 @@ def losses_that_hold(
     ]
 
 
-class Agreement:
+class SettledCheck:
     """The last look at which log and cluster agreed; on the same parts of both they agree still.
 
     Most changes of a busy cluster are pods outside of all groups, which matter only where room is held.
@@ -125,14 +125,14 @@ class Agreement:
         self._circumstances: tuple[object, ...] = ()
 
     def stands(
-        self, view: ClusterView, state: ReservationState, forest: Forest, now: Circumstances
+        self, view: ClusterView, state: ReservationState, forest: Forest, now: ReconcileContext
     ) -> bool:
         """Say whether `decide_reconcile` could only give nothing again."""
         seen = _rests_on(view, state, forest)
         return same_objects(self._seen, seen) and self._circumstances == _of_moment(now)
 
     def reached(
-        self, view: ClusterView, state: ReservationState, forest: Forest, now: Circumstances
+        self, view: ClusterView, state: ReservationState, forest: Forest, now: ReconcileContext
     ) -> None:
         """Remember a look that found nothing; not where a pod of the log has left its group."""
         strays = any(uid in view.pods and view.pods[uid].group is None for uid in state.root_of)
@@ -146,21 +146,21 @@ def _rests_on(view: ClusterView, state: ReservationState, forest: Forest) -> tup
     return (*parts, state.vacant_on, view.usage) if state.held_on or state.vacant_on else parts
 
 
-def _of_moment(now: Circumstances) -> tuple[object, ...]:
+def _of_moment(now: ReconcileContext) -> tuple[object, ...]:
     return (now.started, now.binding, now.posted, now.expired, now.over, now.ends, now.awaited)
 
 
 def _root_drafts(
     view: ClusterView,
     state: ReservationState,
-    root: RootState,
+    root: GangState,
     tree: Tree | None,
     look: _Look,
-    now: Circumstances,
-) -> list[Draft]:
+    now: ReconcileContext,
+) -> list[NewEvent]:
     group = view.groups.get(group_key_of(root))
     if group is None or group.uid != root.uid:
-        facts: list[AnyFact] = []
+        facts: list[AnyEventData] = []
         if root.held:
             facts.append(
                 _release(root.held.values(), "deleted", f"{group_key_of(root)} was deleted")
@@ -189,7 +189,7 @@ def _root_drafts(
     return [now.draft(root.uid, root.root, fact) for fact in (*short_lived, *facts)]
 
 
-def _minima(root: RootState, tree: Tree | None) -> tuple[GroupRecord, ...]:
+def _minima(root: GangState, tree: Tree | None) -> tuple[GroupRecord, ...]:
     """Give the groups as admitted; of a tree that runs without our doing as they are.
 
     So it is when a group was made again while its pods ran on, and when history was lost.
@@ -199,9 +199,9 @@ def _minima(root: RootState, tree: Tree | None) -> tuple[GroupRecord, ...]:
     return group_records(tree, None)
 
 
-def _short_lived(view: ClusterView, root: RootState, now: Circumstances) -> list[AnyFact]:
+def _short_lived(view: ClusterView, root: GangState, now: ReconcileContext) -> list[AnyEventData]:
     """Record members that we bound and that ended before anybody saw them run, as when a kubelet refuses."""
-    facts: list[AnyFact] = []
+    facts: list[AnyEventData] = []
     for r in root.held.values():
         if r.uid in now.posted and r.uid not in view.pods and r.uid not in now.awaited:
             facts.append(PodBound(plan=r.plan, pod=r.pod, uid=r.uid, node=r.node, group=r.group))
@@ -209,9 +209,9 @@ def _short_lived(view: ClusterView, root: RootState, now: Circumstances) -> list
     return facts
 
 
-def _relabelled(view: ClusterView, root: RootState) -> list[AnyFact]:
+def _relabelled(view: ClusterView, root: GangState) -> list[AnyEventData]:
     """Record nodes of this tree whose topology labels are not those of the admission (D11, D14)."""
-    facts: list[AnyFact] = []
+    facts: list[AnyEventData] = []
     used = {r.node for r in root.held.values()} | {m.node for m in root.bound.values()}
     for name in sorted(used & set(root.topology)) if root.topology else ():
         node, before = view.nodes.get(name), root.topology[name]
@@ -229,7 +229,7 @@ def _relabelled(view: ClusterView, root: RootState) -> list[AnyFact]:
     return facts
 
 
-def _changed_groups(view: ClusterView, root: RootState) -> Mapping[str, str]:
+def _changed_groups(view: ClusterView, root: GangState) -> Mapping[str, str]:
     """Say by leaf what happened to a group below the root since the admission: deleted or recreated (B5)."""
     namespace = group_key_of(root).namespace
     changed: dict[tuple[str, str], str] = {}
@@ -248,7 +248,7 @@ def _changed_groups(view: ClusterView, root: RootState) -> Mapping[str, str]:
     return texts
 
 
-def _leaves_being_deleted(view: ClusterView, root: RootState) -> Mapping[str, str]:
+def _leaves_being_deleted(view: ClusterView, root: GangState) -> Mapping[str, str]:
     """Say which leaves with reservations are not planned any more: they, or the root, are being deleted.
 
     A finalizer may keep a deleted group for long; only reservations count, or a leaf that holds none
@@ -265,8 +265,8 @@ def _leaves_being_deleted(view: ClusterView, root: RootState) -> Mapping[str, st
     return found
 
 
-def _settled(view: ClusterView, root: RootState) -> list[AnyFact]:
-    facts: list[AnyFact] = []
+def _settled(view: ClusterView, root: GangState) -> list[AnyEventData]:
+    facts: list[AnyEventData] = []
     for reservation in root.held.values():
         pod = view.pods.get(reservation.uid)
         if pod is None or pod.node is None:
@@ -280,7 +280,7 @@ def _is_lost(view: ClusterView, uid: PodUid, node: NodeName) -> bool:
     return pod is None or pod.deleting or node not in view.nodes
 
 
-def untold(view: ClusterView, drafts: Iterable[Draft]) -> list[MemberLost]:
+def untold(view: ClusterView, drafts: Iterable[NewEvent]) -> list[MemberLost]:
     """Give the losses of which the view does not tell the cause, because the pod is not in it any more."""
     return [
         draft.fact
@@ -291,7 +291,9 @@ def untold(view: ClusterView, drafts: Iterable[Draft]) -> list[MemberLost]:
     ]
 
 
-def _lost(view: ClusterView, member: BoundMember | Reservation, now: Circumstances) -> MemberLost:
+def _lost(
+    view: ClusterView, member: BoundMember | Reservation, now: ReconcileContext
+) -> MemberLost:
     """Record a loss with what the cluster tells of its cause: who deleted a pod is told nowhere.
 
     A pod whose node does not answer is deleted for the taints that the node got for it.
@@ -314,7 +316,7 @@ def _held_on(
     member: BoundMember,
     tree: Tree | None,
     victims: Collection[PodUid],
-    now: Circumstances,
+    now: ReconcileContext,
 ) -> MemberLost:
     """Say in a loss until when its room is held; `tree` is None where nothing of it runs on."""
     until_us = held_until(
@@ -325,13 +327,13 @@ def _held_on(
 
 def _vacated(
     view: ClusterView,
-    root: RootState,
+    root: GangState,
     tree: Tree | None,
     look: _Look,
-    now: Circumstances,
+    now: ReconcileContext,
     *,
     runs: bool,
-) -> list[AnyFact]:
+) -> list[AnyEventData]:
     """Record which room of lost members is held no longer, and why."""
     if not root.vacant:
         return []
@@ -352,7 +354,7 @@ def _is_silent(node: Node) -> bool:
 
 
 def _counts(
-    view: ClusterView, root: RootState, facts: Iterable[AnyFact], now: Circumstances
+    view: ClusterView, root: GangState, facts: Iterable[AnyEventData], now: ReconcileContext
 ) -> Mapping[str, int]:
     """Count bound members per leaf as they will be after `facts`; who is bound and lost already does not count."""
     counts: dict[str, int] = {}
@@ -388,13 +390,13 @@ def _release(
 def _given_back(
     view: ClusterView,
     state: ReservationState,
-    root: RootState,
+    root: GangState,
     overtaken: Collection[PodUid],
     bound_here: Mapping[PodUid, NodeName],
-    now: Circumstances,
+    now: ReconcileContext,
     *,
     broken: bool,
-) -> list[AnyFact]:
+) -> list[AnyEventData]:
     """Release what cannot be redeemed any more; a whole tree in one fact, so that no crash can halve it."""
     on_its_way = {uid for uid in now.binding if unassigned(view, uid)}
     settled = on_its_way | bound_here.keys() | now.awaited
@@ -438,7 +440,7 @@ def _given_back(
 
 def _gone(
     view: ClusterView,
-    root: RootState,
+    root: GangState,
     open_ones: Mapping[PodUid, Reservation],
     overtaken: Collection[PodUid],
     changed: Mapping[str, str],

@@ -24,12 +24,19 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from extender.core.decisions.admit.plan_request import is_running
-from extender.core.log.events import AnyFact, Draft, DriftFound, MemberLost, PodBound, RootObserved
+from extender.core.log.events import (
+    AnyEventData,
+    DriftFound,
+    MemberLost,
+    NewEvent,
+    PodBound,
+    RootObserved,
+)
 from extender.core.log.reservation_state import (
     BoundMember,
+    GangState,
     Reservation,
     ReservationState,
-    RootState,
 )
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import NodeName, PlanId, PodUid, RootUid
@@ -37,7 +44,7 @@ from extender.core.model.pod_groups import Tree
 from extender.core.model.pods import Pod, PodEnd
 
 
-class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
+class ReconcileContext(msgspec.Struct, frozen=True, kw_only=True):
     """What the service knows beside view and state."""
 
     actor: str
@@ -55,19 +62,19 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     now_us: int = 0
     room_held_us: int = 0  # how long the room of a lost member is held; 0: not at all
 
-    def draft(self, uid: RootUid, root: str, fact: AnyFact) -> Draft:
+    def draft(self, uid: RootUid, root: str, fact: AnyEventData) -> NewEvent:
         """Put a fact into the stream of a root (namespace/name)."""
-        return Draft(root_uid=uid, root=root, fact=fact, actor=self.actor, cause=self.cause)
+        return NewEvent(root_uid=uid, root=root, fact=fact, actor=self.actor, cause=self.cause)
 
 
 def _drift(kind: str, path: str, text: str) -> DriftFound:
     return DriftFound(kind=kind, object=f"Pod/{path}", text=text)
 
 
-def bound_facts(reservation: Reservation, pod: Pod) -> list[AnyFact]:
+def bound_facts(reservation: Reservation, pod: Pod) -> list[AnyEventData]:
     """Record that a member with a reservation runs, and what is odd about it."""
     assert pod.node is not None
-    facts: list[AnyFact] = [
+    facts: list[AnyEventData] = [
         PodBound(
             plan=reservation.plan,
             pod=reservation.pod,
@@ -85,9 +92,9 @@ def bound_facts(reservation: Reservation, pod: Pod) -> list[AnyFact]:
     return facts
 
 
-def strayed_facts(view: ClusterView, root: RootState) -> list[AnyFact]:
+def strayed_facts(view: ClusterView, root: GangState) -> list[AnyEventData]:
     """Record members that the log has as bound and the cluster somewhere else, or not at all."""
-    facts: list[AnyFact] = []
+    facts: list[AnyEventData] = []
     for member in root.bound.values():
         pod = view.pods.get(member.uid)
         if pod is None or pod.deleting or pod.node == member.node:
@@ -110,11 +117,11 @@ def _bound_of(member: BoundMember) -> PodBound:
 
 
 def bound_outside(
-    view: ClusterView, state: ReservationState, tree: Tree, now: Circumstances
-) -> list[Draft]:
+    view: ClusterView, state: ReservationState, tree: Tree, now: ReconcileContext
+) -> list[NewEvent]:
     """Record members that run without a reservation of ours; one whose node is gone runs no more."""
     root = state.roots.get(tree.root.uid)
-    facts: list[AnyFact] = []
+    facts: list[AnyEventData] = []
     for leaf, pods in tree.members.items():
         for pod in pods:
             if not is_running(pod) or pod.node not in view.nodes or _known(root, pod):
@@ -131,11 +138,11 @@ def bound_outside(
     return [now.draft(tree.root.uid, tree.root.key.path, fact) for fact in facts]
 
 
-def _known(root: RootState | None, pod: Pod) -> bool:
+def _known(root: GangState | None, pod: Pod) -> bool:
     return root is not None and (pod.uid in root.held or pod.uid in root.bound)
 
 
-def _outside_facts(leaf: str, pod: Pod, root: RootState | None) -> list[AnyFact]:
+def _outside_facts(leaf: str, pod: Pod, root: GangState | None) -> list[AnyEventData]:
     assert pod.node is not None
     node = NodeName(pod.node)
     away = root.away.get(pod.uid) if root is not None else None
@@ -149,7 +156,7 @@ def _outside_facts(leaf: str, pod: Pod, root: RootState | None) -> list[AnyFact]
     return [bound, _drift("bound-by-unknown-plan", pod.path, text)]
 
 
-class Nominations:
+class NominationDrift:
     """Remembers which nominations the cluster has shown, to see them altered.
 
     One that was not shown yet is on its way; one that was shown and names another node now was changed by
@@ -159,10 +166,12 @@ class Nominations:
     def __init__(self) -> None:
         self._shown: dict[PodUid, PlanId] = {}
 
-    def look(self, view: ClusterView, state: ReservationState, now: Circumstances) -> list[Draft]:
+    def look(
+        self, view: ClusterView, state: ReservationState, now: ReconcileContext
+    ) -> list[NewEvent]:
         """Compare once with what was shown before; gives the facts."""
         shown: dict[PodUid, PlanId] = {}
-        drafts: list[Draft] = []
+        drafts: list[NewEvent] = []
         for reservation in _held(state):
             pod = view.pods.get(reservation.uid)
             if pod is None or pod.node is not None:

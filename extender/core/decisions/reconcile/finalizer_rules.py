@@ -23,7 +23,7 @@ from extender.core.model.pod_groups import composite_key, leaf_key
 FINALIZER: Final = "gang-extender.dev/group-protection"
 
 
-class Protection(msgspec.Struct, frozen=True, kw_only=True):
+class FinalizerChange(msgspec.Struct, frozen=True, kw_only=True):
     """The finalizers one group is to have; its UID and version are preconditions."""
 
     group: GroupKey
@@ -43,7 +43,7 @@ def held_leaves(*states: ReservationState) -> frozenset[GroupKey]:
 
 def decide_protection(
     view: ClusterView, held: Collection[GroupKey] = frozenset()
-) -> tuple[Protection, ...]:
+) -> tuple[FinalizerChange, ...]:
     """Give what differs: new groups without our finalizer, deleted ones that nothing needs any more.
 
     Args:
@@ -64,7 +64,7 @@ def decide_protection(
             finalizers = tuple(name for name in guard.finalizers if name != FINALIZER)
         else:
             continue
-        found.append(Protection(group=key, guard=guard, finalizers=finalizers))
+        found.append(FinalizerChange(group=key, guard=guard, finalizers=finalizers))
     # What goes comes first: its deletion waits for it.
     found.sort(key=lambda p: (not p.guard.deleting, p.group))
     return tuple(found)

@@ -14,7 +14,7 @@ from typing import Final
 from extender.core.decisions.capacity.free_capacity import NO_HOLDS
 from extender.core.decisions.reconcile.reservation_checks import unassigned
 from extender.core.log.events import RoomTaker, TakenHow
-from extender.core.log.reservation_state import Reservation, ReservationState, RootState
+from extender.core.log.reservation_state import GangState, Reservation, ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import NodeName
 from extender.core.model.pods import Pod
@@ -125,7 +125,7 @@ def taker_words(found: Sequence[RoomTaker]) -> str:
     return f"taken by {'; '.join(named)}" + (" and more" if len(found) > NAMED_MAX else "")
 
 
-def planned_again_us(root: RootState) -> int:
+def planned_again_us(root: GangState) -> int:
     """Give when a tree is planned again whose room was taken: microseconds since the epoch, 0 for at once."""
     if root.taken < 2:  # noqa: PLR2004 -- the first time at once
         return 0

@@ -13,8 +13,8 @@ import msgspec
 from extender.core.decisions.admit.plan_request import group_key_of
 from extender.core.decisions.capacity.replacement_holds import NO_VACANCIES
 from extender.core.decisions.reconcile.cluster_reconciliation import losses_that_hold
-from extender.core.decisions.reconcile.drift import Circumstances
-from extender.core.log.reservation_state import ReservationState, Vacancy
+from extender.core.decisions.reconcile.drift import ReconcileContext
+from extender.core.log.reservation_state import ReplacementHold, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.object_identity import same_objects
@@ -23,14 +23,14 @@ from extender.core.model.pod_groups import Forest
 NOBODY: frozenset[PodUid] = frozenset()
 
 
-class Foresight:
+class PredictedLosses:
     """Remembers what it found for as long as members, log and what is awaited are the same."""
 
     def __init__(self) -> None:
         self._seen: tuple[object, ...] = ()
         self._gone: frozenset[PodUid] = NOBODY
         self._rests_on: tuple[object, ...] = ()
-        self._found: tuple[Vacancy, ...] = ()
+        self._found: tuple[ReplacementHold, ...] = ()
         self._state: ReservationState | None = None
         self._given: ReservationState | None = None
 
@@ -40,7 +40,7 @@ class Foresight:
         state: ReservationState,
         forest: Forest,
         before: ClusterView,
-        now: Circumstances,
+        now: ReconcileContext,
     ) -> ReservationState:
         """Give the state with the room that members leave of whose loss it does not know.
 
@@ -84,22 +84,22 @@ def _vacancies(
     state: ReservationState,
     forest: Forest,
     gone: Collection[PodUid],
-    now: Circumstances,
-) -> Iterator[Vacancy]:
+    now: ReconcileContext,
+) -> Iterator[ReplacementHold]:
     told = msgspec.structs.replace(now, awaited=NOBODY)
     for root_uid in sorted({state.root_of[uid] for uid in gone if uid in state.root_of}):
         root = state.roots[root_uid]
         tree = forest.trees.get(group_key_of(root))
         for lost in losses_that_hold(view, state, root, tree, told):
             member = root.bound[lost.uid]
-            yield Vacancy(
+            yield ReplacementHold(
                 plan=member.plan, root_uid=root_uid, pod=member.pod, uid=member.uid, group=member.group,
                 node=member.node, requests=member.requests, priority=root.priority, at_us=now.now_us,
                 until_us=lost.room_until_us,
             )  # fmt: skip
 
 
-def _with(state: ReservationState, found: Collection[Vacancy]) -> ReservationState:
+def _with(state: ReservationState, found: Collection[ReplacementHold]) -> ReservationState:
     vacant_on = state.vacant_on
     for vacancy in found:
         node = NodeName(vacancy.node)

@@ -10,18 +10,18 @@ from collections.abc import Iterator, Mapping
 from extender.core.decisions.capacity.free_capacity import NO_HOLDS
 from extender.core.decisions.capacity.oversubscription import squeezed_out
 from extender.core.log.events import GroupRecord
-from extender.core.log.reservation_state import Reservation, ReservationState, RootState
+from extender.core.log.reservation_state import GangState, Reservation, ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.nodes import Node
 from extender.core.model.pods import PodShape
 from extender.core.planner.model.node_filters import may_run, selected
-from extender.core.planner.model.node_table import Fleet
+from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import PlanNode
 
 
 def unfit_pods(
-    view: ClusterView, root: RootState, reservations: Mapping[PodUid, Reservation]
+    view: ClusterView, root: GangState, reservations: Mapping[PodUid, Reservation]
 ) -> Mapping[PodUid, str]:
     """Find reservations on nodes that would not take their pod any more, whatever is free there.
 
@@ -45,7 +45,7 @@ def unfit_pods(
             doubtful.setdefault(shape, {}).setdefault(node.name, []).append(uid)
     for shape, uids_on in doubtful.items():
         nodes = [view.nodes[name] for name in uids_on]  # each once, however many members it has
-        fleet = Fleet(tuple(_bare_row(node) for node in nodes))
+        fleet = NodeTable(tuple(_bare_row(node) for node in nodes))
         passes, chosen = may_run(fleet, shape), selected(fleet, shape)
         for i, node in enumerate(nodes):
             if not passes[i]:

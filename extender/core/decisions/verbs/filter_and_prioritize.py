@@ -21,7 +21,7 @@ from extender.core.decisions.capacity.capacity_claims import (
 )
 from extender.core.decisions.capacity.free_capacity import NO_HOLDS
 from extender.core.decisions.capacity.replacement_holds import kept_from
-from extender.core.log.reservation_state import PREEMPTING, Reservation, ReservationState, RootState
+from extender.core.log.reservation_state import PREEMPTING, GangState, Reservation, ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Forest, Tree
@@ -150,7 +150,7 @@ def tree_reason(state: ReservationState, tree: Tree) -> str:
     return f"gang {name}: {_answer_words(root, tree)}"
 
 
-def suspect_rules(root: RootState, tree: Tree) -> tuple[str, ...]:
+def suspect_rules(root: GangState, tree: Tree) -> tuple[str, ...]:
     """Name the rules between pods that may be why kube-scheduler refuses nodes with room (SPEC H10)."""
     if not _refused_by_scheduler(root):
         return ()
@@ -158,7 +158,7 @@ def suspect_rules(root: RootState, tree: Tree) -> tuple[str, ...]:
     return tuple(sorted({text for pod in waiting for text in pod.shape.pod_rules}))
 
 
-def _refused_by_scheduler(root: RootState) -> bool:
+def _refused_by_scheduler(root: GangState) -> bool:
     answer = root.answer
     return (
         answer is not None
@@ -167,7 +167,7 @@ def _refused_by_scheduler(root: RootState) -> bool:
     )
 
 
-def _answer_words(root: RootState, tree: Tree) -> str:
+def _answer_words(root: GangState, tree: Tree) -> str:
     assert root.answer is not None
     if root.answer.outcome == "waiting":
         return "waiting for members"

@@ -13,7 +13,7 @@ one node of the answer (EXTENDER 4). It knows of no groups and of no reservation
 
 Members get nothing: their tree asks once for all of them, and what it was given is being evicted already.
 
-The choice is made on a `NodeQuestion` alone, which is stored with the preemption that comes of it.
+The choice is made on a `PreemptVerbInput` alone, which is stored with the preemption that comes of it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from extender.core.decisions.admit.verdict_events import group_records
 from extender.core.decisions.preempt.disruption_units import groups_above
 from extender.core.decisions.verbs.filter_and_prioritize import left_beside
 from extender.core.decisions.verbs.preempt_verb_input import (
-    NodeQuestion,
-    Offer,
+    NodeOffer,
     OfferedPod,
     OfferedTree,
     OfferedUnit,
+    PreemptVerbInput,
 )
 from extender.core.log.events import (
     AlternativeRecord,
@@ -50,7 +50,7 @@ from extender.core.planner.plan_types import PLANNER_VERSION
 SHIFT = 2**31  # makes every priority count as more than nothing
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+class NodeCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """A node and the pods that kube-scheduler would delete there."""
 
     node: NodeName
@@ -58,10 +58,10 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     violations: int = 0
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class VictimChoice(msgspec.Struct, frozen=True, kw_only=True):
     """What to answer; with `plan` only after it was recorded (see `recorded`)."""
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[NodeCandidate, ...]
     plan: PreemptionPlanned | None = None
 
 
@@ -77,13 +77,13 @@ class _Price(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 
 class _Option(msgspec.Struct, frozen=True, kw_only=True):
-    candidate: Candidate
+    candidate: NodeCandidate
     units: tuple[OfferedUnit, ...]
     price: _Price
     whole: bool  # some unit of it is a group
 
 
-def answered_before(view: ClusterView, state: ReservationState, pod: Pod) -> Choice | None:
+def answered_before(view: ClusterView, state: ReservationState, pod: Pod) -> VictimChoice | None:
     """Give the answer that needs no look at the offers: to members, and to who waits for victims already.
 
     Args:
@@ -92,24 +92,24 @@ def answered_before(view: ClusterView, state: ReservationState, pod: Pod) -> Cho
         pod: The preemptor.
     """
     if pod.group is not None:
-        return Choice(candidates=())
+        return VictimChoice(candidates=())
     pending = state.preemptions.get(pod.uid)  # type: ignore[call-overload]  # a lone pod is its own root
     if pending is None:
         return None
-    return Choice(candidates=_left(view, pending.claims, pending.victims))
+    return VictimChoice(candidates=_left(view, pending.claims, pending.victims))
 
 
 def _left(
     view: ClusterView,
     claims: Mapping[NodeName, object],
     victims: Mapping[PodUid, object],
-) -> tuple[Candidate, ...]:
+) -> tuple[NodeCandidate, ...]:
     """Give again what was answered before, as far as it is not on its way out."""
     found = []
     for node in claims:
         pods = [p for uid in victims if (p := view.pods.get(uid)) is not None and p.node == node]
         if pods and not any(pod.deleting for pod in pods):
-            found.append(Candidate(node=node, victims=_ordered(map(_offered, pods))))
+            found.append(NodeCandidate(node=node, victims=_ordered(map(_offered, pods))))
     return tuple(found)
 
 
@@ -125,10 +125,10 @@ def question_about(
     state: ReservationState,
     forest: Forest,
     pod: Pod,
-    offered: Sequence[Candidate],
+    offered: Sequence[NodeCandidate],
     *,
     spared: Collection[str] = (),
-) -> NodeQuestion:
+) -> PreemptVerbInput:
     """Describe kube-scheduler's candidates by what the cluster shows and what is held.
 
     A candidate with a victim that we do not see there is left out: kube-scheduler has seen other pods than
@@ -157,14 +157,14 @@ def question_about(
         units |= mine
         gone = {p.uid for unit in mine.values() for p in unit.pods}
         offers.append(
-            Offer(
+            NodeOffer(
                 node=candidate.node,
                 violations=candidate.violations,
                 units=tuple(sorted(mine)),
                 left=left_beside(view, state, candidate.node, pod, without=gone),
             )
         )
-    return NodeQuestion(
+    return PreemptVerbInput(
         pod=pod.path,
         uid=pod.uid,
         priority=pod.priority,
@@ -230,7 +230,7 @@ def _tree(tree: Tree) -> OfferedTree:
 # --- the choice
 
 
-def choose(question: NodeQuestion, *, preemption: PlanId | None) -> Choice:
+def choose(question: PreemptVerbInput, *, preemption: PlanId | None) -> VictimChoice:
     """Choose among nodes: all that kube-scheduler may use, or the one that a whole unit is taken for.
 
     Args:
@@ -249,14 +249,16 @@ def choose(question: NodeQuestion, *, preemption: PlanId | None) -> Choice:
     best = min(whole, key=lambda o: o.price, default=None)
     cheapest = min(plain, key=lambda o: o.price, default=None)
     if best is None or preemption is None or (cheapest and cheapest.price <= best.price):
-        return Choice(candidates=tuple(option.candidate for option in plain))
+        return VictimChoice(candidates=tuple(option.candidate for option in plain))
     others = [option for option in options if option is not best]
-    return Choice(candidates=(best.candidate,), plan=_plan(question, best, others, preemption))
+    return VictimChoice(
+        candidates=(best.candidate,), plan=_plan(question, best, others, preemption)
+    )
 
 
 def _option(
-    question: NodeQuestion,
-    offer: Offer,
+    question: PreemptVerbInput,
+    offer: NodeOffer,
     every: Mapping[str, OfferedUnit],
     trees: Mapping[str, OfferedTree],
 ) -> _Option | None:
@@ -279,7 +281,7 @@ def _option(
         node=offer.node,
     )
     return _Option(
-        candidate=Candidate(
+        candidate=NodeCandidate(
             node=offer.node,
             victims=_ordered(p for p in pods.values() if p.node == offer.node),
             violations=offer.violations,
@@ -304,7 +306,7 @@ def _breaks(tree: OfferedTree, units: Iterable[OfferedUnit]) -> bool:
 
 
 def _plan(
-    question: NodeQuestion, best: _Option, others: list[_Option], preemption: PlanId
+    question: PreemptVerbInput, best: _Option, others: list[_Option], preemption: PlanId
 ) -> PreemptionPlanned:
     return PreemptionPlanned(
         preemption=preemption,

@@ -15,7 +15,7 @@ import msgspec
 from extender.core.log.events import GroupRecord
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.planner.codec.content_defined_chunks import cut
-from extender.core.planner.codec.request_codec import Encoded, InputSummary, digest_of
+from extender.core.planner.codec.request_codec import EncodedRequest, InputSummary, digest_of
 
 
 class OfferedPod(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -53,7 +53,7 @@ class OfferedTree(msgspec.Struct, frozen=True, array_like=True):
     running: dict[str, int]  # members that run now, by the name of their leaf
 
 
-class Offer(msgspec.Struct, frozen=True, array_like=True):
+class NodeOffer(msgspec.Struct, frozen=True, array_like=True):
     """A node of kube-scheduler's, with the units that its victims belong to."""
 
     node: NodeName
@@ -66,20 +66,20 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
     """
 
 
-class NodeQuestion(msgspec.Struct, frozen=True, kw_only=True):
+class PreemptVerbInput(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the choice of a node depends on."""
 
     pod: str  # namespace/name of the preemptor
     uid: PodUid
     priority: int
     requests: dict[str, int]
-    offers: tuple[Offer, ...] = ()  # sorted by node
+    offers: tuple[NodeOffer, ...] = ()  # sorted by node
     units: tuple[OfferedUnit, ...] = ()  # sorted by name
     trees: tuple[OfferedTree, ...] = ()  # sorted by root
 
 
 class _Offers(msgspec.Struct, frozen=True, array_like=True, tag="offers"):
-    rows: tuple[Offer, ...]
+    rows: tuple[NodeOffer, ...]
 
 
 class _Units(msgspec.Struct, frozen=True, array_like=True, tag="offered-units"):
@@ -93,15 +93,15 @@ class _Trees(msgspec.Struct, frozen=True, array_like=True, tag="offered-trees"):
 _Part: TypeAlias = _Offers | _Units | _Trees
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")
-_HEAD = msgspec.json.Decoder(NodeQuestion)
+_HEAD = msgspec.json.Decoder(PreemptVerbInput)
 _PART: msgspec.json.Decoder[_Part] = msgspec.json.Decoder(_Part)
 
 
-def encode(question: NodeQuestion) -> Encoded:
+def encode(question: PreemptVerbInput) -> EncodedRequest:
     """Encode a question in storable pieces."""
     head = _ENCODER.encode(msgspec.structs.replace(question, offers=(), units=(), trees=()))
     parts = tuple(map(_ENCODER.encode, _parts(question)))
-    return Encoded(
+    return EncodedRequest(
         head=head,
         parts=parts,
         hashes=tuple(hashlib.sha256(piece).digest() for piece in (head, *parts)),
@@ -109,19 +109,19 @@ def encode(question: NodeQuestion) -> Encoded:
     )
 
 
-def _parts(question: NodeQuestion) -> Iterator[_Part]:
+def _parts(question: PreemptVerbInput) -> Iterator[_Part]:
     yield from (_Offers(tuple(rows)) for rows in cut(question.offers, lambda o: o.node))
     yield from (_Units(tuple(rows)) for rows in cut(question.units, lambda u: u.name))
     yield from (_Trees(tuple(rows)) for rows in cut(question.trees, lambda t: t.root))
 
 
-def decode(head: bytes, parts: Sequence[bytes]) -> NodeQuestion:
+def decode(head: bytes, parts: Sequence[bytes]) -> PreemptVerbInput:
     """Put a question together again; `decode(e.head, e.parts)` equals what `e` was made from.
 
     Raises:
         msgspec.ValidationError: A piece is not what it should be.
     """
-    offers: list[Offer] = []
+    offers: list[NodeOffer] = []
     units: list[OfferedUnit] = []
     trees: list[OfferedTree] = []
     for part in map(_PART.decode, parts):

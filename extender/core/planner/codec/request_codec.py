@@ -27,7 +27,7 @@ BUCKETS = 128  # 5,000 nodes: 39 rows each, some 4 kB of room and 8 kB of labels
 PARTS = 2 * BUCKETS  # first the fixed halves of all buckets, then the room
 
 
-class Fixed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class StaticNodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What rarely changes about a node."""
 
     name: NodeName
@@ -37,7 +37,7 @@ class Fixed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     allocatable: dict[str, int]
 
 
-class Room(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class FreeCapacityRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What every pod changes about a node."""
 
     name: NodeName
@@ -46,7 +46,7 @@ class Room(msgspec.Struct, frozen=True, array_like=True, gc=False):
     reserved: bool
 
 
-class Encoded(msgspec.Struct, frozen=True, kw_only=True):
+class EncodedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request in storable pieces."""
 
     head: bytes  # everything but the nodes and who could be evicted
@@ -72,8 +72,8 @@ class InputSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 _HEAD = msgspec.json.Decoder(PlanRequest)
-_FIXED = msgspec.json.Decoder(list[Fixed])
-_ROOM = msgspec.json.Decoder(list[Room])
+_FIXED = msgspec.json.Decoder(list[StaticNodeRow])
+_ROOM = msgspec.json.Decoder(list[FreeCapacityRow])
 _ROWS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -96,7 +96,7 @@ class Encoder:
         self._parts: list[bytes] = []
         self._hashes: list[bytes] = []
 
-    def encode(self, request: PlanRequest) -> Encoded:
+    def encode(self, request: PlanRequest) -> EncodedRequest:
         """Encode a request.
 
         Raises:
@@ -113,7 +113,7 @@ class Encoder:
             *self._hashes,
             *(hashlib.sha256(part).digest() for part in about_units),
         )
-        return Encoded(
+        return EncodedRequest(
             head=head,
             parts=(*self._parts, *about_units),
             hashes=hashes,
@@ -154,15 +154,15 @@ def _bare(source: Evictable) -> Evictable:
     return Evictable(priority=source.priority, may_preempt=source.may_preempt, spared=source.spared)
 
 
-def _fixed(n: PlanNode) -> Fixed:
-    return Fixed(n.name, n.labels, n.taints, n.unschedulable, n.allocatable)
+def _fixed(n: PlanNode) -> StaticNodeRow:
+    return StaticNodeRow(n.name, n.labels, n.taints, n.unschedulable, n.allocatable)
 
 
-def _room(n: PlanNode) -> Room:
-    return Room(n.name, n.free, n.host_ports, n.reserved)
+def _room(n: PlanNode) -> FreeCapacityRow:
+    return FreeCapacityRow(n.name, n.free, n.host_ports, n.reserved)
 
 
-def encode(request: PlanRequest) -> Encoded:
+def encode(request: PlanRequest) -> EncodedRequest:
     """Encode a request on its own; see `Encoder.encode`."""
     return Encoder().encode(request)
 

@@ -55,33 +55,33 @@ class UnitRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     doomed: bool = False
 
 
-class Units(msgspec.Struct, frozen=True, array_like=True, tag="units"):
+class UnitTable(msgspec.Struct, frozen=True, array_like=True, tag="units"):
     """Units of one priority."""
 
     shapes: tuple[PodShape, ...]
     rows: tuple[UnitRow, ...]
 
 
-class Going(msgspec.Struct, frozen=True, array_like=True, tag="going"):
+class TerminatingTable(msgspec.Struct, frozen=True, array_like=True, tag="going"):
     """Pods that terminate already."""
 
     shapes: tuple[PodShape, ...]
     rows: tuple[VictimRow, ...]
 
 
-class Gangs(msgspec.Struct, frozen=True, array_like=True, tag="gangs"):
+class GangTable(msgspec.Struct, frozen=True, array_like=True, tag="gangs"):
     """Whole trees; `parent` is how many rows above the parent stands, 0 for a root."""
 
     rows: tuple[PlanGang, ...]
 
 
-class Budgets(msgspec.Struct, frozen=True, array_like=True, tag="budgets"):
+class BudgetTable(msgspec.Struct, frozen=True, array_like=True, tag="budgets"):
     """PodDisruptionBudgets."""
 
     rows: tuple[PlanBudget, ...]
 
 
-Part: TypeAlias = Units | Going | Gangs | Budgets
+Part: TypeAlias = UnitTable | TerminatingTable | GangTable | BudgetTable
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 _DECODER: msgspec.json.Decoder[Part] = msgspec.json.Decoder(Part)
@@ -95,9 +95,9 @@ def to_parts(source: Evictable) -> Iterator[bytes]:
     """
     _check_order(source)
     for budgets in cut(sorted(source.budgets, key=lambda b: b.name), lambda b: b.name):
-        yield _ENCODER.encode(Budgets(tuple(budgets)))
+        yield _ENCODER.encode(BudgetTable(tuple(budgets)))
     for trees in cut(_trees(source.gangs), lambda tree: tree[0].name):
-        yield _ENCODER.encode(Gangs(tuple(gang for tree in trees for gang in tree)))
+        yield _ENCODER.encode(GangTable(tuple(gang for tree in trees for gang in tree)))
     writer = _Writer(source)
     for priority in sorted({unit.priority for unit in source.units}):
         pods = [(u, p) for u in source.units if u.priority == priority for p in u.pods]
@@ -156,12 +156,12 @@ class _Writer:
             UnitRow(u.name, u.uid, u.kind, u.priority, u.may_preempt, tuple(victims), u.doomed)
             for u, victims in rows
         )
-        return _ENCODER.encode(Units(self._table(shapes), tuple(made)))
+        return _ENCODER.encode(UnitTable(self._table(shapes), tuple(made)))
 
     def going(self, pods: Sequence[PlanVictim]) -> bytes:
         shapes: dict[int, int] = {}
         rows = tuple(self._row(pod, shapes) for pod in pods)
-        return _ENCODER.encode(Going(self._table(shapes), rows))
+        return _ENCODER.encode(TerminatingTable(self._table(shapes), rows))
 
     def _row(self, pod: PlanVictim, shapes: dict[int, int]) -> VictimRow:
         return VictimRow(
@@ -194,16 +194,16 @@ def from_parts(head: Evictable, parts: Iterable[bytes]) -> Evictable:
     """
     reader = _Reader()
     pieces: list[tuple[UnitRow, tuple[PodShape, ...]]] = []
-    going: list[Going] = []
+    going: list[TerminatingTable] = []
     for part in map(_DECODER.decode, parts):
         match part:
-            case Budgets():
+            case BudgetTable():
                 reader.budgets += part.rows
-            case Gangs():
+            case GangTable():
                 reader.add_gangs(part.rows)
-            case Units():
+            case UnitTable():
                 pieces += ((row, part.shapes) for row in part.rows)
-            case Going():
+            case TerminatingTable():
                 going.append(part)
     reader.number()
     pieces.sort(key=_unit_of)  # those of one unit stay in their order
@@ -227,7 +227,7 @@ def units_in(part: bytes) -> list[tuple[tuple[str, str, str], int]]:
         msgspec.ValidationError: The part is none.
     """
     found = _DECODER.decode(part)
-    if not isinstance(found, Units):
+    if not isinstance(found, UnitTable):
         return []
     return [((row.kind, row.name, row.uid), len(row.pods)) for row in found.rows]
 

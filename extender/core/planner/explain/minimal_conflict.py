@@ -16,7 +16,7 @@ from extender.core.model.ids import GroupKey, NodeName
 from extender.core.model.pods import AVOIDS_PODS
 from extender.core.planner.explain.shortfalls import diagnose, failing, shortfall
 from extender.core.planner.model.feasibility import admissible, is_leaf, threshold
-from extender.core.planner.model.node_table import FIT_MAX, Bools, Fleet
+from extender.core.planner.model.node_table import FIT_MAX, Bools, NodeTable
 from extender.core.planner.model.problem import Options, compile_request
 from extender.core.planner.plan_types import (
     Conflict,
@@ -35,7 +35,7 @@ NODES_ADDED_MAX = 64
 
 
 @dataclass(slots=True)
-class Explanation:
+class RefusalExplanation:
     """The words of a refusal."""
 
     reasons: tuple[str, ...]
@@ -43,7 +43,7 @@ class Explanation:
     relaxations: tuple[str, ...] = ()
 
 
-class Requirement(msgspec.Struct, frozen=True):
+class PlacementRequirement(msgspec.Struct, frozen=True):
     """Something that can be dropped."""
 
     kind: ConflictKind
@@ -54,7 +54,7 @@ class Requirement(msgspec.Struct, frozen=True):
 class _Solver:
     """Answers "does it fit if ..." and counts how often it was asked."""
 
-    def __init__(self, request: PlanRequest, fleet: Fleet) -> None:
+    def __init__(self, request: PlanRequest, fleet: NodeTable) -> None:
         self.request = msgspec.structs.replace(
             request, budget=max(request.budget // PART_OF_BUDGET, 1)
         )
@@ -68,7 +68,7 @@ class _Solver:
         self.left = SOLVES_MAX
         self.nodes = self.request.budget * PART_OF_BUDGET // TOTAL_PART
 
-    def fits(self, request: PlanRequest, fleet: Fleet, options: Options) -> bool | None:
+    def fits(self, request: PlanRequest, fleet: NodeTable, options: Options) -> bool | None:
         """Say whether the minimum fits; None when that was not found out."""
         if self.left <= 0 or self.nodes < 0:
             return None
@@ -82,7 +82,7 @@ class _Solver:
         self.nodes -= end.nodes
         return True if end.solution is not None else (False if end.proved else None)
 
-    def without(self, dropped: set[Requirement]) -> bool | None:
+    def without(self, dropped: set[PlacementRequirement]) -> bool | None:
         """Say whether the tree fits when some requirements are dropped."""
         kinds = {r.kind for r in dropped}
         options = Options(
@@ -110,48 +110,50 @@ def edit(group: PlanGroup, change: Callable[[PlanGroup], PlanGroup]) -> PlanGrou
     return change(msgspec.structs.replace(group, groups=children))
 
 
-def explain(request: PlanRequest, fleet: Fleet, solved: Solved) -> Explanation:
+def explain(request: PlanRequest, fleet: NodeTable, solved: Solved) -> RefusalExplanation:
     """Say why a tree that is proved impossible does not fit, and what would make it fit."""
     solver = _Solver(request, fleet)
     rest = _conflict(solver, _requirements(request, fleet))
     conflict = tuple(Conflict(kind=r.kind, object=str(r.object), text=r.text) for r in rest)
-    return Explanation(diagnose(solved), conflict, _relaxations(solver, solved, rest))
+    return RefusalExplanation(diagnose(solved), conflict, _relaxations(solver, solved, rest))
 
 
 # --- what clashes ------------------------------------------------------------------------------------
 
 
-def _requirements(request: PlanRequest, fleet: Fleet) -> list[Requirement]:
+def _requirements(request: PlanRequest, fleet: NodeTable) -> list[PlacementRequirement]:
     """List what can be dropped; those first that one would rather not hear about."""
     root = request.root.key
     groups = _taking_part(request.root)
     used = {m.shape for g in groups for m in g.members}
     shapes = [request.shapes[s] for s in sorted(used)]
-    out: list[Requirement] = []
+    out: list[PlacementRequirement] = []
     if any(n.reserved for n in request.nodes):
         names = [n.name for n in request.nodes if n.reserved]
         text = f"room on {len(names)} nodes is reserved for other trees"
-        out.append(Requirement("reservation", root, text))
+        out.append(PlacementRequirement("reservation", root, text))
     if len(fleet.taints()[1]) > 1 or any(fleet.taints()[1]) or bool(fleet.cordoned().any()):
-        out.append(Requirement("taint", root, "taints and cordons of nodes are respected"))
+        out.append(PlacementRequirement("taint", root, "taints and cordons of nodes are respected"))
     if request.rules:
         text = "node selectors, required affinity and rules about other pods hold"
-        out.append(Requirement("selector", root, text))
+        out.append(PlacementRequirement("selector", root, text))
     elif any(s.node_selector or s.selectors for s in shapes):
-        out.append(Requirement("selector", root, "node selectors and required affinity hold"))
+        out.append(
+            PlacementRequirement("selector", root, "node selectors and required affinity hold")
+        )
     for group in groups:
         if is_leaf(group):
             text = f"at least {threshold(group)} pods together"
-            out.append(Requirement("minCount", group.key, text))
+            out.append(PlacementRequirement("minCount", group.key, text))
     for group in reversed(groups):
         if not is_leaf(group):
             text = f"at least {threshold(group)} of {len(group.groups)} child groups together"
-            out.append(Requirement("minGroupCount", group.key, text))
+            out.append(PlacementRequirement("minGroupCount", group.key, text))
     for group in groups:
         if group.topology:
             text = f"all pods in one {' and '.join(group.topology)}"
-            out.append(Requirement("topology", group.key, text))
-    out.append(Requirement("resources", root, "pods fit the free room of their nodes"))
+            out.append(PlacementRequirement("topology", group.key, text))
+    out.append(PlacementRequirement("resources", root, "pods fit the free room of their nodes"))
     return out
 
 
@@ -162,11 +164,13 @@ def _taking_part(group: PlanGroup) -> list[PlanGroup]:
     return [group, *(g for child in group.groups for g in _taking_part(child))]
 
 
-def _conflict(solver: _Solver, requirements: list[Requirement]) -> list[Requirement]:
+def _conflict(
+    solver: _Solver, requirements: list[PlacementRequirement]
+) -> list[PlacementRequirement]:
     """Drop requirements as long as the rest still clashes; halves first, so that many go at once."""
-    dropped: set[Requirement] = set()
+    dropped: set[PlacementRequirement] = set()
 
-    def filter_out(part: list[Requirement]) -> None:
+    def filter_out(part: list[PlacementRequirement]) -> None:
         if not part:
             return
         if solver.without(dropped | set(part)) is False:
@@ -186,7 +190,9 @@ def _conflict(solver: _Solver, requirements: list[Requirement]) -> list[Requirem
 # --- ways out ----------------------------------------------------------------------------------------
 
 
-def _relaxations(solver: _Solver, solved: Solved, conflict: list[Requirement]) -> tuple[str, ...]:
+def _relaxations(
+    solver: _Solver, solved: Solved, conflict: list[PlacementRequirement]
+) -> tuple[str, ...]:
     """Try the cheapest ways out and keep those that work."""
     solver.refill()
     found: list[str] = []
@@ -210,7 +216,7 @@ def _relaxations(solver: _Solver, solved: Solved, conflict: list[Requirement]) -
     return tuple(found[:RELAXATIONS_MAX])
 
 
-def _lower_minimum(solver: _Solver, conflict: list[Requirement]) -> list[str]:
+def _lower_minimum(solver: _Solver, conflict: list[PlacementRequirement]) -> list[str]:
     """Find, for one group at a time, the largest minimum with which the tree fits."""
     found: list[tuple[int, str]] = []
     for r in conflict:
@@ -271,7 +277,7 @@ def _more_nodes(solver: _Solver, solved: Solved) -> list[str]:
                 break
             new = tuple(_copy(node, i) for i in range(number))
             request = msgspec.structs.replace(solver.request, nodes=solver.request.nodes + new)
-            if solver.fits(request, Fleet(request.nodes), Options()):
+            if solver.fits(request, NodeTable(request.nodes), Options()):
                 place = "/".join(leaf.level.values[close.domain])
                 where = f" in {place}" if place else ""
                 plural = "node" if number == 1 else "nodes"
@@ -280,7 +286,7 @@ def _more_nodes(solver: _Solver, solved: Solved) -> list[str]:
 
 
 def _model_node(
-    fleet: Fleet, request: list[int], axes: list[str], nodes: list[int], allowed: Bools
+    fleet: NodeTable, request: list[int], axes: list[str], nodes: list[int], allowed: Bools
 ) -> tuple[PlanNode, int] | None:
     """Choose the node that holds most pods of a kind while empty, and how many these are."""
     best: tuple[PlanNode, int] | None = None

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 from extender.core.planner.model.feasibility import waiting_reasons
-from extender.core.planner.model.problem import Group, Problem
+from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.plan_types import (
     Assignment,
     Placement,
     Plan,
     PlanRequest,
-    Search,
+    SearchEffort,
 )
 from extender.core.planner.solve.greedy_placement import Solution
 from extender.core.planner.solve.solver_pipeline import Solved
@@ -50,13 +50,13 @@ def make_plan(request: PlanRequest, solved: Solved) -> Plan:
         placements=_placements(problem, solution),
         assignments=tuple(sorted(assignments, key=lambda a: a.pod)),
         unplaced=tuple(sorted(unplaced)),
-        search=Search(nodes=solved.nodes, exhausted=solved.proved),
+        search=SearchEffort(nodes=solved.nodes, exhausted=solved.proved),
         reasons=_left_out(problem, solution, solved),
         given=given(request, problem, limited=bool(unplaced)),
     )
 
 
-def given(request: PlanRequest, problem: Problem, *, limited: bool) -> tuple[str, ...]:
+def given(request: PlanRequest, problem: PlacementProblem, *, limited: bool) -> tuple[str, ...]:
     """List what an answer rests on that the planner could not see; vetoes only where room was short."""
     used = sorted({problem.kinds[k] for g in problem.groups for k in g.members})
     lines = dict.fromkeys(text for s in used for text in request.shapes[s].unmodelled)
@@ -77,7 +77,9 @@ def name_some(names: list[str]) -> str:
     return shown if len(names) <= NAMED_MAX else f"{shown} and {len(names) - NAMED_MAX} more"
 
 
-def _seats(problem: Problem, leaf: Group, placed: dict[int, dict[int, int]]) -> dict[int, int]:
+def _seats(
+    problem: PlacementProblem, leaf: CompiledGroup, placed: dict[int, dict[int, int]]
+) -> dict[int, int]:
     """Seat the first members of each kind, on the node of an earlier plan where that is one of them."""
     seats: dict[int, int] = {}
     for kind, nodes in placed.items():
@@ -97,7 +99,7 @@ def _seats(problem: Problem, leaf: Group, placed: dict[int, dict[int, int]]) -> 
     return seats
 
 
-def _needed(problem: Problem, solution: Solution) -> dict[int, int]:
+def _needed(problem: PlacementProblem, solution: Solution) -> dict[int, int]:
     """Choose per leaf how many new pods are the minimum: the fewest that make the root hold."""
     groups = problem.groups
     cost: list[int | None] = [None] * len(groups)
@@ -112,7 +114,7 @@ def _needed(problem: Problem, solution: Solution) -> dict[int, int]:
             cost[group.index] = sum(costs[: group.minimum])
     needed: dict[int, int] = {}
 
-    def choose(group: Group) -> None:
+    def choose(group: CompiledGroup) -> None:
         if group.leaf:
             needed[group.index] = max(0, group.minimum - group.bound)
             return
@@ -124,7 +126,7 @@ def _needed(problem: Problem, solution: Solution) -> dict[int, int]:
     return needed
 
 
-def _placements(problem: Problem, solution: Solution) -> tuple[Placement, ...]:
+def _placements(problem: PlacementProblem, solution: Solution) -> tuple[Placement, ...]:
     """Name the domain of every constrained group that holds a pod, new or bound."""
     groups = problem.groups
     some: list[int] = [-1] * len(groups)  # a node of some new pod below
@@ -147,7 +149,7 @@ def _placements(problem: Problem, solution: Solution) -> tuple[Placement, ...]:
     return tuple(placements)
 
 
-def _left_out(problem: Problem, solution: Solution, solved: Solved) -> tuple[str, ...]:
+def _left_out(problem: PlacementProblem, solution: Solution, solved: Solved) -> tuple[str, ...]:
     """Say per leaf why members stay out."""
     lines: list[str] = []
     for group in problem.groups:

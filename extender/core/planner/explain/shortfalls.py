@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from extender.core.planner.model.node_filters import selected, tolerated
-from extender.core.planner.model.problem import Group, Problem
+from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.model.upper_bounds import capacity_of, lift
 from extender.core.planner.solve.solver_pipeline import Solved
 
@@ -21,7 +21,7 @@ LINES_MAX = 8
 class Shortfall:
     """The place where a leaf comes closest to its minimum."""
 
-    leaf: Group
+    leaf: CompiledGroup
     domain: int
     holds: int  # members it could have there, bound ones counted
     lacking: list[str]  # resources that are short even alone; empty: only together
@@ -33,17 +33,17 @@ def diagnose(solved: Solved) -> tuple[str, ...]:
     return tuple(lines[:LINES_MAX])
 
 
-def name_of(group: Group) -> str:
+def name_of(group: CompiledGroup) -> str:
     """Give kind and path of a group."""
     return f"{group.source.key.kind} {group.source.key.path}"
 
 
-def one_of(group: Group) -> str:
+def one_of(group: CompiledGroup) -> str:
     """Say which domain all pods of a group must share: ` in one net/rack`; empty without any."""
     return f" in one {' and '.join(group.level.keys)}" if group.level.keys else ""
 
 
-def failing(solved: Solved) -> list[Group]:
+def failing(solved: Solved) -> list[CompiledGroup]:
     """List the leaves that fit nowhere, whatever the others do."""
     return [
         g
@@ -52,7 +52,7 @@ def failing(solved: Solved) -> list[Group]:
     ]
 
 
-def shortfall(problem: Problem, leaf: Group) -> Shortfall | None:
+def shortfall(problem: PlacementProblem, leaf: CompiledGroup) -> Shortfall | None:
     """Find the domain in which a leaf comes closest to its minimum; None when it has no domain."""
     if not leaf.level.count:
         return None
@@ -65,7 +65,7 @@ def shortfall(problem: Problem, leaf: Group) -> Shortfall | None:
     return Shortfall(leaf, domain, int(most[domain]), _lacking(problem, leaf, domain))
 
 
-def _lacking(problem: Problem, leaf: Group, domain: int) -> list[str]:
+def _lacking(problem: PlacementProblem, leaf: CompiledGroup, domain: int) -> list[str]:
     """Name the resources of which the domain has too little for the minimum, each taken alone."""
     nodes = leaf.level.members(domain)
     lacking: list[str] = []
@@ -81,7 +81,7 @@ def _lacking(problem: Problem, leaf: Group, domain: int) -> list[str]:
     return lacking
 
 
-def _group(solved: Solved, group: Group) -> list[str]:
+def _group(solved: Solved, group: CompiledGroup) -> list[str]:
     problem = solved.problem
     if group.leaf:
         return _leaf(problem, group)
@@ -98,7 +98,7 @@ def _group(solved: Solved, group: Group) -> list[str]:
     return [*_together(solved, group, children), *lines]
 
 
-def _together(solved: Solved, group: Group, children: list[Group]) -> list[str]:
+def _together(solved: Solved, group: CompiledGroup, children: list[CompiledGroup]) -> list[str]:
     """Word the case that the children fit one by one but not together."""
     problem = solved.problem
     if (solved.bounds.best[group.index] >= 0).any():
@@ -136,7 +136,9 @@ def _together(solved: Solved, group: Group, children: list[Group]) -> list[str]:
     ]
 
 
-def _inside(solved: Solved, group: Group, children: list[Group], domain: int) -> list[str]:
+def _inside(
+    solved: Solved, group: CompiledGroup, children: list[CompiledGroup], domain: int
+) -> list[str]:
     """Say for the children that the best domain cannot hold how far they get there."""
     lines: list[str] = []
     problem = solved.problem
@@ -155,7 +157,7 @@ def _inside(solved: Solved, group: Group, children: list[Group], domain: int) ->
     return lines
 
 
-def _leaf(problem: Problem, leaf: Group) -> list[str]:
+def _leaf(problem: PlacementProblem, leaf: CompiledGroup) -> list[str]:
     """Word a leaf that fits nowhere."""
     close = shortfall(problem, leaf)
     need = f"{name_of(leaf)} needs {leaf.minimum} pods{one_of(leaf)}"
@@ -176,7 +178,7 @@ def _leaf(problem: Problem, leaf: Group) -> list[str]:
     return [f"{need}; {best} holds {close.holds}{bound} ({missing} missing: {what})"]
 
 
-def _barred(problem: Problem, leaf: Group) -> str:
+def _barred(problem: PlacementProblem, leaf: CompiledGroup) -> str:
     """Say which static filter keeps all pods of a leaf from every node; empty when none does."""
     if not leaf.members or any(problem.allowed[kind].any() for kind in leaf.members):
         return ""

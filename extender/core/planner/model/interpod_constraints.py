@@ -3,7 +3,7 @@
 What pods of the cluster mean for a waiting member is a mask. What waiting members mean for each other
 is one of three things. Members that keep apart on domains of one node each share an axis, as host
 ports do. Members that must all be near one another share a domain, like a topology constraint. The rest is
-counted while a placement grows (`Ledger`) and written into the complete model. All of this is exact;
+counted while a placement grows (`ConstraintLedger`) and written into the complete model. All of this is exact;
 what could only be approximated is left out, and named in `Rules.unseen`.
 """
 
@@ -18,14 +18,14 @@ from extender.core.model.ids import GroupKey
 from extender.core.model.pods import PodRule
 from extender.core.planner.model.feasibility import admissible, is_leaf
 from extender.core.planner.model.node_filters import selected, tolerated
-from extender.core.planner.model.node_table import FIT_MAX, Bools, Fleet, Ints
+from extender.core.planner.model.node_table import FIT_MAX, Bools, Ints, NodeTable
 from extender.core.planner.plan_types import PlanGroup, PlanRequest, PlanRule
 
 Shapes = frozenset[int]
 
 
 @dataclass(slots=True, frozen=True)
-class Axis:
+class ExclusionAxis:
     """Members that keep apart, at most one to a node of its own domain; the others count as one each."""
 
     name: str
@@ -36,7 +36,7 @@ class Axis:
 
 
 @dataclass(slots=True, frozen=True, eq=False)
-class Apart:
+class AntiAffinityDomains:
     """Where a keeper is there is none of the others; where `alone`, no second keeper either."""
 
     domain: Ints  # per node; -1: the node lacks the key, and the rule says nothing
@@ -47,7 +47,7 @@ class Apart:
 
 
 @dataclass(slots=True, frozen=True, eq=False)
-class Spread:
+class SpreadDomains:
     """A domain with a keeper has at most `skew` more pods that count than the one with the fewest."""
 
     domain: Ints  # per node; -1: no keeper may be there
@@ -62,12 +62,14 @@ class Spread:
 
 
 @dataclass(slots=True)
-class Rules:
+class InterpodConstraints:
     """All that the rules of a request come to."""
 
     masks: dict[int, Bools] = field(default_factory=dict)  # shape -> nodes left
-    axes: list[Axis] = field(default_factory=list)
-    moving: list[Apart | Spread] = field(default_factory=list)  # depend on what is placed
+    axes: list[ExclusionAxis] = field(default_factory=list)
+    moving: list[AntiAffinityDomains | SpreadDomains] = field(
+        default_factory=list
+    )  # depend on what is placed
     keys: dict[GroupKey, tuple[str, ...]] = field(
         default_factory=dict
     )  # of groups that stay together
@@ -79,7 +81,9 @@ class Rules:
             self.masks[shape] = self.masks.get(shape, np.ones(len(nodes), dtype=np.bool_)) & ~nodes
 
 
-def compile_rules(request: PlanRequest, fleet: Fleet, *, strict: bool = True) -> Rules:
+def compile_rules(
+    request: PlanRequest, fleet: NodeTable, *, strict: bool = True
+) -> InterpodConstraints:
     """Compile the rules of a request.
 
     Args:
@@ -87,7 +91,7 @@ def compile_rules(request: PlanRequest, fleet: Fleet, *, strict: bool = True) ->
         fleet: Made from its nodes.
         strict: False leaves out what evicting other pods could change (SPEC C.2): only `near` remains.
     """
-    made = Rules()
+    made = InterpodConstraints()
     if not request.rules:
         return made
     waiting = frozenset(m.shape for leaf in _leaves(request.root) for m in leaf.members)
@@ -101,14 +105,14 @@ def compile_rules(request: PlanRequest, fleet: Fleet, *, strict: bool = True) ->
     return made
 
 
-def _where(fleet: Fleet, key: str, counts: Mapping[str, int]) -> Bools:
+def _where(fleet: NodeTable, key: str, counts: Mapping[str, int]) -> Bools:
     """Tell which nodes have one of the values of a key that are counted."""
     codes, values = fleet.label(key)
     hit = np.array([*(counts.get(v, 0) > 0 for v in values), False], dtype=np.bool_)
     return hit[codes]  # -1, no such label, is the last
 
 
-def _has(fleet: Fleet, keys: tuple[str, ...]) -> Bools:
+def _has(fleet: NodeTable, keys: tuple[str, ...]) -> Bools:
     has = np.ones(fleet.size, dtype=np.bool_)
     for key in keys:
         has &= fleet.label(key)[0] >= 0
@@ -122,7 +126,13 @@ def _text(rule: PlanRule) -> str:
 # --- near ----------------------------------------------------------------------------------------------
 
 
-def _near(made: Rules, request: PlanRequest, fleet: Fleet, rule: PlanRule, waiting: Shapes) -> None:
+def _near(
+    made: InterpodConstraints,
+    request: PlanRequest,
+    fleet: NodeTable,
+    rule: PlanRule,
+    waiting: Shapes,
+) -> None:
     """Compile pod affinity.
 
     Source:
@@ -173,7 +183,11 @@ def _home(root: PlanGroup, shapes: Shapes) -> PlanGroup | None:
 
 
 def _apart(
-    made: Rules, request: PlanRequest, fleet: Fleet, rule: PlanRule, waiting: Shapes
+    made: InterpodConstraints,
+    request: PlanRequest,
+    fleet: NodeTable,
+    rule: PlanRule,
+    waiting: Shapes,
 ) -> None:
     """Compile pod anti-affinity: a node without the key is in nobody's domain."""
     keepers, about = frozenset(rule.shapes) & waiting, frozenset(rule.about) & waiting
@@ -194,8 +208,8 @@ def _apart(
 
 
 def _axis(
-    request: PlanRequest, fleet: Fleet, rule: PlanRule, keepers: Shapes, others: Shapes
-) -> Axis | None:
+    request: PlanRequest, fleet: NodeTable, rule: PlanRule, keepers: Shapes, others: Shapes
+) -> ExclusionAxis | None:
     """Make an axis where every domain is one node."""
     level = fleet.level(rule.keys)
     has = level.domain >= 0
@@ -203,19 +217,27 @@ def _axis(
         return None
     crowd = sum(1 for leaf in _leaves(request.root) for m in leaf.members if m.shape in others)
     take = max(crowd, 1)
-    return Axis(_text(rule), keepers, others, take, np.where(has, take, FIT_MAX).astype(np.int64))
+    return ExclusionAxis(
+        _text(rule), keepers, others, take, np.where(has, take, FIT_MAX).astype(np.int64)
+    )
 
 
-def _moving(fleet: Fleet, rule: PlanRule, keepers: Shapes, others: Shapes, *, alone: bool) -> Apart:
+def _moving(
+    fleet: NodeTable, rule: PlanRule, keepers: Shapes, others: Shapes, *, alone: bool
+) -> AntiAffinityDomains:
     level = fleet.level(rule.keys)
-    return Apart(level.domain, level.count, keepers, others, alone)
+    return AntiAffinityDomains(level.domain, level.count, keepers, others, alone)
 
 
 # --- spread --------------------------------------------------------------------------------------------
 
 
 def _spread(
-    made: Rules, request: PlanRequest, fleet: Fleet, rule: PlanRule, waiting: Shapes
+    made: InterpodConstraints,
+    request: PlanRequest,
+    fleet: NodeTable,
+    rule: PlanRule,
+    waiting: Shapes,
 ) -> None:
     """Compile a topology spread constraint.
 
@@ -249,13 +271,13 @@ def _spread(
         if node is not None and domain[node] >= 0:
             start[domain[node]] += pods
     made.moving.append(
-        Spread(domain, start, keepers, rule.skew, floor=len(used) < rule.least_domains)
+        SpreadDomains(domain, start, keepers, rule.skew, floor=len(used) < rule.least_domains)
     )
     made.bar(keepers, domain < 0)
 
 
 def _eligible(
-    request: PlanRequest, fleet: Fleet, rule: PlanRule, shape: int, keys: tuple[str, ...]
+    request: PlanRequest, fleet: NodeTable, rule: PlanRule, shape: int, keys: tuple[str, ...]
 ) -> Bools:
     nodes = _has(fleet, keys)
     if rule.honors_affinity:
@@ -268,10 +290,10 @@ def _eligible(
 # --- while a placement grows ---------------------------------------------------------------------------
 
 
-class Ledger:
+class ConstraintLedger:
     """Pods per domain of every moving rule; each step can be taken back."""
 
-    def __init__(self, rules: Rules, kinds: list[int]) -> None:
+    def __init__(self, rules: InterpodConstraints, kinds: list[int]) -> None:
         """Begin with nothing placed.
 
         Args:
@@ -281,19 +303,19 @@ class Ledger:
         self._kinds = kinds
         self._of: dict[int, list[int]] = {}
         for number, rule in enumerate(rules.moving):
-            others = rule.others if isinstance(rule, Apart) else frozenset()
+            others = rule.others if isinstance(rule, AntiAffinityDomains) else frozenset()
             for kind, shape in enumerate(kinds):
                 if shape in rule.keepers | others:
                     self._of.setdefault(kind, []).append(number)
         self._rules = rules.moving
         self._count = [
             np.append(rule.start, 0)  # the last is where a domain of -1 points
-            if isinstance(rule, Spread)
+            if isinstance(rule, SpreadDomains)
             else np.zeros(rule.count + 1, dtype=np.int64)
             for rule in rules.moving
         ]
         self._others = [
-            np.zeros(rule.count + 1 if isinstance(rule, Apart) else 1, dtype=np.int64)
+            np.zeros(rule.count + 1 if isinstance(rule, AntiAffinityDomains) else 1, dtype=np.int64)
             for rule in rules.moving
         ]
 
@@ -307,7 +329,7 @@ class Ledger:
             rule, keepers = self._rules[number], self._count[number]
             domain = rule.domain[nodes]
             inside = domain >= 0
-            if isinstance(rule, Spread):
+            if isinstance(rule, SpreadDomains):
                 good = inside & (keepers[domain] < rule.fewest(keepers[:-1]) + rule.skew)
             elif self._kinds[kind] in rule.keepers:
                 taken = self._others[number] + (keepers if rule.alone else 0)

@@ -11,8 +11,14 @@ import numpy as np
 
 from extender.core.model.ids import NodeName
 from extender.core.model.nodes import Taint
-from extender.core.model.pods import HostPort, NodeSelector, PodShape, Requirement, Toleration
-from extender.core.planner.model.node_table import Bools, Fleet, Ints
+from extender.core.model.pods import (
+    HostPort,
+    NodeSelector,
+    NodeSelectorRequirement,
+    PodShape,
+    Toleration,
+)
+from extender.core.planner.model.node_table import Bools, Ints, NodeTable
 
 ANY_ADDRESS = "0.0.0.0"  # noqa: S104 -- Kubernetes' word for "any address", nothing is bound here
 CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
@@ -20,7 +26,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]+\Z")
 _INT64 = 1 << 63
 
 
-def may_run(fleet: Fleet, shape: PodShape) -> Bools:
+def may_run(fleet: NodeTable, shape: PodShape) -> Bools:
     """Tell per node whether the static filters let a pod of this shape pass.
 
     Source:
@@ -29,17 +35,19 @@ def may_run(fleet: Fleet, shape: PodShape) -> Bools:
     return selected(fleet, shape) & tolerated(fleet, shape)
 
 
-def selected(fleet: Fleet, shape: PodShape) -> Bools:
+def selected(fleet: NodeTable, shape: PodShape) -> Bools:
     """Tell per node whether nodeSelector and every required selector hold."""
     mask = np.ones(fleet.size, dtype=np.bool_)
     for key, value in shape.node_selector:
-        mask &= _requirement(fleet, Requirement(key=key, operator="In", values=(value,)))
+        mask &= _requirement(
+            fleet, NodeSelectorRequirement(key=key, operator="In", values=(value,))
+        )
     for selector in shape.selectors:
         mask &= _selector(fleet, selector)
     return mask
 
 
-def tolerated(fleet: Fleet, shape: PodShape, *, cordons: bool = True) -> Bools:
+def tolerated(fleet: NodeTable, shape: PodShape, *, cordons: bool = True) -> Bools:
     """Tell per node whether its taints, and its cordon if that matters, are tolerated."""
     codes, lists = fleet.taints()
     good = [
@@ -64,7 +72,7 @@ def _tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
     return False
 
 
-def _selector(fleet: Fleet, selector: NodeSelector) -> Bools:
+def _selector(fleet: NodeTable, selector: NodeSelector) -> Bools:
     mask = np.zeros(fleet.size, dtype=np.bool_)
     for term in selector.terms:
         if not term.labels and not term.fields:
@@ -78,7 +86,7 @@ def _selector(fleet: Fleet, selector: NodeSelector) -> Bools:
     return mask
 
 
-def _field(fleet: Fleet, requirement: Requirement) -> Bools:
+def _field(fleet: NodeTable, requirement: NodeSelectorRequirement) -> Bools:
     """Match a field requirement; only metadata.name with In or NotIn exists."""
     mask = np.zeros(fleet.size, dtype=np.bool_)
     if requirement.key != "metadata.name" or requirement.operator not in {"In", "NotIn"}:
@@ -90,7 +98,7 @@ def _field(fleet: Fleet, requirement: Requirement) -> Bools:
     return mask if requirement.operator == "In" else ~mask
 
 
-def _requirement(fleet: Fleet, requirement: Requirement) -> Bools:
+def _requirement(fleet: NodeTable, requirement: NodeSelectorRequirement) -> Bools:
     """Match a label requirement per distinct value, then spread the answer over the nodes."""
     codes, values = fleet.label(requirement.key)
     present, absent = _matches(requirement, values)
@@ -98,7 +106,7 @@ def _requirement(fleet: Fleet, requirement: Requirement) -> Bools:
     return table[codes]
 
 
-def _matches(requirement: Requirement, values: list[str]) -> tuple[list[bool], bool]:
+def _matches(requirement: NodeSelectorRequirement, values: list[str]) -> tuple[list[bool], bool]:
     """Say for each value, and for a node without the label, whether the requirement holds."""
     wanted = set(requirement.values)
     match requirement.operator:
@@ -153,7 +161,7 @@ def port_request(shape: PodShape, axes: list[HostPort]) -> list[int]:
     return taken
 
 
-def port_room(fleet: Fleet, axis: HostPort) -> Ints:
+def port_room(fleet: NodeTable, axis: HostPort) -> Ints:
     """Give per node whether the axis is free (1) or clashes with a port taken there (0)."""
     room = np.ones(fleet.size, dtype=np.int64)
     for i, node in enumerate(fleet.nodes):

@@ -56,7 +56,7 @@ class Level:
         return sums.astype(np.int64)
 
 
-class Fleet:
+class NodeTable:
     """A node set as columns, one row per node; columns are computed on first use and kept."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Fleet:
         self._taints: tuple[Ints, list[tuple[Taint, ...]]] | None = None
         self._cordoned: Bools | None = None
 
-    def renewed(self, nodes: tuple[PlanNode, ...]) -> Fleet:
+    def renewed(self, nodes: tuple[PlanNode, ...]) -> NodeTable:
         """Make the fleet of other nodes, taking over every column that the difference leaves as it is.
 
         Cheap when `nodes` are the same objects but for a few; right in any case.
@@ -90,12 +90,12 @@ class Fleet:
         if nodes is self.nodes:
             return self
         if len(nodes) != self.size:
-            return Fleet(nodes)
+            return NodeTable(nodes)
         changed = [i for i, (a, b) in enumerate(zip(self.nodes, nodes, strict=True)) if a is not b]
         pairs = [(self.nodes[i], nodes[i]) for i in changed]
         if len(changed) > self.size // 4 or any(a.name != b.name for a, b in pairs):
-            return Fleet(nodes)
-        fresh = Fleet(nodes, index=self.index)
+            return NodeTable(nodes)
+        fresh = NodeTable(nodes, index=self.index)
         if all(a.labels == b.labels for a, b in pairs):
             fresh._labels, fresh._levels, fresh._ups = self._labels, self._levels, self._ups
         if all(a.taints == b.taints for a, b in pairs):

@@ -13,7 +13,7 @@ import numpy as np
 from extender.core.model.ids import NodeName
 from extender.core.model.pods import PodShape
 from extender.core.planner.model.feasibility import admissible, holds_already, is_leaf, threshold
-from extender.core.planner.model.interpod_constraints import Rules, compile_rules
+from extender.core.planner.model.interpod_constraints import InterpodConstraints, compile_rules
 from extender.core.planner.model.node_filters import (
     may_run,
     port_axes,
@@ -21,12 +21,19 @@ from extender.core.planner.model.node_filters import (
     port_room,
     selected,
 )
-from extender.core.planner.model.node_table import FIT_MAX, Bools, Fleet, Ints, Level, count_fitting
+from extender.core.planner.model.node_table import (
+    FIT_MAX,
+    Bools,
+    Ints,
+    Level,
+    NodeTable,
+    count_fitting,
+)
 from extender.core.planner.plan_types import PlanBound, PlanGroup, PlanMember, PlanRequest
 
 
 @dataclass(slots=True)
-class Group:
+class CompiledGroup:
     """A group of the tree, compiled."""
 
     index: int
@@ -52,11 +59,11 @@ class Group:
 
 
 @dataclass(slots=True)
-class Problem:
+class PlacementProblem:
     """Everything the searches need; nothing here changes during a search."""
 
-    fleet: Fleet
-    groups: list[Group]  # parents before children, stored order
+    fleet: NodeTable
+    groups: list[CompiledGroup]  # parents before children, stored order
     kinds: list[int]  # kind -> index of its shape
     shapes: list[PodShape]  # per kind
     requests: Ints  # (kinds, axes)
@@ -67,7 +74,7 @@ class Problem:
     axes: list[str]
     counts: Ints  # (kinds, nodes): pods of one kind that fit when nothing else comes
     violations: list[str]  # bound members that no domain can hold together
-    rules: Rules  # between pods
+    rules: InterpodConstraints  # between pods
 
 
 @dataclass(slots=True, frozen=True)
@@ -81,10 +88,12 @@ class Options:
     no_reservations: bool = False
 
 
-def compile_request(request: PlanRequest, fleet: Fleet, options: Options | None = None) -> Problem:
+def compile_request(
+    request: PlanRequest, fleet: NodeTable, options: Options | None = None
+) -> PlacementProblem:
     """Compile a request; cheap where the fleet has been used before."""
     options = options or Options()
-    rules = Rules()
+    rules = InterpodConstraints()
     if not options.no_selectors:
         rules = compile_rules(request, fleet, strict=not options.no_resources)
     groups, kinds, vetoed = _groups(request, fleet, options, rules)
@@ -104,7 +113,7 @@ def compile_request(request: PlanRequest, fleet: Fleet, options: Options | None 
         counts[k] = np.where(allowed[k], count_fitting(free, requests[k]), 0)
         if claims[k]:
             counts[k] = 0 if claims[k] & in_use else np.minimum(counts[k], 1)
-    problem = Problem(
+    problem = PlacementProblem(
         fleet,
         groups,
         kinds,
@@ -123,7 +132,7 @@ def compile_request(request: PlanRequest, fleet: Fleet, options: Options | None 
     return problem
 
 
-def _static(fleet: Fleet, shape: PodShape, options: Options) -> Bools:
+def _static(fleet: NodeTable, shape: PodShape, options: Options) -> Bools:
     if options.no_selectors:
         shape = PodShape(tolerations=shape.tolerations)
     if options.no_taints:
@@ -132,8 +141,8 @@ def _static(fleet: Fleet, shape: PodShape, options: Options) -> Bools:
 
 
 def _groups(
-    request: PlanRequest, fleet: Fleet, options: Options, rules: Rules
-) -> tuple[list[Group], list[int], list[frozenset[int]]]:
+    request: PlanRequest, fleet: NodeTable, options: Options, rules: InterpodConstraints
+) -> tuple[list[CompiledGroup], list[int], list[frozenset[int]]]:
     """Walk the tree: compile groups, find the kinds and, per kind, the nodes vetoed for it."""
     of_shape: dict[int, set[int]] = {}
     of_pod: dict[str, set[int]] = {}
@@ -145,7 +154,7 @@ def _groups(
             of_pod.setdefault(veto.uid, set()).add(node)
         elif veto.shape is not None:
             of_shape.setdefault(veto.shape, set()).add(node)
-    groups: list[Group] = []
+    groups: list[CompiledGroup] = []
     number: dict[tuple[int, frozenset[int]], int] = {}
 
     def kind_of(member: PlanMember) -> int:
@@ -155,7 +164,7 @@ def _groups(
     def walk(source: PlanGroup, parent: int, *, keys: tuple[str, ...], alive: bool) -> None:
         shared = (*source.topology, *rules.keys.get(source.key, ()))
         keys += tuple(k for k in dict.fromkeys(shared) if k not in keys)
-        group = Group(
+        group = CompiledGroup(
             index=len(groups),
             source=source,
             parent=parent,
@@ -182,7 +191,7 @@ def _groups(
     return groups, [shape for shape, _ in number], vetoed
 
 
-def _least(group: Group, groups: list[Group]) -> int:
+def _least(group: CompiledGroup, groups: list[CompiledGroup]) -> int:
     """Count the fewest new pods that satisfy a group."""
     if group.leaf:
         return max(0, group.minimum - group.bound)
@@ -191,7 +200,7 @@ def _least(group: Group, groups: list[Group]) -> int:
 
 
 def _room(
-    fleet: Fleet, shapes: list[PodShape], request: PlanRequest, options: Options
+    fleet: NodeTable, shapes: list[PodShape], request: PlanRequest, options: Options
 ) -> tuple[list[str], Ints, Ints]:
     """Make the axes: resources somebody asks for, `pods`, and one axis per host port and address."""
     asked = [{**{r: v for r, v in s.requests if v > 0}, "pods": 1} for s in shapes]
@@ -214,7 +223,7 @@ def _room(
 
 
 def _with_rules(
-    rules: Rules, kinds: list[int], axes: list[str], requests: Ints, free: Ints
+    rules: InterpodConstraints, kinds: list[int], axes: list[str], requests: Ints, free: Ints
 ) -> tuple[list[str], Ints, Ints]:
     """Add an axis for every rule that works like one."""
     for axis in rules.axes:
@@ -235,7 +244,7 @@ def _unreserved(request: PlanRequest, names: list[str], columns: list[Ints]) -> 
     return columns
 
 
-def _pin(problem: Problem) -> None:
+def _pin(problem: PlacementProblem) -> None:
     """Find the domain that bound members force on each constrained group, and contradictions."""
     groups, fleet = problem.groups, problem.fleet
     below: list[list[PlanBound]] = [list(g.source.bound) for g in groups]
@@ -255,7 +264,7 @@ def _pin(problem: Problem) -> None:
             group.pinned = int(group.level.domain[node])
 
 
-def _violation(group: Group, bound: list[PlanBound], fleet: Fleet) -> str:
+def _violation(group: CompiledGroup, bound: list[PlanBound], fleet: NodeTable) -> str:
     """Say why no domain of this group holds its bound members; empty when one does."""
     name = f"{group.source.key.kind} {group.source.key.path}"
     for key in group.source.topology:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from extender.core.planner.model.node_table import FIT_MAX, Ints
-from extender.core.planner.model.problem import Group, Problem
+from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 
 NEVER = -1  # the group cannot be satisfied in that domain
 
 
 @dataclass(slots=True)
-class Bounds:
+class UpperBounds:
     """Per group, over the domains of its level: most new pods below it, or `NEVER`."""
 
     best: list[Ints]
@@ -29,7 +29,7 @@ class Bounds:
         return self.root == NEVER
 
 
-def pods_per_node(problem: Problem, kinds: list[int], counts: Ints) -> Ints:
+def pods_per_node(problem: PlacementProblem, kinds: list[int], counts: Ints) -> Ints:
     """Bound how many pods, of any mix of kinds, one node can take; exact for equal requests."""
     if not kinds:
         return np.zeros(problem.fleet.size, dtype=np.int64)
@@ -44,7 +44,7 @@ def pods_per_node(problem: Problem, kinds: list[int], counts: Ints) -> Ints:
     return np.where(counts[kinds].any(axis=0), bound, 0)
 
 
-def bound_all(problem: Problem, counts: Ints | None = None) -> Bounds:
+def bound_all(problem: PlacementProblem, counts: Ints | None = None) -> UpperBounds:
     """Work out the bounds bottom-up.
 
     Args:
@@ -74,16 +74,16 @@ def bound_all(problem: Problem, counts: Ints | None = None) -> Bounds:
             result = np.where(elsewhere, NEVER, result)
         best[group.index] = result
     root = best[0]
-    return Bounds(best=best, root=int(root.max()) if len(root) else NEVER)
+    return UpperBounds(best=best, root=int(root.max()) if len(root) else NEVER)
 
 
-def capacity_of(problem: Problem, group: Group, kind: int, counts: Ints) -> Ints:
+def capacity_of(problem: PlacementProblem, group: CompiledGroup, kind: int, counts: Ints) -> Ints:
     """Count per domain how many pods of a kind fit, shape (domains,)."""
     total = group.level.total(counts[kind])
     return np.minimum(total, 1) if problem.claims[kind] else total
 
 
-def _leaf(problem: Problem, group: Group, counts: Ints) -> Ints:
+def _leaf(problem: PlacementProblem, group: CompiledGroup, counts: Ints) -> Ints:
     most = np.zeros(group.level.count, dtype=np.int64)
     for kind, members in group.members.items():
         most += np.minimum(capacity_of(problem, group, kind, counts), len(members))
@@ -93,7 +93,9 @@ def _leaf(problem: Problem, group: Group, counts: Ints) -> Ints:
     return np.where(most + group.bound >= group.minimum, most, NEVER)
 
 
-def lift(problem: Problem, child: Group, parent: Group, values: Ints) -> Ints:
+def lift(
+    problem: PlacementProblem, child: CompiledGroup, parent: CompiledGroup, values: Ints
+) -> Ints:
     """Carry a child's figures to its parent's domains: the best domain of the child inside each."""
     if child.level is parent.level:
         return values
@@ -104,7 +106,11 @@ def lift(problem: Problem, child: Group, parent: Group, values: Ints) -> Ints:
 
 
 def _composite(
-    problem: Problem, group: Group, best: list[Ints], kinds: list[int], counts: Ints
+    problem: PlacementProblem,
+    group: CompiledGroup,
+    best: list[Ints],
+    kinds: list[int],
+    counts: Ints,
 ) -> Ints:
     alive = [problem.groups[c] for c in group.children if problem.groups[c].alive]
     if not alive:  # only a relaxed minimum of 0 comes here

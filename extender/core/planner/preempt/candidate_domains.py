@@ -9,14 +9,14 @@ import numpy as np
 
 from extender.core.planner.model.node_table import Bools
 from extender.core.planner.model.upper_bounds import bound_all
-from extender.core.planner.preempt.post_eviction_view import Removal
-from extender.core.planner.preempt.victim_cost import Cost, Tariff
+from extender.core.planner.preempt.post_eviction_view import PostEvictionView
+from extender.core.planner.preempt.victim_cost import CostModel, VictimCost
 
 CLASSES_MAX = 64  # steps in which the least price of a domain is found
 
 
 @dataclass(slots=True)
-class Place:
+class CandidateDomain:
     """A domain that the tree could come to lie in."""
 
     where: str  # key=value; empty: anywhere
@@ -26,17 +26,17 @@ class Place:
     """Violations and highest priority that any set pays here at least; None: no set makes room."""
 
 
-class Places:
+class CandidateDomains:
     """The domains of the root of one request, or the whole cluster if it asks for none."""
 
-    def __init__(self, removal: Removal, tariff: Tariff, *, wanted: int) -> None:
+    def __init__(self, removal: PostEvictionView, tariff: CostModel, *, wanted: int) -> None:
         self.removal = removal
         self.tariff = tariff
         self.prices = [tariff.alone(i) for i in range(len(removal.units))]
         self.found = list(self._list())
         self._bound(wanted)
 
-    def _list(self) -> Iterable[Place]:
+    def _list(self) -> Iterable[CandidateDomain]:
         root = self.removal.full.groups[0]
         if not root.level.keys:
             yield self._place("", None)
@@ -47,9 +47,9 @@ class Places:
             where = ", ".join(f"{key}={value}" for key, value in values)
             yield self._place(where, root.level.domain == domain)
 
-    def _place(self, where: str, nodes: Bools | None) -> Place:
+    def _place(self, where: str, nodes: Bools | None) -> CandidateDomain:
         units: list[int] = np.flatnonzero(self.removal.touching(nodes)).tolist()
-        return Place(where, nodes, sorted(units, key=lambda i: self.prices[i]))
+        return CandidateDomain(where, nodes, sorted(units, key=lambda i: self.prices[i]))
 
     def _worth(self, unit: int) -> tuple[int, int]:
         return (self.prices[unit].violations, self.prices[unit].highest)
@@ -75,7 +75,7 @@ class Places:
 
     # --- in which order ----------------------------------------------------------------------------
 
-    def rankings(self, place: Place) -> list[list[int]]:
+    def rankings(self, place: CandidateDomain) -> list[list[int]]:
         """Give further orders of the units of a place, the ones to go first in front.
 
         At equal priority: those that give back the most room; those that empty one node after the
@@ -97,7 +97,7 @@ class Places:
             orders.append(by(lambda i: (guarded[i], self.prices[i].highest, -gain[i])))
         return orders
 
-    def _gains(self, place: Place) -> list[int]:
+    def _gains(self, place: CandidateDomain) -> list[int]:
         """Weigh the room that each unit gives back in a place: shares of the largest requests, in millionths."""
         removal = self.removal
         width = removal.room.width
@@ -110,7 +110,7 @@ class Places:
         np.add.at(gains, removal.unit, share)
         return [int(g) for g in gains]
 
-    def _node_ranks(self, place: Place) -> list[int]:
+    def _node_ranks(self, place: CandidateDomain) -> list[int]:
         """Rank units by the cheapest node that they help to clear for one more pod of the largest kind."""
         removal = self.removal
         problem = removal.full
@@ -127,7 +127,7 @@ class Places:
         for row, node in enumerate(removal.node.tolist()):
             if usable[node]:
                 rows.setdefault(node, []).append(row)
-        bills: list[tuple[Cost, int, list[int]]] = []
+        bills: list[tuple[VictimCost, int, list[int]]] = []
         for node, here in rows.items():
             free = removal.room.free[node].copy()
             chosen: list[int] = []

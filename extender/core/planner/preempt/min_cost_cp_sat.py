@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from extender.core.planner.model.node_table import Bools
-from extender.core.planner.model.problem import Problem
+from extender.core.planner.model.problem import PlacementProblem
 from extender.core.planner.model.upper_bounds import bound_all
-from extender.core.planner.preempt.post_eviction_view import Removal
-from extender.core.planner.preempt.victim_cost import SHIFT, Tariff
+from extender.core.planner.preempt.post_eviction_view import PostEvictionView
+from extender.core.planner.preempt.victim_cost import SHIFT, CostModel
 from extender.core.planner.solve.cp_sat_placement import STEPS_PER_UNIT, PlacementModel
 from extender.core.planner.solve.greedy_placement import Solution
-from extender.core.planner.solve.node_classes import Cell, make_cells
+from extender.core.planner.solve.node_classes import NodeClass, make_cells
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -30,7 +30,7 @@ COEFFICIENT_MAX = 1 << 40  # of an objective that joins several parts of the cos
 
 
 @dataclass(slots=True)
-class Cheapest:
+class CheapestVictims:
     """What the solver came to."""
 
     gone: Bools | None  # None: nothing was found in time
@@ -53,13 +53,13 @@ class _Part:
 
 
 def find_cheapest(
-    removal: Removal,
-    tariff: Tariff,
+    removal: PostEvictionView,
+    tariff: CostModel,
     *,
     limit: int,
     wanted: int,
     hint: tuple[Bools, Solution],
-) -> Cheapest:
+) -> CheapestVictims:
     """Find the cheapest set of units without which the tree can be placed.
 
     Args:
@@ -71,15 +71,15 @@ def find_cheapest(
     """
     pairs = len(np.unique(removal.node)) * len(removal.full.kinds)
     if limit <= 0 or len(removal.units) > UNITS_MAX or pairs > PAIRS_MAX:
-        return Cheapest(None, {}, proved=False, steps=0)
+        return CheapestVictims(None, {}, proved=False, steps=0)
     model = _Model(removal, tariff, wanted)
     if not model.build():
-        return Cheapest(None, {}, proved=False, steps=0)
+        return CheapestVictims(None, {}, proved=False, steps=0)
     return model.minimise(limit, hint)
 
 
 class _Model(PlacementModel):
-    def __init__(self, removal: Removal, tariff: Tariff, wanted: int) -> None:
+    def __init__(self, removal: PostEvictionView, tariff: CostModel, wanted: int) -> None:
         self.removal = removal
         self.tariff = tariff
         self.wanted = wanted
@@ -239,12 +239,12 @@ class _Model(PlacementModel):
 
     # --- solving -----------------------------------------------------------------------------------
 
-    def minimise(self, limit: int, hint: tuple[Bools, Solution]) -> Cheapest:
+    def minimise(self, limit: int, hint: tuple[Bools, Solution]) -> CheapestVictims:
         """Minimise the parts of the cost in turn; several at once where the numbers allow it."""
         self._hint(hint[1])
         for variable, value in zip(self.gone, hint[0].tolist(), strict=True):
             self.model.add_hint(variable, value)
-        best = Cheapest(None, {}, proved=True, steps=0)
+        best = CheapestVictims(None, {}, proved=True, steps=0)
         for part in _joined([p for p in self._parts() if not p.void]):
             expression = self.cp.LinearExpr.weighted_sum(part.variables, part.factors)
             self.model.minimize(expression)
@@ -280,7 +280,7 @@ class _Model(PlacementModel):
             self.model.add_hint(variable, solver.value(variable))
 
 
-def _cells(problem: Problem, touched: np.ndarray) -> list[Cell]:
+def _cells(problem: PlacementProblem, touched: np.ndarray) -> list[NodeClass]:
     """Keep the nodes where units run one by one; the others are merged as ever."""
     apart = np.zeros(problem.fleet.size, dtype=np.bool_)
     apart[touched] = True
@@ -289,7 +289,7 @@ def _cells(problem: Problem, touched: np.ndarray) -> list[Cell]:
     for node in touched.tolist():
         kinds: list[int] = np.flatnonzero(problem.counts[:, node]).tolist()
         if kinds:
-            singles.append(Cell(kinds, [node], None, problem.free[node].tolist()))
+            singles.append(NodeClass(kinds, [node], None, problem.free[node].tolist()))
     return sorted([*merged, *singles], key=lambda c: c.nodes[0])
 
 

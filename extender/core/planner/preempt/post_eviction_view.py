@@ -1,6 +1,6 @@
 """The same request with some units gone: once as a request, and once as arrays, for many sets of units.
 
-`without` is what counts: it gives the request that is planned and recorded. `Removal` says the same in
+`without` is what counts: it gives the request that is planned and recorded. `PostEvictionView` says the same in
 numpy for the search, which asks for hundreds of sets.
 
 The surprise: `PlanNode.host_ports` names a port once, however many pods have it. A port therefore counts
@@ -18,8 +18,8 @@ import numpy as np
 from extender.core.model.ids import NodeName
 from extender.core.model.pods import HostPort, PodShape
 from extender.core.planner.model.node_filters import ANY_ADDRESS, port_axes, port_request
-from extender.core.planner.model.node_table import Bools, Fleet, Ints, count_fitting
-from extender.core.planner.model.problem import Problem, compile_request
+from extender.core.planner.model.node_table import Bools, Ints, NodeTable, count_fitting
+from extender.core.planner.model.problem import PlacementProblem, compile_request
 from extender.core.planner.plan_types import PlanNode, PlanRequest, PlanRule
 from extender.core.planner.preemption_types import Evictable, PlanUnit, PlanVictim
 
@@ -90,7 +90,7 @@ def _roomier(
     return msgspec.structs.replace(node, free=free, host_ports=tuple(kept))
 
 
-class Room:
+class PostEvictionCapacity:
     """Room of nodes and pods along the axes that some shapes ask for, never cut at zero."""
 
     def __init__(self, request: PlanRequest, shapes: Sequence[PodShape]) -> None:
@@ -147,7 +147,7 @@ class Room:
         return np.array([*amounts, *port_request(shape, self.ports)], dtype=np.int64)
 
     def given_back(
-        self, units: Sequence[Sequence[PlanVictim]], shapes: Sequence[PodShape], fleet: Fleet
+        self, units: Sequence[Sequence[PlanVictim]], shapes: Sequence[PodShape], fleet: NodeTable
     ) -> tuple[Ints, Ints, Ints]:
         """Say what each unit gives back where: per row its unit, its node, and the room (rows, axes)."""
         per_shape = [self.taken(shape) for shape in shapes]
@@ -168,7 +168,7 @@ class Room:
 
 
 @dataclasses.dataclass(slots=True, frozen=True, eq=False)
-class Bar:
+class EvictionBarrier:
     """Members of some shapes may not come to some nodes before a unit is gone: it keeps them off.
 
     With `doubt` it is not known to: both use something that only kube-scheduler counts, and a unit that is put back
@@ -181,14 +181,14 @@ class Bar:
     doubt: str = ""  # what it is
 
 
-class Removal:
+class PostEvictionView:
     """The compiled problem as a function of the units that are gone; terminating pods are gone always.
 
     A unit with a pod that a member must be near, or that counts for its spread, is never taken: what
     would be left of the rule without it depends on the set.
     """
 
-    def __init__(self, request: PlanRequest, fleet: Fleet) -> None:
+    def __init__(self, request: PlanRequest, fleet: NodeTable) -> None:
         source = request.evictable or Evictable(priority=0)
         self.source = source
         self.request = without(request, source.going)
@@ -197,8 +197,8 @@ class Removal:
         )
         everything = without(self.request, (p for u in self.units for p in u.pods))
         self.fleet = fleet.renewed(everything.nodes)
-        self.full: Problem = compile_request(everything, self.fleet)
-        self.room = Room(self.request, self.full.shapes)
+        self.full: PlacementProblem = compile_request(everything, self.fleet)
+        self.room = PostEvictionCapacity(self.request, self.full.shapes)
         self.unit, self.node, self.back = self.room.given_back(
             [u.pods for u in self.units], source.shapes, self.fleet
         )
@@ -215,7 +215,7 @@ class Removal:
     def _needed(self, unit: PlanUnit) -> bool:
         return any(self.request.rules[i].kind != "apart" for p in unit.pods for i in p.rules)
 
-    def _bars(self) -> Iterator[Bar]:
+    def _bars(self) -> Iterator[EvictionBarrier]:
         uncounted = [shape.uncounted for shape in self.request.shapes]
         for number, unit in enumerate(self.units):
             for pod in unit.pods:
@@ -226,13 +226,13 @@ class Removal:
                     here[node] = True
                     alike = frozenset(i for i, words in enumerate(uncounted) if doubt in words)
                     if alike and unit.kind != "reservation":
-                        yield Bar(number, alike, here, doubt)
+                        yield EvictionBarrier(number, alike, here, doubt)
                 for i in pod.rules if node is not None else ():
                     rule = self.request.rules[i]
                     codes, _ = self.fleet.label(rule.keys[0])
                     if node is not None and codes[node] >= 0:
                         shapes = frozenset(rule.shapes or rule.about)
-                        yield Bar(number, shapes, codes == codes[node])
+                        yield EvictionBarrier(number, shapes, codes == codes[node])
 
     @property
     def nobody(self) -> Bools:
@@ -255,7 +255,7 @@ class Removal:
 
     def problem(
         self, gone: Bools, within: Bools | None = None, *, doubting: bool = True
-    ) -> Problem:
+    ) -> PlacementProblem:
         """Compile the request without some units.
 
         Args:

@@ -15,10 +15,14 @@ import numpy as np
 
 from extender.core.planner.model.node_table import Bools
 from extender.core.planner.model.upper_bounds import bound_all
-from extender.core.planner.preempt.candidate_domains import Place, Places
-from extender.core.planner.preempt.post_eviction_view import Bar, Removal
-from extender.core.planner.preempt.victim_cost import Cost, Tariff
-from extender.core.planner.solve.greedy_placement import BudgetEnded, Effort, Solution
+from extender.core.planner.preempt.candidate_domains import CandidateDomain, CandidateDomains
+from extender.core.planner.preempt.post_eviction_view import EvictionBarrier, PostEvictionView
+from extender.core.planner.preempt.victim_cost import CostModel, VictimCost
+from extender.core.planner.solve.greedy_placement import (
+    SearchBudget,
+    SearchBudgetExceeded,
+    Solution,
+)
 from extender.core.planner.solve.solver_pipeline import size, solve_quickly
 
 SKETCHES_MAX = 64  # domains looked at, those that are cheapest at best
@@ -28,27 +32,31 @@ PROBES_MIN = 12  # for one step
 
 
 @dataclass(slots=True)
-class Candidate:
+class VictimSet:
     """A set of units that makes room, with the placement it makes room for."""
 
     gone: Bools
     solution: Solution
-    cost: Cost
+    cost: VictimCost
     where: str  # the domain it was looked for in; empty: anywhere
 
 
 @dataclass(slots=True)
-class Candidates:
+class VictimSets:
     """All that was found, and where nothing was."""
 
-    found: list[Candidate] = field(default_factory=list)
-    barren: list[Place] = field(default_factory=list)  # evicting everybody there makes no room
+    found: list[VictimSet] = field(default_factory=list)
+    barren: list[CandidateDomain] = field(
+        default_factory=list
+    )  # evicting everybody there makes no room
 
 
 class Reprieve:
     """Searches one request."""
 
-    def __init__(self, removal: Removal, tariff: Tariff, effort: Effort, *, wanted: int) -> None:
+    def __init__(
+        self, removal: PostEvictionView, tariff: CostModel, effort: SearchBudget, *, wanted: int
+    ) -> None:
         """Begin.
 
         Args:
@@ -63,7 +71,7 @@ class Reprieve:
         self.wanted = wanted
         self.probes = 0
         self.allowed = PROBES_MAX  # of them, up to now
-        self.places = Places(removal, tariff, wanted=wanted)
+        self.places = CandidateDomains(removal, tariff, wanted=wanted)
         self.prices = self.places.prices
         order = np.argsort(removal.unit, kind="stable")
         cuts = np.searchsorted(removal.unit[order], np.arange(len(removal.units) + 1)).tolist()
@@ -71,16 +79,16 @@ class Reprieve:
             order[a:b] for a, b in itertools.pairwise(cuts)
         ]  # per unit, into `removal.back`
 
-    def search(self, first: Solution) -> Candidates:
+    def search(self, first: Solution) -> VictimSets:
         """Find sets.
 
         Args:
             first: A placement for when all units are gone; chosen blind to victims, as kube-scheduler does.
         """
         everybody = ~self.removal.nobody
-        made = Candidates(barren=[p for p in self.places.found if p.least is None])
+        made = VictimSets(barren=[p for p in self.places.found if p.least is None])
         made.found.append(self._candidate(everybody, first, ""))
-        hopeful: list[tuple[Candidate, Place]] = []
+        hopeful: list[tuple[VictimSet, CandidateDomain]] = []
         promising = self._promising()
         for place in promising:
             if len(hopeful) >= DOMAINS_MAX and self._dearer(place, made):
@@ -104,13 +112,13 @@ class Reprieve:
                     made.found.append(self._thin(other, place))
         return made
 
-    def _promising(self) -> list[Place]:
+    def _promising(self) -> list[CandidateDomain]:
         """List the domains that the bounds leave, those that are cheaper at best in front."""
         left = [place for place in self.places.found if place.least is not None]
         left.sort(key=lambda place: (place.least, len(place.units)))
         return left[:SKETCHES_MAX]
 
-    def _dearer(self, place: Place, made: Candidates) -> bool:
+    def _dearer(self, place: CandidateDomain, made: VictimSets) -> bool:
         """Say whether no set of a domain can be as cheap as the best one known."""
         best = min(candidate.cost for candidate in made.found)
         return place.least is None or place.least > (best.violations, best.highest)
@@ -122,14 +130,14 @@ class Reprieve:
 
     # --- taking ------------------------------------------------------------------------------------
 
-    def _probe(self, gone: Bools, place: Place) -> Solution | None:
+    def _probe(self, gone: Bools, place: CandidateDomain) -> Solution | None:
         """Look quickly whether the tree can be placed when some units are gone."""
         if self.probes >= self.allowed:
             return None
         self.probes += 1
         try:
             self.effort.spend()
-        except BudgetEnded:
+        except SearchBudgetExceeded:
             self.probes = self.allowed = PROBES_MAX
             return None
         problem = self.removal.problem(gone, place.nodes)
@@ -139,7 +147,7 @@ class Reprieve:
         found = solve_quickly(problem, bounds, self.effort, maximise=self.wanted > 0)
         return found if found is not None and size(found) >= self.wanted else None
 
-    def _head(self, place: Place, order: list[int]) -> Candidate | None:
+    def _head(self, place: CandidateDomain, order: list[int]) -> VictimSet | None:
         """Find a short head of an order that makes room, by halving; None where the whole does not."""
         gone = self.removal.nobody
         gone[order] = True
@@ -161,11 +169,11 @@ class Reprieve:
 
     # --- putting back ------------------------------------------------------------------------------
 
-    def _candidate(self, gone: Bools, solution: Solution, where: str) -> Candidate:
+    def _candidate(self, gone: Bools, solution: Solution, where: str) -> VictimSet:
         gone = self.put_back(gone, solution)
-        return Candidate(gone, solution, self.price(gone), where)
+        return VictimSet(gone, solution, self.price(gone), where)
 
-    def price(self, gone: Bools) -> Cost:
+    def price(self, gone: Bools) -> VictimCost:
         """Price a set."""
         return self.tariff.cost([int(i) for i in np.flatnonzero(gone)])
 
@@ -173,7 +181,7 @@ class Reprieve:
         chosen: list[int] = np.flatnonzero(gone).tolist()
         return sorted(chosen, key=lambda i: self.prices[i], reverse=True)
 
-    def _thin(self, made: Candidate, place: Place) -> Candidate:
+    def _thin(self, made: VictimSet, place: CandidateDomain) -> VictimSet:
         """Put back what another placement does not need, many at once where that works."""
         best: tuple[Bools, Solution] = (made.gone, made.solution)
 
@@ -238,7 +246,7 @@ class Reprieve:
         bars = self.barring(solution)
         return {bar.unit for bar in bars if doubting or not bar.doubt}
 
-    def barring(self, solution: Solution) -> list[Bar]:
+    def barring(self, solution: Solution) -> list[EvictionBarrier]:
         """Give the bars that keep a placed pod off its node."""
         kinds = self.removal.full.kinds
         placed: dict[int, set[int]] = {}

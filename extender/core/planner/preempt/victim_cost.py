@@ -20,16 +20,16 @@ import msgspec
 import numpy as np
 
 from extender.core.planner.model.node_filters import may_run
-from extender.core.planner.model.node_table import Fleet
+from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import PlanRequest
-from extender.core.planner.preempt.post_eviction_view import Room
+from extender.core.planner.preempt.post_eviction_view import PostEvictionCapacity
 from extender.core.planner.preemption_types import Evictable, PlanUnit, PlanVictim
 
 NOBODY = -(2**31) - 1  # the highest priority among no victims: below every priority
 SHIFT = 2**31  # makes every priority count as more than nothing
 
 
-class Cost(msgspec.Struct, frozen=True, kw_only=True, order=True):
+class VictimCost(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """The cost of a set of units; compared field by field, in this order.
 
     Source:
@@ -52,10 +52,10 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, order=True):
     names: tuple[str, ...] = ()  # sorted; only makes the order complete
 
 
-class Tariff:
+class CostModel:
     """The prices of the units of one request."""
 
-    def __init__(self, request: PlanRequest, units: tuple[PlanUnit, ...], fleet: Fleet) -> None:
+    def __init__(self, request: PlanRequest, units: tuple[PlanUnit, ...], fleet: NodeTable) -> None:
         """Work out what does not depend on the set.
 
         Args:
@@ -81,12 +81,12 @@ class Tariff:
                 counts[budget] = counts.get(budget, 0) + 1
         return counts
 
-    def cost(self, gone: list[int]) -> Cost:
+    def cost(self, gone: list[int]) -> VictimCost:
         """Price a set, given as positions of `units`."""
         chosen = [self.units[i] for i in gone]
         victims = [u for u in chosen if u.costs]
         free = [u for u in chosen if not u.costs]
-        return Cost(
+        return VictimCost(
             violations=self._violations(victims),
             highest=max((u.priority for u in victims), default=NOBODY),
             broken=self._broken([p for u in victims for p in u.pods]),
@@ -100,7 +100,7 @@ class Tariff:
             names=tuple(sorted(u.name for u in chosen)),
         )
 
-    def alone(self, index: int) -> Cost:
+    def alone(self, index: int) -> VictimCost:
         """Price one unit as if only that went."""
         return self.cost([index])
 
@@ -135,13 +135,13 @@ class Tariff:
         return holds
 
 
-def _cascades(request: PlanRequest, units: tuple[PlanUnit, ...], fleet: Fleet) -> list[bool]:
+def _cascades(request: PlanRequest, units: tuple[PlanUnit, ...], fleet: NodeTable) -> list[bool]:
     """Tell per unit whether it would evict others in its turn."""
     shapes = (request.evictable or Evictable(priority=0)).shapes
     mine = [u for u in units if u.kind != "reservation"]
     if not mine or len({u.priority for u in mine}) == 1:
         return [False] * len(units)
-    room = Room(request, shapes)
+    room = PostEvictionCapacity(request, shapes)
     unit, node, back = room.given_back([u.pods for u in mine], shapes, fleet)
     priority = np.array([u.priority for u in mine], dtype=np.int64)
     asked = [room.asked(shape) for shape in shapes]

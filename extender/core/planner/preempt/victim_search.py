@@ -22,17 +22,17 @@ from extender.core.planner.explain.best_partial_placement import how_far
 from extender.core.planner.explain.plan_builder import make_plan, name_some
 from extender.core.planner.explain.shortfalls import diagnose
 from extender.core.planner.model.feasibility import holds_already, without_lacking
-from extender.core.planner.model.node_table import Bools, Fleet
+from extender.core.planner.model.node_table import Bools, NodeTable
 from extender.core.planner.model.problem import compile_request
 from extender.core.planner.model.upper_bounds import bound_all
-from extender.core.planner.plan_types import EVICTING, Plan, PlanRequest, Search, Verdict
+from extender.core.planner.plan_types import EVICTING, Plan, PlanRequest, SearchEffort, Verdict
 from extender.core.planner.planning import plan
 from extender.core.planner.preempt.min_cost_cp_sat import find_cheapest
-from extender.core.planner.preempt.post_eviction_view import Removal, without
-from extender.core.planner.preempt.reprieve import Candidate, Candidates, Reprieve
-from extender.core.planner.preempt.victim_cost import NOBODY, SHIFT, Cost, Tariff
+from extender.core.planner.preempt.post_eviction_view import PostEvictionView, without
+from extender.core.planner.preempt.reprieve import Reprieve, VictimSet, VictimSets
+from extender.core.planner.preempt.victim_cost import NOBODY, SHIFT, CostModel, VictimCost
 from extender.core.planner.preemption_types import Evictable, PlanUnit
-from extender.core.planner.solve.greedy_placement import Effort, Solution
+from extender.core.planner.solve.greedy_placement import SearchBudget, Solution
 from extender.core.planner.solve.solver_pipeline import Solved, size, solve
 
 ALTERNATIVES_MAX = 8
@@ -40,16 +40,16 @@ PROOF_SHARE = 10  # of what is left of the budget for the proof that no set is c
 NoCause = Literal["not-triggered", "never", "comes-free", "impossible", "unknown"]
 
 
-class Alternative(msgspec.Struct, frozen=True, kw_only=True):
+class VictimAlternative(msgspec.Struct, frozen=True, kw_only=True):
     """Another set of units that was looked at."""
 
     where: str  # its domain as key=value, or the nodes that it clears
     units: tuple[str, ...]
-    cost: Cost | None  # None: evicting them makes no room
+    cost: VictimCost | None  # None: evicting them makes no room
     why: str  # why it was not chosen
 
 
-class Preemption(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PreemptionPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Units that have to go, and the plan to use once they are gone.
 
     `plan` is a plan of `without(request, …)`; members that are not `extra` in it cannot be placed as
@@ -60,10 +60,10 @@ class Preemption(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     superseded: tuple[PlanUnit, ...]  # sorted by name; reservations that are taken away
     awaits: tuple[str, ...]  # pods that terminate already on nodes that the plan uses, sorted
     plan: Plan
-    cost: Cost
-    alternatives: tuple[Alternative, ...]
+    cost: VictimCost
+    alternatives: tuple[VictimAlternative, ...]
     reasons: tuple[str, ...]  # for people
-    search: Search
+    search: SearchEffort
     doubts: dict[str, str] = {}  # why a victim was not put back that has room, by name (SPEC L34)
 
 
@@ -77,14 +77,14 @@ class NoPreemption(msgspec.Struct, frozen=True, kw_only=True):
 
     cause: NoCause
     reasons: tuple[str, ...]
-    search: Search
+    search: SearchEffort
 
 
-Answer: TypeAlias = Preemption | NoPreemption
+Answer: TypeAlias = PreemptionPlan | NoPreemption
 
 
 def preempt(
-    request: PlanRequest, *, fleet: Fleet | None = None, verdict: Verdict | None = None
+    request: PlanRequest, *, fleet: NodeTable | None = None, verdict: Verdict | None = None
 ) -> Answer:
     """Find the cheapest units whose removal lets the minimum of a tree be placed.
 
@@ -97,7 +97,9 @@ def preempt(
         verdict: What `plan` said to the very same request, if that is known; saves asking again.
     """
     source = request.evictable or Evictable(priority=0)
-    fleet = fleet if fleet is not None and fleet.nodes is request.nodes else Fleet(request.nodes)
+    fleet = (
+        fleet if fleet is not None and fleet.nodes is request.nodes else NodeTable(request.nodes)
+    )
     lacking = next((t for s in request.shapes for t in s.lacking), "")
     if lacking:
         root = without_lacking(request.root, request.shapes)
@@ -136,7 +138,7 @@ def may_ask(request: PlanRequest, verdict: Verdict) -> bool:
     return verdict.outcome == "impossible" and verdict.status == "Unschedulable"
 
 
-def _settled(request: PlanRequest, verdict: Plan, fleet: Fleet) -> str:
+def _settled(request: PlanRequest, verdict: Plan, fleet: NodeTable) -> str:
     """Say why a tree that can be placed does not ask; empty when it asks for its extras."""
     name = f"{request.root.key.kind} {request.root.key.path}"
     if not holds_already(request.root):
@@ -156,18 +158,18 @@ def _settled(request: PlanRequest, verdict: Plan, fleet: Fleet) -> str:
 
 def _none(cause: NoCause, text: str, nodes: int, *more: str, proved: bool = True) -> NoPreemption:
     return NoPreemption(
-        cause=cause, reasons=(text, *more), search=Search(nodes=nodes, exhausted=proved)
+        cause=cause, reasons=(text, *more), search=SearchEffort(nodes=nodes, exhausted=proved)
     )
 
 
 class _Decision:
     """One decision: what is spent, and what is known."""
 
-    def __init__(self, request: PlanRequest, fleet: Fleet, spent: int) -> None:
+    def __init__(self, request: PlanRequest, fleet: NodeTable, spent: int) -> None:
         self.request = request
-        self.removal = Removal(request, fleet)
-        self.tariff = Tariff(self.removal.request, self.removal.units, self.removal.fleet)
-        self.effort = Effort(request.budget)
+        self.removal = PostEvictionView(request, fleet)
+        self.tariff = CostModel(self.removal.request, self.removal.units, self.removal.fleet)
+        self.effort = SearchBudget(request.budget)
         self.spent = spent  # by planning without evictions
 
     @property
@@ -211,7 +213,7 @@ class _Decision:
         gone: Bools,
         *,
         maximise: bool,
-        removal: Removal | None = None,
+        removal: PostEvictionView | None = None,
         doubting: bool = True,
     ) -> Solved:
         """Search completely, with half of what is left of the budget."""
@@ -257,7 +259,7 @@ class _Decision:
         """Place the tree with another minimum of its root when everybody is gone."""
         root = msgspec.structs.replace(self.request.root, minimum=minimum)
         request = msgspec.structs.replace(self.request, root=root)
-        removal = Removal(request, self.removal.fleet)
+        removal = PostEvictionView(request, self.removal.fleet)
         return self._solve(~removal.nobody, maximise=False, removal=removal)
 
     # --- choosing ----------------------------------------------------------------------------------
@@ -276,7 +278,7 @@ class _Decision:
         self._charge(exact.steps)
         if exact.gone is not None:
             gone = reprieve.put_back(exact.gone, exact.solution)
-            found = Candidate(gone, exact.solution, reprieve.price(gone), "")
+            found = VictimSet(gone, exact.solution, reprieve.price(gone), "")
             made.found.append(found)
             if msgspec.structs.replace(found.cost, names=()) < msgspec.structs.replace(
                 best.cost, names=()
@@ -288,7 +290,7 @@ class _Decision:
         doubts = self._doubts(best, reprieve)
         used = {a.node for a in answer.assignments}
         source = self.removal.source
-        return Preemption(
+        return PreemptionPlan(
             victims=victims,
             doubts=doubts,
             superseded=superseded,
@@ -297,10 +299,10 @@ class _Decision:
             cost=best.cost,
             alternatives=self._alternatives(best, made),
             reasons=(*self._reasons(victims, superseded), *self._doubtful(doubts)),
-            search=Search(nodes=self.nodes, exhausted=exact.proved),
+            search=SearchEffort(nodes=self.nodes, exhausted=exact.proved),
         )
 
-    def _planned(self, best: Candidate, reprieve: Reprieve, wanted: int) -> tuple[Candidate, Plan]:
+    def _planned(self, best: VictimSet, reprieve: Reprieve, wanted: int) -> tuple[VictimSet, Plan]:
         """Plan the tree in the room that is made, extras included, and put back whom that spares.
 
         The extras only use what is left, so they spare nobody; but the minimum may come to lie elsewhere.
@@ -313,9 +315,9 @@ class _Decision:
             gone = reprieve.put_back(best.gone, minimum)
             if bool((gone == best.gone).all()):
                 return best, made
-            best = Candidate(gone, minimum, reprieve.price(gone), best.where)
+            best = VictimSet(gone, minimum, reprieve.price(gone), best.where)
 
-    def _replanned(self, best: Candidate, wanted: int) -> Solved:
+    def _replanned(self, best: VictimSet, wanted: int) -> Solved:
         """Place as many pods as go, at least what the set was chosen for."""
         solved = self._solve(best.gone, maximise=True)
         if solved.solution is None or size(solved.solution) < max(wanted, size(best.solution)):
@@ -332,7 +334,7 @@ class _Decision:
             )
         )
 
-    def _doubts(self, best: Candidate, reprieve: Reprieve) -> dict[str, str]:
+    def _doubts(self, best: VictimSet, reprieve: Reprieve) -> dict[str, str]:
         """Say which victims go because of something that only kube-scheduler counts, and by nothing else."""
         back = best.gone & ~reprieve.put_back(best.gone, best.solution, doubting=False)
         bars = [bar for bar in reprieve.barring(best.solution) if back[bar.unit]]
@@ -361,16 +363,16 @@ class _Decision:
     def _doubtful(self, doubts: dict[str, str]) -> list[str]:
         return [f"{name} is not put back: {why}" for name, why in doubts.items()]
 
-    def _alternatives(self, best: Candidate, made: Candidates) -> tuple[Alternative, ...]:
+    def _alternatives(self, best: VictimSet, made: VictimSets) -> tuple[VictimAlternative, ...]:
         """List the other sets that were looked at, the cheapest first, and where there was nothing."""
-        listed: list[Alternative] = []
+        listed: list[VictimAlternative] = []
         seen = {best.cost.names}
         for other in sorted(made.found, key=lambda c: (c.cost, not c.where)):
             if other.cost.names in seen or len(listed) >= ALTERNATIVES_MAX:
                 continue
             seen.add(other.cost.names)
             listed.append(
-                Alternative(
+                VictimAlternative(
                     where=other.where or self._nodes_of(other),
                     units=other.cost.names,
                     cost=other.cost,
@@ -380,11 +382,13 @@ class _Decision:
         for place in made.barren[: ALTERNATIVES_MAX - len(listed)]:
             names = tuple(sorted(self.removal.units[i].name for i in place.units))
             listed.append(
-                Alternative(where=place.where, units=names, cost=None, why="does not make room")
+                VictimAlternative(
+                    where=place.where, units=names, cost=None, why="does not make room"
+                )
             )
         return tuple(listed)
 
-    def _nodes_of(self, made: Candidate) -> str:
+    def _nodes_of(self, made: VictimSet) -> str:
         rows = made.gone[self.removal.unit]
         nodes = np.unique(self.removal.node[rows]).tolist()
         return "nodes " + name_some([self.removal.fleet.nodes[n].name for n in nodes])
@@ -425,7 +429,7 @@ _WORDS = {
 }
 
 
-def _dearer(other: Cost, best: Cost) -> str:
+def _dearer(other: VictimCost, best: VictimCost) -> str:
     """Say in which part a set first differs from the chosen one."""
     for field, words in _WORDS.items():
         mine, theirs = getattr(best, field), getattr(other, field)

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from extender.core.planner.model.node_table import Ints
-from extender.core.planner.model.problem import Group, Problem
+from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 
 Strategy = Literal["full", "roomy", "tight", "listed"]
 
@@ -34,7 +34,9 @@ def order_domains(strategy: Strategy, most: Ints, room: Ints, liked: Ints) -> In
     return np.lexsort((position, -most, room, -liked))
 
 
-def order_children(strategy: Strategy, children: list[Group], choices: list[int]) -> list[Group]:
+def order_children(
+    strategy: Strategy, children: list[CompiledGroup], choices: list[int]
+) -> list[CompiledGroup]:
     """Order children for the minimum: fewest choices of domain first, then the largest.
 
     `choices` counts the candidate domains of each child, in the same order.
@@ -59,7 +61,7 @@ def order_nodes(counts: Ints, liked: set[int], nodes: Ints) -> Ints:
     return np.lexsort((position, counts, cold))
 
 
-def weight(problem: Problem, kind: int) -> int:
+def weight(problem: PlacementProblem, kind: int) -> int:
     """Weigh a kind: the sum of its shares of the largest node, in millionths."""
     if not len(problem.free):
         return 0

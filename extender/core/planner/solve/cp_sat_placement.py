@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
-from extender.core.planner.model.interpod_constraints import Apart, Spread
-from extender.core.planner.model.problem import Group, Problem
-from extender.core.planner.model.upper_bounds import Bounds, pods_per_node
+from extender.core.planner.model.interpod_constraints import AntiAffinityDomains, SpreadDomains
+from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
+from extender.core.planner.model.upper_bounds import UpperBounds, pods_per_node
 from extender.core.planner.solve.greedy_placement import Solution
-from extender.core.planner.solve.node_classes import Cell, make_cells
+from extender.core.planner.solve.node_classes import NodeClass, make_cells
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -32,7 +32,7 @@ Ending = Literal["best", "found", "none", "unknown"]
 
 
 @dataclass(slots=True)
-class Outcome:
+class CpSatResult:
     """What the solver came to."""
 
     ending: Ending
@@ -44,16 +44,21 @@ class Outcome:
 class _Leaves:
     """Identical leaves under one parent and their variables."""
 
-    like: Group
-    twins: list[Group]
+    like: CompiledGroup
+    twins: list[CompiledGroup]
     taking_part: cp_model.IntVar
     by_domain: dict[int, cp_model.IntVar]  # empty: the domain is that of a composite above, or none
     pods: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)  # kind, cell
 
 
 def solve_exactly(
-    problem: Problem, bounds: Bounds, *, limit: int, hint: Solution | None, maximise: bool
-) -> Outcome:
+    problem: PlacementProblem,
+    bounds: UpperBounds,
+    *,
+    limit: int,
+    hint: Solution | None,
+    maximise: bool,
+) -> CpSatResult:
     """Find a placement of the tree with the most pods, or prove that there is none.
 
     Args:
@@ -64,24 +69,26 @@ def solve_exactly(
         maximise: False stops at the first placement of the minimum.
     """
     if limit <= 0:
-        return Outcome("unknown", {}, 0)
+        return CpSatResult("unknown", {}, 0)
     model = PlacementModel(problem, bounds)
     if not model.build():
-        return Outcome("unknown", {}, 0)
+        return CpSatResult("unknown", {}, 0)
     return model.run(limit=limit, hint=hint, maximise=maximise)
 
 
 class PlacementModel:
     """The integer program that places a tree; `cheapest.py` adds units that may go."""
 
-    def __init__(self, problem: Problem, bounds: Bounds, cells: list[Cell] | None = None) -> None:
+    def __init__(
+        self, problem: PlacementProblem, bounds: UpperBounds, cells: list[NodeClass] | None = None
+    ) -> None:
         from ortools.sat.python import cp_model
 
         self.cp = cp_model
         self.model = cp_model.CpModel()
         self.problem = problem
         self.bounds = bounds
-        self.cells: list[Cell] = make_cells(problem) if cells is None else cells
+        self.cells: list[NodeClass] = make_cells(problem) if cells is None else cells
         self.of_kind: dict[int, list[int]] = {}
         for number, cell in enumerate(self.cells):
             for kind in cell.kinds:
@@ -121,14 +128,14 @@ class PlacementModel:
         self._floors()
         return True
 
-    def _owner(self, group: Group) -> int:
+    def _owner(self, group: CompiledGroup) -> int:
         """Give the nearest composite at or above `group` that chooses a domain; -1: none does."""
         index = group.index
         while index >= 0 and index not in self.chosen:
             index = self.problem.groups[index].parent
         return index
 
-    def _outer(self, group: Group, domain: int) -> cp_model.IntVar | None:
+    def _outer(self, group: CompiledGroup, domain: int) -> cp_model.IntVar | None:
         """Give the variable saying that the domain above a domain of `group` is chosen."""
         if group.parent < 0:
             return None
@@ -142,10 +149,10 @@ class PlacementModel:
     def _never(self) -> cp_model.IntVar:
         return self.model.new_int_var(0, 0, "")
 
-    def _possible(self, group: Group) -> list[int]:
+    def _possible(self, group: CompiledGroup) -> list[int]:
         return np.flatnonzero(self.bounds.best[group.index] >= 0).tolist()
 
-    def _composite(self, group: Group) -> None:
+    def _composite(self, group: CompiledGroup) -> None:
         active = self.model.new_bool_var("")
         self.active[group.index] = active
         if group.parent < 0:
@@ -162,11 +169,11 @@ class PlacementModel:
                 self.model.add(variable <= outer)
         self.chosen[group.index] = chosen
 
-    def _own_level(self, group: Group) -> bool:
+    def _own_level(self, group: CompiledGroup) -> bool:
         above = self.problem.groups[group.parent].level.keys if group.parent >= 0 else ()
         return group.level.keys != above
 
-    def _leaf_class(self, twins: list[Group]) -> None:
+    def _leaf_class(self, twins: list[CompiledGroup]) -> None:
         like, size = twins[0], len(twins)
         part = self.model.new_int_var(0, size, "")
         if like.parent < 0:
@@ -231,7 +238,7 @@ class PlacementModel:
             return sum(place.slots)
         return int(self.problem.counts[kind, place.nodes].sum())
 
-    def _threshold(self, group: Group) -> None:
+    def _threshold(self, group: CompiledGroup) -> None:
         """Demand the minimum of children of a composite that takes part."""
         of_leaf = {leaves.like.index: leaves for leaves in self.leaves}
         terms: list[cp_model.IntVar] = []
@@ -288,7 +295,7 @@ class PlacementModel:
         everybody = sum(g.size for g in self.problem.groups)
         for rule in self.problem.rules.moving:
             keepers, others = self._users(rule)
-            if isinstance(rule, Spread):
+            if isinstance(rule, SpreadDomains):
                 self._spread(rule, keepers)
                 continue
             for domain in keepers.keys() & others.keys() if not rule.alone else keepers.keys():
@@ -298,7 +305,7 @@ class PlacementModel:
                 self.model.add(self.cp.LinearExpr.sum(first) <= most * here)
                 self.model.add(self.cp.LinearExpr.sum(second) <= everybody * (1 - here))
 
-    def _spread(self, rule: Spread, keepers: dict[int, list[cp_model.IntVar]]) -> None:
+    def _spread(self, rule: SpreadDomains, keepers: dict[int, list[cp_model.IntVar]]) -> None:
         """Say that no domain that gets a pod ends up more than the skew above the fewest."""
         most = int(rule.start.sum()) + sum(g.size for g in self.problem.groups)
         fewest = self.model.new_int_var(0, 0 if rule.floor else most, "")
@@ -312,7 +319,7 @@ class PlacementModel:
             self.model.add(total <= fewest + rule.skew + most * (1 - here))
 
     def _users(
-        self, rule: Apart | Spread
+        self, rule: AntiAffinityDomains | SpreadDomains
     ) -> tuple[dict[int, list[cp_model.IntVar]], dict[int, list[cp_model.IntVar]]]:
         """List per domain the pod counts of those that keep a rule, and of the others it is about."""
         keepers: dict[int, list[cp_model.IntVar]] = {}
@@ -325,7 +332,7 @@ class PlacementModel:
                     continue
                 if shape in rule.keepers:
                     keepers.setdefault(domain, []).append(variable)
-                elif isinstance(rule, Apart) and shape in rule.others:
+                elif isinstance(rule, AntiAffinityDomains) and shape in rule.others:
                     others.setdefault(domain, []).append(variable)
         return keepers, others
 
@@ -348,7 +355,7 @@ class PlacementModel:
 
     # --- solving -----------------------------------------------------------------------------------
 
-    def run(self, *, limit: int, hint: Solution | None, maximise: bool) -> Outcome:
+    def run(self, *, limit: int, hint: Solution | None, maximise: bool) -> CpSatResult:
         """Solve, and read the answer back."""
         pods = [v for leaves in self.leaves for v in leaves.pods.values()]
         if maximise and pods:
@@ -369,11 +376,11 @@ class PlacementModel:
         status = solver.solve(self.model)
         steps = int(solver.num_branches) + int(solver.num_conflicts)
         if status == self.cp.INFEASIBLE:
-            return Outcome("none", {}, steps)
+            return CpSatResult("none", {}, steps)
         if status not in {self.cp.OPTIMAL, self.cp.FEASIBLE}:
-            return Outcome("unknown", {}, steps)
+            return CpSatResult("unknown", {}, steps)
         ending: Ending = "best" if status == self.cp.OPTIMAL and maximise else "found"
-        return Outcome(ending, self._read(solver), steps)
+        return CpSatResult(ending, self._read(solver), steps)
 
     def _hint(self, hint: Solution) -> None:
         cell_of = {node: i for i, cell in enumerate(self.cells) for node in cell.nodes}
@@ -438,9 +445,9 @@ def _next(seats: list[list[int]]) -> int:
     return seats[0][0]
 
 
-def _twins(problem: Problem, parent: Group) -> list[list[Group]]:
+def _twins(problem: PlacementProblem, parent: CompiledGroup) -> list[list[CompiledGroup]]:
     """Sort the leaves of a composite into classes that nothing but the name tells apart."""
-    classes: dict[tuple[object, ...], list[Group]] = {}
+    classes: dict[tuple[object, ...], list[CompiledGroup]] = {}
     for c in parent.children:
         leaf = problem.groups[c]
         if not leaf.leaf or not leaf.alive:

@@ -8,17 +8,17 @@ from __future__ import annotations
 import numpy as np
 
 from extender.core.planner.model.node_table import Ints
-from extender.core.planner.model.problem import Group
+from extender.core.planner.model.problem import CompiledGroup
 from extender.core.planner.solve.candidate_ordering import order_nodes, weight
-from extender.core.planner.solve.greedy_placement import BudgetEnded, Draft
+from extender.core.planner.solve.greedy_placement import PartialPlacement, SearchBudgetExceeded
 
 MOVES_MAX = 12  # domains looked at when an incomplete leaf is moved
 
 
-class Extras:
+class ExtraMembers:
     """Grows one draft."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: PartialPlacement) -> None:
         self.draft = draft
 
     def add(self) -> None:
@@ -33,13 +33,13 @@ class Extras:
             self._grow(active)
         else:
             self._grow(active)
-            grown: list[Group] = []
+            grown: list[CompiledGroup] = []
             self._adopt(grown, idle)
             self._grow(grown)
             active += grown
         self._move(active)
 
-    def _move(self, leaves: list[Group]) -> None:
+    def _move(self, leaves: list[CompiledGroup]) -> None:
         """Move leaves that are not complete to domains that hold more of them, one leaf at a time."""
         for leaf in leaves:
             here = self._amount(leaf)
@@ -67,23 +67,23 @@ class Extras:
             for step in steps:
                 self.draft.take(*step)
 
-    def _pour(self, leaf: Group, domain: int) -> int:
+    def _pour(self, leaf: CompiledGroup, domain: int) -> int:
         """Place as many members of a leaf as go into a domain, the smallest kinds first; give the number."""
         nodes = leaf.level.members(domain)
         kinds = sorted(leaf.members, key=lambda k: (weight(self.draft.problem, k), k))
         return sum(self.draft.put(leaf, k, nodes, len(leaf.members[k])) for k in kinds)
 
-    def _amount(self, leaf: Group) -> int:
+    def _amount(self, leaf: CompiledGroup) -> int:
         return sum(int(step[3].sum()) for step in self.draft.trail if step[0] == leaf.index)
 
-    def _outer(self, leaf: Group) -> int | None:
+    def _outer(self, leaf: CompiledGroup) -> int | None:
         """Give the domain of the parent of an active leaf that chose a domain of its own."""
         if leaf.parent < 0:
             return 0 if leaf.level.keys else None
         parent = self.draft.problem.groups[leaf.parent]
         return None if parent.level.keys == leaf.level.keys else self.draft.domains.get(leaf.parent)
 
-    def _remove(self, leaf: Group) -> list[tuple[int, int, Ints, Ints]]:
+    def _remove(self, leaf: CompiledGroup) -> list[tuple[int, int, Ints, Ints]]:
         """Take a leaf out, whenever it was placed; give its steps."""
         steps = [step for step in self.draft.trail if step[0] == leaf.index]
         others = [step for step in self.draft.trail if step[0] != leaf.index]
@@ -92,14 +92,14 @@ class Extras:
         self.draft.trail = others
         return steps
 
-    def _adopt(self, active: list[Group], idle: list[tuple[Group, int]]) -> None:
+    def _adopt(self, active: list[CompiledGroup], idle: list[tuple[CompiledGroup, int]]) -> None:
         """Place the minimum of further children; those that work bring their leaves and children."""
         while idle:
             child, domain = idle.pop(0)
             mark = len(self.draft.trail)
             try:
                 placed = self.draft.place(child, domain)
-            except BudgetEnded:
+            except SearchBudgetExceeded:
                 self.draft.undo(mark)  # no half children
                 raise
             if placed:
@@ -107,7 +107,9 @@ class Extras:
                 active.extend(leaves)
                 idle.extend(more)
 
-    def _front(self, group: Group, outer: int) -> tuple[list[Group], list[tuple[Group, int]]]:
+    def _front(
+        self, group: CompiledGroup, outer: int
+    ) -> tuple[list[CompiledGroup], list[tuple[CompiledGroup, int]]]:
         """List satisfied leaves below an active group, and its children that are not active yet."""
         domain = self.draft.domains.get(group.index)
         if domain is None:  # satisfied by bound members alone: they say where it is
@@ -118,8 +120,8 @@ class Extras:
             self.draft.domains[group.index] = domain
         if group.leaf:
             return [group], []
-        active: list[Group] = []
-        idle: list[tuple[Group, int]] = []
+        active: list[CompiledGroup] = []
+        idle: list[tuple[CompiledGroup, int]] = []
         for c in group.children:
             child = self.draft.problem.groups[c]
             if child.alive and (child.holds or child.index in self.draft.domains):
@@ -130,7 +132,7 @@ class Extras:
                 idle.append((child, domain))
         return active, idle
 
-    def _grow(self, leaves: list[Group]) -> None:
+    def _grow(self, leaves: list[CompiledGroup]) -> None:
         """Give the leaves further members, one each in turn, as long as any can take one."""
         turns = [t for t in (self._turn(leaf) for leaf in leaves) if t is not None]
         if len(turns) == 1:
@@ -141,7 +143,7 @@ class Extras:
         while turns:
             turns = [t for t in turns if t.step(self.draft)]
 
-    def _turn(self, leaf: Group) -> Turn | None:
+    def _turn(self, leaf: CompiledGroup) -> ExtraMembersRound | None:
         placed = dict.fromkeys(leaf.members, 0)
         for index, kind, _, amounts in self.draft.trail:
             if index == leaf.index:
@@ -149,20 +151,24 @@ class Extras:
         left = {k: len(m) - placed[k] for k, m in leaf.members.items() if len(m) > placed[k]}
         if not left:
             return None
-        return Turn(self.draft, leaf, leaf.level.members(self.draft.domains[leaf.index]), left)
+        return ExtraMembersRound(
+            self.draft, leaf, leaf.level.members(self.draft.domains[leaf.index]), left
+        )
 
 
-class Turn:
+class ExtraMembersRound:
     """A leaf that grows by one member whenever it is its turn."""
 
-    def __init__(self, draft: Draft, leaf: Group, nodes: Ints, left: dict[int, int]) -> None:
+    def __init__(
+        self, draft: PartialPlacement, leaf: CompiledGroup, nodes: Ints, left: dict[int, int]
+    ) -> None:
         self.leaf = leaf
         self.nodes = nodes
         self.left = left
         self._queue = sorted(left, key=lambda k: (weight(draft.problem, k), k))
         self._holes: list[int] | None = None
 
-    def step(self, draft: Draft) -> bool:
+    def step(self, draft: PartialPlacement) -> bool:
         """Place one more member; False when none fits any more."""
         while self._queue:
             kind = self._queue[0]

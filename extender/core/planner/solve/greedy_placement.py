@@ -11,10 +11,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from extender.core.planner.model.interpod_constraints import Ledger
+from extender.core.planner.model.interpod_constraints import ConstraintLedger
 from extender.core.planner.model.node_table import Ints, count_fitting
-from extender.core.planner.model.problem import Group, Problem
-from extender.core.planner.model.upper_bounds import Bounds, pods_per_node
+from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
+from extender.core.planner.model.upper_bounds import UpperBounds, pods_per_node
 from extender.core.planner.solve.candidate_ordering import (
     Strategy,
     order_children,
@@ -27,11 +27,11 @@ Solution: TypeAlias = dict[int, dict[int, dict[int, int]]]
 """Leaf -> kind -> node -> new pods."""
 
 
-class BudgetEnded(Exception):
+class SearchBudgetExceeded(Exception):
     """The budget of search nodes is used up; whoever catches it keeps the best plan found so far."""
 
 
-class Effort:
+class SearchBudget:
     """Search nodes spent, against the budget."""
 
     __slots__ = ("limit", "nodes")
@@ -47,15 +47,19 @@ class Effort:
             BudgetEnded: It was the last one.
         """
         if self.nodes >= self.limit:
-            raise BudgetEnded
+            raise SearchBudgetExceeded
         self.nodes += 1
 
 
-class Draft:
+class PartialPlacement:
     """A placement in the making; every step can be undone."""
 
     def __init__(
-        self, problem: Problem, bounds: Bounds, strategy: Strategy, effort: Effort
+        self,
+        problem: PlacementProblem,
+        bounds: UpperBounds,
+        strategy: Strategy,
+        effort: SearchBudget,
     ) -> None:
         self.problem = problem
         self.bounds = bounds
@@ -66,7 +70,7 @@ class Draft:
         self.domains: dict[int, int] = {}  # active group -> its domain
         self.trail: list[tuple[int, int, Ints, Ints]] = []  # leaf, kind, nodes, amounts
         self.claimed: set[str] = set(problem.in_use)
-        self.ledger = Ledger(problem.rules, problem.kinds)
+        self.ledger = ConstraintLedger(problem.rules, problem.kinds)
         self._rooms: dict[tuple[str, ...], Ints] = {}
         self.liked = _liked(problem)
 
@@ -89,7 +93,7 @@ class Draft:
 
     # --- the minimum -------------------------------------------------------------------------------
 
-    def place(self, group: Group, outer: int) -> bool:
+    def place(self, group: CompiledGroup, outer: int) -> bool:
         """Place the minimum of a group inside a domain of its parent; undo all when it fails."""
         for domain in self.candidates(group, outer):
             self.effort.spend()
@@ -101,7 +105,7 @@ class Draft:
             self.domains = domains
         return False
 
-    def inside(self, group: Group, outer: int) -> Ints:
+    def inside(self, group: CompiledGroup, outer: int) -> Ints:
         """List the domains of a group inside a domain of its parent that bounds do not rule out."""
         best = self.bounds.best[group.index]
         parent = self.problem.groups[group.parent] if group.parent >= 0 else None
@@ -111,7 +115,7 @@ class Draft:
         up = self.problem.fleet.up(group.level.keys, keys)
         return np.flatnonzero((up == outer) & (best >= 0))
 
-    def candidates(self, group: Group, outer: int) -> list[int]:
+    def candidates(self, group: CompiledGroup, outer: int) -> list[int]:
         """List those domains in the order in which they are to be tried, full ones left out."""
         inside = self.inside(group, outer)
         listed: list[int] = inside.tolist()
@@ -127,7 +131,7 @@ class Draft:
         order = order_domains(self.strategy, most, room, self._liking(group)[inside])
         return [int(d) for d in inside[order]]
 
-    def _leaf_room(self, group: Group, inside: Ints) -> tuple[Ints, Ints]:
+    def _leaf_room(self, group: CompiledGroup, inside: Ints) -> tuple[Ints, Ints]:
         """Count what is left for a leaf in each of some domains: its own members, and pods at all."""
         most = np.zeros(len(inside), dtype=np.int64)
         room = np.zeros(len(inside), dtype=np.int64)
@@ -139,7 +143,7 @@ class Draft:
             room = np.maximum(room, total)
         return most, room
 
-    def _room(self, group: Group) -> Ints:
+    def _room(self, group: CompiledGroup) -> Ints:
         """Count how many pods of the tree each domain could take while empty."""
         known = self._rooms.get(group.level.keys)
         if known is None:
@@ -148,7 +152,7 @@ class Draft:
             self._rooms[group.level.keys] = known
         return known
 
-    def _children(self, group: Group, domain: int) -> bool:
+    def _children(self, group: CompiledGroup, domain: int) -> bool:
         """Satisfy as many children as the group needs: the cheapest ones, the largest of these first."""
         groups = self.problem.groups
         alive = [groups[c] for c in group.children if groups[c].alive]
@@ -178,7 +182,7 @@ class Draft:
 
     # --- leaves ------------------------------------------------------------------------------------
 
-    def _fill(self, leaf: Group, domain: int) -> bool:
+    def _fill(self, leaf: CompiledGroup, domain: int) -> bool:
         """Place exactly the minimum of a leaf: the first members in order, else the smallest ones."""
         need = leaf.size if self.strategy == "full" else leaf.least
         if not need:
@@ -194,7 +198,7 @@ class Draft:
             self.undo(mark)
         return self._gather(leaf, nodes, need)
 
-    def _gather(self, leaf: Group, nodes: Ints, need: int) -> bool:
+    def _gather(self, leaf: CompiledGroup, nodes: Ints, need: int) -> bool:
         """Take the smallest members that fit, whatever their kind."""
         for kind in sorted(leaf.members, key=lambda k: (weight(self.problem, k), k)):
             need -= self.put(leaf, kind, nodes, min(need, len(leaf.members[kind])))
@@ -211,7 +215,7 @@ class Draft:
         fit = np.where(self.problem.allowed[kind][nodes], fit, 0)
         return self.ledger.limit(kind, nodes, fit)
 
-    def put(self, leaf: Group, kind: int, nodes: Ints, want: int) -> int:
+    def put(self, leaf: CompiledGroup, kind: int, nodes: Ints, want: int) -> int:
         """Place up to `want` pods of a kind on some nodes; give how many it were."""
         if want <= 0:
             return 0
@@ -234,7 +238,7 @@ class Draft:
         self.take(leaf.index, kind, nodes[used], amounts[used])
         return int(amounts.sum())
 
-    def _put_singly(self, leaf: Group, kind: int, nodes: Ints, want: int) -> int:
+    def _put_singly(self, leaf: CompiledGroup, kind: int, nodes: Ints, want: int) -> int:
         """Place pods one by one, since each decides where the next may go."""
         for placed in range(want):
             nodes_left = nodes[self.fits(kind, nodes) > 0]
@@ -261,7 +265,7 @@ class Draft:
             self.claimed -= self.problem.claims[kind]
             self.ledger.note(kind, nodes, -amounts)
 
-    def _liking(self, group: Group) -> Ints:
+    def _liking(self, group: CompiledGroup) -> Ints:
         """Count per domain of a group the members below it that an earlier plan had put there."""
         liked = np.zeros(group.level.count, dtype=np.int64)
         for (leaf, _), nodes in self.liked.items():
@@ -272,7 +276,7 @@ class Draft:
         return liked
 
 
-def _liked(problem: Problem) -> dict[tuple[int, int], dict[int, int]]:
+def _liked(problem: PlacementProblem) -> dict[tuple[int, int], dict[int, int]]:
     """Count per leaf, kind and node the members that an earlier plan had put there."""
     liked: dict[tuple[int, int], dict[int, int]] = {}
     for group in problem.groups:
@@ -286,7 +290,7 @@ def _liked(problem: Problem) -> dict[tuple[int, int], dict[int, int]]:
     return liked
 
 
-def _below(problem: Problem, index: int, ancestor: int) -> bool:
+def _below(problem: PlacementProblem, index: int, ancestor: int) -> bool:
     while index >= 0:
         if index == ancestor:
             return True
@@ -294,13 +298,13 @@ def _below(problem: Problem, index: int, ancestor: int) -> bool:
     return False
 
 
-def _likeness(group: Group) -> tuple[object, ...]:
+def _likeness(group: CompiledGroup) -> tuple[object, ...]:
     """Give what makes leaves under one parent interchangeable."""
     sizes = tuple(sorted((k, len(m)) for k, m in group.members.items()))
     return (group.level.keys, group.bound, group.minimum, group.pinned, sizes)
 
 
-def _choices(problem: Problem, leaf: Group, need: int) -> list[dict[int, int]]:
+def _choices(problem: PlacementProblem, leaf: CompiledGroup, need: int) -> list[dict[int, int]]:
     """Choose which members make the minimum: the first in order, or the smallest; kind -> pods."""
     kind_of = {p: k for k, positions in leaf.members.items() for p in positions}
     first: dict[int, int] = {}

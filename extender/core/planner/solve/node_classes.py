@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from extender.core.planner.model.node_table import Ints, count_fitting
-from extender.core.planner.model.problem import Problem
+from extender.core.planner.model.problem import PlacementProblem
 
 
 @dataclass(slots=True)
-class Cell:
+class NodeClass:
     """One node, or a bag of slots on several nodes of the same domains."""
 
     kinds: list[int]  # that may run here
@@ -32,7 +32,7 @@ PATTERNS_MAX = 40
 STEPS_MAX = 2_000  # of the enumeration of one node's patterns
 
 
-def make_cells(problem: Problem) -> list[Cell]:
+def make_cells(problem: PlacementProblem) -> list[NodeClass]:
     """Merge the nodes on which some pod fits; ordered by their first node."""
     able = problem.counts > 0  # (kinds, nodes)
     useful = np.flatnonzero(able.any(axis=0))
@@ -43,7 +43,7 @@ def make_cells(problem: Problem) -> list[Cell]:
     sets, which = np.unique(able[:, useful].T, axis=0, return_inverse=True)
     which = which.reshape(-1)
     atoms = _atoms(problem)[useful]
-    cells: list[Cell] = []
+    cells: list[NodeClass] = []
     for number, row in enumerate(sets):
         kinds = np.flatnonzero(row).tolist()
         here = which == number
@@ -57,7 +57,7 @@ def make_cells(problem: Problem) -> list[Cell]:
     return cells
 
 
-def _atoms(problem: Problem) -> Ints:
+def _atoms(problem: PlacementProblem) -> Ints:
     """Number the nodes by their domains on every level that a group, or a rule between pods, uses."""
     levels = {g.level.keys: g.level.domain for g in problem.groups if g.alive and g.level.keys}
     domains = [*levels.values(), *(rule.domain for rule in problem.rules.moving)]
@@ -67,16 +67,18 @@ def _atoms(problem: Problem) -> Ints:
     return atoms.astype(np.int64).reshape(-1)
 
 
-def _bags(kinds: list[int], nodes: Ints, atoms: Ints, slots: Ints) -> list[Cell]:
+def _bags(kinds: list[int], nodes: Ints, atoms: Ints, slots: Ints) -> list[NodeClass]:
     order = np.lexsort((nodes, atoms))
     cuts = np.flatnonzero(np.diff(atoms[order])) + 1
     return [
-        Cell(kinds, nodes[part].tolist(), slots[part].tolist(), [])
+        NodeClass(kinds, nodes[part].tolist(), slots[part].tolist(), [])
         for part in np.split(order, cuts)
     ]
 
 
-def _singles(problem: Problem, kinds: list[int], nodes: Ints, atoms: Ints) -> list[Cell]:
+def _singles(
+    problem: PlacementProblem, kinds: list[int], nodes: Ints, atoms: Ints
+) -> list[NodeClass]:
     sizes = np.zeros(len(problem.kinds), dtype=np.int64)
     for group in problem.groups:
         for kind, members in group.members.items():
@@ -87,16 +89,16 @@ def _singles(problem: Problem, kinds: list[int], nodes: Ints, atoms: Ints) -> li
     asks = problem.requests[kinds].tolist()
     most = sizes[kinds].tolist()
     known: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
-    merged: dict[tuple[int, tuple[tuple[int, ...], ...]], Cell] = {}
+    merged: dict[tuple[int, tuple[tuple[int, ...], ...]], NodeClass] = {}
     seen: dict[tuple[int, ...], int] = {}
-    cells: list[Cell] = []
+    cells: list[NodeClass] = []
     for node, atom, row in zip(nodes.tolist(), atoms.tolist(), room.tolist(), strict=True):
         if tuple(row) not in known:
             known[tuple(row)] = _patterns(row, asks, most)
         patterns = known[tuple(row)]
         if patterns:
             cell = merged.setdefault(
-                (atom, tuple(patterns)), Cell(kinds, [], None, [], patterns=patterns)
+                (atom, tuple(patterns)), NodeClass(kinds, [], None, [], patterns=patterns)
             )
             if len(cell.nodes) < pods:
                 cell.nodes.append(node)
@@ -104,7 +106,7 @@ def _singles(problem: Problem, kinds: list[int], nodes: Ints, atoms: Ints) -> li
         key = (atom, *row)
         seen[key] = seen.get(key, 0) + 1
         if seen[key] <= pods:
-            cells.append(Cell(kinds, [node], None, row))
+            cells.append(NodeClass(kinds, [node], None, row))
     return [*merged.values(), *cells]
 
 

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from extender.core.planner.model.node_table import Fleet
-from extender.core.planner.model.problem import Options, Problem, compile_request
-from extender.core.planner.model.upper_bounds import Bounds, bound_all
+from extender.core.planner.model.node_table import NodeTable
+from extender.core.planner.model.problem import Options, PlacementProblem, compile_request
+from extender.core.planner.model.upper_bounds import UpperBounds, bound_all
 from extender.core.planner.plan_types import PlanRequest
 from extender.core.planner.solve.candidate_ordering import STRATEGIES
 from extender.core.planner.solve.cp_sat_placement import solve_exactly
-from extender.core.planner.solve.extra_members import Extras
-from extender.core.planner.solve.greedy_placement import BudgetEnded, Draft, Effort, Solution
+from extender.core.planner.solve.extra_members import ExtraMembers
+from extender.core.planner.solve.greedy_placement import (
+    PartialPlacement,
+    SearchBudget,
+    SearchBudgetExceeded,
+    Solution,
+)
 
 
 @dataclass(slots=True)
 class Solved:
     """The end of a search."""
 
-    problem: Problem
-    bounds: Bounds
+    problem: PlacementProblem
+    bounds: UpperBounds
     solution: Solution | None  # None: no placement was found
     proved: bool  # no better placement exists, or none at all
     nodes: int  # search nodes spent
@@ -27,11 +32,11 @@ class Solved:
 
 def solve(
     request: PlanRequest,
-    fleet: Fleet,
+    fleet: NodeTable,
     *,
     options: Options | None = None,
     maximise: bool = True,
-    problem: Problem | None = None,
+    problem: PlacementProblem | None = None,
 ) -> Solved:
     """Solve a request whose root is admissible and whose bound members contradict nothing.
 
@@ -47,7 +52,7 @@ def solve(
     bounds = bound_all(problem)
     if bounds.hopeless:
         return Solved(problem, bounds, None, proved=True, nodes=0)
-    effort = Effort(request.budget)
+    effort = SearchBudget(request.budget)
     best = _quickly(problem, bounds, effort, maximise=maximise)
     if best is not None and (not maximise or best.total >= bounds.root):
         return Solved(problem, bounds, best.solution(), proved=True, nodes=effort.nodes)
@@ -74,9 +79,9 @@ def solve(
     return Solved(problem, bounds, better, proved=proved, nodes=nodes)
 
 
-def solve_at_once(problem: Problem, bounds: Bounds, limit: int) -> Solved | None:
+def solve_at_once(problem: PlacementProblem, bounds: UpperBounds, limit: int) -> Solved | None:
     """Give what `solve` gives when the quick way alone finds the most that can be; None otherwise."""
-    effort = Effort(limit)
+    effort = SearchBudget(limit)
     best = _quickly(problem, bounds, effort, maximise=True)
     if best is None or best.total < bounds.root or effort.nodes >= limit:
         return None
@@ -84,27 +89,29 @@ def solve_at_once(problem: Problem, bounds: Bounds, limit: int) -> Solved | None
 
 
 def solve_quickly(
-    problem: Problem, bounds: Bounds, effort: Effort, *, maximise: bool
+    problem: PlacementProblem, bounds: UpperBounds, effort: SearchBudget, *, maximise: bool
 ) -> Solution | None:
     """Give what the quick way finds; nothing found proves nothing."""
     best = _quickly(problem, bounds, effort, maximise=maximise)
     return best.solution() if best is not None else None
 
 
-def _quickly(problem: Problem, bounds: Bounds, effort: Effort, *, maximise: bool) -> Draft | None:
+def _quickly(
+    problem: PlacementProblem, bounds: UpperBounds, effort: SearchBudget, *, maximise: bool
+) -> PartialPlacement | None:
     """Try a few orders; give the placement with the most pods."""
-    best: Draft | None = None
+    best: PartialPlacement | None = None
     everything = sum(g.size for g in problem.groups if g.alive)
     for strategy in STRATEGIES:
         if strategy == "full" and (not maximise or bounds.root < everything):
             continue
-        draft = Draft(problem, bounds, strategy, effort)
+        draft = PartialPlacement(problem, bounds, strategy, effort)
         held = False
         try:
             held = draft.minimum()
             if held and maximise:
-                Extras(draft).add()
-        except BudgetEnded:
+                ExtraMembers(draft).add()
+        except SearchBudgetExceeded:
             if not held:
                 return best
         if held and (best is None or draft.total > best.total):

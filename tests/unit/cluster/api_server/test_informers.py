@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from extender.cluster import types as api
 from extender.cluster.api_server import informers
-from extender.cluster.api_server.informers import Gone, Resource, _whole_lines
+from extender.cluster.api_server.informers import Resource, ResourceVersionExpired, _whole_lines
 
 
 async def pieces_of(text: bytes, cuts: list[int]) -> AsyncIterator[bytes]:
@@ -32,7 +32,7 @@ async def test_lines_do_not_depend_on_how_the_stream_is_cut(lines, data) -> None
 async def test_an_endless_line_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is bounded by what an object can be."""
     monkeypatch.setattr(informers, "LINE_MAX_BYTES", 10)
-    with pytest.raises(Gone):
+    with pytest.raises(ResourceVersionExpired):
         async for _ in _whole_lines(pieces_of(b"x" * 30, [15])):
             pass
 

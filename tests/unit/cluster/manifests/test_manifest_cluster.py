@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from extender.cluster.manifests import journal
-from extender.cluster.manifests.manifest_cluster import FileCluster
-from extender.core.model.errors import BadInput, BindRefused
+from extender.cluster.manifests.manifest_cluster import ManifestCluster
+from extender.core.model.errors import BadInput, RequestRejected
 from extender.core.model.ids import NodeName
 from extender.core.model.pod_groups import leaf_key
-from extender.ports.protocols import Binding, Condition, Notice, PodRef
+from extender.ports.protocols import Binding, Condition, K8sEvent, PodRef
 from tests.support.service.manifest_builders import a_gang, a_node, a_pod
 
 GATE = "gang-extender.dev/admission"
@@ -48,7 +48,7 @@ def write(tmp_path):
 def running(tmp_path):
     @asynccontextmanager
     async def running():
-        cluster = FileCluster(
+        cluster = ManifestCluster(
             [str(tmp_path / "manifests")], tmp_path / "data", clock=StoppedClock(), poll_s=POLL_S
         )
         await cluster.start()
@@ -92,7 +92,7 @@ async def test_effects_show_in_the_view_and_in_the_file(write, running, tmp_path
         await cluster.lift_gate(ref(cluster, "g-0"))
         await cluster.lift_gate(ref(cluster, "g-0"))
         assert pod_named(cluster, "g-0").gates == ("other",)
-        with pytest.raises(BindRefused, match="scheduling gates: other"):
+        with pytest.raises(RequestRejected, match="scheduling gates: other"):
             await bind(cluster, "g-0")
     assert [line["type"] for line in lines(tmp_path)] == ["nominated", "gate-lifted"]
 
@@ -105,19 +105,19 @@ async def test_bind_has_the_answers_of_an_api_server(write, running) -> None:
     )
     async with running() as cluster:
         with pytest.raises(
-            BindRefused, match="Pod/default/p: not found, or not the one with UID other"
+            RequestRejected, match="Pod/default/p: not found, or not the one with UID other"
         ):
             await bind(cluster, "p", uid="other")
-        with pytest.raises(BindRefused, match="deleted"):
+        with pytest.raises(RequestRejected, match="deleted"):
             await bind(cluster, "r")
-        with pytest.raises(BindRefused, match="is bound to n2, not to n1"):
+        with pytest.raises(RequestRejected, match="is bound to n2, not to n1"):
             await bind(cluster, "q")
         await bind(cluster, "q", "n2")
         await bind(cluster, "p")
         await bind(cluster, "p")
-        with pytest.raises(BindRefused, match="is bound to n1, not to n2"):
+        with pytest.raises(RequestRejected, match="is bound to n1, not to n2"):
             await bind(cluster, "p", "n2")
-        with pytest.raises(BindRefused, match="is bound to n1"):
+        with pytest.raises(RequestRejected, match="is bound to n1"):
             await cluster.nominate(ref(cluster, "p"), NodeName("n2"))
         pod = pod_named(cluster, "p")
         assert (pod.node, pod.phase, pod.plan, pod.nominated) == ("n1", "Running", "plan", None)
@@ -210,10 +210,10 @@ async def test_conditions_are_merged_and_written_on_change_only(write, running, 
             await cluster.set_conditions(group.key, group.uid, [new])
         stored = cluster.view().groups[group.key].conditions
         assert stored == (("Old", "True", "R", ""), ("New", "False", "Waits", "m"))
-        with pytest.raises(BindRefused, match="PodGroup/default/g"):
+        with pytest.raises(RequestRejected, match="PodGroup/default/g"):
             await cluster.set_conditions(group.key, "other", [new])
         await cluster.notice(
-            Notice(kind="Pod", namespace="default", name="g-0", uid="", reason="R", message="m")
+            K8sEvent(kind="Pod", namespace="default", name="g-0", uid="", reason="R", message="m")
         )
     assert [line["type"] for line in lines(tmp_path)] == ["conditions", "notice"]
 
@@ -228,7 +228,7 @@ async def test_changed_manifests_are_read_and_a_pod_that_left_is_another_when_it
         write(a_pod("q"))
         await until(cluster, lambda: pod_named(cluster, "p") is None)
         assert not cluster.view().usage
-        with pytest.raises(BindRefused):
+        with pytest.raises(RequestRejected):
             await bind(cluster, "p", uid=old.uid)
         write(a_pod("p"), a_pod("q"))
         await until(cluster, lambda: pod_named(cluster, "p") is not None)
@@ -280,26 +280,28 @@ async def test_a_second_process_sees_the_lines_of_the_first(write, running) -> N
     async with running() as one, running() as two:
         await bind(one, "p")
         await until(two, lambda: pod_named(two, "p").node == "n1")
-        with pytest.raises(BindRefused, match="is bound to n1"):
+        with pytest.raises(RequestRejected, match="is bound to n1"):
             await bind(two, "p", "n2")
 
 
 async def test_standard_input_is_refused(tmp_path) -> None:
     with pytest.raises(BadInput, match="--cluster -"):
-        FileCluster(["-"], tmp_path, clock=StoppedClock())
+        ManifestCluster(["-"], tmp_path, clock=StoppedClock())
 
 
 async def test_a_path_that_is_not_there_is_refused(tmp_path) -> None:
     """A directory may still be empty: whoever mounts it fills it later."""
     with pytest.raises(BadInput, match=f"--cluster {tmp_path}/typo: no such file"):
-        FileCluster([str(tmp_path), f"{tmp_path}/typo"], tmp_path, clock=StoppedClock())
-    FileCluster([str(tmp_path)], tmp_path / "data", clock=StoppedClock())
+        ManifestCluster([str(tmp_path), f"{tmp_path}/typo"], tmp_path, clock=StoppedClock())
+    ManifestCluster([str(tmp_path)], tmp_path / "data", clock=StoppedClock())
 
 
 async def test_a_file_that_cannot_be_opened_stops_the_start(write, tmp_path) -> None:
     write(a_node("n"))
     (tmp_path / "data").write_text("a file, not a directory")
-    cluster = FileCluster([str(tmp_path / "manifests")], tmp_path / "data", clock=StoppedClock())
+    cluster = ManifestCluster(
+        [str(tmp_path / "manifests")], tmp_path / "data", clock=StoppedClock()
+    )
     with pytest.raises(OSError):
         await cluster.start()
     await cluster.stop()

@@ -23,7 +23,14 @@ from extender.cluster.read.object_decoding import (
 from extender.cluster.read.pod_conversion import ended, pod_of, requests_of
 from extender.cluster.read.priority_classes import Priorities
 from extender.core.model.errors import BadInput
-from extender.core.model.pods import AboutPods, HostPort, PodRule, PodShape, Requirement, Toleration
+from extender.core.model.pods import (
+    AboutPods,
+    HostPort,
+    NodeSelectorRequirement,
+    PodRule,
+    PodShape,
+    Toleration,
+)
 from tests.support.service.manifest_builders import a_group, a_node, a_pod, an_object
 
 NOBODY = Priorities()
@@ -220,7 +227,7 @@ def test_a_daemonset_pod_is_pinned() -> None:
 def test_required_affinity_is_a_selector_and_wrong_values_are_named() -> None:
     term = {"matchExpressions": [{"key": "k", "operator": "Gt", "values": ["3"]}]}
     (selector,) = pod_of(pod_with(affinity=affinity(term)), NOBODY).shape.selectors
-    assert selector.terms[0].labels == (Requirement("k", "Gt", ("3",)),)
+    assert selector.terms[0].labels == (NodeSelectorRequirement("k", "Gt", ("3",)),)
     term["matchExpressions"][0]["values"] = ["three"]
     with pytest.raises(
         BadInput, match=r'Pod/default/p: spec.affinity.*k Gt \["three"\]: needs exactly'
@@ -269,14 +276,14 @@ def test_what_the_planner_cannot_see_is_named() -> None:
 @pytest.mark.parametrize(
     ("term", "namespaces", "labels"),
     [
-        ({}, ("default",), (Requirement("", "In"),)),
+        ({}, ("default",), (NodeSelectorRequirement("", "In"),)),
         ({"labelSelector": {}}, ("default",), ()),
         ({"labelSelector": {}, "namespaces": ["b", "a"]}, ("a", "b"), ()),
         ({"labelSelector": {}, "namespaceSelector": {}}, (), ()),
         (
             {"labelSelector": {"matchLabels": {"k": "v"}}},
             ("default",),
-            (Requirement("k", "In", ("v",)),),
+            (NodeSelectorRequirement("k", "In", ("v",)),),
         ),
         (
             {
@@ -285,13 +292,16 @@ def test_what_the_planner_cannot_see_is_named() -> None:
                 "mismatchLabelKeys": ["index"],
             },
             ("default",),
-            (Requirement("app", "In", ("a",)), Requirement("index", "NotIn", ("7",))),
+            (
+                NodeSelectorRequirement("app", "In", ("a",)),
+                NodeSelectorRequirement("index", "NotIn", ("7",)),
+            ),
         ),
     ],
     ids=["no selector", "all here", "namespaces", "everywhere", "labels", "own values"],
 )
 def test_rules_about_other_pods_are_read_as_kube_scheduler_reads_them(
-    term: dict[str, Any], namespaces: tuple[str, ...], labels: tuple[Requirement, ...]
+    term: dict[str, Any], namespaces: tuple[str, ...], labels: tuple[NodeSelectorRequirement, ...]
 ) -> None:
     about = AboutPods(namespaces, labels)
     shape = ruled(affinity=required("podAntiAffinity", **term))
@@ -309,7 +319,7 @@ def test_topology_spread_is_read_with_its_policies() -> None:
         "nodeAffinityPolicy": "Ignore",
     }  # fmt: skip
     soft = {"topologyKey": "soft", "whenUnsatisfiable": "ScheduleAnyway"}
-    about = AboutPods(("default",), (Requirement("app", "In", ("a",)),))
+    about = AboutPods(("default",), (NodeSelectorRequirement("app", "In", ("a",)),))
     assert ruled(topologySpreadConstraints=[hard, soft]).rules == (
         PodRule("spread", ("rack",), (about,), 2, 3, honors_affinity=False, honors_taints=True),
     )

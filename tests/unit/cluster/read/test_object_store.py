@@ -8,7 +8,7 @@ import pytest
 
 from extender.cluster import types as api
 from extender.cluster.read.object_decoding import convert
-from extender.cluster.read.object_store import World
+from extender.cluster.read.object_store import ObjectStore
 from extender.core.model.errors import BadInput
 from extender.core.model.pod_groups import leaf_key
 from extender.core.model.pods import PodEnd
@@ -22,8 +22,8 @@ def read(thing):
     return convert(api.KINDS[thing["kind"]], thing)
 
 
-def a_world(*things) -> World:
-    world = World()
+def a_world(*things) -> ObjectStore:
+    world = ObjectStore()
     for thing in things:
         world.upsert(read(thing))
     return world

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from extender.cluster.connection.api_client import Answered
+from extender.cluster.connection.api_client import ApiResponse
 from extender.cluster.write.event_recorder import _Bucket, _cut
 from extender.cluster.write.group_status import differing, rfc3339
 from extender.cluster.write.pod_writer import fault_of
-from extender.core.model.errors import BindRefused, ClusterUnavailable
+from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.ports.protocols import Condition
 
 WAITS = Condition(type="T", status="False", reason="R", message="m")
@@ -38,9 +38,9 @@ def test_instants_are_written_as_the_api_does() -> None:
 @pytest.mark.parametrize(
     ("status", "message", "fault"),
     [
-        (404, "pods p not found", BindRefused),
-        (422, "metadata.uid: field is immutable", BindRefused),
-        (409, "Precondition failed: UID in precondition", BindRefused),
+        (404, "pods p not found", RequestRejected),
+        (422, "metadata.uid: field is immutable", RequestRejected),
+        (409, "Precondition failed: UID in precondition", RequestRejected),
         (409, "the object has been modified", ClusterUnavailable),
         (401, "", ClusterUnavailable),
         (403, "", ClusterUnavailable),
@@ -48,7 +48,7 @@ def test_instants_are_written_as_the_api_does() -> None:
 )
 def test_refusals_are_for_good_or_for_now(status: int, message: str, fault: type) -> None:
     """What another try cannot change is refused; rights and races are repaired elsewhere."""
-    assert type(fault_of("it", Answered(status, "R", message))) is fault
+    assert type(fault_of("it", ApiResponse(status, "R", message))) is fault
 
 
 def test_tokens_come_back_one_by_one() -> None:

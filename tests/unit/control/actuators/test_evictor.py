@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 
-from extender.core.decisions.verbs.preempt_verb import Candidate
+from extender.core.decisions.verbs.preempt_verb import NodeCandidate
 from extender.core.log.events import (
     GangAdmitted,
     PreemptionAbandoned,
@@ -18,7 +18,7 @@ from extender.core.log.events import (
     ReservationReleased,
     VictimEvicted,
 )
-from extender.core.model.errors import BindRefused, ClusterUnavailable
+from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from tests.support.planning.preemption_builders import order
 from tests.support.service.fakes import Stage, until
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
@@ -345,7 +345,7 @@ async def test_a_unit_that_kube_scheduler_began_goes_whole():
     async with Stage(*room, *lows("n0", "n1"), vip) as stage:
         await stage.lead()
         await stage.one_pass()
-        offered = [Candidate(node="n0", victims=(stage.cluster.pod("low-0").uid,))]
+        offered = [NodeCandidate(node="n0", victims=(stage.cluster.pod("low-0").uid,))]
         await stage.scheduling.preempt(stage.cluster.pod("vip"), offered)
         stage.cluster.change_pod("low-0", doomed="PreemptionByScheduler")
         stage.cluster.delete_pod("low-0")
@@ -422,7 +422,7 @@ async def test_a_deletion_that_is_refused_is_asked_again_and_given_up_in_the_end
             if name.endswith("0"):
                 text = "429: budget default/pdb allows no more"
                 return ClusterUnavailable(text, retry_after_s=7, refused=True)
-            return BindRefused("400: a webhook says no")
+            return RequestRejected("400: a webhook says no")
 
         stage.cluster.fault = refuses
         await ordered(stage)

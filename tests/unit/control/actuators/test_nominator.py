@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from extender.core.decisions.admit.plan_request import GATE
-from extender.core.model.errors import BindRefused, ClusterUnavailable
+from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from tests.support.service.fakes import GATED, Stage, until
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
 
@@ -122,7 +122,7 @@ async def test_a_pod_that_is_gone_stops_nobody():
     """BindRefused ends the work on that pod; the others get theirs."""
     async with await leading(*gated(pods=2)) as stage:
         stage.cluster.fault = lambda verb, name: (
-            BindRefused("gone") if (verb, name) == ("nominate", "default/g-0") else None
+            RequestRejected("gone") if (verb, name) == ("nominate", "default/g-0") else None
         )
         stage.start(stage.admission.effects.run())
         await stage.one_pass()

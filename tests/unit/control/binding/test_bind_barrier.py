@@ -15,7 +15,7 @@ from extender.core.log.events import (
     PodBound,
     ReservationReleased,
 )
-from extender.core.model.errors import BindRefused, ClusterUnavailable
+from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.pod_groups import composite_key
 from tests.support.service.fakes import Stage, until
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
@@ -216,7 +216,7 @@ async def test_a_refused_binding_is_recorded():
     """A Binding refused for good is a fact and an error; the others of the started gang go on."""
     async with await admitted(*a_gang("g", pods=2)) as stage:
         stage.cluster.fault = lambda verb, name: (
-            BindRefused("409 conflict") if (verb, name) == ("bind", "default/g-0") else None
+            RequestRejected("409 conflict") if (verb, name) == ("bind", "default/g-0") else None
         )
         assert await asyncio.gather(stage.bind("g-0"), stage.bind("g-1")) == ["409 conflict", ""]
         assert [(f.pod, f.error) for f in stage.facts(BindFailed)] == [
@@ -234,7 +234,7 @@ async def test_a_refused_binding_of_a_root_that_is_gone_is_answered_with_the_ref
         await stage.one_pass()
         assert stage.root("g") is None
         stage.cluster.fault = lambda verb, name: (
-            BindRefused("404 not found") if verb == "bind" else None
+            RequestRejected("404 not found") if verb == "bind" else None
         )
         stage.cluster.go.set()
         assert await call == "404 not found"
@@ -308,7 +308,7 @@ async def test_room_is_not_given_back_while_a_binding_is_on_its_way():
 
 
 @pytest.mark.parametrize(
-    "error", [ClusterUnavailable("503"), BindRefused("409 conflict")], ids=["busy", "refused"]
+    "error", [ClusterUnavailable("503"), RequestRejected("409 conflict")], ids=["busy", "refused"]
 )
 async def test_room_is_given_back_when_the_binding_did_not_get_through(error):
     """The same, and the API server says no: the member goes to the other node."""

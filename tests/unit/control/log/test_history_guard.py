@@ -6,18 +6,18 @@ import asyncio
 
 import pytest
 
-from extender.control.log.log_head_publisher import Publisher
+from extender.control.log.log_head_publisher import LogHeadPublisher
 from extender.core.log.events import (
-    Draft,
     DriftFound,
     GangAdmitted,
     HistoryTruncated,
     LeaseTaken,
+    NewEvent,
     PodBound,
     RootObserved,
 )
 from extender.core.log.reservation_state import EMPTY, fold
-from extender.core.model.errors import CannotAnswer, ClusterUnavailable, NotLeading
+from extender.core.model.errors import ClusterUnavailable, NotLeading, NotReady
 from extender.core.model.ids import PlanId, RootUid
 from tests.support.logs.fake_store import FakeDatabase
 from tests.support.service.fakes import GATED, Stage, until
@@ -27,7 +27,7 @@ NODES = ["n0", "n1", "n2"]
 
 
 def draft(name="r"):
-    return Draft(
+    return NewEvent(
         root_uid=RootUid(name), root=f"ns/{name}", fact=RootObserved(kind="PodGroup"), actor="t"
     )
 
@@ -122,7 +122,7 @@ async def test_a_restart_notices_by_what_was_published(stage):
     """The process remembers nothing; the end of the log that was published outside is not in it."""
     backup = stage.database.copy()
     await stage.leader.record([draft("lost"), draft("lost-too")])
-    await Publisher(stage.leader, stage.log, stage.cluster, stage.clock).publish()
+    await LogHeadPublisher(stage.leader, stage.log, stage.cluster, stage.clock).publish()
     published = stage.cluster.mark
     assert published.position == 3
     assert published.chain == stage.database.head.chain
@@ -152,7 +152,7 @@ async def test_an_epoch_that_was_published_is_not_used_again(stage):
     """An empty database in place of the old one: the first epoch would be one that was held before."""
     await stage.leader.lease.take()
     await stage.leader.lease.take()
-    await Publisher(stage.leader, stage.log, stage.cluster, stage.clock).publish()
+    await LogHeadPublisher(stage.leader, stage.log, stage.cluster, stage.clock).publish()
     assert stage.cluster.mark.epoch == 3
     await stage.killed()
     async with Stage(
@@ -213,14 +213,14 @@ async def test_nothing_is_promised_before_the_cluster_was_compared(stage):
     assert not check.ok
     assert fact.text in check.reason
     stage.cluster.doubted = ""
-    with pytest.raises(CannotAnswer, match="history lost"):
+    with pytest.raises(NotReady, match="history lost"):
         stage.scheduling.filter(member, NODES)
     admitted = GangAdmitted(
         plan=PlanId("p"), kind="PodGroup", priority=0, groups=(), shapes=(), assignments=()
     )
     with pytest.raises(NotLeading, match="history lost"):
         await stage.leader.record(
-            [Draft(root_uid=RootUid("x"), root="ns/x", fact=admitted, actor="t")]
+            [NewEvent(root_uid=RootUid("x"), root="ns/x", fact=admitted, actor="t")]
         )
     assert not stage.leader.acknowledged.held_on
     assert len(stage.cluster.calls) == done
@@ -277,7 +277,7 @@ async def test_an_older_copy_is_not_published(stage):
     """What is published stays the truth until the leader has noticed."""
     backup = stage.database.copy()
     await stage.leader.record([draft("lost")])
-    publisher = Publisher(stage.leader, stage.log, stage.cluster, stage.clock)
+    publisher = LogHeadPublisher(stage.leader, stage.log, stage.cluster, stage.clock)
     await publisher.publish()
     stage.database.restore(backup)
     await publisher.publish()

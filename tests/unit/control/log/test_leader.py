@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from extender.core.log.events import Draft, LeaseTaken, RootObserved
+from extender.core.log.events import LeaseTaken, NewEvent, RootObserved
 from extender.core.log.reservation_state import EMPTY, fold
 from extender.core.model.errors import Fenced, HeadMoved, NotLeading, StoreUnavailable
 from extender.core.model.ids import RootUid
@@ -17,7 +17,7 @@ from tests.support.service.fakes import TTL_MS, Stage, until
 
 def drafts(number=1, root="root"):
     return [
-        Draft(root_uid=RootUid(f"{root}-{n}"), root=f"ns/{root}-{n}",
+        NewEvent(root_uid=RootUid(f"{root}-{n}"), root=f"ns/{root}-{n}",
               fact=RootObserved(kind="PodGroup"), actor="t")
         for n in range(number)
     ]  # fmt: skip

@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from extender.control.loop.control_loop import rest_ms
-from extender.control.loop.planner_pool import Planner
+from extender.control.loop.planner_pool import PlannerPool
 from extender.core.log.events import GangAdmitted, GangRefused, ReservationReleased, RootObserved
 from extender.core.model.errors import StoreUnavailable
 from extender.core.planner.planning import plan
@@ -326,7 +326,7 @@ def _long_case():
 async def test_another_process_gives_the_same_answer():
     """Where the planner runs changes nothing but time."""
     request = _long_case()
-    planner = Planner()
+    planner = PlannerPool()
     try:
         assert await planner.plan(planner.encode(request)) == plan(request)
         assert planner._pool is not None
@@ -339,7 +339,7 @@ async def test_another_process_gives_the_same_answer():
 async def test_a_killed_planner_process_is_replaced():
     """SIGKILL of the worker costs another try, not the answer."""
     request = _long_case()
-    planner = Planner()
+    planner = PlannerPool()
     try:
         before = await planner.plan(planner.encode(request))
         (worker,) = planner._pool._processes

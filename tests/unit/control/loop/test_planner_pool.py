@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from extender.control.loop.planner_pool import SOLVER, Planner, begin_worker
+from extender.control.loop.planner_pool import SOLVER, PlannerPool, begin_worker
 from extender.core.model.ids import GroupKey
 from extender.core.planner.plan_types import PlanGroup, PlanRequest
 from tests.support.service.fakes import until
@@ -31,7 +31,7 @@ def test_a_worker_ends_whose_service_died_while_it_started(lives, code):
 @pytest.mark.usefixtures("alone")
 async def test_a_plan_that_goes_on_does_not_keep_the_service_from_ending():
     """Python waits at its end for the worker of a pool, which may search, or load its libraries, for long."""
-    planner = Planner()
+    planner = PlannerPool()
     root = PlanGroup(key=GroupKey("default", "g", "PodGroup"), basic=False, minimum=1)
     encoded = planner.encode(PlanRequest(root=root, nodes=(), shapes=()))
     before = multiprocessing.active_children()
@@ -53,7 +53,7 @@ def _has_solver():
 @pytest.mark.usefixtures("alone")
 async def test_the_worker_has_the_solver_before_the_first_search():
     """The first search waits neither for the process nor for what it imports."""
-    planner = Planner()
+    planner = PlannerPool()
     try:
         planner.warm()
         loop = asyncio.get_running_loop()

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from extender.control.loop.preemption_policy import Asking
-from extender.core.decisions.verbs.preempt_verb import Candidate
+from extender.control.loop.preemption_policy import PreemptionPolicy
+from extender.core.decisions.verbs.preempt_verb import NodeCandidate
 from extender.core.log.events import (
     AssignmentRecord,
     GangAdmitted,
@@ -19,14 +19,14 @@ from extender.core.log.events import (
     VictimEvicted,
 )
 from extender.core.model.ids import PlanId
-from extender.core.planner.plan_types import Refusal, Search
+from extender.core.planner.plan_types import Refusal, SearchEffort
 from extender.core.planner.preempt.victim_search import NoPreemption
 from tests.support.service.fakes import Stage, until
 from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_group, a_node, a_pod
 from tests.unit.control.actuators.test_evictor import ONE, his, lows, runs
 from tests.unit.core.decisions.support import folded
 
-DONE = Search(nodes=1, exhausted=True)
+DONE = SearchEffort(nodes=1, exhausted=True)
 
 
 async def leading(*objects, **rest):
@@ -245,7 +245,7 @@ async def test_who_evicted_in_vain_waits_twice_as_long_each_time():
         await stage.one_pass()
         trees = stage.admission.forest.trees.values()
         tree = next(t for t in trees if t.root.key.name == "hi")
-        asking, state = Asking(stage.clock, wanted=True), stage.leader.acknowledged
+        asking, state = PreemptionPolicy(stage.clock, wanted=True), stage.leader.acknowledged
 
         def planned_and(end):
             nonlocal state
@@ -284,7 +284,7 @@ async def test_a_tree_that_is_refused_again_and_again_still_asks():
     async with await leading(a_node("n0", gpu=1), *lows("n0"), *his(), preemption="off") as stage:
         await stage.one_pass()
         tree = next(t for t in stage.admission.forest.trees.values() if t.root.key.name == "hi")
-        asking, state = Asking(stage.clock, wanted=True), stage.leader.acknowledged
+        asking, state = PreemptionPolicy(stage.clock, wanted=True), stage.leader.acknowledged
         refused = Refusal(
             outcome="impossible", status="Unschedulable", reasons=("no room",), search=DONE
         )
@@ -301,7 +301,7 @@ async def test_a_tree_that_waited_for_members_asks_as_soon_as_it_is_complete():
         await stage.one_pass()
         tree = next(t for t in stage.admission.forest.trees.values() if t.root.key.name == "hi")
         asking, state, view = (
-            Asking(stage.clock, wanted=True),
+            PreemptionPolicy(stage.clock, wanted=True),
             stage.leader.acknowledged,
             stage.cluster.seen,
         )
@@ -398,7 +398,7 @@ async def test_the_preempt_verb_takes_a_unit_with_the_members_that_do_not_run_ye
         stage.cluster.add(a_pod("low-1", "low", requests=ONE, priority=0), vip)
         await stage.one_pass()
         assert stage.where("low") == {"low-1": "n1"}
-        offered = [Candidate(node="n0", victims=(stage.cluster.pod("low-0").uid,))]
+        offered = [NodeCandidate(node="n0", victims=(stage.cluster.pod("low-0").uid,))]
         if binds:
             stage.cluster.go.clear()
             stage.bind("low-1")

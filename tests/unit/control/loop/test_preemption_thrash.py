@@ -11,7 +11,6 @@ from collections import Counter
 import pytest
 
 from extender.core.log.events import (
-    Event,
     GangAdmitted,
     GangExtended,
     GangSatisfied,
@@ -19,6 +18,7 @@ from extender.core.log.events import (
     PreemptionAbandoned,
     PreemptionCompleted,
     PreemptionPlanned,
+    RecordedEvent,
     ReservationReleased,
     VictimEvicted,
 )
@@ -29,10 +29,10 @@ from tests.support.service.job_arrivals import Arrivals, the_fleet
 class Told:
     """What a log says of preemptions."""
 
-    def __init__(self, events: list[Event]) -> None:
+    def __init__(self, events: list[RecordedEvent]) -> None:
         self.events = events
-        self.plans: dict[str, Event] = {}
-        self.ends: dict[str, Event] = {}
+        self.plans: dict[str, RecordedEvent] = {}
+        self.ends: dict[str, RecordedEvent] = {}
         self.gone: dict[str, list[VictimEvicted]] = {}
         for event in events:
             fact = event.fact
@@ -134,7 +134,7 @@ def check_one_at_a_time(told: Told) -> None:
     assert not any(left.values()), left
 
 
-def spared(plan: Event, end: PreemptionAbandoned) -> set[str]:
+def spared(plan: RecordedEvent, end: PreemptionAbandoned) -> set[str]:
     """Give the pods of units that stay."""
     assert isinstance(plan.fact, PreemptionPlanned)
     units = [u for u in plan.fact.victims if f"{u.kind}/{u.path}" in end.spared]

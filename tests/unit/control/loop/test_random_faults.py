@@ -11,7 +11,12 @@ import pytest
 
 from extender.core.log.events import GangAdmitted, GangExtended, PodBound
 from extender.core.log.reservation_state import EMPTY, fold
-from extender.core.model.errors import BindRefused, ClusterUnavailable, NotLeading, StoreUnavailable
+from extender.core.model.errors import (
+    ClusterUnavailable,
+    NotLeading,
+    RequestRejected,
+    StoreUnavailable,
+)
 from tests.support.service.fakes import GATED, Stage, check_state, until
 from tests.support.service.manifest_builders import GPU, a_gang, a_node
 
@@ -83,7 +88,7 @@ class Life:
         elif what == "append":
             stage.log.lose_next_append()
         elif what in ("busy", "refuse"):
-            fault = ClusterUnavailable("503") if what == "busy" else BindRefused("409")
+            fault = ClusterUnavailable("503") if what == "busy" else RequestRejected("409")
             faults = [fault] * 2
             stage.cluster.fault = lambda verb, name: (
                 faults.pop() if faults and verb == "bind" else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.control.monitors.capacity_sampler import RoomWatch
+from extender.control.monitors.capacity_sampler import CapacitySampler
 from extender.core.log.events import RoomMeasured
 from extender.core.model.ids import NIL_ROOT
 from tests.support.service.fakes import Stage
@@ -20,7 +20,7 @@ async def stage():
 
 
 def watch(stage):
-    return RoomWatch(stage.cluster, stage.leader, stage.settings)
+    return CapacitySampler(stage.cluster, stage.leader, stage.settings)
 
 
 def recorded(stage):

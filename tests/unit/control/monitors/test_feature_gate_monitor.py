@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from extender.control.monitors import feature_gate_monitor
-from extender.control.monitors.feature_gate_monitor import FeatureWatch
-from extender.core.log.control_plane_features import SchedulerGates, Trial, samples
+from extender.control.monitors.feature_gate_monitor import FeatureGateMonitor
+from extender.core.log.control_plane_features import DryRunResult, SchedulerGates, samples
 from extender.core.log.events import FeaturesFound, GangRefused
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import NIL_ROOT
@@ -36,7 +36,7 @@ class FakePlane:
         made = []
         for one in samples([(NATIVE, "podgroups")]):
             spec = {k: v for k, v in one.body["spec"].items() if k not in self.drops}
-            made.append(Trial(one, {"spec": spec | {"schedulingGates": gates}}))
+            made.append(DryRunResult(one, {"spec": spec | {"schedulingGates": gates}}))
         return made
 
     async def scheduler_gates(self):
@@ -52,7 +52,7 @@ async def stage():
 
 
 def watch(stage, plane):
-    return FeatureWatch(stage.cluster, plane, stage.leader, stage.clock, stage.settings)
+    return FeatureGateMonitor(stage.cluster, plane, stage.leader, stage.clock, stage.settings)
 
 
 def recorded(stage):

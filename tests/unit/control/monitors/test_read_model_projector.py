@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from extender.control.monitors import read_model_projector
-from extender.control.monitors.read_model_projector import Projector, project_all
-from extender.core.log.events import Draft, RootObserved
+from extender.control.monitors.read_model_projector import ReadModelProjector, project_all
+from extender.core.log.events import NewEvent, RootObserved
 from extender.core.log.reservation_state import EMPTY, fold
 from extender.core.model.errors import StoreUnavailable
 from extender.core.model.ids import Position, RootUid
@@ -44,13 +44,13 @@ async def record(stage, count):
         name = f"r{stage.leader.acknowledged.position}-{number}"
         fact = RootObserved(kind="PodGroup")
         await stage.leader.record(
-            [Draft(root_uid=RootUid(name), root=f"ns/{name}", fact=fact, actor="t")]
+            [NewEvent(root_uid=RootUid(name), root=f"ns/{name}", fact=fact, actor="t")]
         )
 
 
 async def test_everything_that_is_acknowledged_a_batch_at_a_time(stage):
     projection = Watched(stage.database)
-    projector = Projector(stage.leader, projection)
+    projector = ReadModelProjector(stage.leader, projection)
     await record(stage, 10)
     await projector.catch_up()
     assert projector.position == stage.database.projected == 11
@@ -62,7 +62,7 @@ async def test_everything_that_is_acknowledged_a_batch_at_a_time(stage):
 async def test_what_fails_is_tried_again(stage):
     projection = FakeProjection(stage.database)
     projection.unavailable = True
-    stage.start(Projector(stage.leader, projection).run())
+    stage.start(ReadModelProjector(stage.leader, projection).run())
     await record(stage, 3)
     await asyncio.sleep(0.01)
     assert stage.database.projected == 0
@@ -74,7 +74,7 @@ async def test_a_slow_database_is_asked_for_less(stage, monkeypatch):
     """After a failure half as many, and more again when it answers; the command likewise."""
     projection = Watched(stage.database)
     projection.unavailable = True
-    projector = Projector(stage.leader, projection)
+    projector = ReadModelProjector(stage.leader, projection)
     await record(stage, 10)
     stage.start(projector.run())
     await until(lambda: (11, 1) in projection.asked, "asked for one")
@@ -91,7 +91,7 @@ async def test_a_slow_database_is_asked_for_less(stage, monkeypatch):
 
 
 async def test_only_who_leads_projects(stage):
-    projector = Projector(stage.leader, FakeProjection(stage.database))
+    projector = ReadModelProjector(stage.leader, FakeProjection(stage.database))
     await stage.stop_leading()
     await projector.catch_up()
     assert stage.database.projected == 0
@@ -101,7 +101,7 @@ async def test_somebody_else_was_here_before(stage):
     """The tables may be further than this process knows, by the command beside it."""
     await record(stage, 3)
     assert await project_all(FakeProjection(stage.database), Position(4)) == 4
-    projector = Projector(stage.leader, Watched(stage.database))
+    projector = ReadModelProjector(stage.leader, Watched(stage.database))
     await projector.catch_up()
     assert projector.position == 4
 

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from immutables import Map
 
-from extender.control.monitors.state_verifier import DriftWatch
-from extender.core.log.events import Draft, DriftFound
+from extender.control.monitors.state_verifier import StateVerifier
+from extender.core.log.events import DriftFound, NewEvent
 from extender.core.log.reservation_state import EMPTY, fold
 from extender.core.model.errors import NotLeading
 from extender.core.model.ids import NIL_ROOT
@@ -24,7 +24,7 @@ async def stage():
 
 
 def watch(stage):
-    return DriftWatch(stage.leader, stage.log, stage.checkpoints, "test")
+    return StateVerifier(stage.leader, stage.log, stage.checkpoints, "test")
 
 
 async def test_memory_that_agrees_says_nothing(stage):
@@ -62,7 +62,7 @@ async def test_memory_that_cannot_be_continued_is_folded_anew(stage):
         leader.acknowledged, versions=leader.acknowledged.versions.set(NIL_ROOT, 77)
     )
     fact = DriftFound(kind="test", object="x", text="y")
-    draft = Draft(root_uid=NIL_ROOT, root="", fact=fact, actor="test")
+    draft = NewEvent(root_uid=NIL_ROOT, root="", fact=fact, actor="test")
     with pytest.raises(NotLeading):
         await leader.record([draft])
     await until(lambda: leader.may_record() and not leader._flights, "leading again")

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from extender.core.decisions.reconcile.drift import Circumstances
-from extender.core.log.events import AnyFact, Draft, Event
+from extender.core.decisions.reconcile.drift import ReconcileContext
+from extender.core.log.events import AnyEventData, NewEvent, RecordedEvent
 from extender.core.log.reservation_state import ReservationState, fold
 from extender.core.model.ids import Epoch, Position, RootUid
 from tests.support.service.fakes import check_state
 
-ME = Circumstances(actor="test", cause="test")
+ME = ReconcileContext(actor="test", cause="test")
 
 
 def folded(
-    state: ReservationState, *facts: tuple[RootUid, str, AnyFact], at_us: int = 0
+    state: ReservationState, *facts: tuple[RootUid, str, AnyEventData], at_us: int = 0
 ) -> ReservationState:
     """Fold facts, each given with its root."""
-    drafts = [Draft(root_uid=uid, root=root, fact=fact, actor="test") for uid, root, fact in facts]
+    drafts = [
+        NewEvent(root_uid=uid, root=root, fact=fact, actor="test") for uid, root, fact in facts
+    ]
     return fold_drafts(state, drafts, at_us=at_us)
 
 
 def fold_drafts(
-    state: ReservationState, drafts: Iterable[Draft], *, at_us: int = 0
+    state: ReservationState, drafts: Iterable[NewEvent], *, at_us: int = 0
 ) -> ReservationState:
     """Fold what was decided, checking the invariants after every fact."""
     for draft in drafts:
-        event = Event(
+        event = RecordedEvent(
             position=Position(state.position + 1),
             event_id=f"id-{state.position + 1}",
             epoch=Epoch(1),
@@ -44,7 +46,9 @@ def fold_drafts(
 
 
 def converge(
-    state: ReservationState, decide: Callable[[ReservationState], Sequence[Draft]], rounds: int = 4
+    state: ReservationState,
+    decide: Callable[[ReservationState], Sequence[NewEvent]],
+    rounds: int = 4,
 ) -> ReservationState:
     """Decide and fold until there is nothing to say; a decision that goes on for ever fails."""
     for _ in range(rounds):
@@ -56,7 +60,7 @@ def converge(
 
 
 def check_prefixes(
-    state: ReservationState, decide: Callable[[ReservationState], Sequence[Draft]]
+    state: ReservationState, decide: Callable[[ReservationState], Sequence[NewEvent]]
 ) -> ReservationState:
     """Cut a decision after every fact (a crash, a batch): deciding again must lead to the same roots."""
     whole = converge(state, decide)

@@ -8,9 +8,9 @@ import pytest
 
 from extender.core.log.control_plane_features import (
     NOT_CONFIGURED,
+    DryRunResult,
     PriorityOf,
     SchedulerGates,
-    Trial,
     features_of,
     lost_fields,
     native_on,
@@ -37,7 +37,7 @@ def kept(sample, *drops):
             return {k: without(v) for k, v in thing.items() if k not in drops}
         return [without(one) for one in thing] if isinstance(thing, list) else thing
 
-    return Trial(sample, without(copy.deepcopy(dict(sample.body))))
+    return DryRunResult(sample, without(copy.deepcopy(dict(sample.body))))
 
 
 def found(*drops, served=NEW, scheduler=ON, before=None):
@@ -78,7 +78,7 @@ def test_what_is_filled_in_is_no_loss():
 def test_a_trial_that_was_refused_is_neither_kept_nor_lost():
     pod, group = samples(NEW[:1])
     answer = features_of(
-        [Trial(pod, None, "403 Forbidden: no"), kept(group)], ON, GATE, before=None
+        [DryRunResult(pod, None, "403 Forbidden: no"), kept(group)], ON, GATE, before=None
     )
     assert answer.untested == ("v1 Pod: 403 Forbidden: no",)
     assert answer.policy == "unknown"
@@ -87,7 +87,9 @@ def test_a_trial_that_was_refused_is_neither_kept_nor_lost():
 
 def test_the_admission_policy_is_seen_by_our_gate():
     (pod,) = samples([])
-    held = Trial(pod, {"spec": dict(pod.body["spec"]) | {"schedulingGates": [{"name": GATE}]}})
+    held = DryRunResult(
+        pod, {"spec": dict(pod.body["spec"]) | {"schedulingGates": [{"name": GATE}]}}
+    )
     assert features_of([held], ON, GATE, None).policy == "on"
     assert features_of([kept(pod)], ON, GATE, None).policy == "off"
 

@@ -28,7 +28,7 @@ from extender.core.log.events import (
 )
 from extender.core.log.reservation_state import (
     EMPTY,
-    Folding,
+    StateProjector,
     barrier_unit,
     fold,
     room_of,
@@ -65,7 +65,7 @@ def test_folding_in_pieces_is_folding_at_once(events, cut):
 def test_folding_by_the_page_is_evolving_event_by_event(events, cut, page, bulk):
     """Begun anywhere and opened in either way, with pages of any size; the state it began with stays."""
     before = start = fold(EMPTY, events[:cut])
-    folding = Folding(start, bulk=bulk)
+    folding = StateProjector(start, bulk=bulk)
     for at in range(cut, len(events), page):
         folding.apply(events[at : at + page])
     for event in events[cut:]:
@@ -97,7 +97,7 @@ def test_a_checkpoint_is_the_state(events):
 
 
 def gone_on_from(kept, events, **how):
-    folding = Folding(kept, **how)
+    folding = StateProjector(kept, **how)
     folding.apply(events)
     return folding.close()
 
@@ -133,14 +133,14 @@ def test_no_gap_is_skipped_over_when_looking_back(events):
     state = fold(EMPTY, events)
     for root in state.roots.values():
         after = event_after(state, root.uid, RootInvalid(problems=("x",)))
-        Folding(lean(state), past=True).apply([after])
+        StateProjector(lean(state), past=True).apply([after])
         for wrong in (
             msgspec.structs.replace(after, version=after.version + 1),
             msgspec.structs.replace(after, position=after.position + 1),
         ):
             with pytest.raises(CorruptLog):
-                Folding(lean(state), past=True).apply([wrong])
-    folding = Folding(lean(state), past=True)
+                StateProjector(lean(state), past=True).apply([wrong])
+    folding = StateProjector(lean(state), past=True)
     folding.apply([event_after(state, RootUid("ended before"), RootInvalid(problems=("x",)))])
     assert folding.close().roots[RootUid("ended before")].phase == "invalid"
 

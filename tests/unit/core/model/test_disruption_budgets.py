@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from extender.core.model.disruption_budgets import PodDisruptionBudget
-from extender.core.model.pods import AboutPods, Requirement
+from extender.core.model.pods import AboutPods, NodeSelectorRequirement
 
 
 def test_a_budget_protects_pods_of_its_namespace_by_labels() -> None:
-    about = AboutPods(("ns",), (Requirement("app", "In", ("a", "b")),))
+    about = AboutPods(("ns",), (NodeSelectorRequirement("app", "In", ("a", "b")),))
     budget = PodDisruptionBudget(namespace="ns", name="b", about=about)
     assert budget.protects("ns", {"app": "b"})
     assert not budget.protects("ns", {"app": "c"})

@@ -9,12 +9,12 @@ from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.nodes import Taint
 from extender.core.model.pods import HostPort, PodShape
 from extender.core.planner.plan_types import (
+    NodeRejection,
     Plan,
     PlanGroup,
     PlanMember,
     PlanNode,
     PlanRequest,
-    Veto,
 )
 from extender.core.planner.planning import plan
 from tests.support.planning import spec_vectors
@@ -83,7 +83,10 @@ CORRUPT = {
     ),
     "no placement": lambda r, p: (r, replace(p, placements=())),
     "claim in use": lambda r, p: (replace(r, claims_in_use=("ns/c",)), p),
-    "vetoed": lambda r, p: (replace(r, vetoes=(Veto(node=p.assignments[0].node, shape=0),)), p),
+    "vetoed": lambda r, p: (
+        replace(r, vetoes=(NodeRejection(node=p.assignments[0].node, shape=0),)),
+        p,
+    ),
     "no room": lambda r, p: (
         replace(r, nodes=tuple(replace(n, free={"pods": 4, "gpu": 0}) for n in r.nodes)),
         p,

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 
-from extender.core.decisions.admit.unschedulable_cache import Refusals
+from extender.core.decisions.admit.unschedulable_cache import UnschedulableCache
 from extender.core.model.ids import RootUid
 from extender.core.planner.codec.request_codec import Decoder, Encoder, encode
 from extender.core.planner.model.feasibility import admissible
 from extender.core.planner.plan_types import Plan, Refusal
-from extender.core.planner.planning import Fleet, plan, plan_at_once
+from extender.core.planner.planning import NodeTable, plan, plan_at_once
 from extender.core.planner.solve import node_classes, solver_pipeline
 from tests.support.hypothesis_profile import examples
 from tests.support.planning import spec_vectors
@@ -152,7 +152,7 @@ def test_complete_search_without_patterns(request_):
 @given(requests())
 def test_fleet_changes_nothing(request_):
     """A fleet used before gives the same bytes."""
-    fleet = Fleet(request_.nodes)
+    fleet = NodeTable(request_.nodes)
     first = plan(request_, fleet=fleet)
     assert msgspec.json.encode(plan(request_, fleet=fleet)) == msgspec.json.encode(first)
     assert msgspec.json.encode(plan(request_)) == msgspec.json.encode(first)
@@ -162,7 +162,7 @@ def test_fleet_changes_nothing(request_):
 @given(requests(), st.data())
 def test_what_is_kept_changes_nothing(request_, data):
     """Fleet, bytes and rows kept from other nodes give what those made anew give."""
-    fleet, encoder, decoder = Fleet(request_.nodes), Encoder(), Decoder()
+    fleet, encoder, decoder = NodeTable(request_.nodes), Encoder(), Decoder()
     plan(request_, fleet=fleet)
     for _ in range(3):
         encoded = encoder.encode(request_)
@@ -180,7 +180,7 @@ def test_what_is_kept_changes_nothing(request_, data):
 @given(requests(), st.sampled_from([1, 3, 1000]))
 def test_at_once_is_the_same_answer_or_none(request_, effort):
     """What comes at once is what the whole search says; what is left to explain is refused."""
-    answer = plan_at_once(request_, Fleet(request_.nodes), effort=effort)
+    answer = plan_at_once(request_, NodeTable(request_.nodes), effort=effort)
     whole = plan(request_)
     if answer == "explain":
         assert isinstance(whole, Refusal)
@@ -194,7 +194,7 @@ def test_at_once_is_the_same_answer_or_none(request_, effort):
 def test_a_refusal_stands_while_there_is_only_less(request_, data):
     """Whenever an earlier refusal is said to hold, planning would refuse as well (L39)."""
     assume(isinstance(plan(request_), Refusal))
-    known, root = Refusals(), RootUid("r")
+    known, root = UnschedulableCache(), RootUid("r")
     known.put(root, request_)
     now = msgspec.structs.replace(request_, nodes=data.draw(changed_nodes(request_.nodes)))
     if known.holds(root, now):

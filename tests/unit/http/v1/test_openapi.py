@@ -15,7 +15,7 @@ from extender.http.v1.plan_api import PlanApi
 from extender.http.v1.report_api import ReportApi
 from extender.http.v1.state_api import PastNodesApi, StateApi
 from extender.queries.log.decision_details import Decision
-from extender.queries.log.event_dto import FactLine
+from extender.queries.log.event_dto import EventLine
 from extender.queries.log.gang_history import HistoryLine
 from tests.integration.http.test_scheduler_verbs import Served
 from tests.integration.store.test_reference_index import golden_facts
@@ -59,7 +59,7 @@ def test_the_fields_of_a_fact_are_those_of_the_contract():
         "data",
     ]
     assert list(schema["properties"]) == schema["required"] == wanted
-    assert list(FactLine.__struct_fields__) == wanted
+    assert list(EventLine.__struct_fields__) == wanted
     history = DOCUMENT["components"]["schemas"]["HistoryLine"]
     assert history["required"] == wanted
     assert set(history["properties"]) - set(wanted) == {"why", "who", "cause_position", "decision"}
@@ -77,7 +77,7 @@ def test_the_page_about_asking_names_the_fields_that_there_are():
     text = (Path(__file__).parents[4] / "docs" / "asking.md").read_text()
     told = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     extra = ["why", "who", "cause_position", "decision"]
-    assert told == [*FactLine.__struct_fields__, *extra]
+    assert told == [*EventLine.__struct_fields__, *extra]
     assert list(HistoryLine.__struct_fields__) == told
     for field in Decision.__struct_fields__:
         assert f"`{field}`" in text

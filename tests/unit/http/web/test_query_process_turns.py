@@ -11,9 +11,9 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from extender.core.model.ids import Position
 from extender.http.responses.json_responses import answer
-from extender.http.web.query_process import CALLED, Apart, Turns
+from extender.http.web.query_process import CALLED, QueryProcess, QueryTurns
 from extender.runtime import cooperative_yield
-from extender.runtime.cooperative_yield import Pace
+from extender.runtime.cooperative_yield import Yielder
 from tests.support.service.fakes import until
 
 CALM_S = 600.0
@@ -42,7 +42,7 @@ class Questions:
 
 @pytest.fixture
 def asked(monkeypatch):
-    monkeypatch.setattr(Pace, "_called_s", -math.inf)
+    monkeypatch.setattr(Yielder, "_called_s", -math.inf)
     monkeypatch.setattr(
         cooperative_yield, "CALM_S", CALM_S
     )  # no test waits for the calm, however busy the machine
@@ -68,7 +68,7 @@ async def settled():
 
 @pytest.mark.parametrize("at_once", [1, 2])
 async def test_so_many_are_worked_on_at_once(asked, at_once):
-    async with await serving(asked, Turns(at_once, 0)) as client:
+    async with await serving(asked, QueryTurns(at_once, 0)) as client:
         asking = [asyncio.create_task(client.get("/work")) for _ in range(4)]
         await until(lambda: asked.begun >= at_once, "worked on")
         await settled()
@@ -79,7 +79,7 @@ async def test_so_many_are_worked_on_at_once(asked, at_once):
 
 async def test_after_a_question_comes_a_rest(asked):
     """Its answer does not wait for it, the next question does."""
-    async with await serving(asked, Turns(1, 1e9)) as client:
+    async with await serving(asked, QueryTurns(1, 1e9)) as client:
         asked.go.set()
         assert (await client.get("/work", headers={CALLED: "3"})).status == 200
         following = asyncio.create_task(client.get("/work"))
@@ -90,33 +90,33 @@ async def test_after_a_question_comes_a_rest(asked):
 
 @pytest.mark.parametrize("headers", [{}, {CALLED: str(CALMER_MS)}, {CALLED: "soon"}])
 async def test_there_is_no_rest_while_kube_scheduler_does_not_call(asked, headers):
-    async with await serving(asked, Turns(1, 1e9)) as client:
+    async with await serving(asked, QueryTurns(1, 1e9)) as client:
         asked.go.set()
         assert [(await client.get("/work", headers=headers)).status for _ in range(3)] == [200] * 3
 
 
 async def test_there_is_no_rest_where_there_are_processors_enough(asked):
-    async with await serving(asked, Turns(1, 0)) as client:
+    async with await serving(asked, QueryTurns(1, 0)) as client:
         asked.go.set()
         assert (await client.get("/work", headers={CALLED: "3"})).status == 200
-        assert Pace.calm_s() == math.inf
+        assert Yielder.calm_s() == math.inf
 
 
 async def test_a_rest_has_an_end(asked, monkeypatch):
     monkeypatch.setattr("extender.http.web.query_process.REST_S_MAX", 0.0)
-    async with await serving(asked, Turns(1, 1e9)) as client:
+    async with await serving(asked, QueryTurns(1, 1e9)) as client:
         asked.go.set()
         calling = {CALLED: "3"}
         assert [(await client.get("/work", headers=calling)).status for _ in range(3)] == [200] * 3
 
 
 async def test_a_fault_gives_the_turn_back(asked):
-    async with await serving(asked, Turns(1, 0)) as client:
+    async with await serving(asked, QueryTurns(1, 0)) as client:
         assert [(await client.get("/none")).status for _ in range(3)] == [404] * 3
 
 
 async def test_streams_take_no_turn(asked):
-    async with await serving(asked, Turns(1, 0)) as client:
+    async with await serving(asked, QueryTurns(1, 0)) as client:
         streams = [asyncio.create_task(client.get("/work?follow")) for _ in range(3)]
         await until(lambda: asked.begun == 3, "all streams")
         question = asyncio.create_task(client.get("/work"))
@@ -126,7 +126,7 @@ async def test_streams_take_no_turn(asked):
 
 
 async def test_nobody_waits_for_an_asker_that_does_not_read(asked):
-    async with await serving(asked, Turns(1, 0)) as client:
+    async with await serving(asked, QueryTurns(1, 0)) as client:
         slow = await client.get("/large")  # its headers are read, and then nothing
         asked.go.set()
         async with asyncio.timeout(30):
@@ -142,7 +142,7 @@ async def test_the_service_tells_whether_kube_scheduler_calls(asked):
         told.append(request.headers.get(CALLED))
         return web.Response()
 
-    there, service = Apart((), "", "INFO"), web.Application()
+    there, service = QueryProcess((), "", "INFO"), web.Application()
     there.open()
     service.add_routes(there.routes())
     other = web.Application()
@@ -152,9 +152,9 @@ async def test_the_service_tells_whether_kube_scheduler_calls(asked):
     await web.SockSite(runner, there._listening).start()
     async with TestClient(TestServer(service)) as client:
         await client.get("/v1/reports", headers={CALLED: "1"})
-        Pace.called(0.5)
+        Yielder.called(0.5)
         await client.get("/v1/reports")
-        Pace._called_s -= CALM_S
+        Yielder._called_s -= CALM_S
         await client.get("/v1/reports")
     await runner.cleanup()
     await there.close()

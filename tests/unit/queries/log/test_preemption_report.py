@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from extender.cli.commands.preemptions_command import _print
-from extender.core.decisions.verbs.preempt_verb import Candidate
+from extender.core.decisions.verbs.preempt_verb import NodeCandidate
 from extender.core.log.events import PreemptionPlanned
-from extender.core.model.errors import CannotAnswer, StoreUnavailable
+from extender.core.model.errors import NotReady, StoreUnavailable
 from extender.queries.log.decision_replay import replay_decision
-from extender.queries.log.preemption_report import Wanted, preemptions
+from extender.queries.log.preemption_report import PreemptionQuery, preemptions
 from tests.support.logs.fake_store import FakeAuditReader
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import RACK, a_node, a_pod
@@ -19,7 +19,7 @@ from tests.unit.control.loop.test_preemption_policy import leading, settled
 
 
 async def told(stage, **wanted):
-    return (await preemptions(FakeAuditReader(stage.database), Wanted(**wanted))).lines
+    return (await preemptions(FakeAuditReader(stage.database), PreemptionQuery(**wanted))).lines
 
 
 async def test_a_preemption_from_its_plan_to_its_end(capsys):
@@ -93,7 +93,7 @@ async def test_a_lone_pods_preemption_can_be_decided_again():
         await stage.one_pass()
         uid = {pod.name: pod.uid for pod in stage.cluster.seen.pods.values()}
         offered = [
-            Candidate(node=node, victims=(uid[name],))
+            NodeCandidate(node=node, victims=(uid[name],))
             for node, name in {"n0": "low-0", "n2": "dear"}.items()
         ]
         await stage.scheduling.preempt(stage.cluster.pod("vip"), offered)
@@ -119,8 +119,8 @@ async def test_the_verb_answers_nothing_when_its_input_cannot_be_stored():
             raise StoreUnavailable("no room on the disk")
 
         stage.inputs.save = refuses
-        offered = [Candidate(node="n0", victims=(stage.cluster.pod("low-0").uid,))]
-        with pytest.raises(CannotAnswer, match="append did not happen"):
+        offered = [NodeCandidate(node="n0", victims=(stage.cluster.pod("low-0").uid,))]
+        with pytest.raises(NotReady, match="append did not happen"):
             await stage.scheduling.preempt(stage.cluster.pod("vip"), offered)
         assert not stage.facts(PreemptionPlanned)
         assert not stage.leader.speculative.preemptions

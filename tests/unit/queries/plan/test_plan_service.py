@@ -11,7 +11,7 @@ from extender.cluster.manifests.plan_request_body import planned
 from extender.core.model.errors import BadInput, ClusterUnavailable
 from extender.queries.plan import plan_service
 from extender.queries.plan.live_snapshot import restored, snapshot
-from extender.queries.plan.plan_service import WhatIf
+from extender.queries.plan.plan_service import PlanService
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_node, an_object
 
@@ -23,7 +23,7 @@ def asking(stage):
     async def run(body, ours):
         return planned(body, ours)
 
-    what_if = WhatIf(stage.cluster, stage.leader, stage.barriers, stage.clock, run)
+    what_if = PlanService(stage.cluster, stage.leader, stage.barriers, stage.clock, run)
 
     async def ask(*wanted, **more):
         told = await what_if.plan(json.dumps({"wanted": wanted, **more}).encode())

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from extender.core.log.reservation_state import EMPTY, fold
 from extender.core.model.errors import BadInput, NotFound
 from extender.core.model.ids import NodeName, Position
-from extender.ports.protocols import Head
+from extender.ports.protocols import LogHead
 from extender.queries.log.event_dto import rfc3339
-from extender.queries.state.historical_state import AsOf
+from extender.queries.state.historical_state import HistoricalState
 from extender.queries.state.state_dto import Scope, scope_of
 from extender.queries.state.state_report import ORDINARY, compare, picture
 from extender.snapshots.state_loader import save_checkpoint
@@ -50,7 +50,9 @@ class Past:
         self.checkpoints = FakeCheckpoints(self.database, rung_events=4)
         self.clock = FakeClock()
         self.clock.us = at_us(1000)
-        self.as_of = AsOf(self.log, self.checkpoints, FakeAuditReader(self.database), self.clock)
+        self.as_of = HistoricalState(
+            self.log, self.checkpoints, FakeAuditReader(self.database), self.clock
+        )
         self.events = []
         self.write(events)
 
@@ -67,7 +69,7 @@ class Past:
 
     async def save(self, position):
         row, digest = self.database.rows[position - 1]
-        head = Head(position=Position(position), chain=digest, at_us=row.at_us)
+        head = LogHead(position=Position(position), chain=digest, at_us=row.at_us)
         await save_checkpoint(self.checkpoints, self.state(position), head)
 
     async def at(self, moment, **scope):

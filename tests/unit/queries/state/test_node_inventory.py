@@ -12,7 +12,7 @@ from extender.core.model.cluster_view import without_node
 from extender.core.model.errors import NotFound
 from extender.core.model.ids import NodeName, RootUid
 from extender.core.model.pod_groups import Group, composite_key
-from extender.queries.state.node_inventory import Fleet, TreeNow
+from extender.queries.state.node_inventory import NodeInventory, TreeNow
 from tests.support.service.fakes import FakeCluster
 from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_group, a_node, a_pod
 
@@ -35,7 +35,7 @@ async def test_ordinary_pods_are_told_from_members(cluster):
         *a_gang("g", pods=1, requests={GPU: 3}, node="n-b", topo=RACK),
         a_pod("waits", requests={GPU: 8}),
     )
-    told = await listed(Fleet(cluster))
+    told = await listed(NodeInventory(cluster))
     assert [node["node"] for node in told["nodes"]] == ["n-a", "n-b"]
     node = told["nodes"][1]
     assert node["labels"][RACK] == "r1"
@@ -48,13 +48,13 @@ async def test_ordinary_pods_are_told_from_members(cluster):
 
 async def test_an_empty_cluster_is_an_empty_list(cluster):
     """No node: still a whole document."""
-    assert await listed(Fleet(cluster)) == {"doubt": "", "topology_keys": [], "nodes": []}
+    assert await listed(NodeInventory(cluster)) == {"doubt": "", "topology_keys": [], "nodes": []}
 
 
 async def test_what_changed_is_told_and_the_rest_is_not_written_again(cluster):
     """A line is the same bytes as long as node and pods are; a pod that comes and a node that goes are seen."""
     cluster.add(a_node("n-a", gpu=8), a_node("n-b", gpu=8))
-    fleet = Fleet(cluster)
+    fleet = NodeInventory(cluster)
     before = await fleet.nodes()
     cluster.add(a_pod("new", node="n-b", requests={GPU: 1}))
     after = await fleet.nodes()
@@ -74,7 +74,7 @@ async def test_a_tree_is_told_root_first_whether_it_was_admitted_or_not(cluster)
         a_group("elsewhere", gang=1),
         a_pod("p-0", "a", schedulingGates=[{"name": "held"}]),
     )
-    pieces = await Fleet(cluster).tree("default", "root")
+    pieces = await NodeInventory(cluster).tree("default", "root")
     tree = msgspec.json.decode(b"".join(pieces), type=TreeNow)
     assert [(g.kind, g.name, g.parent, g.minimum) for g in tree.groups] == [
         ("CompositePodGroup", "root", "", 2), ("PodGroup", "b", "root", 1), ("PodGroup", "a", "root", 1),
@@ -90,7 +90,7 @@ async def test_a_tree_deeper_than_python_calls_functions_is_shown(cluster):
     groups = [Group(key=composite_key("default", name), uid=RootUid(name), parent=parent)
               for name, parent in zip(names, [None, *names], strict=False)]  # fmt: skip
     cluster.seen = msgspec.structs.replace(cluster.seen, groups=Map({g.key: g for g in groups}))
-    pieces = await Fleet(cluster).tree("default", names[0])
+    pieces = await NodeInventory(cluster).tree("default", names[0])
     tree = msgspec.json.decode(b"".join(pieces), type=TreeNow)
     assert [g.name for g in tree.groups] == names
 
@@ -100,4 +100,4 @@ async def test_a_root_that_is_not_there_is_said_to_be_so(cluster):
     cluster.add(a_group("root", gang=1, composite=True), a_group("leaf", gang=1, parent="root"))
     for name in ("leaf", "other"):
         with pytest.raises(NotFound, match=f"gang default/{name}: the cluster shows no such root"):
-            await Fleet(cluster).tree("default", name)
+            await NodeInventory(cluster).tree("default", name)

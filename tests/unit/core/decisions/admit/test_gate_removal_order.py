@@ -11,9 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.decisions.admit.gate_removal_order import Stages, spread_rules, whose_turn
+from extender.core.decisions.admit.gate_removal_order import (
+    GateRemovalStages,
+    spread_rules,
+    whose_turn,
+)
 from extender.core.log.events import GroupRecord
-from extender.core.log.reservation_state import EMPTY, Reservation, RootState
+from extender.core.log.reservation_state import EMPTY, GangState, Reservation
 from extender.core.model.ids import NodeName, PlanId, RootUid
 from tests.support.hypothesis_profile import examples
 from tests.support.service.fakes import FakeCluster
@@ -122,7 +126,7 @@ def tree_of(cluster, leaves):
         for n, _ in enumerate(kinds):
             one = msgspec.structs.replace(held(cluster, f"{leaf}-{n}", "a"), group=leaf)
             held_[one.uid] = one
-    root = RootState(
+    root = GangState(
         uid=RootUid("r"), root="default/root", groups=tuple(groups), held=immutables.Map(held_)
     )
     return msgspec.structs.replace(EMPTY, roots=immutables.Map({root.uid: root})), list(
@@ -149,7 +153,7 @@ def test_what_is_committed_comes_after_its_own_gang_and_who_needs_pods_after_all
     state, waiting = tree_of(cluster, leaves)
     arrived, on_way = set(), []
     while waiting or on_way:
-        stages = Stages(cluster.seen, state, arrived.__contains__)
+        stages = GateRemovalStages(cluster.seen, state, arrived.__contains__)
         going = [r for r in waiting if not stages.comes_later(r)]
         for r in going:
             mine = ORDER[kind_of[r.pod]]

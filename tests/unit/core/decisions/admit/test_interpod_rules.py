@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.decisions.admit.interpod_rules import RuleBook
+from extender.core.decisions.admit.interpod_rules import InterpodRules
 from extender.core.decisions.admit.plan_request import TreeParts, plan_request
-from extender.core.decisions.capacity.free_capacity import NodeRows
+from extender.core.decisions.capacity.free_capacity import NodeRowCache
 from extender.core.log.events import AssignmentRecord, GangAdmitted, GroupRecord, RootObserved
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.cluster_view import without_pod
@@ -50,7 +50,9 @@ def cluster_of(*objects, **spec):
 def asked(cluster, state=EMPTY, book=None, rows=None, parts=None) -> PlanRequest:
     tree = next(t for t in forest_of(cluster.seen).trees.values() if t.root.key.name == "g")
     part = (parts or TreeParts()).of(tree, state.roots.get(tree.root.uid))
-    return plan_request(cluster.seen, state, part, rows=rows or NodeRows(), budget=1000, book=book)
+    return plan_request(
+        cluster.seen, state, part, rows=rows or NodeRowCache(), budget=1000, book=book
+    )
 
 
 def test_a_tree_without_rules_in_a_cluster_without_any_has_none():
@@ -170,7 +172,7 @@ def test_what_is_kept_changes_nothing(changes, kind):
     off = required("podAntiAffinity", term("g"))
     cluster = cluster_of(called("a", "a", "n0"), called("b", "g", "n1"), called("c", "c"), **spec)
     ruled = FakeCluster(called("r", "r", affinity=off)).pod("r").shape
-    kept = {"book": RuleBook(), "rows": NodeRows(), "parts": TreeParts()}
+    kept = {"book": InterpodRules(), "rows": NodeRowCache(), "parts": TreeParts()}
     for what, name, n in (*changes, ("move", "a", 1)):
         if name not in {p.name for p in cluster.seen.pods.values()}:
             continue

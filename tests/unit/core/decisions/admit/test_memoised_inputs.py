@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.decisions.capacity.free_capacity import NodeRows
-from extender.core.decisions.reconcile.cluster_reconciliation import Agreement, decide_reconcile
-from extender.core.decisions.reconcile.drift import Circumstances
+from extender.core.decisions.capacity.free_capacity import NodeRowCache
+from extender.core.decisions.reconcile.cluster_reconciliation import SettledCheck, decide_reconcile
+from extender.core.decisions.reconcile.drift import ReconcileContext
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.cluster_view import forest_after, without_node
 from extender.core.model.ids import NIL_ROOT, NodeName
@@ -47,13 +47,13 @@ class Walk:
         if held:
             self.state = admitted(EMPTY, self.cluster, "g", {"g-0": "n0", "g-1": "n1"})
         self.forest = forest_of(self.cluster.seen)
-        self.now = Circumstances(actor="test", cause="test")
+        self.now = ReconcileContext(actor="test", cause="test")
 
     def apply(self, what: str, name: str, node: str) -> None:
         cluster, before = self.cluster, self.cluster.seen
         if what == "expire":
             uids = frozenset() if self.now.expired else frozenset(self.state.roots)
-            self.now = Circumstances(actor="test", cause="test", expired=uids)
+            self.now = ReconcileContext(actor="test", cause="test", expired=uids)
         elif what == "fold":
             drafts = decide_reconcile(cluster.seen, self.state, self.forest, self.now)
             self.state = fold_drafts(self.state, drafts)
@@ -78,7 +78,7 @@ class Walk:
 @given(st.booleans(), st.lists(CHANGES, max_size=14))
 def test_what_agreed_agrees_as_long_as_it_is_said_to_stand(held, changes):
     """A look that is left out would have found nothing."""
-    walk, agreement = Walk(held=held), Agreement()
+    walk, agreement = Walk(held=held), SettledCheck()
     for change in changes:
         walk.apply(*change)
         found = decide_reconcile(walk.cluster.seen, walk.state, walk.forest, walk.now)
@@ -94,7 +94,7 @@ def test_what_agreed_agrees_as_long_as_it_is_said_to_stand(held, changes):
 
 def test_a_pod_outside_of_all_groups_ends_no_agreement_where_nothing_is_held():
     """The point of it: ordinary pods come and go, and nobody looks at every waiting tree."""
-    walk, agreement = Walk(held=False), Agreement()
+    walk, agreement = Walk(held=False), SettledCheck()
     agreement.reached(walk.cluster.seen, walk.state, walk.forest, walk.now)
     walk.cluster.change_pod("a", node=NodeName("n0"))
     assert agreement.stands(walk.cluster.seen, walk.state, walk.forest, walk.now)
@@ -107,12 +107,12 @@ def test_a_pod_outside_of_all_groups_ends_no_agreement_where_nothing_is_held():
 @given(st.booleans(), st.lists(CHANGES, max_size=14))
 def test_kept_rows_are_those_of_a_fresh_look(held, changes):
     """A row is looked at when its node, its usage or what is held on it changed, and only then made anew."""
-    walk, kept = Walk(held=held), NodeRows()
+    walk, kept = Walk(held=held), NodeRowCache()
     for change in changes:
         walk.apply(*change)
         rows = [
             made.rows(view, made.taken(view, walk.state, priority=0, root_uid=NIL_ROOT))
-            for made in (kept, NodeRows())
+            for made in (kept, NodeRowCache())
             for view in (walk.cluster.seen,)
         ]
         assert rows[0] == rows[1]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
-from extender.core.decisions.admit.node_rejections import Suspicions, VetoBook, decide_vetoes
+from extender.core.decisions.admit.node_rejections import (
+    NodeRejections,
+    RejectionEvidence,
+    decide_vetoes,
+)
 from extender.core.decisions.admit.plan_request import TreeParts, plan_request
-from extender.core.decisions.admit.verdict_events import Recipe, decide_verdict
-from extender.core.decisions.capacity.free_capacity import NodeRows
+from extender.core.decisions.admit.verdict_events import EventContext, decide_verdict
+from extender.core.decisions.capacity.free_capacity import NodeRowCache
 from extender.core.log.events import NodeVetoed
-from extender.core.log.reservation_state import EMPTY, VetoKey
+from extender.core.log.reservation_state import EMPTY, RejectionKey
 from extender.core.model.ids import NodeName, PlanId, PodUid
 from extender.core.model.pods import NEEDS_PODS
 from extender.core.planner.plan_types import Plan
@@ -35,8 +39,8 @@ class Scene:
                 f"g-{n}", shape=msgspec.structs.replace(shape, unmodelled=CLAIM)
             )
         self.state = EMPTY
-        self.suspicions = Suspicions()
-        self.book = VetoBook()
+        self.suspicions = RejectionEvidence()
+        self.book = NodeRejections()
         self.now_ms = 0
 
     def plan(self):
@@ -45,10 +49,12 @@ class Scene:
         root = self.state.roots.get(tree.root.uid)
         part = TreeParts().of(tree, root, self.suspicions.hints(view))
         vetoes = self.book.holding(view, self.state, self.now_ms)
-        request = plan_request(view, self.state, part, rows=NodeRows(), budget=1000, vetoes=vetoes)
+        request = plan_request(
+            view, self.state, part, rows=NodeRowCache(), budget=1000, vetoes=vetoes
+        )
         verdict = plan(request)
         assert isinstance(verdict, Plan)
-        recipe = Recipe(plan=PlanId(f"p{self.now_ms}"), digest="", actor="test", cause="test")
+        recipe = EventContext(plan=PlanId(f"p{self.now_ms}"), digest="", actor="test", cause="test")
         drafts = decide_verdict(self.state, tree, request, verdict, recipe)
         self.state = fold_drafts(self.state, drafts)
         return {a.pod.partition("/")[2]: a.node for a in verdict.assignments}
@@ -140,8 +146,8 @@ def test_a_veto_is_forgotten_when_pod_or_node_change():
             pod=pod.path, uid=pod.uid, node=NodeName("n0"), by_shape=False, until_ms=9_000
         )
         state = folded(scene.state, (root, "default/g", fact))
-        key = VetoKey(root_uid=root, uid=PodUid(pod.uid), node=NodeName("n0"))
-        book = VetoBook()
+        key = RejectionKey(root_uid=root, uid=PodUid(pod.uid), node=NodeName("n0"))
+        book = NodeRejections()
         assert book.holding(scene.cluster.seen, state, 0) == {key}
         assert book.holding(scene.cluster.seen, state, 1) == {key}
         change()

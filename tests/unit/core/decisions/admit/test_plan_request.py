@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.decisions.admit.node_rejections import VetoBook
+from extender.core.decisions.admit.node_rejections import NodeRejections
 from extender.core.decisions.admit.plan_request import (
     GATE,
     TreeParts,
@@ -17,12 +17,12 @@ from extender.core.decisions.admit.plan_request import (
     members_wanting,
     plan_request,
 )
-from extender.core.decisions.capacity.free_capacity import NodeRows, Taken, taken_room
+from extender.core.decisions.capacity.free_capacity import NodeRowCache, UsedCapacity, taken_room
 from extender.core.log.events import (
     AssignmentRecord,
-    Draft,
     GangAdmitted,
     GroupRecord,
+    NewEvent,
     NodeVetoed,
     RootObserved,
 )
@@ -45,9 +45,9 @@ from tests.unit.core.decisions.support import folded
 
 def _request(view, state, name, now_ms=0, rows=None):
     tree = next(t for t in forest_of(view).trees.values() if t.root.key.name == name)
-    holding = VetoBook().holding(view, state, now_ms)
+    holding = NodeRejections().holding(view, state, now_ms)
     part = TreeParts().of(tree, state.roots.get(tree.root.uid))
-    return plan_request(view, state, part, rows=rows or NodeRows(), budget=1000, vetoes=holding)
+    return plan_request(view, state, part, rows=rows or NodeRowCache(), budget=1000, vetoes=holding)
 
 
 def _free(request, node="n0"):
@@ -280,7 +280,7 @@ _changes = st.one_of(
 
 
 _holds = st.builds(
-    Taken,
+    UsedCapacity,
     held=st.lists(st.sampled_from(RESERVATIONS), max_size=2, unique_by=id).map(tuple),
     ports=st.sampled_from([(), (HostPort(protocol="TCP", port=80, ip="0.0.0.0"),)]),
     reserved=st.booleans(),
@@ -291,7 +291,7 @@ _holds = st.builds(
 @given(st.lists(st.tuples(_changes, st.dictionaries(st.sampled_from(NODES), _holds)), max_size=30))
 def test_a_remembered_row_is_never_stale(changes):
     """After any sequence of changes a cache in use gives the very rows that a fresh one makes."""
-    view, rows = ClusterView(), NodeRows()
+    view, rows = ClusterView(), NodeRowCache()
     for change, holds in changes:
         if isinstance(change, Node):
             view = with_node(view, change)
@@ -303,7 +303,7 @@ def test_a_remembered_row_is_never_stale(changes):
             view = without_pod(view, PodUid(change))
         taken = {**taken_room(view, EMPTY, priority=0), **holds}
         given = rows.rows(view, taken)
-        assert given == NodeRows().rows(view, taken)
+        assert given == NodeRowCache().rows(view, taken)
         assert rows.rows(view, taken) is given, "nothing changed, so neither may the rows"
 
 
@@ -311,6 +311,6 @@ def test_the_nil_stream_reserves_nothing():
     """Facts without a root leave the planner's input as it is."""
     cluster = FakeCluster(*a_fleet("2 nodes"), *a_gang("g", pods=1))
     before = _request(cluster.seen, EMPTY, "g")
-    drafts = Draft(root_uid=NIL_ROOT, root="", fact=RootObserved(kind="PodGroup"), actor="t")
+    drafts = NewEvent(root_uid=NIL_ROOT, root="", fact=RootObserved(kind="PodGroup"), actor="t")
     state = folded(EMPTY, (RootUid(drafts.root_uid), "", drafts.fact))
     assert _request(cluster.seen, state, "g") == before

@@ -15,7 +15,7 @@ from extender.core.decisions.admit.readmission_backoff import (
     same_tree,
 )
 from extender.core.log.events import (
-    Draft,
+    NewEvent,
     NodeVetoed,
     ReleasedPod,
     ReleaseReason,
@@ -48,7 +48,7 @@ class Rounds:
         self.node = NodeName(node)
 
     def draft(self, fact):
-        return Draft(root_uid=self.tree.root.uid, root="default/g", fact=fact, actor="test")
+        return NewEvent(root_uid=self.tree.root.uid, root="default/g", fact=fact, actor="test")
 
     def give_back(self, why="node-lost", *, vetoed=False, after_ms=10):
         """Give back all, and give the pause that follows; None where the tree is not put off."""

@@ -8,7 +8,7 @@ from extender.core.decisions.admit.node_rejections import (
     RESTLESS_CALLS,
     RESTLESS_MS,
     SETTLED_MS,
-    Suspicions,
+    RejectionEvidence,
 )
 from extender.core.log.events import (
     AssignmentRecord,
@@ -52,7 +52,7 @@ class Scene:
         )
         self.state = folded(EMPTY, (group.uid, "default/g", seen), (group.uid, "default/g", fact))
         self.uid = pod.uid
-        self.found = Suspicions()
+        self.found = RejectionEvidence()
         self.passing = 0
         if told:
             self.tell(told)

@@ -7,24 +7,26 @@ import pytest
 
 from extender.core.decisions.admit.plan_request import TreeParts, plan_request
 from extender.core.decisions.admit.verdict_events import (
-    Recipe,
+    EventContext,
     decide_invalid,
     decide_observed,
     decide_verdict,
     still_holds,
 )
-from extender.core.decisions.capacity.free_capacity import NodeRows
+from extender.core.decisions.capacity.free_capacity import NodeRowCache
 from extender.core.log.events import GangAdmitted, GangExtended
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.ids import NodeName, PlanId
 from extender.core.model.nodes import Taint
-from extender.core.planner.plan_types import PLANNER_VERSION, Plan, Refusal, Veto
+from extender.core.planner.plan_types import PLANNER_VERSION, NodeRejection, Plan, Refusal
 from extender.core.planner.planning import plan
 from tests.support.service.fakes import FakeCluster, forest_of
 from tests.support.service.manifest_builders import GPU, RACK, a_fleet, a_gang, a_node, a_pod
 from tests.unit.core.decisions.support import fold_drafts
 
-RECIPE = Recipe(plan=PlanId("plan-1"), digest="d", actor="me", cause="test", topology_keys=(RACK,))
+RECIPE = EventContext(
+    plan=PlanId("plan-1"), digest="d", actor="me", cause="test", topology_keys=(RACK,)
+)
 
 
 class Case:
@@ -43,7 +45,7 @@ class Case:
             self.cluster.seen,
             self.state,
             TreeParts().of(self.tree, self.state.roots.get(self.tree.root.uid)),
-            rows=NodeRows(),
+            rows=NodeRowCache(),
             budget=10_000,
             vetoes=tuple(self.state.vetoes),
         )
@@ -174,9 +176,9 @@ def test_a_veto_that_came_meanwhile_fells_a_plan(planned):
     case, request, found = planned
     uid = found.assignments[0].uid
     for veto, holds in [
-        (Veto(node=NodeName("n0"), uid=uid), False),
-        (Veto(node=NodeName("n0"), shape=0), False),
-        (Veto(node=NodeName("n1"), uid=uid), True),
+        (NodeRejection(node=NodeName("n0"), uid=uid), False),
+        (NodeRejection(node=NodeName("n0"), shape=0), False),
+        (NodeRejection(node=NodeName("n1"), uid=uid), True),
     ]:
         now = msgspec.structs.replace(case.request(), vetoes=(veto,))
         assert still_holds(request, found, now) is holds

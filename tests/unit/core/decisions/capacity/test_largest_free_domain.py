@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.decisions.capacity.free_capacity import NodeRows
+from extender.core.decisions.capacity.free_capacity import NodeRowCache
 from extender.core.decisions.capacity.largest_free_domain import devices, levels_of, measure_room
 from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.model.cluster_view import ClusterView
@@ -20,7 +20,7 @@ def view_of(*objects):
 def measured(*objects, state: ReservationState = EMPTY, keys=(RACK,)):
     return {
         (r.resource, r.key): r
-        for r in measure_room(NodeRows(), view_of(*objects), state, keys).rooms
+        for r in measure_room(NodeRowCache(), view_of(*objects), state, keys).rooms
     }
 
 
@@ -90,4 +90,4 @@ def test_devices_leave_out_markers():
     """Our marker resources are nobody's devices."""
     node = a_node("n", **{"gang-extender.dev/member": 100, "example.com/fpga": 1, "pods": 5})
     view = view_of(node)
-    assert devices(NodeRows().rows(view, {})) == ("example.com/fpga",)
+    assert devices(NodeRowCache().rows(view, {})) == ("example.com/fpga",)

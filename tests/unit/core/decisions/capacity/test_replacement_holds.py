@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.decisions.admit.interpod_rules import Ruled
+from extender.core.decisions.admit.interpod_rules import InterpodRulePart
 from extender.core.decisions.admit.plan_request import TreeParts, plan_request
-from extender.core.decisions.capacity.free_capacity import NodeRows
+from extender.core.decisions.capacity.free_capacity import NodeRowCache
 from extender.core.decisions.capacity.replacement_holds import time_over
 from extender.core.decisions.preempt.disruption_units import evictable_for
 from extender.core.decisions.reconcile.cluster_reconciliation import decide_reconcile
-from extender.core.decisions.reconcile.drift import Circumstances
+from extender.core.decisions.reconcile.drift import ReconcileContext
 from extender.core.decisions.verbs.filter_and_prioritize import decide_filter, room_scores
 from extender.core.log.events import (
     AssignmentRecord,
@@ -91,7 +91,7 @@ class Scene:
         """Give what the planner is asked about a tree."""
         tree = next(t for t in forest_of(self.view).trees.values() if t.root.key.name == name)
         part = TreeParts().of(tree, self.state.roots.get(tree.root.uid))
-        return plan_request(self.view, self.state, part, rows=NodeRows(), budget=10_000)
+        return plan_request(self.view, self.state, part, rows=NodeRowCache(), budget=10_000)
 
     def rival(self, priority):
         """Let another gang want all of one node."""
@@ -302,7 +302,11 @@ def test_the_time_begins_when_its_grace_period_ends():
         tree = next(t for t in forest.trees.values() if t.root.key.name == name)
         request = scene.request(name)
         found = evictable_for(
-            scene.view, scene.state, forest, tree, ruled=Ruled(request.root, request.shapes)
+            scene.view,
+            scene.state,
+            forest,
+            tree,
+            ruled=InterpodRulePart(request.root, request.shapes),
         )
         assert [p.pod for p in found.going] == awaited, name
 
@@ -331,7 +335,7 @@ def test_nothing_is_held_when_it_is_switched_off():
     """GANG_EXTENDER_REPLACEMENT_TTL_S=0: as it was before."""
     scene = Scene()
     scene.cluster.delete_pod("g-0")
-    now = Circumstances(actor="t", cause="t", now_us=5)
+    now = ReconcileContext(actor="t", cause="t", now_us=5)
     (lost,) = scene.decide(now)
     assert lost.room_until_us == 0
 

@@ -6,9 +6,13 @@ import msgspec
 import pytest
 
 from extender.core.decisions.admit.plan_request import TreeParts, plan_request, ruled_part
-from extender.core.decisions.admit.verdict_events import Recipe, decide_verdict
-from extender.core.decisions.capacity.free_capacity import NodeRows
-from extender.core.decisions.preempt.disruption_units import Moment, evictable_for, may_preempt
+from extender.core.decisions.admit.verdict_events import EventContext, decide_verdict
+from extender.core.decisions.capacity.free_capacity import NodeRowCache
+from extender.core.decisions.preempt.disruption_units import (
+    EvictableContext,
+    evictable_for,
+    may_preempt,
+)
 from extender.core.decisions.preempt.preemption_lifecycle import GRACE_OVER_US
 from extender.core.log.events import PodBound
 from extender.core.log.reservation_state import EMPTY
@@ -17,13 +21,13 @@ from extender.core.model.pod_groups import leaf_key
 from extender.core.planner.codec.victim_codec import from_parts, to_parts
 from extender.core.planner.plan_types import Plan, Refusal
 from extender.core.planner.planning import plan
-from extender.core.planner.preempt.victim_search import NoPreemption, Preemption, preempt
+from extender.core.planner.preempt.victim_search import NoPreemption, PreemptionPlan, preempt
 from tests.support.planning import preemption_checker
 from tests.support.service.fakes import FakeCluster, forest_of
 from tests.support.service.manifest_builders import GPU, a_budget, a_group, a_node, a_pod
 from tests.unit.core.decisions.support import fold_drafts, folded
 
-RECIPE = Recipe(plan=PlanId("plan-1"), digest="d", actor="me", cause="test")
+RECIPE = EventContext(plan=PlanId("plan-1"), digest="d", actor="me", cause="test")
 
 
 def gang(name, pods, priority, **spec):
@@ -52,7 +56,7 @@ class Case:
     def asking(self, name="high", **options):
         tree = self.tree(name)
         part = TreeParts().of(tree, self.state.roots.get(tree.root.uid))
-        ruled = ruled_part(self.view, self.state, part, rows=NodeRows())
+        ruled = ruled_part(self.view, self.state, part, rows=NodeRowCache())
         evictable = evictable_for(
             self.view, self.state, forest_of(self.view), tree, ruled=ruled, **options
         )
@@ -68,7 +72,7 @@ class Case:
     def request(self, name="high"):
         tree = self.tree(name)
         part = TreeParts().of(tree, self.state.roots.get(tree.root.uid))
-        return plan_request(self.view, self.state, part, rows=NodeRows(), budget=10_000)
+        return plan_request(self.view, self.state, part, rows=NodeRowCache(), budget=10_000)
 
     def admit(self, name):
         """Let a tree hold the room that the planner finds for it."""
@@ -81,7 +85,7 @@ class Case:
     def preempt(self, **options):
         request = self.asking(**options)
         made = preempt(request)
-        if isinstance(made, Preemption):
+        if isinstance(made, PreemptionPlan):
             assert preemption_checker.faults(request, made) == []
         return made
 
@@ -179,12 +183,12 @@ def test_who_terminates_and_does_not_go_is_not_waited_for(late_us, waited_for):
         a_pod("a", node="n0", priority=1, requests={GPU: 1}, metadata={"deletionTimestamp": ends}),
         a_pod("b", node="n1", priority=1, requests={GPU: 1}),
         *gang("high", 1, 100, requests={GPU: 1}),
-    ).preempt(moment=Moment(now_us=now_us))  # fmt: skip
+    ).preempt(moment=EvictableContext(now_us=now_us))  # fmt: skip
     if waited_for:
         assert isinstance(made, NoPreemption)
         assert made.cause == "comes-free"
     else:
-        assert isinstance(made, Preemption)
+        assert isinstance(made, PreemptionPlan)
         assert [u.name for u in made.victims] == ["Pod/default/b"]
 
 
@@ -234,7 +238,7 @@ def test_reservations_are_taken_before_any_running_pod():
     refused = plan(case.request())
     assert isinstance(refused, Refusal)
     made = case.preempt()
-    assert isinstance(made, Preemption)
+    assert isinstance(made, PreemptionPlan)
     assert made.victims == ()
     assert [(u.name, u.kind) for u in made.superseded] == [("PodGroup/default/low", "reservation")]
     assert made.reasons == ("takes room reserved for PodGroup/default/low",)
@@ -248,10 +252,10 @@ def test_reservations_that_must_stay(option):
     made = case.preempt(
         **{
             "spared": {"spared": {str(low.key)}},
-            "releasing": {"moment": Moment(releasing={low.uid})},
+            "releasing": {"moment": EvictableContext(releasing={low.uid})},
         }[option]
     )
-    assert isinstance(made, Preemption)
+    assert isinstance(made, PreemptionPlan)
     assert ([u.name for u in made.victims], made.superseded) == (["Pod/default/runs"], ())
 
 
@@ -309,7 +313,7 @@ def test_who_keeps_a_member_off_can_be_evicted_for_it(who):
         *gang("high", 1, 100, metadata=labelled("high"), **mine),
     )  # fmt: skip
     made = case.preempt()
-    assert isinstance(made, Preemption)
+    assert isinstance(made, PreemptionPlan)
     assert [u.name for u in made.victims] == ["Pod/default/cheap"]
     assert [a.node for a in made.plan.assignments] == ["n1"]
 
@@ -323,7 +327,7 @@ def test_whom_a_member_must_be_near_is_not_evicted():
         *gang("high", 1, 100, requests={GPU: 1}, affinity=near("db")),
     )  # fmt: skip
     made = case.preempt()
-    assert isinstance(made, Preemption)
+    assert isinstance(made, PreemptionPlan)
     assert [u.name for u in made.victims] == ["Pod/default/web"]
 
 
@@ -353,4 +357,4 @@ def test_pods_of_daemon_sets_go_like_any_other():
     top = a_pod("cni", node="n0", requests={GPU: 1}, priority=2_000_001_000, metadata=OF_SET)
     case = Case(a_node("n0", gpu=2), low, top, *gang("high", 1, 100, requests={GPU: 1}))
     assert units(case.evictable()) == {"Pod/default/agent": ["default/agent"]}
-    assert isinstance(case.preempt(), Preemption)
+    assert isinstance(case.preempt(), PreemptionPlan)

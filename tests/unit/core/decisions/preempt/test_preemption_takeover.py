@@ -7,9 +7,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from extender.core.decisions.admit.plan_request import TreeParts, ruled_part
-from extender.core.decisions.capacity.free_capacity import NodeRows
-from extender.core.decisions.preempt.disruption_units import Moment
-from extender.core.decisions.preempt.preemption_lifecycle import Knowledge
+from extender.core.decisions.capacity.free_capacity import NodeRowCache
+from extender.core.decisions.preempt.disruption_units import EvictableContext
+from extender.core.decisions.preempt.preemption_lifecycle import EvictionContext
 from extender.core.decisions.preempt.preemption_planning import (
     decide_preemption,
     preemption_request,
@@ -28,7 +28,7 @@ from extender.core.log.reservation_state import EMPTY
 from extender.core.model.ids import Epoch, PlanId
 from extender.core.planner.plan_types import Plan
 from extender.core.planner.planning import plan
-from extender.core.planner.preempt.victim_search import Preemption, preempt
+from extender.core.planner.preempt.victim_search import PreemptionPlan, preempt
 from tests.support.hypothesis_profile import examples
 from tests.support.planning import preemption_checker
 from tests.support.service.fakes import forest_of
@@ -37,7 +37,7 @@ from tests.unit.core.decisions.preempt.test_disruption_units import RECIPE, Case
 from tests.unit.core.decisions.support import fold_drafts, folded
 
 ONE = {GPU: 1}
-KNOWN = Knowledge(actor="me", cause="test", epoch=Epoch(1), now_us=0)
+KNOWN = EvictionContext(actor="me", cause="test", epoch=Epoch(1), now_us=0)
 
 
 class Two(Case):
@@ -46,10 +46,10 @@ class Two(Case):
     def request_of(self, name):
         tree, view, state = self.tree(name), self.view, self.state
         part = TreeParts().of(tree, state.roots.get(tree.root.uid))
-        ruled = ruled_part(view, state, part, rows=NodeRows())
+        ruled = ruled_part(view, state, part, rows=NodeRowCache())
         request = self.request(name)
         return preemption_request(
-            view, state, forest_of(view), tree, request, ruled=ruled, moment=Moment()
+            view, state, forest_of(view), tree, request, ruled=ruled, moment=EvictableContext()
         )
 
     def ask(self, name):
@@ -59,7 +59,7 @@ class Two(Case):
             return verdict, []
         asked = self.request_of(name)
         found = preempt(asked)
-        if not isinstance(found, Preemption):
+        if not isinstance(found, PreemptionPlan):
             return found, []
         assert preemption_checker.faults(asked, found) == []
         recipe = msgspec.structs.replace(RECIPE, plan=PlanId(f"for {name}"))

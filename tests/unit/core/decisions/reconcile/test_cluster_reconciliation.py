@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.decisions.reconcile.cluster_reconciliation import decide_reconcile
-from extender.core.decisions.reconcile.drift import Circumstances
+from extender.core.decisions.reconcile.drift import ReconcileContext
 from extender.core.decisions.reconcile.reservation_checks import overtaken_pods
 from extender.core.log.events import (
     AssignmentRecord,
@@ -189,7 +189,7 @@ def test_a_member_that_ended_before_it_was_seen_running_was_bound_all_the_same()
     scene = Scene(pods=2)
     uid = scene.cluster.pod("g-0").uid
     scene.cluster.delete_pod("g-0")
-    now = Circumstances(
+    now = ReconcileContext(
         actor="t",
         cause="t",
         started=frozenset({scene.uid}),
@@ -258,7 +258,7 @@ def test_a_started_gang_loses_only_what_is_gone(how):
         scene.bind("g-0")
         scene.decide()
     else:
-        now = Circumstances(actor="t", cause="t", started=frozenset({scene.uid}))
+        now = ReconcileContext(actor="t", cause="t", started=frozenset({scene.uid}))
     scene.cluster.delete_pod("g-1")
     released = [f for f in scene.decide(now) if isinstance(f, ReservationReleased)]
     assert [[p.pod for p in f.pods] for f in released] == [["default/g-1"]]
@@ -281,11 +281,11 @@ def test_a_lost_node_gives_its_reservations_back(gone):
 def test_expiry_takes_whole_trees_that_have_not_started():
     """A reservation past its time is released with its tree; a started tree is left alone."""
     scene = Scene(pods=2)
-    late = Circumstances(actor="t", cause="t", expired=frozenset({scene.uid}))
+    late = ReconcileContext(actor="t", cause="t", expired=frozenset({scene.uid}))
     assert [(f.why, len(f.pods)) for f in scene.decide(late)] == [("expired", 2)]
     scene = Scene(pods=2)
     scene.bind("g-0")
-    late = Circumstances(actor="t", cause="t", expired=frozenset({scene.uid}))
+    late = ReconcileContext(actor="t", cause="t", expired=frozenset({scene.uid}))
     assert kinds(scene.decide(late)) == ["PodBound"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from extender.core.decisions.reconcile.drift import Nominations
+from extender.core.decisions.reconcile.drift import NominationDrift
 from extender.core.log.events import DriftFound, MemberLost, PodBound
 from extender.core.model.cluster_view import with_node
 from extender.core.model.ids import NodeName, PlanId
@@ -131,7 +131,7 @@ def test_who_comes_back_on_another_node_is_drift():
 
 def test_a_nomination_that_was_shown_is_missed_once():
     """Before it was shown it is on its way; after that another name is somebody else's doing."""
-    scene, watch = Scene(pods=2), Nominations()
+    scene, watch = Scene(pods=2), NominationDrift()
 
     def look(nominated):
         scene.cluster.change_pod("g-0", nominated=nominated and NodeName(nominated))
@@ -147,7 +147,7 @@ def test_a_nomination_that_was_shown_is_missed_once():
 
 def test_a_nomination_of_an_earlier_plan_is_not_missed():
     """Planned again onto another node: what was shown belonged to the reservation before."""
-    scene, watch = Scene(pods=2), Nominations()
+    scene, watch = Scene(pods=2), NominationDrift()
     scene.cluster.change_pod("g-0", nominated=NodeName("n0"))
     watch.look(scene.cluster.seen, scene.state, ME)
     uid = scene.cluster.pod("g-0").uid

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from extender.cluster import types as api
 from extender.cluster.read.object_decoding import convert
-from extender.cluster.read.object_store import World
+from extender.cluster.read.object_store import ObjectStore
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.decisions.reconcile.finalizer_rules import FINALIZER, decide_protection, may_go
 from extender.core.model.errors import BadInput
@@ -20,8 +20,8 @@ BUILT_IN = "scheduling.k8s.io/v1beta1"
 GONE = "2026-01-01T00:00:00Z"
 
 
-def world(*things) -> World:
-    made = World(guards=True)
+def world(*things) -> ObjectStore:
+    made = ObjectStore(guards=True)
     for thing in things:
         made.upsert(convert(api.KINDS[thing["kind"]], thing))
     return made
@@ -167,6 +167,6 @@ def test_a_group_that_says_nonsense_is_let_go():
 
 def test_files_have_no_finalizers():
     """What leaves a manifest is gone."""
-    made = World()
+    made = ObjectStore()
     made.upsert(convert(api.PodGroup, group("g")))
     assert not made.view.guards

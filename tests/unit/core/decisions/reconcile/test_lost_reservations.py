@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from extender.core.decisions.reconcile.cluster_reconciliation import decide_reconcile
-from extender.core.decisions.reconcile.drift import Circumstances
+from extender.core.decisions.reconcile.drift import ReconcileContext
 from extender.core.decisions.reconcile.reservation_checks import unfit_pods
 from extender.core.log.events import (
     AssignmentRecord,
@@ -145,7 +145,7 @@ def test_a_started_tree_loses_only_the_affected_pods(words, how):
     if how == "bound":
         scene.bind("y-0")
     else:
-        now = Circumstances(actor="t", cause="t", started=frozenset({scene.uid}))
+        now = ReconcileContext(actor="t", cause="t", started=frozenset({scene.uid}))
     WAYS[words](scene)
     (fact,) = released(scene.decide(now))
     assert (fact.why, pods_of(fact)) == ("node-lost", ["x-0", "x-1"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from extender.core.decisions.verbs import preempt_verb_input
 from extender.core.decisions.verbs.preempt_verb import (
-    Candidate,
+    NodeCandidate,
     answered_before,
     choose,
     question_about,
@@ -33,7 +33,7 @@ def asked(stage, offered, *, records=True, pod="vip"):
     """Ask with names of victims by node; gives the names by node that are answered, and the plan."""
     cluster = stage.cluster
     candidates = [
-        Candidate(node=node, victims=tuple(cluster.pod(name).uid for name in names))
+        NodeCandidate(node=node, victims=tuple(cluster.pod(name).uid for name in names))
         for node, names in offered.items()
     ]
     view, state = cluster.seen, stage.leader.acknowledged
@@ -123,7 +123,7 @@ async def test_the_service_records_before_it_answers_and_lets_the_whole_unit_go(
         stage.start(stage.admission.evictor.run())
         await stage.one_pass()
         vip = stage.cluster.pod("vip")
-        offered = [Candidate(node="n0", victims=(stage.cluster.pod("u-0").uid,))]
+        offered = [NodeCandidate(node="n0", victims=(stage.cluster.pod("u-0").uid,))]
         for _ in range(2):
             (answer,) = await stage.scheduling.preempt(vip, offered)
             assert (answer.node, answer.victims) == ("n0", offered[0].victims)

@@ -9,20 +9,20 @@ from extender.core.model.nodes import Taint
 from extender.core.model.pods import (
     HostPort,
     NodeSelector,
+    NodeSelectorRequirement,
     PodShape,
-    Requirement,
     SelectorTerm,
     Toleration,
 )
 from extender.core.planner.model.node_filters import may_run
-from extender.core.planner.model.node_table import Fleet
+from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (
+    NodeRejection,
     Plan,
     PlanGroup,
     PlanMember,
     PlanNode,
     PlanRequest,
-    Veto,
 )
 from extender.core.planner.planning import plan
 from tests.support.planning.plan_checker import faults
@@ -34,7 +34,9 @@ def node(name: str, **fields) -> PlanNode:
     return PlanNode(**{"name": NodeName(name), "allocatable": OFFER, "free": OFFER, **fields})
 
 
-def wants(*requirements: Requirement, fields: tuple[Requirement, ...] = ()) -> PodShape:
+def wants(
+    *requirements: NodeSelectorRequirement, fields: tuple[NodeSelectorRequirement, ...] = ()
+) -> PodShape:
     term = SelectorTerm(labels=requirements, fields=fields)
     return PodShape(requests=(("pods", 1),), selectors=(NodeSelector(terms=(term,)),))
 
@@ -57,16 +59,16 @@ def place(shapes: list[PodShape], nodes: list[PlanNode], minimum: int = 1, **fie
 
 
 LABELS = [
-    (Requirement("a", "In", ("x", "y")), [True, False, False]),
-    (Requirement("a", "In", ()), [False, False, False]),
-    (Requirement("a", "NotIn", ("x",)), [False, True, True]),
-    (Requirement("a", "NotIn", ()), [False, False, False]),
-    (Requirement("a", "Exists"), [True, True, False]),
-    (Requirement("a", "DoesNotExist"), [False, False, True]),
-    (Requirement("n", "Gt", ("9",)), [True, False, False]),
-    (Requirement("n", "Lt", ("10",)), [False, True, False]),
-    (Requirement("n", "Gt", ("nine",)), [False, False, False]),
-    (Requirement("a", "Gt", ("1",)), [False, False, False]),
+    (NodeSelectorRequirement("a", "In", ("x", "y")), [True, False, False]),
+    (NodeSelectorRequirement("a", "In", ()), [False, False, False]),
+    (NodeSelectorRequirement("a", "NotIn", ("x",)), [False, True, True]),
+    (NodeSelectorRequirement("a", "NotIn", ()), [False, False, False]),
+    (NodeSelectorRequirement("a", "Exists"), [True, True, False]),
+    (NodeSelectorRequirement("a", "DoesNotExist"), [False, False, True]),
+    (NodeSelectorRequirement("n", "Gt", ("9",)), [True, False, False]),
+    (NodeSelectorRequirement("n", "Lt", ("10",)), [False, True, False]),
+    (NodeSelectorRequirement("n", "Gt", ("nine",)), [False, False, False]),
+    (NodeSelectorRequirement("a", "Gt", ("1",)), [False, False, False]),
 ]
 
 
@@ -78,17 +80,17 @@ def test_node_selector_terms(requirement, want):
         node("n1", labels={"a": "z", "n": "9"}),
         node("n2"),
     )
-    assert may_run(Fleet(nodes), wants(requirement)).tolist() == want
+    assert may_run(NodeTable(nodes), wants(requirement)).tolist() == want
 
 
 def test_terms_are_alternatives_and_empty_ones_match_nothing():
     """Terms OR, selectors AND, an empty term nothing, fields by name."""
-    fleet = Fleet((node("n0", labels={"a": "x"}), node("n1"), node("n2")))
-    by_name = SelectorTerm(fields=(Requirement("metadata.name", "In", ("n1",)),))
-    by_label = SelectorTerm(labels=(Requirement("a", "Exists"),))
+    fleet = NodeTable((node("n0", labels={"a": "x"}), node("n1"), node("n2")))
+    by_name = SelectorTerm(fields=(NodeSelectorRequirement("metadata.name", "In", ("n1",)),))
+    by_label = SelectorTerm(labels=(NodeSelectorRequirement("a", "Exists"),))
     either = NodeSelector(terms=(by_name, by_label, SelectorTerm()))
     other = NodeSelector(
-        terms=(SelectorTerm(fields=(Requirement("metadata.name", "NotIn", ("n0",)),)),)
+        terms=(SelectorTerm(fields=(NodeSelectorRequirement("metadata.name", "NotIn", ("n0",)),)),)
     )
     assert may_run(fleet, PodShape(selectors=(either,))).tolist() == [True, True, False]
     assert may_run(fleet, PodShape(selectors=(either, other))).tolist() == [False, True, False]
@@ -111,7 +113,7 @@ TOLERATIONS = [
 def test_taints(tolerations, want):
     """Key, value and effect must match; PreferNoSchedule keeps nobody away."""
     soft = Taint(key="s", effect="PreferNoSchedule")
-    fleet = Fleet(
+    fleet = NodeTable(
         (node("n0", taints=(Taint(key="k", value="v"), soft)), node("n1", taints=(soft,)))
     )
     assert may_run(fleet, PodShape(tolerations=tolerations)).tolist() == [want, True]
@@ -119,7 +121,7 @@ def test_taints(tolerations, want):
 
 def test_cordon():
     """A cordoned node takes only pods that tolerate the unschedulable taint."""
-    fleet = Fleet((node("n0", unschedulable=True),))
+    fleet = NodeTable((node("n0", unschedulable=True),))
     key = "node.kubernetes.io/unschedulable"
     assert not may_run(fleet, PodShape()).any()
     assert may_run(fleet, PodShape(tolerations=(Toleration(key=key, operator="Exists"),))).all()
@@ -182,7 +184,7 @@ def test_resources():
 def test_vetoes_are_not_called_impossible():
     """Refused nodes may be refused wrongly: unknown, with the reason; without them impossible stands."""
     shape = PodShape(requests=(("cpu", 1000), ("pods", 1)))
-    veto = (Veto(node=NodeName("n0"), shape=0),)
+    veto = (NodeRejection(node=NodeName("n0"), shape=0),)
     verdict = place([shape], [node("n0")], vetoes=veto)
     assert verdict.outcome == "unknown"
     assert "kube-scheduler refused n0" in verdict.given[0]
@@ -191,7 +193,7 @@ def test_vetoes_are_not_called_impossible():
     verdict = place([large], [node("n0")], vetoes=veto)
     assert verdict.outcome == "impossible"
     assert verdict.given == ()
-    pod = (Veto(node=NodeName("n0"), uid=PodUid("p0")),)
+    pod = (NodeRejection(node=NodeName("n0"), uid=PodUid("p0")),)
     verdict = place([shape, shape], [node("n0"), node("n1")], minimum=2, vetoes=pod)
     assert next(a.node for a in verdict.assignments if a.pod == "ns/p0") == "n1"
 

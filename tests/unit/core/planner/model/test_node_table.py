@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from extender.core.model.errors import InvariantBroken
 from extender.core.model.ids import NodeName
-from extender.core.planner.model.node_table import FIT_MAX, Fleet, count_fitting
+from extender.core.planner.model.node_table import FIT_MAX, NodeTable, count_fitting
 from extender.core.planner.plan_types import PlanNode
 from extender.core.planner.solve.node_classes import _patterns
 
 
-def fleet(*labels: dict[str, str]) -> Fleet:
-    return Fleet(
+def fleet(*labels: dict[str, str]) -> NodeTable:
+    return NodeTable(
         tuple(PlanNode(name=NodeName(f"n{i}"), labels=each) for i, each in enumerate(labels))
     )
 
@@ -44,11 +44,11 @@ def test_a_node_that_is_there_twice_is_refused():
     """One row per node: a name that is given twice is a defect of the caller, also in a renewed fleet."""
     one, two = PlanNode(name=NodeName("n0")), PlanNode(name=NodeName("n1"))
     with pytest.raises(InvariantBroken, match="more than one row of node n0"):
-        Fleet((one, two, one))
+        NodeTable((one, two, one))
     with pytest.raises(InvariantBroken, match="more than one row of node n1"):
-        Fleet((one, two)).renewed((two, two))
+        NodeTable((one, two)).renewed((two, two))
     with pytest.raises(InvariantBroken, match="more than one row of node n0"):
-        Fleet((one, two)).renewed((one, two, one))
+        NodeTable((one, two)).renewed((one, two, one))
 
 
 def test_counts_are_cut_and_need_a_request():

@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from extender.core.planner.codec.request_codec import decode, encode
 from extender.core.planner.model.feasibility import holds_already
 from extender.core.planner.plan_types import Plan
-from extender.core.planner.planning import Fleet, plan
+from extender.core.planner.planning import NodeTable, plan
 from extender.core.planner.preempt import victim_search as front
-from extender.core.planner.preempt.min_cost_cp_sat import Cheapest
-from extender.core.planner.preempt.victim_cost import Cost
-from extender.core.planner.preempt.victim_search import NoPreemption, Preemption, preempt
+from extender.core.planner.preempt.min_cost_cp_sat import CheapestVictims
+from extender.core.planner.preempt.victim_cost import VictimCost
+from extender.core.planner.preempt.victim_search import NoPreemption, PreemptionPlan, preempt
 from tests.support.hypothesis_profile import examples
 from tests.support.planning import preemption_checker, spec_vectors
 from tests.support.planning.brute_force_planner import best_total
 from tests.support.planning.random_trees import crowded
 from tests.support.service.hash_seeds import outputs
 
-UNKNOWN = Cheapest(None, {}, proved=False, steps=0)
+UNKNOWN = CheapestVictims(None, {}, proved=False, steps=0)
 PREEMPT = spec_vectors.of_kind("preempt")
 
 
@@ -39,7 +39,7 @@ def test_worked_cases(vector):
         assert isinstance(made, NoPreemption), made
         assert made.reasons
         return
-    assert isinstance(made, Preemption), made
+    assert isinstance(made, PreemptionPlan), made
     assert preemption_checker.faults(request, made) == []
     assert made.search.exhausted
     if vector.get("any"):
@@ -50,9 +50,9 @@ def test_worked_cases(vector):
     assert not made.plan.unplaced
 
 
-def figures(cost: Cost) -> tuple[int, ...]:
+def figures(cost: VictimCost) -> tuple[int, ...]:
     """The cost without names."""
-    return tuple(getattr(cost, f) for f in Cost.__struct_fields__ if f != "names")
+    return tuple(getattr(cost, f) for f in VictimCost.__struct_fields__ if f != "names")
 
 
 def _most(request) -> int | None:
@@ -66,7 +66,7 @@ def _agree(request) -> None:
     bare = msgspec.structs.replace(request, evictable=None)
     refused = plan(bare)
     made = preempt(request)
-    if isinstance(made, Preemption):
+    if isinstance(made, PreemptionPlan):
         assert not isinstance(refused, Plan) or holds_already(request.root)
         extras = isinstance(refused, Plan)
         assert preemption_checker.faults(request, made, extras=extras) == []
@@ -119,7 +119,7 @@ def test_without_the_complete_search(request_):
         made = preempt(request_)
         _agree(request_)
     assert type(made) is type(whole)
-    if isinstance(made, Preemption):
+    if isinstance(made, PreemptionPlan):
         assert not made.search.exhausted
         assert made.cost >= whole.cost or not whole.search.exhausted
 
@@ -130,7 +130,7 @@ def test_a_budget_that_ends_evicts_validly_or_nobody(request_, budget):
     """Whatever the budget, a set is valid and has no unit too many; a verdict without proof evicts nobody."""
     request_ = msgspec.structs.replace(request_, budget=budget)
     made = preempt(request_)
-    if isinstance(made, Preemption):
+    if isinstance(made, PreemptionPlan):
         extras = holds_already(request_.root)
         assert preemption_checker.faults(request_, made, extras=extras) == []
         if made.search.exhausted:
@@ -149,7 +149,7 @@ def test_the_stored_input_says_everything(request_):
     assert encode(again).digest == encoded.digest
     first, second = preempt(request_), preempt(again)
     assert msgspec.json.encode(first) == msgspec.json.encode(second)
-    with_fleet = preempt(request_, fleet=Fleet(request_.nodes))
+    with_fleet = preempt(request_, fleet=NodeTable(request_.nodes))
     assert msgspec.json.encode(with_fleet) == msgspec.json.encode(first)
 
 

@@ -7,16 +7,21 @@ import msgspec
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import HostPort, PodShape
 from extender.core.planner.plan_types import (
+    NodeRejection,
     PlanBound,
     PlanGroup,
     PlanMember,
     PlanNode,
     PlanRequest,
-    Veto,
 )
 from extender.core.planner.planning import plan
 from extender.core.planner.preempt.post_eviction_view import without
-from extender.core.planner.preempt.victim_search import NoPreemption, Preemption, may_ask, preempt
+from extender.core.planner.preempt.victim_search import (
+    NoPreemption,
+    PreemptionPlan,
+    may_ask,
+    preempt,
+)
 from extender.core.planner.preemption_types import (
     Evictable,
     PlanBudget,
@@ -87,7 +92,7 @@ def ask(root: PlanGroup, fleet, *units: PlanUnit, **more) -> PlanRequest:
 def gone(request: PlanRequest) -> list[str]:
     """The names of the victims, checked."""
     made = preempt(request)
-    assert isinstance(made, Preemption), made
+    assert isinstance(made, PreemptionPlan), made
     extras = any(m.uid for m in request.root.bound)
     assert preemption_checker.faults(request, made, extras=extras) == []
     return [u.name.rpartition("/")[2] for u in made.victims]
@@ -97,7 +102,7 @@ def test_the_planned_members_run_where_the_victims_were():
     """The plan is one of the request without the victims, and its minimum is placed."""
     request = ask(leaf("hi", 2), nodes(r=[0, 0]), lone("a", "r-0"), lone("b", "r-1"))
     made = preempt(request)
-    assert isinstance(made, Preemption)
+    assert isinstance(made, PreemptionPlan)
     assert {a.node for a in made.plan.assignments} == {"r-0", "r-1"}
     later = without(request, [p for u in made.victims for p in u.pods])
     assert not may_ask(later, plan(later))
@@ -113,7 +118,7 @@ def test_what_else_was_looked_at_is_told():
     """The other rack with its cost and why it was not chosen, and the one that makes no room."""
     units = [lone("a", "r1-0", priority=7), lone("b", "r2-0", priority=3)]
     made = preempt(ask(leaf("hi", 1, topology=("rack",)), nodes(r1=[0], r2=[0], r3=[0]), *units))
-    assert isinstance(made, Preemption)
+    assert isinstance(made, PreemptionPlan)
     told = {a.where: (a.units, a.why) for a in made.alternatives}
     assert told["rack=r1"] == (
         ("Pod/ns/a",), "costs more: 7 instead of 3 as highest priority of a victim",
@@ -179,7 +184,7 @@ def test_who_may_hold_the_device_is_not_put_back_and_the_reason_is_told():
     asked = claiming(request, "holder")
     assert gone(asked) == ["holder", "plain"]
     made = preempt(asked)
-    assert isinstance(made, Preemption)
+    assert isinstance(made, PreemptionPlan)
     assert list(made.doubts) == ["Pod/ns/holder"]
     assert "only kube-scheduler knows" in made.doubts["Pod/ns/holder"]
     assert any(r.startswith("Pod/ns/holder is not put back: ") for r in made.reasons)
@@ -271,7 +276,7 @@ def test_the_minimum_binds_without_preemption():
 def test_extras_take_what_the_whole_unit_leaves():
     """A unit of four slots goes for a minimum of two: the other two members are placed there as well."""
     made = preempt(ask(leaf("hi", 4, minimum=2), nodes(r=[0]), whole("u", "r-0", slots=4)))
-    assert isinstance(made, Preemption)
+    assert isinstance(made, PreemptionPlan)
     assert (len(made.plan.assignments), made.plan.unplaced) == (4, ())
 
 
@@ -333,7 +338,9 @@ def test_how_far_it_would_get_counts_different_pods_at_once():
 def test_unknown_evicts_nobody():
     """A refusal that rests on a budget or on vetoes is no reason to evict."""
     request = ask(leaf("hi", 1), nodes(r=[1]), lone("a", "r-0"))
-    made = preempt(msgspec.structs.replace(request, vetoes=(Veto(node=NodeName("r-0"), shape=0),)))
+    made = preempt(
+        msgspec.structs.replace(request, vetoes=(NodeRejection(node=NodeName("r-0"), shape=0),))
+    )
     assert isinstance(made, NoPreemption)
     assert made.cause == "not-triggered"
 
@@ -363,6 +370,6 @@ def test_the_others_have_room_made_for_them_where_they_are_enough():
     units = [lone("a", "r-0"), lone("b", "r-1", priority=2)]
     request = broken(ask(leaf("hi", 2, minimum=1), nodes(r=[0, 0]), *units), "hi-0")
     made = preempt(request)
-    assert isinstance(made, Preemption)
+    assert isinstance(made, PreemptionPlan)
     assert [u.name for u in made.victims] == ["Pod/ns/a"]
     assert [a.uid for a in made.plan.assignments] == ["hi-1"]
