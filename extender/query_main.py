@@ -13,7 +13,6 @@ import sys
 import msgspec
 import uvloop
 
-from extender.control.loop.planner_pool import begin_worker
 from extender.http.v1.event_api import EventApi
 from extender.http.v1.history_api import HistoryApi
 from extender.http.v1.report_api import ReportApi
@@ -22,7 +21,7 @@ from extender.http.web.query_process import QueryProcessOptions, QueryTurns, ans
 from extender.queries.log.event_stream import EventStream
 from extender.queries.state.historical_state import HistoricalState
 from extender.runtime.system_clock import SystemClock
-from extender.runtime.worker_process import NICE
+from extender.runtime.worker_process import NICE, begin_worker
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine

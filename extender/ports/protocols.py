@@ -13,6 +13,7 @@ import msgspec
 from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
 from extender.core.log.control_plane_features import DryRunResult, SchedulerGates
 from extender.core.log.events import EvictionHow, RecordedEvent
+from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import Epoch, GroupKey, NodeName, PlanId, PodUid, Position, RootUid
 from extender.core.model.pods import PodEnd
@@ -31,6 +32,23 @@ class Clock(Protocol):
 
     def new_id(self) -> str:
         """Give a fresh UUID (version 7) as text."""
+        ...
+
+
+class StateSource(Protocol):
+    """The reservation state as this process knows it; queries read it and never its writer."""
+
+    @property
+    def acknowledged(self) -> ReservationState:
+        """Return the fold of every durable event that is known here."""
+        ...
+
+
+class ReleasingGangs(Protocol):
+    """Gangs of which Bindings are being posted."""
+
+    def started(self) -> frozenset[RootUid]:
+        """Return the roots of which members are, or may be, bound: nothing of them is given back as a whole."""
         ...
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -11,14 +12,15 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
-from extender.control.loop.planner_pool import begin_worker
 from extender.core.model.errors import TooManyQueries
+from extender.runtime.cpu_slice import ask_for_usual_slices
 
 WAITING_MAX = 4  # questions that may wait for the one before
 NICE = 10  # the processor is kube-scheduler's first
 TOO_LONG_S = (
     60  # processor time is not what others wait for, but one question at a time is answered
 )
+PR_SET_PDEATHSIG = 1
 T = TypeVar("T")
 
 
@@ -76,3 +78,12 @@ def _limited(work: Callable[..., T], *args: object) -> T:
 def _begin(service: int) -> None:
     begin_worker(service)
     os.nice(NICE)
+
+
+def begin_worker(service: int) -> None:
+    """Make the kernel end this worker when the service is killed, so that none is left behind."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != service:  # killed before we asked for the signal
+        os._exit(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service decides when to stop
+    ask_for_usual_slices()  # it computes for long, and answers nobody's call

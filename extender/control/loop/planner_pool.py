@@ -7,12 +7,10 @@ the request before are neither converted nor encoded again.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import importlib
 import logging
 import multiprocessing
 import os
-import signal
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -23,7 +21,7 @@ from extender.core.planner.plan_types import PlanGroup, PlanRequest, Verdict
 from extender.core.planner.planning import Later, NodeTable, plan, plan_at_once
 from extender.core.planner.preempt.victim_search import Answer, preempt
 from extender.ports.protocols import DecisionInput
-from extender.runtime.cpu_slice import ask_for_usual_slices
+from extender.runtime.worker_process import begin_worker
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +29,6 @@ log = logging.getLogger(__name__)
 AT_ONCE_CELLS_MAX = 16_000_000  # pairs of member and node
 AT_ONCE_GROUPS_MAX = 50
 AT_ONCE_EFFORT = 500  # search nodes
-PR_SET_PDEATHSIG = 1
 SOLVER = (
     "ortools.sat.python.cp_model"  # takes a second to load, so it is loaded where it is needed only
 )
@@ -132,15 +129,6 @@ class _Worker:
 
 
 _WORKER = _Worker()
-
-
-def begin_worker(service: int) -> None:
-    """Make the kernel end this worker when the service is killed, so that none is left behind."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != service:  # killed before we asked for the signal
-        os._exit(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service decides when to stop
-    ask_for_usual_slices()  # it computes for long, and answers nobody's call
 
 
 def _load_solver() -> None:

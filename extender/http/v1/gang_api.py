@@ -8,14 +8,13 @@ import msgspec
 from aiohttp import web
 from immutables import Map
 
-from extender.control.log.leader import Leader
 from extender.core.log.reservation_state import GangState
 from extender.core.model.errors import NotFound
 from extender.core.model.ids import RootUid
 from extender.http.responses.json_responses import answer, listed
 from extender.http.v1.openapi import GANG_NAME, NAME, NAMESPACE, TEXT, Operation, Parameter
 from extender.http.v1.query_parameters import gang_named, known, name_in
-from extender.ports.protocols import DecisionInputs, EventFilter, EventQueries
+from extender.ports.protocols import DecisionInputs, EventFilter, EventQueries, StateSource
 from extender.queries.log.decision_details import Decision, decision_of
 from extender.queries.log.event_dto import EventLine, line_of
 from extender.queries.state.state_dto import GangAt
@@ -71,10 +70,10 @@ ANSWERS = ("GangAdmitted", "GangExtended", "GangRefused", "PreemptionPlanned")
 class GangApi:
     """Handlers."""
 
-    def __init__(self, reader: EventQueries, inputs: DecisionInputs, leader: Leader) -> None:
+    def __init__(self, reader: EventQueries, inputs: DecisionInputs, state: StateSource) -> None:
         self._reader = reader
         self._inputs = inputs
-        self._leader = leader
+        self._state = state
         self._index: dict[str, list[GangState]] = {}
         self._indexed: Map[RootUid, GangState] | None = None  # what `_index` was made of
 
@@ -89,7 +88,7 @@ class GangApi:
     async def gangs(self, request: web.Request) -> web.StreamResponse:
         """List roots, by namespace and name."""
         namespace = name_in(known(request, {"namespace"}), "namespace")
-        state = self._leader.acknowledged
+        state = self._state.acknowledged
         roots = [
             root
             for root in state.roots.values()
@@ -101,7 +100,7 @@ class GangApi:
 
     async def gang(self, request: web.Request) -> web.StreamResponse:
         """Give one root with its members."""
-        position = self._leader.acknowledged.position
+        position = self._state.acknowledged.position
         body = msgspec.json.encode(gang_at(self._root(request)))
         return await answer(request, [body], position)
 
@@ -125,7 +124,7 @@ class GangApi:
         A name may have several: a PodGroup and a CompositePodGroup, or one that was made again and whose
         predecessor has not ended yet.
         """
-        roots = self._leader.acknowledged.roots
+        roots = self._state.acknowledged.roots
         if roots is not self._indexed:
             self._index = {}
             for root in roots.values():

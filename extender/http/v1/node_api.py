@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from extender.control.log.leader import Leader
 from extender.http.responses.json_responses import answer
 from extender.http.v1.openapi import GANG_NAME, NAMESPACE, Operation
 from extender.http.v1.query_parameters import gang_named, known
+from extender.ports.protocols import StateSource
 from extender.queries.state.node_inventory import NodeInventory, NodeList, TreeNow
 
 OPERATIONS = (
@@ -32,9 +32,9 @@ OPERATIONS = (
 class LiveNodeApi:
     """Handlers."""
 
-    def __init__(self, fleet: NodeInventory, leader: Leader) -> None:
+    def __init__(self, fleet: NodeInventory, state: StateSource) -> None:
         self._fleet = fleet
-        self._leader = leader
+        self._state = state
 
     def routes(self) -> list[web.RouteDef]:
         """Name the resources."""
@@ -47,11 +47,11 @@ class LiveNodeApi:
         """List nodes by name."""
         known(request, ())
         pieces = await self._fleet.nodes()
-        return await answer(request, pieces, self._leader.acknowledged.position)
+        return await answer(request, pieces, self._state.acknowledged.position)
 
     async def tree(self, request: web.Request) -> web.StreamResponse:
         """Give a tree."""
         known(request, ())
         namespace, _, name = gang_named(request).partition("/")
         pieces = await self._fleet.tree(namespace, name)
-        return await answer(request, pieces, self._leader.acknowledged.position)
+        return await answer(request, pieces, self._state.acknowledged.position)

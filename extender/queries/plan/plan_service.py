@@ -12,12 +12,10 @@ from typing import Protocol
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from extender.control.binding.bind_barrier import BindBarriers
-from extender.control.log.leader import Leader
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import Position
-from extender.ports.protocols import Clock
+from extender.ports.protocols import Clock, ReleasingGangs, StateSource
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.live_snapshot import LiveSnapshot, snapshot
 
@@ -65,14 +63,14 @@ class PlanService:
     def __init__(
         self,
         cluster: ClusterSource,
-        leader: Leader,
-        barriers: BindBarriers,
+        state: StateSource,
+        releasing: ReleasingGangs,
         clock: Clock,
         run: Callable[[bytes, LiveInput | None], Awaitable[bytes]],
     ) -> None:
         self._cluster = cluster
-        self._leader = leader
-        self._barriers = barriers
+        self._state = state
+        self._releasing = releasing
         self._clock = clock
         self._run = run
 
@@ -88,9 +86,9 @@ class PlanService:
             return PlanResult(await self._run(body, None))
         if why := self._cluster.doubt():
             raise ClusterUnavailable(f"the cluster is not known as it is now: {why}")
-        state, now_us = self._leader.acknowledged, self._clock.now_us()
+        state, now_us = self._state.acknowledged, self._clock.now_us()
         saved = await snapshot(
-            self._cluster.view(), state, releasing=self._barriers.started(), now_us=now_us
+            self._cluster.view(), state, releasing=self._releasing.started(), now_us=now_us
         )
         ours = LiveInput(saved, self._cluster.priority_classes(), rfc3339(now_us))
         return PlanResult(await self._run(body, ours), state.position)

@@ -10,9 +10,10 @@ import sys
 
 import pytest
 
-from extender.control.loop.planner_pool import SOLVER, PlannerPool, begin_worker
+from extender.control.loop.planner_pool import SOLVER, PlannerPool
 from extender.core.model.ids import GroupKey
 from extender.core.planner.plan_types import PlanGroup, PlanRequest
+from extender.runtime.worker_process import begin_worker
 from tests.support.service.fakes import until
 
 
