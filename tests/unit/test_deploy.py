@@ -80,6 +80,7 @@ def test_compose_reaches_nobody_but_loopback_and_pins_its_images() -> None:
             assert port.startswith("127.0.0.1:")
         if name != "network":
             assert service["network_mode"] == "service:network"
+            assert "network" in service["depends_on"], "not every tool takes it from network_mode"
         for other in service.get("depends_on", {}):
             assert other in compose["services"]
 
