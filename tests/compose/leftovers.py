@@ -5,7 +5,9 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from tests.compose.engine import RUN, Engine
+from tests.compose.engine import RUN, CommandError, Engine
+
+REMOVALS_MAX = 10
 
 
 def leftovers(engine: Engine, address: str, port: int) -> list[str]:
@@ -59,9 +61,20 @@ def start_time(pid: int) -> str:
 
 
 def remove_all(engine: Engine) -> None:
-    """Remove whatever a run left, by force; all that this engine has is ours."""
-    for container in engine.podman("ps", "--all", "--quiet").split():
-        engine.podman("rm", "--force", "--depend", "--ignore", "--time=5", container)
+    """Remove whatever a run left, by force; all that this engine has is ours.
+
+    podman before 5 removes containers that share a network in an order that does not always work,
+    and one that its restart policy starts meanwhile stays: so it is asked until none is there.
+
+    Raises:
+        CommandError: Something stays.
+    """
+    for _ in range(REMOVALS_MAX):
+        engine.succeeds("rm", "--all", "--force", "--time=5")
+        if not engine.podman("ps", "--all", "--quiet"):
+            break
+    else:
+        raise CommandError(f"cannot be removed: {engine.podman('ps', '--all')}")
     engine.podman("pod", "rm", "--all", "--force")
     engine.podman("volume", "rm", "--all", "--force")
     engine.podman("network", "prune", "--force")
