@@ -162,11 +162,14 @@ def main() -> int:
     try:
         engine.prepare()
         with locked(engine.folder / "run.lock"):
-            with step("stand-ins of the images"):
-                base = ensure_base(engine)
-                engine.check_runs(base)
-                ensure_images(engine)
-            code = run(engine)
+            try:
+                with step("stand-ins of the images"):
+                    base = ensure_base(engine)
+                    engine.check_runs(base)
+                    ensure_images(engine)
+                code = run(engine)
+            finally:
+                engine.close()
     except CannotRunError as why:
         print(f"{'FAILED' if required() else 'skipped'}: {why}")
         return 1 if required() else 0

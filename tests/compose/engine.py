@@ -101,6 +101,12 @@ class Engine:
         if tried.returncode != 0:
             raise CannotRunError(f"podman runs no container: {tried.stderr.strip()}")
 
+    def close(self) -> None:
+        """Take away the mount that podman puts on its storage, so that the folder can be deleted."""
+        place = self.storage / "overlay"
+        if os.path.ismount(place):
+            subprocess.run(["umount", place], check=True)
+
     def podman(self, *arguments: str, timeout_s: float = 600) -> str:
         """Run podman and give what it prints on stdout, stripped.
 

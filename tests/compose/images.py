@@ -170,6 +170,7 @@ def ensure_base(engine: Engine) -> str:
             [
                 *("mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(PACKAGES)}"),
                 *(
+                    "--dpkgopt=force-unsafe-io",  # a crash of the machine only means to make it again
                     "--dpkgopt=path-exclude=/usr/share/doc/*",
                     "--dpkgopt=path-exclude=/usr/share/man/*",
                 ),
