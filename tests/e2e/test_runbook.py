@@ -1,0 +1,256 @@
+"""The commands of README.md and deploy/README.md, as written, on a real API server and PostgreSQL.
+
+Every command of an indented block runs in a shell, or is listed here with the reason why not; one
+that is new and does neither fails. What a reader must fill in is in one table.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import asyncpg
+import pytest
+from sqlalchemy import URL, make_url
+
+from extender.store.embedded.postgres_binaries import find_binaries
+from extender.store.engine import plain_url
+from tests.controlplane.plane import ControlPlane
+from tests.controlplane.processes import Process, free_port
+from tests.controlplane.waiting import eventually
+from tests.e2e.conftest import NEWEST, require_programs
+from tests.support.logs.postgres import run, running_postgres
+
+ROOT = Path(__file__).resolve().parents[2]
+TOP, RUNBOOK = "README.md", "deploy/README.md"
+BY_CI = "a stage of .ci/run by itself"
+BY_COMPOSE = "make compose runs it"
+NEEDS_PAST = "asks for facts that a new log does not have; tests/unit/test_cli.py, tests/acceptance"
+# The beginning of a command -> why it does not run here.
+NOT_RUN = {
+    "make demo": BY_CI,
+    "make test": BY_CI,
+    "docker build ": BY_COMPOSE,
+    "docker compose up": BY_COMPOSE,
+    "kube-scheduler --config=": BY_COMPOSE + ", with this file where kubeadm puts its kubeconfig",
+    "kubectl -n gang-extender rollout status": "no Deployment controller and no kubelet run here",
+    "kubectl get --raw /api/v1/namespaces/gang-extender/services/": "no pod runs behind it here",
+    "gang-extender events --follow": "has no end; tests/acceptance/test_event_stream_failover.py",
+    "gang-extender state --at": NEEDS_PAST,
+    "gang-extender replay": NEEDS_PAST,
+    "gang-extender serve ": "has no end; started by the test with these arguments",
+}
+NO_SHELL = ("nodes, pods, groups",)  # the first line of a block that is a drawing
+SUPERUSER = "administrator"
+FILLED_IN = {
+    ".venv/bin/gang-extender": "gang-extender",
+    "gang-extender migrate --database-url postgresql://...": (
+        "gang-extender migrate --database-url $MIGRATE_URL"
+    ),
+    "http://127.0.0.1:8888": "$GANG_EXTENDER_SERVER",
+    # Exit code 1 is the answer here: it does not fit, because there are no nodes.
+    "-f train.yaml": "-f deploy/examples/serve.yaml || test $? = 1",
+}
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+
+def blocks(file: str) -> list[list[str]]:
+    """Give the commands of each indented block; what continues a command is one with it."""
+    found: list[list[str]] = []
+    previous = ""
+    for line in (ROOT / file).read_text(encoding="utf-8").splitlines():
+        if line.startswith("    ") and line.strip():
+            if not previous.startswith("    "):
+                found.append([])
+            found[-1].append(line[4:])
+        previous = line
+    return [list(commands(lines)) for lines in found if not lines[0].startswith(NO_SHELL)]
+
+
+def commands(lines: list[str]) -> Iterator[str]:
+    """Join what a shell reads as one command: continued lines, here-documents, loops."""
+    whole: list[str] = []
+    for line in lines:
+        whole.append(line)
+        text = "\n".join(whole)
+        document = re.search(r"<<'?(\w+)'?", text)
+        open_loop = text.startswith("for ") and line != "done"
+        if line.endswith("\\") or open_loop or (document and line != document.group(1)):
+            continue
+        if not line.startswith("#"):
+            yield text
+        whole = []
+    assert not whole, f"a command without an end: {whole}"
+
+
+def filled_in(command: str) -> str:
+    for words, value in FILLED_IN.items():
+        command = command.replace(words, value)
+    return command
+
+
+def why_not(command: str) -> str:
+    """Say why a command does not run here; empty when it does."""
+    return next((why for words, why in NOT_RUN.items() if command.startswith(words)), "")
+
+
+@dataclass
+class Reader:
+    """Who follows the text: a shell at the top of a checkout, with the programs on PATH."""
+
+    plane: ControlPlane
+    environment: dict[str, str]
+    ran: list[str] = field(default_factory=list)
+
+    def follow(self, block: list[str]) -> str:
+        """Run a block as one script; give what it printed."""
+        script = [filled_in(command) for command in block if not why_not(command)]
+        self.ran += script
+        done = subprocess.run(
+            ["bash", "-euxo", "pipefail", "-c", "\n".join(script)],
+            cwd=ROOT,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Reader]:
+    """A control plane and a PostgreSQL of their own: the commands change what others share."""
+    require_programs(NEWEST)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    with running_postgres() as server, ControlPlane(NEWEST, tmp_path / "plane") as plane:
+        url = make_url(server.url)
+        assert url.database == "gang_extender"
+        run(make_external(server.url))
+        (programs / "kubectl").symlink_to(plane.binaries / "kubectl")
+        (programs / "gang-extender").write_text(
+            f'#!/bin/sh\nexec {sys.executable} -m extender "$@"\n', encoding="utf-8"
+        )
+        (programs / "gang-extender").chmod(0o755)
+        environment = {
+            "PATH": f"{programs}:{find_binaries().folder}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "HOME": str(tmp_path),
+            "KUBECONFIG": str(plane.kubeconfig()),
+            "PGHOST": str(url.query["host"]),
+            "PGUSER": SUPERUSER,
+            "MIGRATE_URL": with_password(url, "gang_migrator"),
+            "GANG_EXTENDER_DATABASE_URL": with_password(url, "gang_extender"),
+            "GANG_EXTENDER_SERVER": f"http://127.0.0.1:{free_port()}",
+        }
+        yield Reader(plane, environment)
+
+
+async def make_external(url: str) -> None:
+    """Make the embedded server one as others run it: another superuser, roles that log in by password."""
+    connection = await asyncpg.connect(plain_url(url))
+    try:
+        rules = Path(await connection.fetchval("SHOW hba_file"))
+        lines = f"local all {SUPERUSER} trust\nlocal all all scram-sha-256\n"
+        rules.write_text(lines + rules.read_text(encoding="utf-8"), encoding="utf-8")
+        await connection.execute(f"CREATE ROLE {SUPERUSER} SUPERUSER LOGIN")
+        await connection.execute("SELECT pg_reload_conf()")
+    finally:
+        await connection.close()
+    outside = make_url(url).set(username=SUPERUSER).render_as_string(hide_password=False)
+
+    async def renamed() -> bool:
+        try:
+            connection = await asyncpg.connect(plain_url(outside))
+        except asyncpg.InvalidAuthorizationSpecificationError:  # not read again yet
+            return False
+        try:
+            name = make_url(url).username
+            await connection.execute(f'ALTER ROLE "{name}" RENAME TO embedded')
+        finally:
+            await connection.close()
+        return True
+
+    await eventually(renamed)
+
+
+def with_password(url: URL, role: str) -> str:
+    """Give the URL of a role with the password that the runbook writes."""
+    return url.set(username=role, password="...").render_as_string(hide_password=False)
+
+
+def serving(reader: Reader, folder: Path) -> Process:
+    """Start the service with the arguments that README.md names."""
+    (line,) = (c for b in blocks(TOP) for c in b if c.startswith("gang-extender serve "))
+    database, kubeconfig = line.split()[3::2]
+    assert (database, kubeconfig) == ("postgresql://...", "...")
+    command = [
+        *(sys.executable, "-m", "extender", "serve"),
+        *("--database-url", reader.environment["GANG_EXTENDER_DATABASE_URL"]),
+        *("--kubeconfig", str(reader.plane.kubeconfig("extender"))),
+    ]
+    listen = reader.environment["GANG_EXTENDER_SERVER"].removeprefix("http://")
+    return Process("extender", command, folder / "extender.log", {"GANG_EXTENDER_LISTEN": listen})
+
+
+def test_every_command_runs_or_is_listed(reader: Reader, tmp_path: Path) -> None:
+    """The runbook in its order, with the roles first as it says; then README.md with the service up."""
+    runbook, top = blocks(RUNBOOK), blocks(TOP)
+    (roles,) = (b for b in runbook if b[0].startswith("psql "))
+    (install,) = (b for b in top if any(c.startswith("gang-extender migrate") for c in b))
+    (remove,) = (b for b in runbook if b[0].startswith("for kind in"))
+    reader.follow(roles)
+    reader.follow(install)
+    service = serving(reader, tmp_path)
+    service.start()
+    try:
+        service.wait_until(
+            lambda: answers(f"{reader.environment['GANG_EXTENDER_SERVER']}/readyz"), 120
+        )
+        for block in runbook:
+            if block not in (roles, remove):
+                reader.follow(block)
+        for block in top:
+            if block is not install:
+                reader.follow(block)
+    finally:
+        service.stop()  # before finalizers are taken off, as the runbook says
+    reader.follow(remove)
+    listed = {why for why in NOT_RUN if any(c.startswith(why) for b in runbook + top for c in b)}
+    assert listed == set(NOT_RUN), "a reason is left of a command that is gone"
+
+
+def test_readme_and_runbook_apply_the_same_in_the_same_order() -> None:
+    """The admission policy is the last of both: with it members are held."""
+    top, runbook = applied(TOP), applied(RUNBOOK)
+    assert [file for file in runbook if file in top] == top
+    assert top[-1] == "deploy/kubernetes/admission-policy.yaml"
+    assert set(runbook) - set(top) == {
+        "deploy/kubernetes/deployment.yaml",
+        "deploy/kubernetes/service.yaml",
+    }
+
+
+def applied(file: str) -> list[str]:
+    """Give the manifests that the blocks of an installation apply, in order."""
+    lines = [c for b in blocks(file) for c in b if c.startswith("kubectl apply --server-side")]
+    files = [word for line in lines for word in re.findall(r"-f (deploy/kubernetes/\S+)", line)]
+    return list(dict.fromkeys(files))
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False
