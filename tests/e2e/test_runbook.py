@@ -19,10 +19,11 @@ import asyncpg
 import pytest
 from sqlalchemy import URL, make_url
 
+from deploy.demo.ports import free_port
 from extender.store.embedded.postgres_binaries import find_binaries
 from extender.store.engine import plain_url
 from tests.controlplane.plane import ControlPlane
-from tests.controlplane.processes import Process, free_port
+from tests.controlplane.processes import Process
 from tests.controlplane.waiting import eventually
 from tests.e2e.conftest import NEWEST, require_programs
 from tests.support.logs.postgres import run, running_postgres
