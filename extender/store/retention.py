@@ -133,7 +133,10 @@ async def _past_the_triggers(connection: asyncpg.Connection, table: str) -> Asyn
     async with connection.transaction():
         await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
         await connection.execute(BECOME_OWNER)
-        await connection.execute("LOCK TABLE gx.decision_input IN SHARE ROW EXCLUSIVE MODE")
+        # Parts first, as saving locks them: the other order is a deadlock.
+        await connection.execute(
+            "LOCK TABLE gx.decision_part, gx.decision_input IN SHARE ROW EXCLUSIVE MODE"
+        )
         await connection.execute(f"ALTER TABLE gx.{table} DISABLE TRIGGER refuse_change")
         yield
         await connection.execute(f"ALTER TABLE gx.{table} ENABLE TRIGGER refuse_change")

@@ -77,7 +77,7 @@ class AboutPods(msgspec.Struct, frozen=True, gc=False):
     def match(self, namespace: str, labels: Mapping[str, str]) -> bool:
         """Say whether a pod is meant.
 
-        >>> AboutPods(("ns",), (Requirement("app", "NotIn", ("a",)),)).match("ns", {})
+        >>> AboutPods(("ns",), (NodeSelectorRequirement("app", "NotIn", ("a",)),)).match("ns", {})
         True
         """
         if self.namespaces and namespace not in self.namespaces:

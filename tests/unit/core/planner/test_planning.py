@@ -206,7 +206,7 @@ def test_a_refusal_stands_while_there_is_only_less(request_, data):
 SCRIPT = """
 import hashlib, msgspec, sys
 from extender.core.planner.planning import plan
-from tests import vectors
+from tests.support.planning import spec_vectors as vectors
 h = hashlib.sha256()
 for v in vectors.of_kind("place"):
     for permute in (False, True):

@@ -165,7 +165,7 @@ def test_an_input_stored_before_there_was_preemption_can_be_read():
 SCRIPT = """
 import hashlib, msgspec
 from extender.core.planner.preempt.victim_search import preempt
-from tests import vectors
+from tests.support.planning import spec_vectors as vectors
 h = hashlib.sha256()
 for v in vectors.of_kind("preempt"):
     h.update(msgspec.json.encode(preempt(vectors.request_of(v)), order="deterministic"))
