@@ -13,7 +13,7 @@ PYTEST_ARGS ?=
 PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full approve e2e compose check fmt lint types arch bench bench-check long lock revision clean
+.PHONY: help setup demo test test-full approve e2e compose check fmt lint types arch house bench bench-check long lock revision clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -47,7 +47,7 @@ e2e: setup ## The same product against a real kube-apiserver and kube-scheduler
 compose: setup ## docker-compose.yml as it is shipped, in containers (podman, root) on stand-ins of its images
 	$(RUN) -m tests.compose
 
-check: setup lint types arch ## What can be checked without running: style, types, architecture
+check: setup lint types arch house ## Style, types, layers of imports, names, words, folder sizes, the public surface
 
 fmt: setup ## Format the code
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
@@ -60,6 +60,9 @@ types: setup
 
 arch: setup
 	$(BIN)/lint-imports
+
+house: setup
+	$(RUN) -m pytest -q -n $(WORKERS) tests/test_house.py tests/integration/test_public_surface.py
 
 bench: setup ## Every number beside its baseline: make bench [NAMES="gang verbs"] [ROUNDS=5] [ONLY=pattern] [RESUME=1] [QUICK=1] [RECORD=1] [KUBERNETES=1.36]
 	$(RUN) -m tests.bench $(NAMES) --rounds $(or $(ROUNDS),5) $(if $(ONLY),--only '$(ONLY)') $(if $(RESUME),--resume) $(if $(QUICK),--quick) $(if $(RECORD),--record) $(if $(KUBERNETES),--kubernetes $(KUBERNETES))
