@@ -1,6 +1,6 @@
 -- Fold one fact into the tables of intervals. The truth is Folding in extender/core/state.py: this has an arm where
 -- that has one, and a test holds both against each other over any log. XE005: a fact that this version does not know.
-CREATE OR REPLACE FUNCTION gx.project_fact(e gx.event) RETURNS void
+CREATE FUNCTION gx.project_fact(e gx.event) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $function$
 DECLARE
