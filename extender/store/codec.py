@@ -22,10 +22,8 @@ from extender.store.upcasters import UPCASTERS, Upcaster, upcast
 EMPTY_CHAIN: Final = bytes(32)  # the hash in front of position 1
 TYPES: Final[Mapping[str, type[AnyFact]]] = {fact.__name__: fact for fact in get_args(AnyFact)}
 
-# The version written for each type. Raise one together with an upcaster and a golden file.
-VERSIONS: Final[Mapping[str, int]] = {
-    tag: getattr(fact, "VERSION", 1) for tag, fact in TYPES.items()
-}
+# The version written for each type. Raise one together with an upcaster and a golden file: see `upcasters`.
+VERSIONS: Final[Mapping[str, int]] = {tag: fact.VERSION for tag, fact in TYPES.items()}
 
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 _DECODERS: Final = {tag: msgspec.json.Decoder(fact) for tag, fact in TYPES.items()}
