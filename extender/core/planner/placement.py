@@ -15,9 +15,8 @@ from extender.core.nodes import Taint
 from extender.core.planner.units import Evictable
 from extender.core.pods import HostPort, PodShape, RuleKind
 
-PLANNER_VERSION = (
-    "5"  # part of every recorded decision; a change that can alter an answer raises it
-)
+# Part of every recorded decision; a change that can alter an answer raises it.
+PLANNER_VERSION = "1"
 
 GIVEN = "does not fit, given that"  # begins what a refusal rests on that is no proof
 EVICTING = "evicting "  # begins how far preemption would get where it does not help
