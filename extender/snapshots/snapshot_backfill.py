@@ -1,6 +1,6 @@
-"""Make checkpoints along the whole log, where they are missing: after an upgrade that reads none of the older ones.
+"""Make checkpoints along the whole log, where they are missing: after an upgrade with another codec of checkpoints.
 
-While the service leads it leaves some behind as it goes. Those of another version are of no use, so the log is folded
+While the service leads it leaves some behind as it goes. Those of another codec are of no use, so the log is folded
 once from its beginning and saved on the way; afterwards every moment of the past is near one again.
 """
 

@@ -45,9 +45,9 @@ log = logging.getLogger(__name__)
 
 Page = Sequence[RecordedEvent]
 
-# Both change with the meaning or shape of the state; older checkpoints are then passed over.
-CODEC = "state-10"  # to start from: whole
-PAST = "past-10"  # to look back from: a state to be looked at only
+# Both change with the meaning or shape of the state; checkpoints of another codec are passed over.
+CODEC = "state-1"  # to start from: whole
+PAST = "past-1"  # to look back from: a state as `lean` leaves it
 
 BULK_EVENTS = 20_000  # from here on it pays to unpack the whole state before a fold
 

@@ -1,8 +1,8 @@
 """Who may do what in the database: the roles of `deploy/postgres`, made in an embedded server at its start.
 
 Owns the choice of role. Must not grant anything by itself: the SQL files and the migrations do. The surprise: an
-embedded database that an older version made belongs to its superuser; it is handed over here, so that the service
-writes as `gx_writer` there too.
+embedded database that was restored from a dump may belong to its superuser; it is handed over here, so that the
+service writes as `gx_writer` there too.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ NOTED = sa.Table(
     postgresql_with={"fillfactor": "50"},
 )
 
-# Intervals, written by gx.project alone; what the columns mean is said in migrations/sql/0004/comments.sql.
+# Intervals, written by gx.project alone; what the columns mean is said in migrations/sql/0001/table_comments.sql.
 _UNTIL = sa.text(  # the end of an interval, as views write it
     "coalesce(to_timestamp(to_at_us / 1e6::double precision), 'infinity'::timestamptz)"
 )

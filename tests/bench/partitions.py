@@ -20,7 +20,7 @@ from tests.bench.figures import Figure, Scale
 from tests.bench.store import Admissions, Timed, server, together
 from tests.support.logs.postgres import fresh_database
 
-SQL = Path(__file__).parents[2] / "migrations" / "sql" / "0003"
+SQL = Path(__file__).parents[2] / "migrations" / "sql" / "0001"
 PARTITION = 2_000_000
 SHAPE = f"""
 ALTER TABLE gx.event RENAME TO event_flat;

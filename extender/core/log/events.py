@@ -48,6 +48,8 @@ Known = Literal["on", "off", "unknown"]
 class EventData(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
     """Base of all facts. `VERSION` is the version of the shape, stored beside the tag."""
 
+    VERSION: ClassVar[int] = 1
+
 
 class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """One group of an admitted tree, as the admission saw it."""
@@ -127,9 +129,7 @@ class ConflictRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class GangRefused(EventData, frozen=True, kw_only=True):
-    """A tree found no place; recorded when the answer changes, not on every try. Version 2: `considered`."""
-
-    VERSION: ClassVar[int] = 2
+    """A tree found no place; recorded when the answer changes, not on every try."""
 
     outcome: str  # impossible | unknown | waiting
     reasons: tuple[str, ...]
@@ -206,9 +206,7 @@ class RoomTaker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ReservationReleased(EventData, frozen=True, kw_only=True):
-    """Room that was held is free again (or is now counted as a running pod: `bound`). Version 2: `taken_by`."""
-
-    VERSION: ClassVar[int] = 2
+    """Room that was held is free again (or is now counted as a running pod: `bound`)."""
 
     plan: PlanId
     why: ReleaseReason
@@ -225,15 +223,13 @@ class GangSatisfied(EventData, frozen=True, kw_only=True):
 
 
 class MemberLost(EventData, frozen=True, kw_only=True, omit_defaults=True):
-    """A bound member went away. Version 2: `room_until_us`."""
-
-    VERSION: ClassVar[int] = 2
+    """A bound member went away."""
 
     pod: str
     uid: PodUid
     node: NodeName
     cause: LossCause
-    # What the status of the pod said: a reason, perhaps a message; not written where nothing was said, as always before
+    # What the status of the pod said: a reason, perhaps a message; not written where nothing was said
     text: str = ""
     room_until_us: int = 0  # its room is held for its replacement so long; 0: it is not
 
@@ -293,12 +289,7 @@ class SupersededRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PreemptionPlanned(EventData, frozen=True, kw_only=True):
-    """Which units go for whom, and where the preemptor is to run then; durable before the first deletion.
-
-    Version 2: `doubt` of a unit, and whose room is made is superseded as reservations are.
-    """
-
-    VERSION: ClassVar[int] = 2
+    """Which units go for whom, and where the preemptor is to run then; durable before the first deletion."""
 
     preemption: PlanId
     kind: str  # of the preemptor: CompositePodGroup | PodGroup | Pod
@@ -343,11 +334,9 @@ class PreemptionCompleted(EventData, frozen=True, kw_only=True):
 class PreemptionAbandoned(EventData, frozen=True, kw_only=True):
     """No unit is begun any more, and the room is held for nobody; a unit that was begun goes whole.
 
-    Version 2: `by`, `by_uid` and `lost`, of one that is *outranked*: what it evicted was for `by` from then on, and
-    what is not lost stays held for a tree until the victims that were begun are gone.
+    `by`, `by_uid` and `lost` are of one that is *outranked*: what it evicted was for `by` from then on, and what is not
+    lost stays held for a tree until the victims that were begun are gone.
     """
-
-    VERSION: ClassVar[int] = 2
 
     preemption: PlanId
     why: AbandonReason

@@ -15,9 +15,8 @@ from extender.core.model.nodes import Taint
 from extender.core.model.pods import HostPort, PodShape, RuleKind
 from extender.core.planner.preemption_types import Evictable
 
-PLANNER_VERSION = (
-    "5"  # part of every recorded decision; a change that can alter an answer raises it
-)
+# Part of every recorded decision; a change that can alter an answer raises it.
+PLANNER_VERSION = "1"
 
 GIVEN = "does not fit, given that"  # begins what a refusal rests on that is no proof
 EVICTING = "evicting "  # begins how far preemption would get where it does not help

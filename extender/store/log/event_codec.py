@@ -24,10 +24,8 @@ TYPES: Final[Mapping[str, type[AnyEventData]]] = {
     fact.__name__: fact for fact in get_args(AnyEventData)
 }
 
-# The version written for each type. Raise one together with an upcaster and a golden file.
-VERSIONS: Final[Mapping[str, int]] = {
-    tag: getattr(fact, "VERSION", 1) for tag, fact in TYPES.items()
-}
+# The version written for each type. Raise one together with an upcaster and a golden file: see `upcasters`.
+VERSIONS: Final[Mapping[str, int]] = {tag: fact.VERSION for tag, fact in TYPES.items()}
 
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 _DECODERS: Final = {tag: msgspec.json.Decoder(fact) for tag, fact in TYPES.items()}

@@ -1,9 +1,5 @@
--- Write facts at the end of the log: all or none, in one round trip.
---
--- The order of the three steps is the safety of the log. FOR SHARE on the lease row makes a take-over
--- wait for this transaction and lets appends of one leader pass. plpgsql takes a new snapshot per
--- statement, so the look at the head is current even after waiting for the lock. XE001: fenced.
--- XE002: the head is elsewhere. XE004: recorded time falls.
+-- Write facts at the end of the log: all or none, in one round trip. First the fence, then the head, then the
+-- rows: see gx.expect_head.
 CREATE FUNCTION gx.append(
     p_epoch bigint,
     p_lease uuid,
@@ -26,28 +22,10 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = gx, pg_temp
 AS $function$
 DECLARE
-    head_position bigint;
-    head_hash bytea;
-    head_at_us bigint;
     last bigint := p_first + cardinality(p_event_id) - 1;
 BEGIN
-    PERFORM 1 FROM gx.leader l WHERE l.id = 1 AND l.epoch = p_epoch AND l.lease = p_lease FOR SHARE;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'epoch % does not own the log any more', p_epoch USING ERRCODE = 'XE001';
-    END IF;
-
-    SELECT e.position, e.hash, e.at_us INTO head_position, head_hash, head_at_us
-    FROM gx.event e ORDER BY e.position DESC LIMIT 1;
-    IF NOT FOUND THEN
-        head_position := 0;
-        head_hash := decode(repeat('00', 32), 'hex');
-        head_at_us := 0;
-    END IF;
-    IF head_position <> p_first - 1 OR head_hash <> p_previous_hash THEN
-        RAISE EXCEPTION 'the log ends at position %, these events begin at %', head_position, p_first
-            USING ERRCODE = 'XE002';
-    END IF;
-    IF p_at_us[1] < head_at_us OR last > p_first AND EXISTS (
+    PERFORM gx.expect_head(p_epoch, p_lease, p_first, p_previous_hash, p_at_us[1]);
+    IF last > p_first AND EXISTS (
         SELECT FROM (
             SELECT u.at_us, lag(u.at_us) OVER (ORDER BY u.n) AS before
             FROM unnest(p_at_us) WITH ORDINALITY AS u (at_us, n)

@@ -1,12 +1,17 @@
 -- Take the lease: when it is free, when it has run out by this server's clock, or when the same holder
 -- asks again. XE003: somebody else holds it. An append in flight makes this wait (row lock), at most
 -- lock_timeout; the head is read by a later statement and so includes what that append wrote.
+-- The new epoch is above `p_above` as well: a restored copy of this table would hand epochs out again that
+-- writers still remember. What the copy had is told, so that they can see that it is one.
 CREATE FUNCTION gx.take(
     p_holder text,
     p_address text,
     p_ttl_ms integer,
+    p_above bigint,
     OUT granted_epoch bigint,
     OUT granted_lease uuid,
+    OUT granted_timeline text,
+    OUT previous_epoch bigint,
     OUT previous_holder text,
     OUT head_position bigint,
     OUT head_hash bytea,
@@ -33,7 +38,7 @@ BEGIN
     END LOOP;
 
     UPDATE gx.leader l
-    SET epoch = old.epoch + 1,
+    SET epoch = greatest(old.epoch, p_above) + 1,
         lease = gen_random_uuid(),
         holder = p_holder,
         address = p_address,
@@ -42,7 +47,8 @@ BEGIN
         backend = pg_backend_pid(),
         timeline = substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
     WHERE l.id = 1
-    RETURNING l.epoch, l.lease INTO granted_epoch, granted_lease;
+    RETURNING l.epoch, l.lease, l.timeline INTO granted_epoch, granted_lease, granted_timeline;
+    previous_epoch := old.epoch;
     previous_holder := old.holder;
 
     SELECT e.position, e.hash, e.at_us INTO head_position, head_hash, head_at_us

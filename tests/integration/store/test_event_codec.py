@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import get_args, get_origin
 from uuid import UUID
 
+import asyncpg
 import msgspec
 import pytest
 
 from extender.core.log.events import RootObserved
 from extender.core.model.errors import CorruptLog, InvariantBroken
 from extender.core.model.ids import Epoch, Position
-from extender.ports.protocols import LeaseGrant, LogHead
+from extender.ports.protocols import EventFilter, LeaseGrant, LogHead
 from extender.store.log import event_codec, upcasters
 from extender.store.log.event_codec import (
     EMPTY_CHAIN,
@@ -28,6 +29,8 @@ from extender.store.log.event_codec import (
     encode_fact,
     to_event,
 )
+from extender.store.log.postgres_event_log import PostgresEventLog
+from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from tests.support.logs.fake_store import Script
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "events"
@@ -156,6 +159,36 @@ def test_old_versions_are_lifted_step_by_step():
     assert decode_fact("RootObserved", 3, b'{"kind":"PodGroup"}', **given) == RootObserved(
         kind="PodGroup"
     )
+
+
+@pytest.mark.postgres
+async def test_a_stored_fact_of_an_older_version_is_read_as_the_newest(database_url, monkeypatch):
+    """What the log gives went through the step; what is stored stays as it was written, and is chained as such."""
+    old, new = RootObserved(kind="PodGroup", priority=3), RootObserved(kind="PodGroup", priority=30)
+
+    def in_tenths(data):
+        return {**data, "priority": data["priority"] * 10}
+
+    async with PostgresEventLog(database_url) as log:
+        grant = await log.take(holder="a", address="", ttl_ms=60_000)
+        script = Script(grant)
+        await log.append(grant, [script.next(old)])
+        monkeypatch.setitem(event_codec.VERSIONS, "RootObserved", 2)
+        with pytest.raises(CorruptLog, match=r"position 1: .* no upcaster from RootObserved"):
+            [event async for page in log.read() for event in page]
+        monkeypatch.setitem(upcasters.UPCASTERS, ("RootObserved", 1), in_tenths)
+        await log.append(grant, [script.next(new)])
+        facts = [event.fact async for page in log.read() for event in page]
+    engine = create_reading_engine(database_url)
+    asked = [event.fact for event in await PostgresEventQueries(engine).events(EventFilter())]
+    await engine.dispose()
+    assert facts == asked == [new, new]
+    connection = await asyncpg.connect(database_url)
+    stored = await connection.fetch(
+        "SELECT ver, payload ->> 'priority' FROM gx.event ORDER BY position"
+    )
+    await connection.close()
+    assert [tuple(row) for row in stored] == [(1, "3"), (2, "30")]
 
 
 @pytest.mark.parametrize(

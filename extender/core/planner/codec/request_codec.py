@@ -202,12 +202,14 @@ class Decoder:
             self._nodes = tuple(sorted(every, key=lambda n: n.name))
             self._known = known
         request = msgspec.structs.replace(_HEAD.decode(head), nodes=self._nodes)
-        if len(parts) == PARTS:  # nobody is to be evicted, or the head says whom: it did at first
+        bare = request.evictable
+        if bare is None:
+            if len(parts) > PARTS:
+                raise ValueError("parts about units beside a head that wants none")
             return request
-        if request.evictable is None or request.evictable.units:
-            raise ValueError("parts about units beside a head that has them or wants none")
-        evictable = from_parts(request.evictable, parts[PARTS:])
-        return msgspec.structs.replace(request, evictable=evictable)
+        if bare != _bare(bare):
+            raise ValueError("a head that has itself what belongs into the parts about units")
+        return msgspec.structs.replace(request, evictable=from_parts(bare, parts[PARTS:]))
 
 
 def _rows(bucket: int, fixed: bytes, room: bytes) -> list[PlanNode]:

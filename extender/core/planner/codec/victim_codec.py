@@ -5,8 +5,7 @@ pod more or less alters one part, and a tree of higher priority shares all that 
 stands for itself: it has the shapes of its own pods, and names gangs and budgets instead of
 numbering them. Numbers are given when the parts are put together again, always the same ones.
 
-The first inputs that had units had all of this in the head, and can still be read (`canonical.Decoder`). A new
-form of a part gets a tag of its own, and the old one stays readable.
+A new form of a part gets a tag of its own, and the old one stays readable.
 """
 
 from __future__ import annotations

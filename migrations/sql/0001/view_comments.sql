@@ -45,7 +45,7 @@ DECLARE
             "unplaced": "members that were there and got none"}],
         "v_loss": ["Bound members that went away: one row per loss. Losses of ordinary pods are not in the log, nor is who deleted a pod: cause is what the cluster showed.", {
             "node": "where the member ran",
-            "cause": "preempted: DisruptionTarget says by a scheduler; evicted: by the Eviction API, a taint or the kubelet; node-lost: its node is gone; deleted: by anybody; gone: it ended, or was gone before it was seen going. A kubelet that refuses a pod, or ends it for want of room, is told as gone: ended pods are not watched",
+            "cause": "preempted: DisruptionTarget says by a scheduler; evicted: by the Eviction API, a taint or the kubelet; node-lost: its node is gone; refused-by-kubelet: the kubelet did not let it in; ended: it ended by itself; deleted: by anybody; gone: nobody could tell any more",
             "preemptor": "for whom this service evicted it; NULL: a loss that others caused. Known once gx.projection has come to this position",
             "preemption_position": "position of the PreemptionPlanned that it is a victim of; NULL: none of ours",
             "ran_seconds": "how long it had been bound; NULL while gx.projection is behind"}],

@@ -1,5 +1,5 @@
 -- The answer that stands while room is made; the words of core/log/reservation_state.py (`room_of`).
-CREATE OR REPLACE FUNCTION gx.preempting_text(d json) RETURNS text
+CREATE FUNCTION gx.preempting_text(d json) RETURNS text
 LANGUAGE sql IMMUTABLE
 AS $function$
     SELECT 'waits for its preemption to finish: ' || coalesce(

@@ -9,7 +9,7 @@ DECLARE
             "root": "namespace/name of the root group",
             "leaf": "name of the PodGroup that the pod names, in the namespace of the root",
             "node": "name of the node",
-            "kind": "reserved: room was held for the pod; bound: the pod was on the node",
+            "kind": "reserved: room was held for the pod; bound: the pod was on the node; kept: the pod was lost and its room held for its replacement",
             "plan": "id of the admission that it belongs to; empty for pods that were bound past us",
             "priority": "of the admission; NULL where no reservation came first",
             "extra": "beyond the minimum of its group; NULL where no reservation came first",

@@ -1,15 +1,15 @@
 -- Fold one fact into the tables of intervals. The truth is Folding in extender/core/log/reservation_state.py: this has an arm where
 -- that has one, and a test holds both against each other over any log. XE005: a fact that this version does not know.
-CREATE OR REPLACE FUNCTION gx.project_fact(e gx.event) RETURNS void
+CREATE FUNCTION gx.project_fact(e gx.event) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $function$
 DECLARE
     -- type -> newest version of its shape that is read here; a test compares it with the codec
     shapes constant jsonb := '{
-        "RootObserved": 1, "GangAdmitted": 1, "GangExtended": 1, "GangRefused": 2, "RootInvalid": 1, "PodBound": 1,
-        "BindFailed": 1, "BarrierExpired": 1, "NodeVetoed": 1, "ReservationReleased": 2, "GangSatisfied": 1,
-        "MemberLost": 2, "PreemptionPlanned": 2, "VictimEvicted": 1, "PreemptionCompleted": 1,
-        "PreemptionAbandoned": 2, "NodeTopologyChanged": 1, "RootCompleted": 1, "DriftFound": 1,
+        "RootObserved": 1, "GangAdmitted": 1, "GangExtended": 1, "GangRefused": 1, "RootInvalid": 1, "PodBound": 1,
+        "BindFailed": 1, "BarrierExpired": 1, "NodeVetoed": 1, "ReservationReleased": 1, "GangSatisfied": 1,
+        "MemberLost": 1, "PreemptionPlanned": 1, "VictimEvicted": 1, "PreemptionCompleted": 1,
+        "PreemptionAbandoned": 1, "NodeTopologyChanged": 1, "RootCompleted": 1, "DriftFound": 1,
         "HistoryTruncated": 1, "LeaseTaken": 1, "RoomMeasured": 1, "FeaturesFound": 1}';
     d json := e.payload;
     r gx.root_state;
@@ -93,7 +93,7 @@ BEGIN
         WHEN 'GangRefused' THEN
             r.outcome := d ->> 'outcome';
             r.reasons := ARRAY(SELECT json_array_elements_text(d -> 'reasons'))
-                || ARRAY(SELECT json_array_elements_text(coalesce(d -> 'considered', '[]')));
+                || ARRAY(SELECT json_array_elements_text(d -> 'considered'));
             r.answer_position := e.position;
             IF r.phase NOT IN ('admitted', 'satisfied') THEN
                 r.phase := CASE r.outcome WHEN 'waiting' THEN 'waiting' ELSE 'refused' END;

@@ -4,21 +4,28 @@ CREATE FUNCTION gx.project_end(e gx.event, p_kind text, p_pod_uids text[], p_why
 LANGUAGE plpgsql VOLATILE
 AS $function$
 DECLARE
-    ended bigint;
+    ended bigint := 0;
+    one text;
 BEGIN
     -- two statements, so that each has an index: by pod, or by root
     IF p_pod_uids IS NOT NULL THEN
-        UPDATE gx.placement p
-        SET to_position = e.position, to_at_us = e.at_us, end_type = e.type, end_why = p_why,
-            (by_root, by_position) = (SELECT c.root, c.position FROM gx.who_evicts(p.pod_uid) c)
-        WHERE p.pod_uid = ANY (p_pod_uids) AND p.root_uid = e.root_uid AND p.to_position IS NULL AND p.kind = p_kind;
+        -- pod by pod: for a list of them PostgreSQL before 17 prefers to read all that goes on of the root
+        FOREACH one IN ARRAY p_pod_uids LOOP
+            UPDATE gx.placement p
+            SET to_position = e.position, to_at_us = e.at_us, end_type = e.type, end_why = p_why,
+                (by_root, by_position) = (SELECT c.root, c.position FROM gx.who_evicts(p.pod_uid) c)
+            WHERE p.pod_uid = one AND p.root_uid = e.root_uid AND p.to_position IS NULL AND p.kind = p_kind;
+            IF FOUND THEN
+                ended := ended + 1;
+            END IF;
+        END LOOP;
     ELSE
         UPDATE gx.placement p
         SET to_position = e.position, to_at_us = e.at_us, end_type = e.type, end_why = p_why,
             (by_root, by_position) = (SELECT c.root, c.position FROM gx.who_evicts(p.pod_uid) c)
         WHERE p.root_uid = e.root_uid AND p.to_position IS NULL;
+        GET DIAGNOSTICS ended = ROW_COUNT;
     END IF;
-    GET DIAGNOSTICS ended = ROW_COUNT;
     RETURN ended;
 END
 $function$

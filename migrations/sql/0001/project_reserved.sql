@@ -1,5 +1,5 @@
 -- Begin the reservations of an admission or extension; a pod that this root held room for already holds the new one.
-CREATE OR REPLACE FUNCTION gx.project_reserved(e gx.event, d json) RETURNS void
+CREATE FUNCTION gx.project_reserved(e gx.event, d json) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $function$
 DECLARE

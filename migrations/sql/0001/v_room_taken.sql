@@ -1,6 +1,6 @@
--- Which admissions took of the largest free room between one measurement and the next. The same rows as before (0005),
--- but an admission is read once per measurement and not once per place, and its JSON is parsed once.
-CREATE OR REPLACE VIEW gx.v_room_taken AS
+-- Which admissions took of the largest free room between one measurement and the next. An admission is read once per
+-- measurement and not once per place, and its JSON is parsed once.
+CREATE VIEW gx.v_room_taken AS
 SELECT m.at,
        r.resource,
        r.level,
