@@ -11,7 +11,7 @@ import numpy as np
 
 from extender.core.planner.model.node_filters import selected, tolerated
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
-from extender.core.planner.model.upper_bounds import capacity_of, lift
+from extender.core.planner.model.upper_bounds import best_inside, capacity_of
 from extender.core.planner.solve.solver_pipeline import Solved
 
 LINES_MAX = 8
@@ -119,7 +119,7 @@ def _together(solved: Solved, group: CompiledGroup, children: list[CompiledGroup
     able = np.zeros(group.level.count, dtype=np.int64)
     pods = np.zeros(group.level.count, dtype=np.int64)
     for child in children:
-        here = lift(problem, child, group, solved.bounds.best[child.index])
+        here = best_inside(problem, child, group, solved.bounds.best[child.index])
         able += (here >= 0) | child.holds
         pods += np.where(here >= 0, np.minimum(here, child.least), 0)
     if not group.level.count:
@@ -145,13 +145,13 @@ def _inside(
     lines: list[str] = []
     problem = solved.problem
     for child in children:
-        here = lift(problem, child, group, solved.bounds.best[child.index])
+        here = best_inside(problem, child, group, solved.bounds.best[child.index])
         if here[domain] >= 0 or child.holds or not child.leaf:
             continue
         most = np.full(child.level.count, child.bound, dtype=np.int64)
         for kind, members in child.members.items():
             most += np.minimum(capacity_of(problem, child, kind, problem.counts), len(members))
-        got = int(max(lift(problem, child, group, most)[domain], 0))
+        got = int(max(best_inside(problem, child, group, most)[domain], 0))
         lines.append(
             f"{name_of(child)} needs {child.minimum} pods{domain_phrase(child)}; in "
             f"{'/'.join(group.level.values[domain])} at most {got} fit"

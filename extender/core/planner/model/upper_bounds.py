@@ -93,7 +93,7 @@ def _leaf(problem: PlacementProblem, group: CompiledGroup, counts: Ints) -> Ints
     return np.where(most + group.bound >= group.minimum, most, NEVER)
 
 
-def lift(
+def best_inside(
     problem: PlacementProblem, child: CompiledGroup, parent: CompiledGroup, values: Ints
 ) -> Ints:
     """Return, for each domain of the parent, the largest value of a child's domains inside it."""
@@ -115,7 +115,7 @@ def _composite(
     alive = [problem.groups[c] for c in group.children if problem.groups[c].alive]
     if not alive:  # reached only with a relaxed minimum of 0
         return np.zeros(group.level.count, dtype=np.int64)
-    rows = np.stack([lift(problem, c, group, best[c.index]) for c in alive])
+    rows = np.stack([best_inside(problem, c, group, best[c.index]) for c in alive])
     can = rows >= 0
     holds = np.array([c.holds for c in alive], dtype=np.bool_)[:, None]
     enough = (can | holds).sum(axis=0) >= group.minimum

@@ -50,10 +50,10 @@ class CandidateDomains:
             yield self._place(where, root.level.domain == domain)
 
     def _place(self, where: str, nodes: Bools | None) -> CandidateDomain:
-        units: list[int] = np.flatnonzero(self.eviction_view.touching(nodes)).tolist()
+        units: list[int] = np.flatnonzero(self.eviction_view.units_affecting(nodes)).tolist()
         return CandidateDomain(where, nodes, sorted(units, key=lambda i: self.prices[i]))
 
-    def _worth(self, unit: int) -> tuple[int, int]:
+    def _cost_class(self, unit: int) -> tuple[int, int]:
         return (self.prices[unit].violations, self.prices[unit].highest)
 
     def _bound(self, wanted: int) -> None:
@@ -62,13 +62,13 @@ class CandidateDomains:
         A sufficient set has a unit of that class or of a more expensive one, so it costs no less.
         """
         root = self.eviction_view.full.groups[0]
-        classes = sorted({self._worth(i) for i in range(len(self.prices))})
+        classes = sorted({self._cost_class(i) for i in range(len(self.prices))})
         step = -(-len(classes) // CLASSES_MAX)
         domains = [root.pinned] if root.pinned >= 0 else range(root.level.count)
         for first in range(0, len(classes), max(step, 1)):
             last = classes[min(first + step, len(classes)) - 1]
             gone = np.array(
-                [self._worth(i) <= last for i in range(len(self.prices))], dtype=np.bool_
+                [self._cost_class(i) <= last for i in range(len(self.prices))], dtype=np.bool_
             )
             best = bound_all(self.eviction_view.problem(gone)).best[0]
             for place, domain in zip(self.found, domains, strict=True):
@@ -91,9 +91,9 @@ class CandidateDomains:
             return sorted(place.units, key=lambda i: (*key(i), self.prices[i]))
 
         orders = [
-            by(lambda i: (*self._worth(i), -gain[i])),
+            by(lambda i: (*self._cost_class(i), -gain[i])),
             by(lambda i: (self.prices[i].violations, rank[i])),
-            by(lambda i: (*self._worth(i), rank[i])),
+            by(lambda i: (*self._cost_class(i), rank[i])),
         ]
         if any(guarded):
             orders.append(by(lambda i: (guarded[i], self.prices[i].highest, -gain[i])))

@@ -98,7 +98,7 @@ class _Model(PlacementModel):
             for (kind, number), variable in leaves.pods.items():
                 for node in self.cells[number].nodes if self.cells[number].slots is None else ():
                     users.setdefault(node, []).append((kind, variable))
-        self._rooms(users)
+        self._node_capacities(users)
         self._claims()
         self._barriers()
         if self.wanted:
@@ -106,7 +106,7 @@ class _Model(PlacementModel):
             self.model.add(self.cp.LinearExpr.sum(pods) >= self.wanted)
         return True
 
-    def _rooms(self, users: dict[int, list[tuple[int, cp_model.IntVar]]]) -> None:
+    def _node_capacities(self, users: dict[int, list[tuple[int, cp_model.IntVar]]]) -> None:
         """Limit pods on a node to its free capacity plus what evicted units free."""
         eviction_view = self.eviction_view
         rows: dict[int, list[int]] = {}

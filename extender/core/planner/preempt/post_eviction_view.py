@@ -111,7 +111,7 @@ class PostEvictionCapacity:
         self.free[:, first:] = 1
         for i, node in enumerate(nodes):
             if node.host_ports:
-                self.free[i, first:] -= self._clashes(node.host_ports)
+                self.free[i, first:] -= self._conflicts(node.host_ports)
         self._count_twice(request)
 
     def _count_twice(self, request: PlanRequest) -> None:
@@ -122,10 +122,10 @@ class PostEvictionCapacity:
         for pod in _pods(source) if self.ports else ():
             for port in source.shapes[pod.shape].host_ports:
                 if (pod.node, port) in seen and pod.node in place:
-                    self.free[place[pod.node], len(self.names) :] -= self._clashes((port,))
+                    self.free[place[pod.node], len(self.names) :] -= self._conflicts((port,))
                 seen.add((pod.node, port))
 
-    def _clashes(self, ports: Iterable[HostPort]) -> Ints:
+    def _conflicts(self, ports: Iterable[HostPort]) -> Ints:
         """Count per port axis the ports that conflict with it."""
         taken = np.zeros(len(self.ports), dtype=np.int64)
         for port in ports:
@@ -139,7 +139,7 @@ class PostEvictionCapacity:
         """Return what a running pod uses of every axis, shape (axes,)."""
         asks = dict(shape.requests)
         amounts = [asks.get(name, 0) for name in self.names]
-        return np.array([*amounts, *self._clashes(shape.host_ports)], dtype=np.int64)
+        return np.array([*amounts, *self._conflicts(shape.host_ports)], dtype=np.int64)
 
     def asked(self, shape: PodShape) -> Ints:
         """Return what a waiting pod requests of every axis, shape (axes,)."""
@@ -147,7 +147,7 @@ class PostEvictionCapacity:
         amounts = [asks.get(name, 0) for name in self.names]
         return np.array([*amounts, *port_request(shape, self.ports)], dtype=np.int64)
 
-    def given_back(
+    def freed_by(
         self, units: Sequence[Sequence[PlanVictim]], shapes: Sequence[PodShape], fleet: NodeTable
     ) -> tuple[Ints, Ints, Ints]:
         """Return the capacity that units free: per row a unit, a node, and the amounts, shape (rows, axes)."""
@@ -200,7 +200,7 @@ class PostEvictionView:
         self.fleet = fleet.renewed(everything.nodes)
         self.full: PlacementProblem = compile_request(everything, self.fleet)
         self.room = PostEvictionCapacity(self.request, self.full.shapes)
-        self.unit, self.node, self.back = self.room.given_back(
+        self.unit, self.node, self.back = self.room.freed_by(
             [u.pods for u in self.units], source.shapes, self.fleet
         )
         self.claims = [
@@ -285,7 +285,7 @@ class PostEvictionView:
                 counts[k] = np.minimum(counts[k], 1)
         return dataclasses.replace(full, free=free, allowed=allowed, counts=counts, in_use=in_use)
 
-    def touching(self, within: Bools | None) -> Bools:
+    def units_affecting(self, within: Bools | None) -> Bools:
         """Return which units free something on some nodes: capacity, a claim of a member, or a barrier."""
         touches = self.none_gone
         touches[self.unit if within is None else self.unit[within[self.node]]] = True

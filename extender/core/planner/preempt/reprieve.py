@@ -48,7 +48,7 @@ class VictimSets:
     found: list[VictimSet] = field(default_factory=list)
     infeasible: list[CandidateDomain] = field(
         default_factory=list
-    )  # evicting everybody there makes no room
+    )  # evicting all units there is not enough
 
 
 class Reprieve:
@@ -98,7 +98,7 @@ class Reprieve:
         promising_sets: list[tuple[VictimSet, CandidateDomain]] = []
         promising = self._promising()
         for place in promising:
-            if len(promising_sets) >= DOMAINS_MAX and self._dearer(place, made):
+            if len(promising_sets) >= DOMAINS_MAX and self._costs_more(place, made):
                 break  # and all others are at least as expensive
             self._allot_probes(2 * len(promising))
             head = self._shortest_prefix(place, place.units)
@@ -107,7 +107,7 @@ class Reprieve:
                 made.found.append(head)
         promising_sets.sort(key=lambda pair: pair[0].cost)
         promising_sets = [
-            (h, p) for h, p in promising_sets[:DOMAINS_MAX] if not self._dearer(p, made)
+            (h, p) for h, p in promising_sets[:DOMAINS_MAX] if not self._costs_more(p, made)
         ]
         for number, (head, place) in enumerate(promising_sets):
             orders = self.places.rankings(place)
@@ -127,7 +127,7 @@ class Reprieve:
         left.sort(key=lambda place: (place.least, len(place.units)))
         return left[:SKETCHES_MAX]
 
-    def _dearer(self, place: CandidateDomain, made: VictimSets) -> bool:
+    def _costs_more(self, place: CandidateDomain, made: VictimSets) -> bool:
         """Return whether every set of a domain costs more than the best one known."""
         best = min(candidate.cost for candidate in made.found)
         return place.least is None or place.least > (best.violations, best.highest)
@@ -179,14 +179,14 @@ class Reprieve:
     # --- reprieving --------------------------------------------------------------------------------
 
     def _candidate(self, gone: Bools, solution: Solution, where: str) -> VictimSet:
-        gone = self.put_back(gone, solution)
+        gone = self.reprieve_units(gone, solution)
         return VictimSet(gone, solution, self.price(gone), where)
 
     def price(self, gone: Bools) -> VictimCost:
         """Return the cost of a set."""
         return self.cost_model.cost([int(i) for i in np.flatnonzero(gone)])
 
-    def _dearest_first(self, gone: Bools) -> list[int]:
+    def _most_expensive_first(self, gone: Bools) -> list[int]:
         chosen: list[int] = np.flatnonzero(gone).tolist()
         return sorted(chosen, key=lambda i: self.prices[i], reverse=True)
 
@@ -203,19 +203,19 @@ class Reprieve:
             gone[part] = False
             found = self._probe(gone, place)
             if found is not None:
-                best = (self.put_back(gone, found), found)
+                best = (self.reprieve_units(gone, found), found)
             elif len(part) > 1:
                 half = len(part) // 2
                 keep(part[:half])
                 keep(part[half:])
 
-        order = self._dearest_first(made.gone)
+        order = self._most_expensive_first(made.gone)
         half = (len(order) + 1) // 2
         keep(order[:half])
         keep(order[half:])
         return self._candidate(*best, place.where)
 
-    def put_back(self, gone: Bools, solution: Solution, *, pessimistic: bool = True) -> Bools:
+    def reprieve_units(self, gone: Bools, solution: Solution, *, pessimistic: bool = True) -> Bools:
         """Reprieve every unit that can keep its place beside a placement, the most expensive first.
 
         Args:
@@ -242,27 +242,27 @@ class Reprieve:
         busy: Bools = np.any(used > 0, axis=1)
         near[eviction_view.unit[busy[eviction_view.node]]] = True
         near[eviction_view.holders] = True
-        barring = self._barring(solution, pessimistic=pessimistic)
-        near[list(barring)] = True
+        barriers_against = self._barring_units(solution, pessimistic=pessimistic)
+        near[list(barriers_against)] = True
         kept = gone & near
-        for unit in self._dearest_first(kept):
+        for unit in self._most_expensive_first(kept):
             mine = self._rows[unit]
             nodes, back = eviction_view.node[mine], eviction_view.back[mine]
             short = (left[nodes] < back) & (used[nodes] > 0)
-            if unit in barring or bool(short.any()) or eviction_view.claims[unit] & claims:
+            if unit in barriers_against or bool(short.any()) or eviction_view.claims[unit] & claims:
                 continue
             left[nodes] -= back  # a unit has one row per node
             kept[unit] = False
         return kept
 
-    def _barring(self, solution: Solution, *, pessimistic: bool) -> set[int]:
+    def _barring_units(self, solution: Solution, *, pessimistic: bool) -> set[int]:
         """Return the units with a barrier against a placed pod."""
-        barriers = self.barring(solution)
+        barriers = self.barriers_against(solution)
         return {
             barrier.unit for barrier in barriers if pessimistic or not barrier.uncounted_resource
         }
 
-    def barring(self, solution: Solution) -> list[EvictionBarrier]:
+    def barriers_against(self, solution: Solution) -> list[EvictionBarrier]:
         """Return the barriers against the node of a placed pod."""
         kinds = self.eviction_view.full.kinds
         placed: dict[int, set[int]] = {}

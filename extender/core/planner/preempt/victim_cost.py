@@ -139,7 +139,7 @@ def _cascades(request: PlanRequest, units: tuple[PlanUnit, ...], fleet: NodeTabl
     if not mine or len({u.priority for u in mine}) == 1:
         return [False] * len(units)
     room = PostEvictionCapacity(request, shapes)
-    unit, node, back = room.given_back([u.pods for u in mine], shapes, fleet)
+    unit, node, back = room.freed_by([u.pods for u in mine], shapes, fleet)
     priority = np.array([u.priority for u in mine], dtype=np.int64)
     asked = [room.asked(shape) for shape in shapes]
     may = [may_run(fleet, shape) for shape in shapes]

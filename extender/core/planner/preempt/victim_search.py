@@ -282,7 +282,7 @@ class _Decision:
         )
         self._charge(exact.steps)
         if exact.gone is not None:
-            gone = reprieve.put_back(exact.gone, exact.solution)
+            gone = reprieve.reprieve_units(exact.gone, exact.solution)
             found = VictimSet(gone, exact.solution, reprieve.price(gone), "")
             made.found.append(found)
             if msgspec.structs.replace(found.cost, names=()) < msgspec.structs.replace(
@@ -318,7 +318,7 @@ class _Decision:
             pods = (p for u in self._units(best.gone) for p in u.pods)
             made = make_plan(without(self.eviction_view.request, pods), solved)
             minimum = (solved.solution or {}) if wanted else _minimum(made, solved)
-            gone = reprieve.put_back(best.gone, minimum)
+            gone = reprieve.reprieve_units(best.gone, minimum)
             if bool((gone == best.gone).all()):
                 return best, made
             best = VictimSet(gone, minimum, reprieve.price(gone), best.where)
@@ -342,8 +342,10 @@ class _Decision:
 
     def _doubts(self, best: VictimSet, reprieve: Reprieve) -> dict[str, str]:
         """Return the victims that only a resource counted by kube-scheduler alone rules out, with the reason."""
-        back = best.gone & ~reprieve.put_back(best.gone, best.solution, pessimistic=False)
-        barriers = [barrier for barrier in reprieve.barring(best.solution) if back[barrier.unit]]
+        back = best.gone & ~reprieve.reprieve_units(best.gone, best.solution, pessimistic=False)
+        barriers = [
+            barrier for barrier in reprieve.barriers_against(best.solution) if back[barrier.unit]
+        ]
         found = {
             self.eviction_view.units[barrier.unit].name: barrier.uncounted_resource
             for barrier in barriers
@@ -385,7 +387,7 @@ class _Decision:
                     where=other.where or self._nodes_of(other),
                     units=other.cost.names,
                     cost=other.cost,
-                    why=_dearer(other.cost, best.cost),
+                    why=_not_chosen_reason(other.cost, best.cost),
                 )
             )
         for place in made.infeasible[: ALTERNATIVES_MAX - len(listed)]:
@@ -438,7 +440,7 @@ _WORDS = {
 }
 
 
-def _dearer(other: VictimCost, best: VictimCost) -> str:
+def _not_chosen_reason(other: VictimCost, best: VictimCost) -> str:
     """Return the reason why a set was not chosen: the first field in which the costs differ."""
     for field, words in _WORDS.items():
         mine, theirs = getattr(best, field), getattr(other, field)

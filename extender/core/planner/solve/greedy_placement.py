@@ -71,7 +71,7 @@ class PartialPlacement:
         self.trail: list[tuple[int, int, Ints, Ints]] = []  # leaf, kind, nodes, amounts
         self.claimed: set[str] = set(problem.in_use)
         self.ledger = ConstraintLedger(problem.rules, problem.kinds)
-        self._rooms: dict[tuple[str, ...], Ints] = {}
+        self._domain_capacities: dict[tuple[str, ...], Ints] = {}
         self.preferred = _preferred_nodes(problem)
 
     def solution(self) -> Solution:
@@ -145,11 +145,11 @@ class PartialPlacement:
 
     def _room(self, group: CompiledGroup) -> Ints:
         """Return how many pods of the tree each domain can hold before any is placed."""
-        known = self._rooms.get(group.level.keys)
+        known = self._domain_capacities.get(group.level.keys)
         if known is None:
             kinds = list(range(len(self.problem.kinds)))
             known = group.level.total(pods_per_node(self.problem, kinds, self.problem.counts))
-            self._rooms[group.level.keys] = known
+            self._domain_capacities[group.level.keys] = known
         return known
 
     def _children(self, group: CompiledGroup, domain: int) -> bool:

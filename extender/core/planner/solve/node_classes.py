@@ -51,7 +51,7 @@ def make_node_classes(problem: PlacementProblem) -> list[NodeClass]:
         nodes = useful[here]
         if len({int(like[k]) for k in kinds}) == 1:
             slots = count_fitting(problem.free[nodes], problem.requests[kinds[0]])
-            cells.extend(_bags(kinds, nodes, atoms[here], slots))
+            cells.extend(_slot_classes(kinds, nodes, atoms[here], slots))
         else:
             cells.extend(_singles(problem, kinds, nodes, atoms[here]))
     cells.sort(key=lambda c: c.nodes[0])
@@ -68,7 +68,7 @@ def _atoms(problem: PlacementProblem) -> Ints:
     return atoms.astype(np.int64).reshape(-1)
 
 
-def _bags(kinds: list[int], nodes: Ints, atoms: Ints, slots: Ints) -> list[NodeClass]:
+def _slot_classes(kinds: list[int], nodes: Ints, atoms: Ints, slots: Ints) -> list[NodeClass]:
     order = np.lexsort((nodes, atoms))
     cuts = np.flatnonzero(np.diff(atoms[order])) + 1
     return [
