@@ -1,4 +1,4 @@
-"""What the use cases need from the outside world; owned here, implemented by the adapters.
+"""The ports: protocols that the use cases need and the adapters implement.
 
 Every port has one contract suite (`tests/contract`) that runs on the fake and on the real adapter.
 """
@@ -20,39 +20,39 @@ from extender.core.model.pods import PodEnd
 
 
 class Clock(Protocol):
-    """The only reader of time and maker of unique ids."""
+    """The only source of time and of unique ids."""
 
     def now_us(self) -> int:
-        """Give the wall clock in microseconds since the epoch; may step back."""
+        """Return the wall-clock time in microseconds since the Unix epoch; may step back."""
         ...
 
     def monotonic_ms(self) -> int:
-        """Give a clock that never steps back, in milliseconds from an unknown start."""
+        """Return the time of a clock that never steps back, in milliseconds since an arbitrary start."""
         ...
 
     def new_id(self) -> str:
-        """Give a fresh UUID (version 7) as text."""
+        """Return a fresh UUID (version 7) as text."""
         ...
 
 
 class StateSource(Protocol):
-    """The reservation state as this process knows it; queries read it and never its writer."""
+    """The reservation state of this process, for queries, which must not depend on its writer."""
 
     @property
     def acknowledged(self) -> ReservationState:
-        """Return the fold of every durable event that is known here."""
+        """Return the fold of every durable event that this process has read or written."""
         ...
 
 
 class ReleasingGangs(Protocol):
-    """Gangs of which Bindings are being posted."""
+    """Gangs whose Bindings are being posted."""
 
     def started(self) -> frozenset[RootUid]:
-        """Return the roots of which members are, or may be, bound: nothing of them is given back as a whole."""
+        """Return the roots with members that are or may be bound: their reservations are not released as a whole."""
         ...
 
 
-START = Position(0)  # in front of the first event
+START = Position(0)  # before the first event
 
 
 class LogHead(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class LogHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """The right to write, as the database gave it."""
+    """The right to write, as granted by the database."""
 
     epoch: Epoch
     lease: str  # random UUID: an epoch alone can be handed out twice by a promoted lagging standby
@@ -72,42 +72,42 @@ class LeaseGrant(msgspec.Struct, frozen=True, kw_only=True):
     previous_holder: str = ""
     previous_epoch: Epoch = Epoch(
         0
-    )  # as it stood in the lease row; lower than one we held: another row
-    timeline: str = ""  # of the database; a promoted standby begins another
+    )  # epoch in the lease row before; lower than one that we held: the row was replaced
+    timeline: str = ""  # WAL timeline of the database; changes when a standby is promoted
 
 
 class LogMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A place that is known to have been in the log, by its hash or by the fact that stands there."""
+    """A position that was in the log, with the hash or the id of the event there."""
 
     position: Position
-    epoch: Epoch  # of the leader that knew it
+    epoch: Epoch  # of the leader that recorded the mark
     chain: bytes = b""  # hash of the event at `position`; empty when not known
     event_id: str = ""  # id of that event; empty when not known
     timeline: str = ""
 
 
 class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The lease row as a follower reads it."""
+    """The lease row."""
 
     epoch: Epoch
     holder: str
     address: str  # where the holder answers HTTP
     renewed_us: int  # database time
     ttl_ms: int
-    expired: bool  # judged by the clock of the database, the only one that all parties share
+    expired: bool  # by the clock of the database, which all replicas share
 
 
 class EventLog(Protocol):
     """The append-only log and the lease that guards it. One writer; gap-free positions from 1."""
 
     async def take(self, *, holder: str, address: str, ttl_ms: int, above: int = 0) -> LeaseGrant:
-        """Take the lease: when it is free, expired, or already held by the same `holder`.
+        """Acquire the lease if it is free, expired, or held by the same `holder`.
 
-        The epoch is higher than the one before, and than `above`: the highest that is known from
-        anywhere, because a restored copy of the log would hand old numbers out again.
+        The new epoch is higher than the one before, and than `above`: the highest epoch known from any source,
+        because a restored older database would grant old epochs again.
 
         Raises:
-            LeaseHeld: Another holder's lease has not expired.
+            LeaseHeld: The lease of another holder has not expired.
             StoreUnavailable: No answer; try again.
         """
         ...
@@ -116,49 +116,49 @@ class EventLog(Protocol):
         """Prolong the lease.
 
         Raises:
-            Fenced: Somebody took over; stop leading.
-            StoreUnavailable: Unknown outcome; the lease runs out locally unless a later call succeeds.
+            Fenced: Another process acquired the lease; stop leading.
+            StoreUnavailable: Unknown outcome; the lease expires locally unless a later call succeeds.
         """
         ...
 
     async def release(self, grant: LeaseGrant) -> None:
-        """Give the lease back at a clean stop, so that the next holder need not wait. Never raises Fenced."""
+        """Release the lease at a clean stop, so that the next holder need not wait. Never raises Fenced."""
         ...
 
     async def lease(self) -> LeaseRecord | None:
-        """Read the lease row; None when nobody ever held it."""
+        """Return the lease row; None if the lease was never held."""
         ...
 
     async def append(self, grant: LeaseGrant, events: Sequence[RecordedEvent]) -> None:
-        """Write facts at the end of the log, all or none, durable on return.
+        """Write events at the end of the log, all or none, durable on return.
 
         `events` continue the log without a gap and carry `grant.epoch`; concurrent calls are batched
-        in call order. After an unknown outcome the events are looked up by id under a fresh grant
-        by the caller (see `find`).
+        in call order. After an unknown outcome the caller acquires a new grant and looks the events up by
+        id (see `find`).
 
         Raises:
             Fenced: Another epoch or lease owns the log. Nothing was written; stop leading.
             HeadMoved: The log does not end where these events begin. Nothing was written.
             DuplicateEvent: An event id is in the log already. Nothing was written.
-            InvariantBroken: Events that no log may hold (gap inside the call, falling time). Nothing was written.
+            InvariantBroken: The events are not valid in any log (gap inside the call, falling time). Nothing was written.
             StoreUnavailable: Unknown outcome for all events of the call.
         """
         ...
 
     async def find(self, event_ids: Sequence[str]) -> Mapping[str, Position]:
-        """Look events up by id; those that are not in the log are absent from the answer."""
+        """Return the positions of events by id; without those that are not in the log."""
         ...
 
     async def head(self) -> LogHead:
-        """Read the end of the log."""
+        """Return the head of the log."""
         ...
 
     async def at(self, position: Position) -> LogHead | None:
-        """Give the end of the log as it was when it ended at a position; None when it does not reach that far."""
+        """Return the head of the log as it was at a position; None if the log is shorter."""
         ...
 
     async def holds(self, mark: LogMark) -> bool:
-        """Say whether the log has, at the position of a mark, what the mark knows of it."""
+        """Return whether the log matches a mark: the hash and the id of the event at its position."""
         ...
 
     def read(
@@ -167,12 +167,12 @@ class EventLog(Protocol):
         """Read pages of events in order, verifying the hash chain on the way.
 
         Raises:
-            CorruptLog: A gap, a broken chain, or a fact this version does not know.
+            CorruptLog: A gap, a broken hash chain, or an event type that this version does not know.
         """
         ...
 
     def follow(self, *, after: Position) -> AsyncIterator[Sequence[RecordedEvent]]:
-        """Read pages of events for ever: what is there, then what comes (notification plus polling)."""
+        """Read pages of events without end: existing ones, then new ones (notification and polling)."""
         ...
 
 
@@ -180,58 +180,58 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A saved fold of the log up to a position."""
 
     position: Position
-    chain: bytes  # hash of the event at `position`: a checkpoint of another history is not used
+    chain: bytes  # hash of the event at `position`: a snapshot of another log is not used
     codec: str
     body: bytes
 
 
 class Snapshots(Protocol):
-    """Saved folds: the newest few to start from, and older ones at even distances to look back from."""
+    """Saved folds: the newest few for a start, and older ones at even distances for historical queries."""
 
-    async def save(self, checkpoint: Snapshot, *others: Snapshot) -> None:
-        """Store a checkpoint, and others of the same position; drop all but the newest three of each codec.
+    async def save(self, snapshot: Snapshot, *others: Snapshot) -> None:
+        """Store snapshots of one position; delete older ones except the newest three of each codec.
 
-        Of the codec of the first one for each stretch of the log stays, too. Stretches are as long as it takes for
-        the whole log to have no more than a fixed number of them.
+        Of the codec of the first argument, one snapshot for each section of the log is kept, too. The length of a
+        section grows with the log, so that the number of sections is limited.
         """
         ...
 
     async def newest(self, *, codec: str, until: Position | None = None) -> Snapshot | None:
-        """Give the newest checkpoint of this codec whose chain hash is the log's at its position and whose bytes are whole.
+        """Return the newest snapshot of a codec that is intact and belongs to this log, or None.
 
         Args:
-            codec: What can be decoded.
-            until: None that is newer than this position.
+            codec: The codec that the caller can decode.
+            until: Highest position of the snapshot; None: no limit.
         """
         ...
 
 
 class DecisionInput(msgspec.Struct, frozen=True, kw_only=True):
-    """The canonical input of one decision, cut so that equal node rows are stored once.
+    """The canonical input of one decision, in parts, so that equal parts are stored once.
 
-    The digest is defined in `core.planner.codec.request_codec`; parts are in a fixed order.
+    `core.planner.codec.request_codec` defines the digest; parts are in a fixed order.
     """
 
     digest: str  # hex SHA-256 over head and parts
     head: bytes
     parts: tuple[bytes, ...]
-    hashes: tuple[bytes, ...] = ()  # SHA-256 of head and parts, where they are known already
+    hashes: tuple[bytes, ...] = ()  # SHA-256 of head and parts; empty: not computed yet
 
 
 class DecisionInputs(Protocol):
-    """Inputs of decisions, stored beside the log, by content."""
+    """Inputs of decisions, stored by digest beside the log."""
 
     async def save(self, decision: DecisionInput) -> None:
-        """Store an input; storing the same one again changes nothing."""
+        """Store an input; storing the same input again changes nothing."""
         ...
 
     async def load(self, digest: str) -> DecisionInput | None:
-        """Give an input back, byte for byte."""
+        """Return the input with a digest, byte for byte as saved; None if there is none."""
         ...
 
 
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which facts an audit question wants; empty fields do not restrict."""
+    """Which events a query selects; empty fields do not restrict it."""
 
     root: str = ""  # namespace/name
     root_uid: RootUid | None = None
@@ -239,24 +239,24 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     types: tuple[str, ...] = ()
     since_us: int | None = None
     until_us: int | None = None
-    node: str = ""  # facts that name this node, wherever it stands in them
-    victims: frozenset[str] | None = None  # facts by which one of these UIDs has to go
-    plan: str = ""  # id of a plan: the fact that decided it
+    node: str = ""  # events that name this node in any field
+    victims: frozenset[str] | None = None  # events by which one of these UIDs is evicted
+    plan: str = ""  # id of a plan: the event that decided it
     after: Position = Position(0)
     limit: int = 1000
     newest_first: bool = False
 
 
 class EventPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Part of an answer about the log."""
+    """One page of the result of a query."""
 
     events: tuple[RecordedEvent, ...]
-    head: Position  # end of the log that the answer knows: everything up to here was looked at, or `more`
-    more: bool  # it was cut off; ask again behind its last event
+    head: Position  # head of the log for this page: the query covers everything up to here, unless `more`
+    more: bool  # there may be more: query again after the last event
 
 
 class GangIncarnation(msgspec.Struct, frozen=True, kw_only=True):
-    """One root group that had a name."""
+    """One root group that had a name, identified by its UID."""
 
     uid: RootUid
     root: str  # namespace/name
@@ -268,10 +268,10 @@ class GangIncarnation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReferenceIndex(Protocol):
-    """The index of what facts name, kept behind the appends; answers are right without it, only slower."""
+    """The index of the objects that events name, updated after the appends; queries without it are slower."""
 
     async def note(self, most: int) -> int:
-        """Write down what the next facts name, `most` facts at most; gives how many were looked at.
+        """Index what the next events name, at most `most` events; return how many were read.
 
         Raises:
             StoreUnavailable: Try again.
@@ -280,59 +280,59 @@ class ReferenceIndex(Protocol):
 
 
 class EventQueries(Protocol):
-    """Read-only questions over the log; never on the scheduling path's connection."""
+    """Read-only queries over the log; never on the connection of the scheduling path."""
 
     async def page(self, wanted: EventFilter) -> EventPage:
-        """Give facts that match, in order of position (or newest first), and say as of which position.
+        """Return events that match, in order of position (or newest first), and the head for which this holds.
 
-        Cut off at `limit` and at a size in bytes, whichever comes first.
+        Ends at `limit` or at a size in bytes, whichever comes first.
         """
         ...
 
     async def events(self, wanted: EventFilter) -> Sequence[RecordedEvent]:
-        """Give the facts that match, in order of position (or newest first); at most `limit`."""
+        """Return the events that match, in order of position (or newest first); at most `limit`."""
         ...
 
     async def lives(self, root: str, *, uid: RootUid | None = None) -> Sequence[GangIncarnation]:
-        """Give the root groups that ever went by this `namespace/name`, oldest first; without a name, the one of this UID."""
+        """Return the root groups that had this `namespace/name`, oldest first; without a name, the one with the UID."""
         ...
 
     async def position_at(self, at_us: int) -> Position:
-        """Give the position of the last fact that was recorded up to a time; 0 when there is none."""
+        """Return the position of the last event recorded up to a time; 0 if there is none."""
         ...
 
     async def has_namespace(self, namespace: str) -> bool:
-        """Say whether the log has a fact of any root in this namespace."""
+        """Return whether the log has an event of any root in this namespace."""
         ...
 
     async def has_node(self, node: NodeName) -> bool:
-        """Say whether any member ever held room or ran on this node, as far as that is projected."""
+        """Return whether any member had a reservation or ran on this node, up to the projected position."""
         ...
 
 
 class IntervalProjection(Protocol):
-    """Tables of intervals, made from the log: who held or had which node, and how roots stood."""
+    """The interval tables, made from the log: nodes of members, and states of roots, over time."""
 
     async def project(self, upto: Position, *, max_events: int) -> Position:
-        """Bring them forward, at most so many facts and never behind the end of the log; give how far they are.
+        """Project at most `max_events` further events, up to `upto`; return the projected position.
 
         Raises:
-            CorruptLog: A fact that the functions of the database do not know.
-            StoreUnavailable: Not done, or not known to be; the next call will do.
+            CorruptLog: An event type that the functions of the database do not know.
+            StoreUnavailable: Unknown outcome; call again.
         """
         ...
 
     async def projected(self) -> Position:
-        """Say how far they are; 0 when they are empty."""
+        """Return the projected position; 0 if the tables are empty."""
         ...
 
     async def forget(self) -> None:
-        """Empty them, to make them anew from the beginning of the log."""
+        """Empty the tables, so that the next calls make them again from the start of the log."""
         ...
 
 
 class PodRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod to act on; the UID is a precondition of everything done to it."""
+    """A pod to write to; its UID is a precondition of every write."""
 
     namespace: str
     name: str
@@ -350,7 +350,7 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """A condition to stand on a group; written only when it differs from what is stored."""
+    """A condition of a group; written only when it differs from the stored one."""
 
     type: str
     status: str  # True | False
@@ -369,132 +369,143 @@ class K8sEvent(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     warning: bool = False
     action: str = "Scheduling"
-    related: tuple[str, str, str, str] | None = None  # kind, namespace, name, UID of who caused it
+    related: tuple[str, str, str, str] | None = (
+        None  # kind, namespace, name, UID of the object that caused it
+    )
 
 
 class PublishedLogHead(Protocol):
-    """Where the end of the log is published, out of reach of whoever administers the database."""
+    """Where the log head is published: outside the database, so that a restored older database is noticed."""
 
     async def published(self) -> LogMark | None:
-        """Read what was published last; None when nothing ever was.
+        """Return the mark that was published last; None if there is none.
 
         Raises:
-            ClusterUnavailable: Try again; it is not known whether anything was published.
+            ClusterUnavailable: No answer; try again.
         """
         ...
 
     async def publish(self, mark: LogMark) -> None:
-        """Replace what was published.
+        """Replace the published mark.
 
         Raises:
-            ClusterUnavailable: Not done, or not known to be; the next one will do.
+            ClusterUnavailable: Unknown outcome; publish again.
         """
         ...
 
 
 class ControlPlane(Protocol):
-    """What kube-apiserver and kube-scheduler say of themselves (DESIGN 9.9)."""
+    """What kube-apiserver and kube-scheduler report about their features (DESIGN 9.9)."""
 
-    discoveries: int  # changes whenever other kinds of groups are served than before
+    discoveries: int  # changes whenever the served kinds of groups change
 
     async def trials(self) -> Sequence[DryRunResult]:
-        """Create full objects on trial, and give what would have been stored; changes nothing.
+        """Create objects with all fields as dry runs, and return what would have been stored.
 
         Raises:
-            ClusterUnavailable: No answer; nothing is known.
+            ClusterUnavailable: No answer.
         """
         ...
 
     async def scheduler_gates(self) -> SchedulerGates:
-        """Read the feature gates of kube-scheduler; every trouble is an answer."""
+        """Return the feature gates of kube-scheduler, or the reason why they are not known; does not raise."""
         ...
 
 
 class Cluster(PublishedLogHead, Protocol):
-    """What the service sees of a cluster, and the few things it does to it."""
+    """The view of a cluster, and the writes of the service to it."""
 
     def view(self) -> ClusterView:
-        """Give the newest snapshot; cheap, never waits."""
+        """Return the newest view; cheap, never waits."""
         ...
 
     def doubt(self) -> str:
-        """Say why `view` must not be decided from (not synced, stale), or the empty string."""
+        """Return the reason why decisions must not use `view` (not synced, stale), or an empty string."""
         ...
 
     async def changed(self, revision: int) -> int:
-        """Wait until the view's revision differs from `revision`; give the new one."""
+        """Wait until the revision of the view differs from `revision`; return the new one."""
         ...
 
     async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
         """Write `status.nominatedNodeName`; None clears it.
 
         Raises:
-            BindRefused: The pod is gone, was recreated or is bound.
+            RequestRejected: The pod is gone, was recreated or is bound.
             ClusterUnavailable: Try again later.
         """
         ...
 
     async def lift_gate(self, pod: PodRef) -> None:
-        """Remove our scheduling gate (others stay); nothing happens when it is not there.
+        """Remove our scheduling gate, and no other; do nothing if it is not there.
 
-        Raises: as `nominate`.
+        Raises:
+            RequestRejected: The pod is gone, was recreated or is bound.
+            ClusterUnavailable: Try again later.
         """
         ...
 
     async def doom(self, pod: PodRef, message: str) -> None:
         """Write DisruptionTarget=True, reason PreemptionByScheduler, before a pod is deleted (SPEC E-12).
 
-        Raises: as `nominate`.
+        Raises:
+            RequestRejected: The pod is gone or was recreated.
+            ClusterUnavailable: Try again later.
         """
         ...
 
     async def evict(self, pod: PodRef, how: EvictionHow) -> None:
-        """Ask for the end of a pod with its own grace period; it is gone when the view does not show it any more.
+        """Request the deletion of a pod with its own grace period; the pod is gone when the view has it no more.
 
         Args:
-            pod: Which one, by UID: one that was made again under the name is never touched.
-            how: *deleted* as kube-scheduler does it, or *evicted* through the Eviction API, which keeps
-                to PodDisruptionBudgets.
+            pod: The pod by UID: a new pod with the same name is never deleted.
+            how: *deleted* as kube-scheduler does it, or *evicted* through the Eviction API, which respects
+                PodDisruptionBudgets.
 
         Raises:
-            BindRefused: It is gone, was made again, or somebody (an admission webhook) forbids it.
-            ClusterUnavailable: Try again later, not before its `retry_after_s`: also a budget that is spent.
+            RequestRejected: The pod is gone, was recreated, or the API server (an admission webhook) forbids it.
+            ClusterUnavailable: Try again, not before its `retry_after_s`; also if a PodDisruptionBudget forbids it now.
         """
         ...
 
     async def ending(self, pod: PodRef) -> PodEnd | None:
-        """Ask what became of a pod that the view does not show any more; None: it lives.
+        """Return how a pod that is not in the view any more ended or is being deleted; None: it is neither.
 
         Raises:
-            BindRefused, ClusterUnavailable: No answer, for good or for now.
+            RequestRejected: No answer, for good.
+            ClusterUnavailable: No answer; try again later.
         """
         ...
 
     async def bind(self, binding: Binding) -> None:
-        """Post a Binding with the UID as precondition. A pod already bound to this very node is a success.
+        """Post a Binding with the UID as precondition. A pod already bound to this node is a success.
 
         Raises:
-            BindRefused: For good: gone, recreated, gated, or bound elsewhere.
-            ClusterUnavailable: 429, 5xx or no answer; the outcome may be unknown, the informer will tell.
+            RequestRejected: For good: the pod is gone, recreated, gated, or bound to another node.
+            ClusterUnavailable: 429, 5xx or no answer; the outcome may be unknown until the view shows it.
         """
         ...
 
     async def set_conditions(
         self, group: GroupKey, uid: str, conditions: Sequence[Condition]
     ) -> None:
-        """Merge conditions into the status of a group, touching only those types that differ.
+        """Merge conditions into the status of a group; write only those types that differ.
 
-        Raises: as `nominate`.
+        Raises:
+            RequestRejected: The group is gone or was recreated, or the API server rejects the write.
+            ClusterUnavailable: Try again later.
         """
         ...
 
     async def set_finalizers(self, wanted: FinalizerChange) -> None:
-        """Write the finalizers of one of our groups as it is known: same UID, same version, or nothing.
+        """Write the finalizers of one of our groups, with its UID and resource version as preconditions.
 
-        Raises: as `nominate`; a version that is not the newest is a ClusterUnavailable.
+        Raises:
+            RequestRejected: The group is gone or was recreated, or the API server rejects the write.
+            ClusterUnavailable: Try again later; also if the resource version is not the newest.
         """
         ...
 
     async def notice(self, notice: K8sEvent) -> None:
-        """Record a Kubernetes Event. Best effort by nature: a failure is logged and counted, not raised."""
+        """Create a Kubernetes Event. Best effort: a failure is logged and counted, not raised."""
         ...

@@ -1,7 +1,7 @@
-"""Work of questions in small slices, so that calls of kube-scheduler never wait for a whole answer.
+"""Runs queries in small time slices, so that calls of kube-scheduler never wait for a whole query.
 
-All answers of a process share the slices: many questions at once get no more of the event loop than one. Nobody rests
-while kube-scheduler does not call: it calls for seconds on end, or not at all.
+All queries of a process share the slices: many queries together get no more of the event loop than one. There are
+pauses between the slices only if kube-scheduler called within the last second.
 """
 
 from __future__ import annotations
@@ -11,39 +11,37 @@ import math
 import time
 from typing import ClassVar
 
-SLICE_S = 0.0004  # longest time an answer keeps the event loop at a stretch, about
-REST_S = (
-    0.002  # between two slices, of whatever answers; together they get a fifth of the loop at most
-)
-CALM_S = 1.0  # who has not called for so long does not call now
+SLICE_S = 0.0004  # longest time for which a query keeps the event loop, about
+REST_S = 0.002  # between two slices of any queries; all together get at most a fifth of the loop
+CALM_S = 1.0  # after so long without a call, kube-scheduler counts as not calling
 
 
 class Yielder:
-    """The pace of one answer. Ask for `breath` after each small piece of work."""
+    """The time slices of one query. Await `breath` after each small piece of work."""
 
     _next_s: ClassVar[float] = 0.0  # when the next slice may begin
-    _called_s: ClassVar[float] = -math.inf  # when kube-scheduler called last, as far as known here
+    _called_s: ClassVar[float] = -math.inf  # last known call of kube-scheduler
 
     @classmethod
     def called(cls, ago_s: float = 0.0) -> None:
-        """Hear that kube-scheduler called, here or at the service whose questions are answered here."""
+        """Record a call of kube-scheduler to this process, or to the service whose queries this process answers."""
         cls._called_s = max(cls._called_s, time.perf_counter() - ago_s)
 
     @classmethod
     def calm_s(cls) -> float:
-        """Give how long kube-scheduler has not called; infinite where it never did."""
+        """Return the seconds since the last call of kube-scheduler; infinite if there was none."""
         return time.perf_counter() - cls._called_s
 
     @classmethod
     def calls(cls) -> bool:
-        """Say whether kube-scheduler calls now."""
+        """Return whether kube-scheduler called within the last second."""
         return cls.calm_s() < CALM_S
 
     def __init__(self) -> None:
         self._began_s = time.perf_counter()
 
     async def breath(self) -> None:
-        """Give the loop away when the slice is used up, and wait for the next one."""
+        """Yield to the event loop if the slice is used up, and wait for the next slice."""
         now_s = time.perf_counter()
         if now_s - self._began_s >= SLICE_S:
             rest_s = REST_S if Yielder.calls() else 0.0

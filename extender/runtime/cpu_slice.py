@@ -1,9 +1,9 @@
-"""The time slice that this process asks the kernel for.
+"""The CPU time slice that this process requests from the kernel.
 
-Where no processor is idle, who wakes up waits until the one that runs has used its slice up: some 3 ms, however nice
-that one is. A call of kube-scheduler keeps us busy for a tenth of that. From 6.12 on Linux lets those go first who
-ask for shorter slices than the one that runs (kernel documentation, "EEVDF Scheduler"): the share of the processor
-stays the same, in smaller pieces. Older kernels take the wish and do nothing.
+When no CPU is idle, a thread that wakes up waits until the running one has used up its slice: about 3 ms,
+whatever the nice value of that one. A call of kube-scheduler takes a tenth of that. Since 6.12 Linux lets a thread
+with a shorter slice preempt the running one (kernel documentation, "EEVDF Scheduler"); its share of the CPU stays
+the same, in smaller pieces. Older kernels accept the request without effect.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import platform
 
 log = logging.getLogger(__name__)
 
-SHORT_NS = 100_000  # the shortest that the kernel grants
-USUAL_NS = 0  # what the kernel gives to those who ask for nothing
+SHORT_NS = 100_000  # the shortest slice that the kernel allows
+DEFAULT_NS = 0  # the default slice of the kernel
 SET_ATTRIBUTES = {"x86_64": 314, "aarch64": 274, "riscv64": 274, "ppc64le": 355, "s390x": 345}
 
 
 class _Attributes(ctypes.Structure):
-    """`struct sched_attr`, as of its first version."""
+    """`struct sched_attr` in its first version."""
 
     _fields_ = (
         ("size", ctypes.c_uint32),
@@ -36,19 +36,19 @@ class _Attributes(ctypes.Structure):
 
 
 def ask_for_short_slices() -> None:
-    """Ask for this thread, and for threads and processes that it starts from now on."""
+    """Request short slices for this thread, and for threads and processes that it starts from now on."""
     _ask(SHORT_NS)
 
 
 def ask_for_usual_slices() -> None:
-    """Give up what this process has from the one that started it."""
-    _ask(USUAL_NS)
+    """Request the default slice, instead of the one inherited from the parent process."""
+    _ask(DEFAULT_NS)
 
 
 def _ask(runtime_ns: int) -> None:
     policy, number = os.sched_getscheduler(0), SET_ATTRIBUTES.get(platform.machine())
     if number is None or policy not in (os.SCHED_OTHER, os.SCHED_BATCH):
-        log.debug("the time slice stays what it is", extra={"policy": policy})
+        log.debug("time slice not changed", extra={"policy": policy})
         return
     wanted = _Attributes(
         size=ctypes.sizeof(_Attributes),
@@ -58,4 +58,4 @@ def _ask(runtime_ns: int) -> None:
     )
     if ctypes.CDLL(None, use_errno=True).syscall(number, 0, ctypes.byref(wanted), 0):
         reason = os.strerror(ctypes.get_errno())
-        log.info("the kernel refuses another time slice", extra={"reason": reason})
+        log.info("the kernel rejected the time slice", extra={"reason": reason})

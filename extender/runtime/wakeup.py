@@ -1,7 +1,7 @@
-"""Wake-ups that cannot be lost: a counter that says how often something changed, and tasks that wait for it to move.
+"""Wake-ups that cannot be lost: a counter of changes, and tasks that wait until it increases.
 
-A task reads the revision before it looks at what may change, works, and then waits for another revision. A change
-while it works moves the revision, so the wait ends at once, however many tasks wait and whenever they come.
+A task reads the revision before it reads what may change, works, and then waits for another revision. A change
+while it works increases the revision, so that the wait ends at once, for any number of tasks.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Coroutine
 
 
 class Wakeup:
-    """A revision that only grows, for one event loop."""
+    """A revision that only increases, for one event loop."""
 
     def __init__(self) -> None:
-        self._moved = asyncio.Event()  # of the next move; each move has its own
+        self._moved = asyncio.Event()  # of the next change; each change has its own
         self.revision = 0
-        self.waiting = 0  # so many tasks wait now
+        self.waiting = 0  # number of tasks in `wait`
 
     def wake(self) -> None:
         """Record a change, and wake the tasks that wait."""
@@ -25,13 +25,13 @@ class Wakeup:
         moved.set()
 
     async def wait(self, after: int) -> int:
-        """Wait until the revision differs from `after`; at once when it already does.
+        """Wait until the revision differs from `after`; return at once if it does already.
 
         Args:
-            after: The revision that was read before the caller looked.
+            after: The revision that the caller read before its work.
 
         Returns:
-            The revision.
+            The current revision.
         """
         self.waiting += 1
         try:
@@ -43,10 +43,10 @@ class Wakeup:
 
 
 async def first_of(*waits: Coroutine[object, object, object], timeout_s: float) -> None:
-    """Return when one of some waits ends, or after a time. None of them runs on, also when the caller is cancelled.
+    """Wait until one of some coroutines ends, or for a time; then cancel all of them, also if the caller is cancelled.
 
     Args:
-        waits: They must allow to be cancelled at any time. The fault of one that failed is raised.
+        waits: Coroutines that can be cancelled at any time. The exception of one that failed is raised.
         timeout_s: Seconds.
     """
     tasks = [asyncio.ensure_future(wait) for wait in waits]

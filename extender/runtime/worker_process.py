@@ -1,4 +1,4 @@
-"""Long work of questions in a process of its own, one at a time, so that neither filter nor admission waits for it."""
+"""Runs long computations of queries in a process of its own, one at a time, so that scheduling does not wait for them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from typing import TypeVar
 from extender.core.model.errors import TooManyQueries
 from extender.runtime.cpu_slice import ask_for_usual_slices
 
-WAITING_MAX = 4  # questions that may wait for the one before
-NICE = 10  # the processor is kube-scheduler's first
-TOO_LONG_S = (
-    60  # processor time is not what others wait for, but one question at a time is answered
-)
+WAITING_MAX = 4  # calls that may wait for the running one
+NICE = 10  # kube-scheduler and the service have priority
+TOO_LONG_S = 60  # wall-clock time for one call: the others wait for it
 PR_SET_PDEATHSIG = 1
 T = TypeVar("T")
 
@@ -29,45 +27,45 @@ class WorkerProcess:
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
-        self._asked = 0
+        self._calls = 0
 
     async def run(self, work: Callable[..., T], *args: object) -> T:
-        """Run a function of a module; what it raises is raised here.
+        """Run a function of a module in the process; its exceptions are raised here.
 
         Raises:
-            Busy: Too many wait already, or the process died over the question or was at it for too long.
+            TooManyQueries: Too many calls wait already, or the process died or took too long.
         """
-        if self._asked > WAITING_MAX:
-            raise TooManyQueries(f"{WAITING_MAX} questions wait to be planned already; ask later")
+        if self._calls > WAITING_MAX:
+            raise TooManyQueries(f"{WAITING_MAX} plan queries wait already; try again later")
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(
-                1, mp_context=context, initializer=_begin, initargs=(os.getpid(),)
+                1, mp_context=context, initializer=_initialize, initargs=(os.getpid(),)
             )
-        self._asked += 1
+        self._calls += 1
         try:
             future = self._pool.submit(_limited, work, *args)
             return await asyncio.wrap_future(future)
         except BrokenProcessPool as error:
             self._pool = None
             raise TooManyQueries(
-                f"the process that plans died over this question, or was at it for more than {TOO_LONG_S} s; ask about "
-                "fewer trees, or with a smaller budget"
+                f"the process of plan queries died, or took more than {TOO_LONG_S} s; plan fewer trees, or with a "
+                "smaller budget"
             ) from error
         finally:
-            self._asked -= 1
+            self._calls -= 1
 
     def stop(self) -> None:
-        """End the process at once."""
+        """Kill the process at once."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
             for worker in multiprocessing.active_children():
-                worker.kill()  # the planner's too: it is stopped at the same time
+                worker.kill()  # also the process of the planner, which is stopped at the same time
 
 
 def _limited(work: Callable[..., T], *args: object) -> T:
-    """Do something in the other process; the kernel ends that when it takes too long."""
+    """Run a function in the worker process; the kernel kills the process after `TOO_LONG_S`."""
     signal.alarm(TOO_LONG_S)
     try:
         return work(*args)
@@ -75,7 +73,7 @@ def _limited(work: Callable[..., T], *args: object) -> T:
         signal.alarm(0)
 
 
-def _begin(service: int) -> None:
+def _initialize(service: int) -> None:
     begin_worker(service)
     os.nice(NICE)
 
@@ -83,7 +81,7 @@ def _begin(service: int) -> None:
 def begin_worker(service: int) -> None:
     """Make the kernel end this worker when the service is killed, so that none is left behind."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != service:  # killed before we asked for the signal
+    if os.getppid() != service:  # it was killed before prctl
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service decides when to stop
-    ask_for_usual_slices()  # it computes for long, and answers nobody's call
+    ask_for_usual_slices()  # it computes for long and serves no call of kube-scheduler

@@ -1,7 +1,7 @@
-"""Make checkpoints along the whole log, where they are missing: after an upgrade with another codec of checkpoints.
+"""Saves the historical snapshots that are missing along the log, after an upgrade that cannot read older ones.
 
-While the service leads it leaves some behind as it goes. Those of another codec are of no use, so the log is folded
-once from its beginning and saved on the way; afterwards every moment of the past is near one again.
+The leader saves snapshots as the log grows. If the new version cannot read them, the log is folded once from its
+start and saved on the way, so that every position of the log is near a snapshot again.
 """
 
 from __future__ import annotations
@@ -9,38 +9,43 @@ from __future__ import annotations
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.ids import Position
 from extender.ports.protocols import START, EventLog, Snapshots
-from extender.snapshots.state_loader import fold_from, nearest_checkpoint, restored, save_past
+from extender.snapshots.state_loader import (
+    fold_from,
+    nearest_snapshot,
+    save_historical,
+    state_of_snapshot,
+)
 
 
 async def fill_ladder(
-    event_log: EventLog, checkpoints: Snapshots, *, until: Position, every: int
+    event_log: EventLog, snapshots: Snapshots, *, until: Position, every: int
 ) -> int:
-    """Save a checkpoint in each stretch of the log that has none.
+    """Save a snapshot in each section of the log that has none.
 
     Args:
-        event_log: To read.
-        checkpoints: To look up and to save.
-        until: Position up to which it is filled.
-        every: Events in a stretch.
+        event_log: The log to fold.
+        snapshots: Where snapshots are read and saved.
+        until: Last position to fill up to.
+        every: Events in a section.
 
     Returns:
-        How many were saved.
+        The number of snapshots saved.
 
     Raises:
-        CorruptLog: The log breaks its own rules.
-        StoreUnavailable: Try again; what was saved stays.
+        CorruptLog: The log is not valid.
+        StoreUnavailable: Try again; what was saved is kept.
     """
-    made, state = 0, EMPTY
-    for rung in range(every, until + 1, every):
-        near = await nearest_checkpoint(checkpoints, Position(rung))
-        if near is not None and near.position > rung - every:
+    saved, state = 0, EMPTY
+    for position in range(every, until + 1, every):
+        nearest = await nearest_snapshot(snapshots, Position(position))
+        if nearest is not None and nearest.position > position - every:
             continue
-        start = near.position if near is not None else START
+        start = nearest.position if nearest is not None else START
         if state.position < start:
-            state = await restored(near)
-        state = await fold_from(state, event_log, until=Position(rung), past=True)
+            state = await state_of_snapshot(nearest)
+        state = await fold_from(state, event_log, until=Position(position), past=True)
         head = await event_log.at(state.position)
         assert head is not None
-        await save_past(checkpoints, state, head)
-        made += 1
-    return made
+        await save_historical(snapshots, state, head)
+        saved += 1
+    return saved

@@ -1,7 +1,8 @@
-"""Load the state at start: newest usable checkpoint, then the tail of the log; and save checkpoints.
+"""Loads the state from the newest usable snapshot and the events behind it; encodes and saves snapshots.
 
-A checkpoint is a cache: when it does not decode, or belongs to another history, the log is folded
-from its beginning instead, with a warning.
+There are two codecs. A full snapshot has everything, for a start. A historical one is smaller: without the versions
+of streams that have ended, for historical queries. A snapshot is a cache: when it cannot be decoded, the log is
+folded from its start instead, with a warning.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ log = logging.getLogger(__name__)
 
 Page = Sequence[RecordedEvent]
 
-# Both change with the meaning or shape of the state; checkpoints of another codec are passed over.
-CODEC = "state-1"  # to start from: whole
-PAST = "past-1"  # to look back from: a state as `lean` leaves it
+# Both change with the meaning or format of the state; snapshots of other codecs are not used.
+CODEC = "state-1"  # full
+PAST = "past-1"  # historical
 
-BULK_EVENTS = 20_000  # from here on it pays to unpack the whole state before a fold
+BULK_EVENTS = 20_000  # from this number on, a fold is faster if the whole state is unpacked first
 
 
 class _SavedPreemption(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -79,7 +80,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     at_us: int
     roots: tuple[GangState, ...]
     of_roots: tuple[int, ...]  # versions of their streams, in the same order; 0: not known
-    versions: dict[RootUid, int]  # of streams that live and are of no root
+    versions: dict[RootUid, int]  # of live streams without a root
     vetoes: tuple[tuple[RejectionKey, RejectionState], ...]
     truncated_epoch: int
     preemptions: tuple[_SavedPreemption, ...]
@@ -89,7 +90,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
 
 class _Whole(msgspec.Struct, frozen=True, array_like=True):
     past: bytes  # as `encode_past` writes it
-    ended: bytes  # versions of the other streams, packed; empty: there are none
+    ended: bytes  # versions of all other streams, compressed; empty: there are none
 
 
 _WHOLE, _PAST = Decoder(_Whole), Decoder(_Saved)
@@ -99,12 +100,12 @@ _BROKEN = (zlib.error, msgspec.MsgspecError, KeyError, TypeError, ValueError)
 
 
 def encode_state(state: ReservationState) -> bytes:
-    """Write a state down; indexes that follow from the roots are left out."""
+    """Return the bytes of a full snapshot; indexes that can be derived from the roots are left out."""
     return _whole(state, encode_past(state))
 
 
 def encode_past(state: ReservationState) -> bytes:
-    """Write a state down to look back from: without the versions of streams that have ended, and without indexes."""
+    """Return the bytes of a historical snapshot: without versions of ended streams, and without indexes."""
     versions = state.versions
     saved = _Saved(
         state.position,
@@ -123,12 +124,8 @@ def encode_past(state: ReservationState) -> bytes:
 
 
 def _whole(state: ReservationState, past: bytes) -> bytes:
-    living, others = state.roots, _others(state)
-    ended = {
-        uid: version
-        for uid, version in state.versions.items()
-        if uid not in living and uid not in others
-    }
+    live = {*state.roots, *_others(state)}
+    ended = {uid: version for uid, version in state.versions.items() if uid not in live}
     return msgspec.msgpack.encode(_Whole(past, _packed(ended) if ended else b""))
 
 
@@ -146,19 +143,19 @@ _ENCODER = Encoder(enc_hook=_plain)
 
 
 def _unzipped(body: bytes) -> bytes:
-    size = 6 * len(body)  # about what comes out: growing to it copies megabytes
+    size = 6 * len(body)  # about the size of the result: growing the buffer would copy megabytes
     return zlib.decompress(body, bufsize=size)
 
 
 def living(state: ReservationState) -> ReservationState:
-    """Leave out the versions of streams that have ended."""
+    """Return a state without the versions of streams that have ended."""
     streams = (*state.roots, *_others(state))
     versions = {uid: state.versions[uid] for uid in streams if uid in state.versions}
     return msgspec.structs.replace(state, versions=Map(versions))
 
 
 def _others(state: ReservationState) -> set[RootUid]:
-    """Give the streams that live and may be of no root: of the cluster, and of pods that preempt."""
+    """Return the live streams without a root: that of the cluster, and those of lone preemptors."""
     return {NIL_ROOT, *state.preemptions, *state.took}.difference(state.roots)
 
 
@@ -178,7 +175,7 @@ def _preemption(entry: _SavedPreemption) -> PendingPreemption:
 
 
 def decode_state(body: bytes) -> ReservationState:
-    """Read back what `encode_state` wrote.
+    """Return the state of a full snapshot.
 
     Raises:
         CorruptLog: The bytes are not a state of this codec.
@@ -188,12 +185,12 @@ def decode_state(body: bytes) -> ReservationState:
         ended = _ENDED.decode(zlib.decompress(whole.ended)) if whole.ended else {}
         return _rebuilt(_PAST.decode(_unzipped(whole.past)), ended)
     except _BROKEN as error:
-        msg = f"checkpoint of codec {CODEC} does not decode: {error}"
+        msg = f"snapshot of codec {CODEC} cannot be decoded: {error}"
         raise CorruptLog(msg) from error
 
 
 def decode_past(body: bytes) -> ReservationState:
-    """Read back what `encode_past` wrote, to be looked at only.
+    """Return the state of a historical snapshot, read-only: without indexes and with plain dicts.
 
     Raises:
         CorruptLog: The bytes are not a state of this codec.
@@ -202,7 +199,7 @@ def decode_past(body: bytes) -> ReservationState:
 
 
 def decode_living(body: bytes) -> ReservationState:
-    """Read back what `encode_past` wrote, with its indexes and with maps to go on from.
+    """Return the state of a historical snapshot, with indexes and with maps, so that it can be folded further.
 
     Raises:
         CorruptLog: The bytes are not a state of this codec.
@@ -214,12 +211,12 @@ def _past(body: bytes, ended: dict[RootUid, int] | None) -> ReservationState:
     try:
         return _rebuilt(_PAST.decode(_unzipped(body)), ended)
     except _BROKEN as error:
-        msg = f"checkpoint of codec {PAST} does not decode: {error}"
+        msg = f"snapshot of codec {PAST} cannot be decoded: {error}"
         raise CorruptLog(msg) from error
 
 
 def joined(parts: Iterable[ReservationState]) -> ReservationState:
-    """Join a state that has no roots, the first, and the roots of others."""
+    """Return the first state, which has no roots, with the roots of the others."""
     first, *others = parts
     roots = [root for other in others for root in other.roots.values()]
     held_on, root_of = _indexes(roots)
@@ -235,7 +232,7 @@ def joined(parts: Iterable[ReservationState]) -> ReservationState:
 def _indexes(
     roots: Iterable[GangState],
 ) -> tuple[Map[NodeName, Map[PodUid, Reservation]], Map[PodUid, RootUid]]:
-    """Find what follows from the roots: reservations by node, and whose each pod is."""
+    """Return the indexes of some roots: reservations by node, and the root of each pod."""
     held_on: dict[NodeName, dict[PodUid, Reservation]] = {}
     root_of: dict[PodUid, RootUid] = {}
     for root in roots:
@@ -248,20 +245,20 @@ def _indexes(
 
 
 def _vacant_on(roots: Iterable[GangState]) -> Map[NodeName, Map[PodUid, ReplacementHold]]:
-    """Find what also follows from the roots: vacancies by node."""
-    found: dict[NodeName, dict[PodUid, ReplacementHold]] = {}
+    """Return a further index of some roots: replacement holds by node."""
+    snapshot: dict[NodeName, dict[PodUid, ReplacementHold]] = {}
     for root in roots:
         for vacancy in root.vacant.values():
-            found.setdefault(vacancy.node, {})[vacancy.uid] = vacancy
-    return Map({node: Map(vacant) for node, vacant in found.items()})
+            snapshot.setdefault(vacancy.node, {})[vacancy.uid] = vacancy
+    return Map({node: Map(vacant) for node, vacant in snapshot.items()})
 
 
 def _rebuilt(saved: _Saved, ended: dict[RootUid, int] | None) -> ReservationState:
-    """Make a state of what was read.
+    """Return the state of a decoded snapshot.
 
     Args:
-        saved: What was read.
-        ended: Versions of streams that have ended; None: the state is to be looked at only, without indexes and with plain maps.
+        saved: The decoded snapshot.
+        ended: Versions of ended streams; None: the state is read-only, without indexes and with plain dicts.
     """
     roots = {root.uid: root for root in saved.roots}
     versions = (ended or {}) | saved.versions
@@ -291,7 +288,7 @@ def _rebuilt(saved: _Saved, ended: dict[RootUid, int] | None) -> ReservationStat
 
 
 def _with_maps(root: GangState) -> GangState:
-    """Give a root with maps to go on from."""
+    """Return a root with maps instead of dicts, so that it can be folded further."""
     return msgspec.structs.replace(
         root, held=Map(root.held), bound=Map(root.bound), away=Map(root.away), vacant=Map(root.vacant),
         tried=Map(root.tried), topology=Map(root.topology),
@@ -299,53 +296,59 @@ def _with_maps(root: GangState) -> GangState:
 
 
 async def load_state(
-    event_log: EventLog, checkpoints: Snapshots, *, until: Position
+    event_log: EventLog, snapshots: Snapshots, *, until: Position
 ) -> ReservationState:
     """Fold the log up to a position.
 
     Raises:
-        CorruptLog: The log breaks its own rules; never skipped over.
+        CorruptLog: The log is not valid; no event is skipped.
         StoreUnavailable: Try again.
     """
-    found = await checkpoints.newest(codec=CODEC, until=until)
-    state = await _restored(found, decode_state)
+    snapshot = await snapshots.newest(codec=CODEC, until=until)
+    state = await _state_of(snapshot, decode_state)
     return await fold_from(state, event_log, until=until)
 
 
 async def load_living(
-    event_log: EventLog, checkpoints: Snapshots, *, until: Position
+    event_log: EventLog, snapshots: Snapshots, *, until: Position
 ) -> ReservationState:
-    """Fold the log up to a position; what it gives is `living`.
+    """Fold the log up to a position, without the versions of ended streams; see `living`.
 
-    Raises: as `load_state`.
+    Raises:
+        CorruptLog: The log is not valid; no event is skipped.
+        StoreUnavailable: Try again.
     """
-    found = await nearest_checkpoint(checkpoints, until)
-    state = await _restored(found, decode_living)
+    snapshot = await nearest_snapshot(snapshots, until)
+    state = await _state_of(snapshot, decode_living)
     return living(await fold_from(state, event_log, until=until, knows_ended=False))
 
 
 async def load_past(
-    event_log: EventLog, checkpoints: Snapshots, *, until: Position
+    event_log: EventLog, snapshots: Snapshots, *, until: Position
 ) -> ReservationState:
-    """Fold the log up to a position, to be looked at only: without indexes, with plain maps, and not with all versions.
+    """Fold the log up to a position, read-only: without indexes, with plain dicts, and without all versions.
 
-    Raises: as `load_state`.
+    Raises:
+        CorruptLog: The log is not valid; no event is skipped.
+        StoreUnavailable: Try again.
     """
-    found = await nearest_checkpoint(checkpoints, until)
-    after = found.position if found is not None else START
+    snapshot = await nearest_snapshot(snapshots, until)
+    after = snapshot.position if snapshot is not None else START
     pages = event_log.read(after=after, until=until)
-    first = asyncio.ensure_future(anext(pages, None))  # comes in while the checkpoint is unpacked
+    first = asyncio.ensure_future(anext(pages, None))  # read while the snapshot is decoded
     try:
-        state = await restored(found)
+        state = await state_of_snapshot(snapshot)
         if state.position == after:
-            return await _folded(state, _again(first, pages), until=until, past=True)
+            return await _folded(state, _with_first(first, pages), until=until, past=True)
     finally:
         first.cancel()
     return await fold_from(state, event_log, until=until, past=True)
 
 
-async def _again(first: Awaitable[Page | None], pages: AsyncIterator[Page]) -> AsyncIterator[Page]:
-    """Give all pages of an iterator that the first one has been asked of."""
+async def _with_first(
+    first: Awaitable[Page | None], pages: AsyncIterator[Page]
+) -> AsyncIterator[Page]:
+    """Return all pages of an iterator whose first page has been requested already."""
     page = await first
     while page is not None:
         yield page
@@ -360,16 +363,18 @@ async def fold_from(
     knows_ended: bool = True,
     past: bool = False,
 ) -> ReservationState:
-    """Fold what stands behind a state, up to a position.
+    """Fold the events behind a state, up to a position.
 
     Args:
-        state: Where to begin.
-        event_log: To read.
+        state: The state to begin with.
+        event_log: The log to read.
         until: Position of the last event.
-        knows_ended: The state has the versions of streams that have ended; see `living`.
-        past: The state is to be looked at only; see `StateProjector`.
+        knows_ended: Whether the state has the versions of ended streams; see `living`.
+        past: The state is read-only; see `StateProjector`.
 
-    Raises: as `load_state`.
+    Raises:
+        CorruptLog: The log is not valid; no event is skipped.
+        StoreUnavailable: Try again.
     """
     pages = event_log.read(after=state.position, until=until)
     return await _folded(state, pages, until=until, knows_ended=knows_ended, past=past)
@@ -385,11 +390,11 @@ async def _folded(
 ) -> ReservationState:
     with no_collections():
         bulk = until - state.position >= BULK_EVENTS
-        folding = StateProjector(state, bulk=bulk, knows_ended=knows_ended, past=past)
+        projector = StateProjector(state, bulk=bulk, knows_ended=knows_ended, past=past)
         async for page in pages:
-            folding.apply(page)
-            await asyncio.sleep(0)  # others get their turn, and the next page comes in
-        state = folding.close()
+            projector.apply(page)
+            await asyncio.sleep(0)  # yield to the event loop, and read the next page
+        state = projector.close()
     if state.position != until:
         msg = f"the log ends at position {state.position}, expected {until}"
         raise CorruptLog(msg)
@@ -398,53 +403,53 @@ async def _folded(
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """Keep the garbage collector off meanwhile: states are many small objects, and nothing of them is garbage."""
-    was_on = gc.isenabled()
+    """Disable the garbage collector: a state has many small objects, and none of them is garbage."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was_on:
+        if was_enabled:
             gc.enable()
 
 
-async def nearest_checkpoint(checkpoints: Snapshots, until: Position) -> Snapshot | None:
-    """Find the newest checkpoint to look back from that this version can read, not behind a position."""
-    return await checkpoints.newest(codec=PAST, until=until)
+async def nearest_snapshot(snapshots: Snapshots, until: Position) -> Snapshot | None:
+    """Return the newest historical snapshot of this version up to a position, or None."""
+    return await snapshots.newest(codec=PAST, until=until)
 
 
-async def restored(found: Snapshot | None) -> ReservationState:
-    """Read back what `nearest_checkpoint` found; the empty state for nothing, or what does not decode."""
-    return await _restored(found, decode_past)
+async def state_of_snapshot(snapshot: Snapshot | None) -> ReservationState:
+    """Return the state of what `nearest_snapshot` returned; the empty state for None, or if it cannot be decoded."""
+    return await _state_of(snapshot, decode_past)
 
 
-async def _restored(
-    found: Snapshot | None, decode: Callable[[bytes], ReservationState]
+async def _state_of(
+    snapshot: Snapshot | None, decode: Callable[[bytes], ReservationState]
 ) -> ReservationState:
-    if found is None:
+    if snapshot is None:
         return EMPTY
     try:
-        with no_collections():  # megabytes; others get their turn
-            return await asyncio.to_thread(decode, found.body)
+        with no_collections():  # megabytes: in a thread, so that the event loop is free
+            return await asyncio.to_thread(decode, snapshot.body)
     except CorruptLog as error:
-        log.warning("checkpoint not used", extra={"position": found.position, "error": str(error)})
+        log.warning("snapshot not used", extra={"position": snapshot.position, "error": str(error)})
         return EMPTY
 
 
-async def save_checkpoint(checkpoints: Snapshots, state: ReservationState, head: LogHead) -> None:
-    """Save a state that stands at the head of the log, to start from and to look back from.
+async def save_checkpoint(snapshots: Snapshots, state: ReservationState, head: LogHead) -> None:
+    """Save the state at the head of the log as a full and as a historical snapshot.
 
-    Encoding runs beside the event loop.
+    Encoding runs in a thread, so that the event loop is free.
     """
     past = await asyncio.to_thread(encode_past, state)
     whole = await asyncio.to_thread(_whole, state, past)
-    await checkpoints.save(_at(head, PAST, past), _at(head, CODEC, whole))
+    await snapshots.save(_at(head, PAST, past), _at(head, CODEC, whole))
 
 
-async def save_past(checkpoints: Snapshots, state: ReservationState, head: LogHead) -> None:
-    """Save a state that stands somewhere in the log, to look back from only."""
+async def save_historical(snapshots: Snapshots, state: ReservationState, head: LogHead) -> None:
+    """Save the state at any position of the log as a historical snapshot."""
     past = await asyncio.to_thread(encode_past, state)
-    await checkpoints.save(_at(head, PAST, past))
+    await snapshots.save(_at(head, PAST, past))
 
 
 def _at(head: LogHead, codec: str, body: bytes) -> Snapshot:

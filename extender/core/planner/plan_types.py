@@ -1,7 +1,7 @@
-"""The planner's vocabulary: what it is asked, and the two things it can answer.
+"""The types of the planner: the plan request, and its two possible results, a plan or a refusal.
 
-Everything here can be encoded byte for byte (`canonical.py`), so that a decision can be replayed
-from its stored input. Nothing here knows the log, the informers or a clock.
+A request encodes to canonical bytes (`codec.request_codec`), so that a decision can be replayed
+from its stored input. Must not depend on the log, the informers or a clock.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from extender.core.model.nodes import Taint
 from extender.core.model.pods import HostPort, PodShape, RuleKind
 from extender.core.planner.preemption_types import Evictable
 
-# Part of every recorded decision; a change that can alter an answer raises it.
+# Part of every recorded decision; increased by a change that can alter a result.
 PLANNER_VERSION = "1"
 
-GIVEN = "does not fit, given that"  # begins what a refusal rests on that is no proof
-EVICTING = "evicting "  # begins how far preemption would get where it does not help
+GIVEN = "does not fit, given that"  # prefix of the reason of a refusal that is not proved
+EVICTING = "evicting "  # prefix of the reason why evictions would not be enough
 
 Outcome = Literal["impossible", "unknown", "waiting"]
 Feasibility = Literal["Success", "Wait", "Unschedulable", "UnschedulableAndUnresolvable"]
@@ -29,11 +29,11 @@ ConflictKind = Literal[
 
 
 class PlanNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A node with the room that is left for this tree.
+    """A node with its free capacity for this tree.
 
-    `free` = allocatable less what assigned pods (terminating ones too), pods nominated with equal or
-    higher priority and reservations of other trees take; negative where a node is overcommitted.
-    A resource that `allocatable` does not name is not offered. Same units as `PodShape.requests`.
+    `free` = allocatable minus the requests of assigned pods (terminating ones too), of pods nominated with
+    equal or higher priority, and of reservations of other trees; negative where a node is overcommitted.
+    The node does not have a resource that `allocatable` does not name. Same units as `PodShape.requests`.
     """
 
     name: NodeName
@@ -42,21 +42,21 @@ class PlanNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unschedulable: bool = False
     allocatable: dict[str, int] = {}
     free: dict[str, int] = {}
-    host_ports: tuple[HostPort, ...] = ()  # taken by the same pods that `free` was lessened by
-    reserved: bool = False  # part of what is missing is held by reservations of other trees
+    host_ports: tuple[HostPort, ...] = ()  # of the pods that are subtracted in `free`
+    reserved: bool = False  # reservations of other trees are subtracted in `free`
 
 
 class PlanMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A pod that wants a node."""
+    """A member that has no node yet."""
 
     pod: str  # namespace/name
     uid: PodUid
     shape: int  # index into `PlanRequest.shapes`
-    prefer: NodeName | None = None  # node of an earlier plan: tried first, never a reason to fail
+    prefer: NodeName | None = None  # node of an earlier plan: a preference, not a constraint
 
 
 class PlanBound(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A member that is bound (its room is not in `free` any more); it pins the domains above it."""
+    """A member that is bound (its requests are subtracted in `free`); it fixes the domains of its groups."""
 
     pod: str
     uid: PodUid
@@ -64,7 +64,7 @@ class PlanBound(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PlanGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A group of the tree with all below it, in stored order (creation time, then name).
+    """A group of the tree with everything below it, in stored order (creation time, then name).
 
     A leaf has members, a composite has groups, never both. `minimum` is minCount or minGroupCount;
     1 when `basic`.
@@ -91,19 +91,19 @@ class NodeRejection(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PlanRule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A rule between pods (`PodRule`), with the pods of the cluster that it is about counted.
+    """A rule between pods (`PodRule`), with the number of pods in the cluster that it selects.
 
-    Shapes of the request that differ in nothing but whom they matter to are listed apart, so that a
-    shape tells both who must keep the rule and whom it is about. `shapes` empty: pods that are
-    placed already keep pods away (`apart`), and `there` counts these.
+    Shapes that differ only in the rules that select them are separate shapes, so that a shape decides
+    both whether a pod must satisfy the rule and whether the rule selects it. `shapes` empty: the rule is
+    the anti-affinity (`apart`) of pods that are placed already, and `there` counts these pods.
     """
 
     kind: RuleKind
     keys: tuple[str, ...]
-    shapes: tuple[int, ...]  # must keep it, ascending
-    about: tuple[int, ...]  # are meant by it, ascending
+    shapes: tuple[int, ...]  # must satisfy it, ascending
+    about: tuple[int, ...]  # are selected by it, ascending
     there: tuple[tuple[tuple[str, int], ...], ...]
-    """Pods per key and value of that key, sorted; of `spread` per node, in one table."""
+    """Pods per value, one sorted table for each key; for `spread` one table of pods per node."""
     skew: int = 1
     least_domains: int = 1
     honors_affinity: bool = True
@@ -111,7 +111,7 @@ class PlanRule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Everything a decision depends on."""
+    """Everything that a decision depends on."""
 
     root: PlanGroup
     nodes: tuple[PlanNode, ...]  # sorted by name
@@ -121,11 +121,11 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         str, ...
     ] = ()  # ReadWriteOncePod claims of running pods, namespace/name, sorted
     budget: int = 200_000  # search nodes
-    rules: tuple[PlanRule, ...] = ()  # between pods, those that matter to a waiting member
+    rules: tuple[PlanRule, ...] = ()  # between pods, those that concern a waiting member
     explain: bool = (
-        True  # look for the conflict and for ways out when nothing fits (costs more solves)
+        True  # find the conflict and relaxations when no plan exists (costs more solves)
     )
-    evictable: Evictable | None = None  # None: only room that is free may be used
+    evictable: Evictable | None = None  # None: only free capacity may be used
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -136,25 +136,25 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     group: GroupKey
     node: NodeName
     shape: int
-    extra: bool  # not part of the minimum that makes the root hold
+    extra: bool  # not part of the minimum of the tree
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The domain chosen for a group that asks for one: (key, value) per key, outer to inner."""
+    """The domain chosen for a group with a topology constraint: (key, value) per key, outer to inner."""
 
     group: GroupKey
     domain: tuple[tuple[str, str], ...]
 
 
 class SearchEffort(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the search did; `exhausted` means the verdict is proved, or no plan with more pods exists."""
+    """The cost of a search. `exhausted`: the refusal is proved, or no plan with more pods exists."""
 
     nodes: int
     exhausted: bool
 
 
 class Conflict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One requirement of a smallest set found that cannot hold together."""
+    """One requirement of the smallest set found that cannot be satisfied together."""
 
     kind: ConflictKind
     object: str  # Kind/namespace/name
@@ -162,25 +162,27 @@ class Conflict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A placement of the whole tree: the minimum of every counted group, and the extras that fitted."""
+    """A placement of the whole tree: its minimum, and the extra members that fit."""
 
     placements: tuple[Placement, ...]
     assignments: tuple[Assignment, ...]  # newly placed pods, sorted by pod
     unplaced: tuple[str, ...]  # members without a node, sorted
     search: SearchEffort
     reasons: tuple[str, ...] = ()  # why `unplaced` is not empty
-    given: tuple[str, ...] = ()  # what the answer rests on that the planner could not see
+    given: tuple[
+        str, ...
+    ] = ()  # conditions that the planner does not model and that the plan depends on
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """No plan. *impossible* only when proved, *unknown* when the budget ended the search first."""
+    """No plan. *impossible*: proved. *unknown*: the search budget was used up, or node rejections may be the cause."""
 
     outcome: Outcome
     status: Feasibility
-    reasons: tuple[str, ...]  # for people; the first says the most
+    reasons: tuple[str, ...]  # for users; the most important first
     search: SearchEffort
     conflict: tuple[Conflict, ...] = ()
-    relaxations: tuple[str, ...] = ()  # cheapest ways out, cheapest first
+    relaxations: tuple[str, ...] = ()  # changes that would make the tree fit, cheapest first
     given: tuple[str, ...] = ()
 
 

@@ -1,7 +1,7 @@
-"""The planner's front door: a request in, a plan or a refusal out.
+"""The entry point of the planner: `plan` turns a request into a plan or a refusal.
 
-Pure: the same request gives the same bytes on any machine. Effort is counted in search nodes (domains
-tried, and the branches and conflicts of the complete solver), never in time.
+Pure: the same request gives the same bytes on any machine. The search budget is counted in search nodes
+(domains tried, and the branches and conflicts of CP-SAT), never in time.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ Later: TypeAlias = Literal["explain", "search"]
 
 
 def plan(request: PlanRequest, *, fleet: NodeTable | None = None) -> Verdict:
-    """Place a tree: the minimum of every gang on the way to the root, then as many extras as possible.
+    """Place a tree: its minimum first, then as many extra members as possible.
 
     Args:
-        request: Everything the decision depends on.
-        fleet: Made from the very same `request.nodes` object by an earlier call; saves the conversion.
-            It can change the time taken, never the answer.
+        request: Everything that the decision depends on.
+        fleet: The node table of the same `request.nodes` object; None makes one.
+            It changes the time taken, never the result.
 
     Returns:
-        A plan (perhaps without assignments, when bound members satisfy the root and nothing more fits),
-        or a refusal: *waiting*, *impossible* (proved) or *unknown* (budget, or vetoes in the way).
+        A plan (without assignments when bound members satisfy the root and no other member fits),
+        or a refusal: *waiting*, *impossible* (proved) or *unknown* (search budget used up, or no plan
+        without a node that kube-scheduler rejected).
     """
     if not admissible(request.root):
         return Refusal(
@@ -68,17 +69,17 @@ def plan(request: PlanRequest, *, fleet: NodeTable | None = None) -> Verdict:
 
 
 def plan_at_once(request: PlanRequest, fleet: NodeTable, *, effort: int) -> Verdict | Later:
-    """Give the answer of `plan` where it comes quickly, else what it would take.
+    """Return the result of `plan` when the greedy search finds it, else which work is left.
 
     Args:
         request: As for `plan`.
-        fleet: Made from the very same `request.nodes` object.
-        effort: Search nodes that may be spent; the budget of the request is not.
+        fleet: The node table of the same `request.nodes` object.
+        effort: Search nodes that may be spent, instead of the budget of the request.
 
     Returns:
-        Exactly what `plan` returns: a quick search that was not cut short does the same steps with
-        any budget. *explain* where nothing can fit, which is proved, and only the reason has to be
-        found; *search* where a longer search must tell.
+        Exactly what `plan` returns: a greedy search within its budget takes the same steps with any
+        budget. *explain*: it is proved that the tree does not fit, only the reasons are missing.
+        *search*: only a longer search can decide.
     """
     if not admissible(request.root):
         return plan(request, fleet=fleet)
@@ -86,14 +87,14 @@ def plan_at_once(request: PlanRequest, fleet: NodeTable, *, effort: int) -> Verd
     if problem.violations:
         return plan(request, fleet=fleet)
     bounds = bound_all(problem)
-    if bounds.hopeless:
+    if bounds.infeasible:
         return "explain"
     solved = solve_at_once(problem, bounds, min(effort, request.budget))
     return make_plan(request, solved) if solved is not None else "search"
 
 
 def _refuse(request: PlanRequest, fleet: NodeTable, solved: Solved) -> Refusal:
-    """Word a refusal, and check that vetoes are not all there is to it."""
+    """Return the refusal, after checking whether node rejections alone are the cause."""
     spent = SearchEffort(nodes=solved.nodes, exhausted=solved.proved)
     rests_on = given(request, solved.problem, limited=bool(request.vetoes))
     status = _status(request, fleet)
@@ -117,30 +118,30 @@ def _refuse(request: PlanRequest, fleet: NodeTable, solved: Solved) -> Refusal:
         request = msgspec.structs.replace(request, vetoes=())
         rests_on = given(request, solved.problem, limited=False)
         solved = free
-    told = (
+    explanation = (
         explain(request, fleet, solved) if request.explain else RefusalExplanation(diagnose(solved))
     )
     return Refusal(
         outcome="impossible",
         status=status,
-        reasons=told.reasons,
+        reasons=explanation.reasons,
         search=spent,
-        conflict=told.conflict,
-        relaxations=told.relaxations,
+        conflict=explanation.conflict,
+        relaxations=explanation.relaxations,
         given=rests_on,
     )
 
 
 def _status(request: PlanRequest, fleet: NodeTable) -> Feasibility:
-    """Tell whether preemption could help: whether static filters and domains alone leave a way.
+    """Return whether preemption could help: whether static filters and domains alone allow a placement.
 
     Source:
         SPEC C.2: a pod that passes the static filters nowhere in the allowed set is UU, not U.
     """
     problem = compile_request(request, fleet, Options(no_vetoes=True, no_resources=True))
     anywhere = np.where(problem.allowed, FIT_MAX, 0).astype(np.int64)
-    hopeless = bound_all(problem, anywhere).hopeless
-    return "UnschedulableAndUnresolvable" if hopeless else "Unschedulable"
+    infeasible = bound_all(problem, anywhere).infeasible
+    return "UnschedulableAndUnresolvable" if infeasible else "Unschedulable"
 
 
 def _name(request: PlanRequest) -> str:

@@ -1,10 +1,10 @@
-"""What may have to go so that a tree finds room: the planner's vocabulary of preemption.
+"""The types of preemption in a plan request: what can be evicted so that a tree fits.
 
-A *unit* goes whole or stays whole: a lone pod, the pods of the highest group above a pod that is
-disrupted as a whole, or the room that one tree (or a lone preemptor) holds and nobody runs in yet, reserved
-or being made for it, which costs nothing. Pods that are terminating are in no unit: their room comes free by itself.
+A *unit* is evicted as a whole or not at all: one pod; the pods of the highest group with disruption mode "all"
+above a pod; or capacity that one tree (or one pod) holds without running there, by reservations or capacity
+claims. Taking that capacity evicts no pod. Terminating pods are in no unit: their capacity becomes free anyway.
 
-Everything here is part of `PlanRequest` and is encoded with it. Nothing here decides.
+Everything here is part of `PlanRequest` and is encoded with it. Must not decide anything.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ UnitKind = Literal["pod", "group", "reservation"]
 
 
 class PlanVictim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A pod on a node, assigned or (in a unit of kind `reservation`) only expected there."""
+    """A pod on a node: assigned, or (in a unit of kind `reservation`) with a reservation there."""
 
     pod: str  # namespace/name
     uid: PodUid
     node: NodeName
-    shape: int  # index into `Evictable.shapes`: the room it takes, and where it could run again
-    created_us: int = 0  # what is lost with it grows with its age
+    shape: int  # index into `Evictable.shapes`: what it requests, and where it could run again
+    created_us: int = 0  # the older it is, the more work an eviction loses
     budgets: tuple[int, ...] = ()  # indexes into `Evictable.budgets`: those that protect it
     gang: int = -1  # index into `Evictable.gangs`: the leaf it is a member of; -1: none
-    rules: tuple[int, ...] = ()  # indexes into `PlanRequest.rules`: those that count it
+    rules: tuple[int, ...] = ()  # indexes into `PlanRequest.rules`: those whose tables count it
 
 
 class PlanUnit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Pods that go together.
+    """Pods that are evicted together.
 
     `name`: `Pod/ns/name`, `PodGroup/ns/name` or `CompositePodGroup/ns/name`; of reservations that of
     the root. `uid`: of the pod, the group, or the root. `priority`: of the pod, or of its tree.
@@ -44,42 +44,48 @@ class PlanUnit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     kind: UnitKind
     priority: int
     pods: tuple[PlanVictim, ...]  # sorted by pod
-    may_preempt: bool = True  # its own policy lets it evict others when it comes back
-    doomed: bool = False  # it has to go for somebody else already
+    may_preempt: bool = (
+        True  # its preemption policy allows it to evict others when it is created again
+    )
+    doomed: bool = False  # it is a victim of another preemption already
 
     @property
-    def costs(self) -> bool:
-        """Say whether anybody loses anything by its going; units that do not are priced last, as reservations are."""
+    def has_cost(self) -> bool:
+        """Return whether evicting it loses running work that no other preemption ends anyway."""
         return self.kind != "reservation" and not self.doomed
 
 
 class PlanGang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A group of a tree with running members, so that extras are told from what a gang needs."""
+    """A group of a tree with running members: what it needs, so that extra members can be recognized."""
 
     name: str  # Kind/namespace/name
     minimum: int  # minCount or minGroupCount; 1 when basic
     parent: int = -1  # index of the group above it, which comes first; -1: a root
     running: int = 0  # members of a leaf that run now
-    counts: bool = True  # it can be broken: a gang, and not itself part of a unit
+    counts: bool = (
+        True  # a gang that is not itself part of a unit: evictions can bring it below its minimum
+    )
 
 
 class PlanBudget(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A PodDisruptionBudget: how many of the pods it protects may still go."""
+    """A PodDisruptionBudget: how many of the pods it protects may still be evicted."""
 
     name: str  # namespace/name
     allowed: int
 
 
 class Evictable(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Everything that could make room for one tree, and the tree's right to ask for it."""
+    """Everything that could be evicted for one tree, and whether the tree may preempt."""
 
-    priority: int  # of the root that asks
+    priority: int  # of the preemptor
     may_preempt: bool = True  # False: preemptionPolicy Never
-    units: tuple[PlanUnit, ...] = ()  # sorted by kind, name and UID (of a tree made again)
+    units: tuple[
+        PlanUnit, ...
+    ] = ()  # sorted by kind, name and UID (a name may occur with several UIDs)
     shapes: tuple[PodShape, ...] = ()
     gangs: tuple[PlanGang, ...] = ()
     budgets: tuple[PlanBudget, ...] = ()
-    going: tuple[PlanVictim, ...] = ()  # pods that terminate already, sorted by pod
+    going: tuple[PlanVictim, ...] = ()  # terminating pods, sorted by pod
     spared: tuple[
         str, ...
-    ] = ()  # names of units left alone: this tree had them evicted before, sorted
+    ] = ()  # names of units that are left out because this tree had them evicted before, sorted

@@ -176,7 +176,7 @@ def test_fold_checkpoint_and_sql_tell_the_same(log_url, events, step, saved, ask
             for position, state in enumerate(states):
                 assert await told_by_sql(connection, position) == told_by_fold(state)
             async with PostgresEventLog(log_url, page_events=3) as log:
-                found = {"checkpoints": PostgresSnapshots(engine), "until": Position(asked)}
+                found = {"snapshots": PostgresSnapshots(engine), "until": Position(asked)}
                 loaded, past = await load_state(log, **found), await load_past(log, **found)
             assert loaded == states[asked]
             assert lean(past) == lean(states[asked])

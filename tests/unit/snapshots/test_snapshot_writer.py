@@ -90,6 +90,6 @@ async def test_a_store_that_is_away_is_asked_again(growing, monkeypatch, caplog)
     with monkeypatch.context() as patched:
         patched.setattr(growing.checkpoints, "save", away)
         await growing.look()
-    assert "checkpoint not saved" in caplog.text
+    assert "snapshot not saved" in caplog.text
     await growing.look()
     assert growing.saved(PAST) == [5, 6]

@@ -1,7 +1,7 @@
-"""Where lists of rows are cut into parts, so that decisions share the parts in which nothing changed.
+"""Cuts lists of rows into parts, so that decisions share the parts in which nothing changed.
 
-A cut stands in front of every row whose name has a certain hash, so it depends on that row alone: a row more
-or less alters the part that it is in and no other.
+A part begins with every row whose name has a certain hash. A cut therefore depends on one row alone, and
+adding or removing a row changes only the part that the row is in.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-ROWS_PER_PART = (
-    16  # on average; with pods 1.5 kB compressed, and a row in the database costs 0.15 kB
-)
+ROWS_PER_PART = 16  # on average; of pods 1.5 kB compressed, where a row in the database has an overhead of 0.15 kB
 T = TypeVar("T")
 
 
 def begins_part(name: str) -> bool:
-    """Say whether a part begins with this row; the same on every machine and for ever.
+    """Return whether a part begins with the row of this name. Must never change: stored inputs depend on it.
 
     >>> [begins_part(f"ns/pod-{n}") for n in range(20)].count(True)
     2
@@ -26,7 +24,7 @@ def begins_part(name: str) -> bool:
 
 
 def cut(rows: Iterable[T], name_of: Callable[[T], str]) -> Iterator[list[T]]:
-    """Cut rows, in their order, into runs; no run is empty.
+    """Cut rows, in their order, into parts; no part is empty.
 
     >>> [len(run) for run in cut([f"ns/pod-{n}" for n in range(20)], str)]
     [13, 7]

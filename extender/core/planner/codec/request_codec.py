@@ -1,9 +1,9 @@
-"""A request as bytes, cut so that decisions can share what did not change.
+"""A plan request as canonical bytes, cut so that decisions share what did not change.
 
-The nodes are spread over fixed buckets by a hash of their name, and what rarely changes (labels,
-taints, allocatable) is kept apart from what changes with every pod (free room). One pod more or less
-on a node therefore alters one part of some forty rows; everything else is stored already. Parts about who
-could be evicted follow those of the nodes (`evictable_parts`). Equal requests give equal bytes, on any machine.
+Nodes are assigned to fixed buckets by a hash of their name, and what rarely changes (labels, taints,
+allocatable) is separate from what changes with every pod (free capacity). One pod more or less on a node
+therefore changes one part of about forty rows; all other parts are stored already. The parts of the units that
+can be evicted follow those of the nodes (`victim_codec`). Equal requests give equal bytes, on any machine.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from extender.core.planner.codec.victim_codec import from_parts, to_parts, units
 from extender.core.planner.plan_types import PlanGroup, PlanNode, PlanRequest
 from extender.core.planner.preemption_types import Evictable
 
-BUCKETS = 128  # 5,000 nodes: 39 rows each, some 4 kB of room and 8 kB of labels
-PARTS = 2 * BUCKETS  # first the fixed halves of all buckets, then the room
+BUCKETS = 128  # with 5,000 nodes 39 rows each, about 4 kB of free capacity and 8 kB of labels
+PARTS = 2 * BUCKETS  # first the static rows of all buckets, then the free capacity
 
 
 class StaticNodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -38,7 +38,7 @@ class StaticNodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class FreeCapacityRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What every pod changes about a node."""
+    """What changes with every pod on a node."""
 
     name: NodeName
     free: dict[str, int]
@@ -47,24 +47,24 @@ class FreeCapacityRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class EncodedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request in storable pieces."""
+    """A request as stored: a head, parts and their hashes."""
 
-    head: bytes  # everything but the nodes and who could be evicted
+    head: bytes  # everything but the nodes and the units that can be evicted
     parts: tuple[bytes, ...]
-    """`PARTS` about nodes, JSON arrays of rows sorted by name; then any number from `evictable_parts`."""
+    """`PARTS` about nodes, JSON arrays of rows sorted by name; then any number of `victim_codec`."""
     hashes: tuple[bytes, ...]  # SHA-256 of head and parts
     digest: str  # SHA-256 of the whole, hex
 
 
 class InputSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in a stored input, in numbers."""
+    """The size of a stored input, in numbers."""
 
     nodes: int
     groups: int = 0  # of the tree
-    waiting: int = 0  # members that wanted a node
-    bound: int = 0  # members that had one
-    vetoes: int = 0  # nodes that kube-scheduler had refused
-    rules: int = 0  # rules between pods that mattered
+    waiting: int = 0  # members without a node
+    bound: int = 0  # members with a node
+    vetoes: int = 0  # node rejections
+    rules: int = 0  # rules between pods that concern a waiting member
     evictable: int = 0  # disruption units of lower priority
     evictable_pods: int = 0  # pods of these units
     budget: int = 0  # search nodes
@@ -78,7 +78,7 @@ _ROWS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def bucket_of(name: str) -> int:
-    """Give the bucket of a node; the same on every machine and for ever.
+    """Return the bucket of a node. Must never change: stored inputs depend on it.
 
     >>> bucket_of("node-a")
     43
@@ -87,7 +87,7 @@ def bucket_of(name: str) -> int:
 
 
 class Encoder:
-    """Encodes one request after another; what the nodes have in common with the last one is kept."""
+    """Encodes one request after another; reuses the parts of nodes that did not change."""
 
     def __init__(self) -> None:
         self._nodes: tuple[PlanNode, ...] = ()
@@ -100,7 +100,8 @@ class Encoder:
         """Encode a request.
 
         Raises:
-            ValueError: The nodes are not sorted by name, or a name occurs twice; or see `to_parts`.
+            ValueError: The nodes are not sorted by name, or a name occurs twice; or units, their pods or
+                terminating pods are not sorted.
         """
         if request.nodes is not self._nodes or not self._parts:
             self._take(request.nodes)
@@ -121,7 +122,7 @@ class Encoder:
         )
 
     def _take(self, nodes: tuple[PlanNode, ...]) -> None:
-        before, self._nodes = self._nodes, ()  # in case of an error nothing is known
+        before, self._nodes = self._nodes, ()  # after an error nothing is reused
         pairs = zip(before, nodes, strict=False)
         changed = [i for i, (a, b) in enumerate(pairs) if a is not b]
         same_names = len(before) == len(nodes) and all(
@@ -163,12 +164,12 @@ def _room(n: PlanNode) -> FreeCapacityRow:
 
 
 def encode(request: PlanRequest) -> EncodedRequest:
-    """Encode a request on its own; see `Encoder.encode`."""
+    """Return the encoding of a single request; see `Encoder.encode`."""
     return Encoder().encode(request)
 
 
 def digest_of(head: bytes, parts: Sequence[bytes]) -> str:
-    """Hash the pieces one by one and then their hashes, so that no cut can be moved unnoticed."""
+    """Return the hash over the hashes of head and parts, so that it depends on where the parts are cut."""
     return _digest(hashlib.sha256(part).digest() for part in (head, *parts))
 
 
@@ -177,17 +178,17 @@ def _digest(hashes: Iterable[bytes]) -> str:
 
 
 class Decoder:
-    """Decodes one request after another; rows of parts that are the same bytes stay the same objects."""
+    """Decodes one request after another; parts with equal bytes give the same row objects."""
 
     def __init__(self) -> None:
         self._known: list[tuple[bytes, bytes, list[PlanNode]]] = [(b"", b"", [])] * BUCKETS
         self._nodes: tuple[PlanNode, ...] = ()
 
     def decode(self, head: bytes, parts: Sequence[bytes]) -> PlanRequest:
-        """Put a request together again; `decode(e.head, e.parts)` equals what `e` was made from.
+        """Return the request of which head and parts are the encoding.
 
         Raises:
-            ValueError: Parts are missing or do not belong together.
+            ValueError: Parts are missing or do not match.
             msgspec.ValidationError: A piece is not what it should be.
         """
         if len(parts) < PARTS:
@@ -233,15 +234,15 @@ def _rows(bucket: int, fixed: bytes, room: bytes) -> list[PlanNode]:
 
 
 def decode(head: bytes, parts: Sequence[bytes]) -> PlanRequest:
-    """Decode a request on its own; see `Decoder.decode`."""
+    """Return a single decoded request; see `Decoder.decode`."""
     return Decoder().decode(head, parts)
 
 
 def summarize(head: bytes, parts: Sequence[bytes]) -> Generator[None, None, InputSummary]:
-    """Count what is in an encoded request without putting it together.
+    """Return the numbers of an encoded request without decoding all of it.
 
     A generator, because there are hundreds of parts: it yields after each of them, so that the caller can
-    let others have their turn, and returns the numbers.
+    yield to the event loop.
 
     Raises:
         ValueError: Parts are missing.
@@ -251,14 +252,12 @@ def summarize(head: bytes, parts: Sequence[bytes]) -> Generator[None, None, Inpu
         raise ValueError(f"{len(parts)} parts, at least {PARTS} expected")
     request = _HEAD.decode(head)
     nodes = 0
-    for part in parts[:BUCKETS]:  # the other half of a bucket names the same nodes
+    for part in parts[:BUCKETS]:  # the other part of a bucket has the same nodes
         nodes += len(_ROWS.decode(part))
         yield
     source = request.evictable
     pods: dict[object, int] = {}  # of each unit
-    for unit in (
-        source.units if source is not None else ()
-    ):  # the first inputs have them in the head
+    for unit in source.units if source is not None else ():  # the first format has them in the head
         pods[unit.kind, unit.name, unit.uid] = len(unit.pods)
     for part in parts[PARTS:]:
         for unit_id, count in units_in(part):

@@ -1,11 +1,11 @@
-"""Who could be evicted, as bytes, cut so that decisions can share what did not change.
+"""The units that can be evicted as canonical bytes, cut so that decisions share what did not change.
 
-Pods that could go stand sorted by the priority of their unit, its name and their own, and are cut by `cuts`: one
-pod more or less alters one part, and a tree of higher priority shares all that a lower one may take. A part
-stands for itself: it has the shapes of its own pods, and names gangs and budgets instead of
-numbering them. Numbers are given when the parts are put together again, always the same ones.
+Pods are sorted by the priority of their unit, its name and their own, and cut by `content_defined_chunks`: one
+pod more or less changes one part, and a preemptor of higher priority shares all parts of one of lower priority. A
+part is self-contained: it has the shapes of its own pods, and refers to gangs and budgets by name. Indexes are
+assigned when the parts are decoded, always the same ones.
 
-A new form of a part gets a tag of its own, and the old one stays readable.
+A new format of a part gets a tag of its own, and the old one stays readable.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from extender.core.planner.preemption_types import (
 
 
 class VictimRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A `PlanVictim` that numbers nothing outside its part but the rules of the request."""
+    """A `PlanVictim` with names instead of indexes, except of shapes in its part and of rules of the request."""
 
     pod: str
     uid: PodUid
@@ -43,7 +43,7 @@ class VictimRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class UnitRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A unit, or as much of it as this part has: the next part may go on with it."""
+    """A unit, or those of its pods that are in this part: the next part may have the rest."""
 
     name: str
     uid: str
@@ -62,14 +62,14 @@ class UnitTable(msgspec.Struct, frozen=True, array_like=True, tag="units"):
 
 
 class TerminatingTable(msgspec.Struct, frozen=True, array_like=True, tag="going"):
-    """Pods that terminate already."""
+    """Terminating pods."""
 
     shapes: tuple[PodShape, ...]
     rows: tuple[VictimRow, ...]
 
 
 class GangTable(msgspec.Struct, frozen=True, array_like=True, tag="gangs"):
-    """Whole trees; `parent` is how many rows above the parent stands, 0 for a root."""
+    """Whole trees; `parent` is the distance to the row of the parent above, 0 for a root."""
 
     rows: tuple[PlanGang, ...]
 
@@ -87,10 +87,10 @@ _DECODER: msgspec.json.Decoder[Part] = msgspec.json.Decoder(Part)
 
 
 def to_parts(source: Evictable) -> Iterator[bytes]:
-    """Cut everything but the head of an `Evictable` into parts.
+    """Encode everything but the head of an `Evictable` into parts.
 
     Raises:
-        ValueError: Units, their pods, or the pods that terminate are not in their order.
+        ValueError: Units, their pods, or the terminating pods are not sorted.
     """
     _check_order(source)
     for budgets in cut(sorted(source.budgets, key=lambda b: b.name), lambda b: b.name):
@@ -117,7 +117,7 @@ def _check_order(source: Evictable) -> None:
 
 
 def _trees(gangs: Sequence[PlanGang]) -> list[list[PlanGang]]:
-    """Give the groups tree by tree, sorted by root, with parents told by distance."""
+    """Return the groups tree by tree, sorted by root, with parents given by distance."""
     roots: list[int] = []
     trees: dict[int, list[int]] = {}
     for i, gang in enumerate(gangs):
@@ -137,7 +137,7 @@ def _trees(gangs: Sequence[PlanGang]) -> list[list[PlanGang]]:
 
 
 class _Writer:
-    """Writes pods down without the numbers that they have in an `Evictable`."""
+    """Encodes pods without the indexes of their `Evictable`."""
 
     def __init__(self, source: Evictable) -> None:
         self._shapes = source.shapes
@@ -179,17 +179,17 @@ class _Writer:
 
 
 def from_parts(head: Evictable, parts: Iterable[bytes]) -> Evictable:
-    """Put an `Evictable` together again.
+    """Return the `Evictable` of a head and parts.
 
-    Gangs come tree by tree sorted by root, budgets by name, shapes in the order of their first use.
+    Gangs are in the order of trees, sorted by root, budgets by name, shapes by first use.
 
     Args:
-        head: What is in no part: who asks.
-        parts: What `to_parts` gave.
+        head: The fields that are in no part.
+        parts: The result of `to_parts`.
 
     Raises:
         ValueError: A pod names a gang, a budget or a shape that is not there.
-        msgspec.ValidationError: A part is none.
+        msgspec.ValidationError: The bytes are not a part.
     """
     reader = _Reader()
     pieces: list[tuple[UnitRow, tuple[PodShape, ...]]] = []
@@ -205,7 +205,7 @@ def from_parts(head: Evictable, parts: Iterable[bytes]) -> Evictable:
             case TerminatingTable():
                 going.append(part)
     reader.number()
-    pieces.sort(key=_unit_of)  # those of one unit stay in their order
+    pieces.sort(key=_unit_of)  # stable: rows of one unit keep their order
     units = tuple(reader.unit(list(rows)) for _, rows in groupby(pieces, key=_unit_of))
     return msgspec.structs.replace(
         head,
@@ -218,12 +218,12 @@ def from_parts(head: Evictable, parts: Iterable[bytes]) -> Evictable:
 
 
 def units_in(part: bytes) -> list[tuple[tuple[str, str, str], int]]:
-    """Give the units in a part, by kind, name and UID, each with the number of its pods in this part.
+    """Return the units in a part, by kind, name and UID, each with the number of its pods in this part.
 
-    Empty where the part is about something else. A unit may go on in the next part.
+    Empty for a part without units. The next part may have more pods of the last unit.
 
     Raises:
-        msgspec.ValidationError: The part is none.
+        msgspec.ValidationError: The bytes are not a part.
     """
     found = _DECODER.decode(part)
     if not isinstance(found, UnitTable):
@@ -236,7 +236,7 @@ def _unit_of(piece: tuple[UnitRow, tuple[PodShape, ...]]) -> tuple[str, str, str
 
 
 class _Reader:
-    """Numbers what the rows name."""
+    """Assigns indexes to the names in the rows."""
 
     def __init__(self) -> None:
         self.budgets: list[PlanBudget] = []

@@ -1,8 +1,8 @@
-"""Why a tree cannot be placed: a small set of requirements that clash, and the cheapest ways out.
+"""Why a tree cannot be placed: a small set of requirements that conflict, and the cheapest relaxations.
 
-Every claim is solved before it is made: a requirement is in the conflict only if dropping it (and
-those dropped before) could make the rest hold, and a way out is printed only after it was found to
-work. Bounded by a number of solves and by the request's own budget.
+Every statement is checked by a solve: a requirement is in the conflict only if dropping it (and those
+dropped before) could make the rest satisfiable, and a relaxation is listed only after a solve found a
+placement with it. Bounded by a number of solves and by a part of the search budget of the request.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from extender.core.planner.plan_types import (
 from extender.core.planner.solve.solver_pipeline import Solved, solve
 
 SOLVES_MAX = 48  # some milliseconds each on 5,000 nodes
-PART_OF_BUDGET = 32  # one solve here may spend this fraction of the request's budget
-TOTAL_PART = 4  # and all of the conflict, or all of the ways out, this one
+PART_OF_BUDGET = 32  # one solve may spend this fraction of the budget of the request
+TOTAL_PART = 4  # all solves for the conflict, or for the relaxations, may spend this fraction
 RELAXATIONS_MAX = 5
 NODES_ADDED_MAX = 64
 
 
 @dataclass(slots=True)
 class RefusalExplanation:
-    """The words of a refusal."""
+    """The texts of a refusal."""
 
     reasons: tuple[str, ...]
     conflict: tuple[Conflict, ...] = ()
@@ -44,7 +44,7 @@ class RefusalExplanation:
 
 
 class PlacementRequirement(msgspec.Struct, frozen=True):
-    """Something that can be dropped."""
+    """A requirement that can be dropped."""
 
     kind: ConflictKind
     object: GroupKey
@@ -52,7 +52,7 @@ class PlacementRequirement(msgspec.Struct, frozen=True):
 
 
 class _Solver:
-    """Answers "does it fit if ..." and counts how often it was asked."""
+    """Solves changed requests, within a number of solves and of search nodes."""
 
     def __init__(self, request: PlanRequest, fleet: NodeTable) -> None:
         self.request = msgspec.structs.replace(
@@ -64,12 +64,12 @@ class _Solver:
         self.refill()
 
     def refill(self) -> None:
-        """Start a new question with a full allowance."""
+        """Reset both limits."""
         self.left = SOLVES_MAX
         self.nodes = self.request.budget * PART_OF_BUDGET // TOTAL_PART
 
     def fits(self, request: PlanRequest, fleet: NodeTable, options: Options) -> bool | None:
-        """Say whether the minimum fits; None when that was not found out."""
+        """Return whether the minimum fits; None when a limit was reached first."""
         if self.left <= 0 or self.nodes < 0:
             return None
         self.left -= 1
@@ -83,7 +83,7 @@ class _Solver:
         return True if end.solution is not None else (False if end.proved else None)
 
     def without(self, dropped: set[PlacementRequirement]) -> bool | None:
-        """Say whether the tree fits when some requirements are dropped."""
+        """Return whether the tree fits without some requirements; None when a limit was reached first."""
         kinds = {r.kind for r in dropped}
         options = Options(
             no_selectors="selector" in kinds,
@@ -111,18 +111,18 @@ def edit(group: PlanGroup, change: Callable[[PlanGroup], PlanGroup]) -> PlanGrou
 
 
 def explain(request: PlanRequest, fleet: NodeTable, solved: Solved) -> RefusalExplanation:
-    """Say why a tree that is proved impossible does not fit, and what would make it fit."""
+    """Return the reasons why a tree that is proved impossible does not fit, and what would make it fit."""
     solver = _Solver(request, fleet)
     rest = _conflict(solver, _requirements(request, fleet))
     conflict = tuple(Conflict(kind=r.kind, object=str(r.object), text=r.text) for r in rest)
     return RefusalExplanation(diagnose(solved), conflict, _relaxations(solver, solved, rest))
 
 
-# --- what clashes ------------------------------------------------------------------------------------
+# --- the conflict ------------------------------------------------------------------------------------
 
 
 def _requirements(request: PlanRequest, fleet: NodeTable) -> list[PlacementRequirement]:
-    """List what can be dropped; those first that one would rather not hear about."""
+    """List what can be dropped, the least informative requirements first: these are dropped first."""
     root = request.root.key
     groups = _taking_part(request.root)
     used = {m.shape for g in groups for m in g.members}
@@ -167,7 +167,7 @@ def _taking_part(group: PlanGroup) -> list[PlanGroup]:
 def _conflict(
     solver: _Solver, requirements: list[PlacementRequirement]
 ) -> list[PlacementRequirement]:
-    """Drop requirements as long as the rest still clashes; halves first, so that many go at once."""
+    """Drop requirements as long as the rest still conflicts; halves first, so that many are dropped at once."""
     dropped: set[PlacementRequirement] = set()
 
     def filter_out(part: list[PlacementRequirement]) -> None:
@@ -187,13 +187,13 @@ def _conflict(
     return [r for r in requirements if r not in dropped]
 
 
-# --- ways out ----------------------------------------------------------------------------------------
+# --- relaxations -------------------------------------------------------------------------------------
 
 
 def _relaxations(
     solver: _Solver, solved: Solved, conflict: list[PlacementRequirement]
 ) -> tuple[str, ...]:
-    """Try the cheapest ways out and keep those that work."""
+    """Try the cheapest relaxations, and return those with which the tree fits."""
     solver.refill()
     found: list[str] = []
     found.extend(_lower_minimum(solver, conflict))
@@ -253,7 +253,7 @@ def _walk(group: PlanGroup) -> list[PlanGroup]:
 
 
 def _more_nodes(solver: _Solver, solved: Solved) -> list[str]:
-    """Try empty nodes like the best one in the domain that comes closest."""
+    """Try additional empty nodes like the largest one in the domain with the smallest shortfall."""
     problem = solved.problem
     leaves = failing(solved) or [g for g in problem.groups if g.leaf and g.alive and g.least]
     for leaf in leaves[:2]:
@@ -288,7 +288,7 @@ def _more_nodes(solver: _Solver, solved: Solved) -> list[str]:
 def _model_node(
     fleet: NodeTable, request: list[int], axes: list[str], nodes: list[int], allowed: Bools
 ) -> tuple[PlanNode, int] | None:
-    """Choose the node that holds most pods of a kind while empty, and how many these are."""
+    """Return the node that holds most pods of a kind while empty, and how many these are."""
     best: tuple[PlanNode, int] | None = None
     for i in nodes:
         if not allowed[i]:

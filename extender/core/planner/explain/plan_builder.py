@@ -1,4 +1,4 @@
-"""Turn counts into the answer: which pod to which node, what is an extra, what stays out and why."""
+"""Turn the counts of a solution into a plan: a node for each member, extra members, unplaced members and why."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from extender.core.planner.plan_types import (
 from extender.core.planner.solve.greedy_placement import Solution
 from extender.core.planner.solve.solver_pipeline import Solved
 
-NAMED_MAX = 6  # names listed in a text before it says "and n more"
+NAMED_MAX = 6  # names listed in a text before "and n more"
 
 
 def make_plan(request: PlanRequest, solved: Solved) -> Plan:
-    """Write down the plan that a search ended with."""
+    """Return the plan for the solution of a search."""
     problem = solved.problem
     solution = solved.solution or {}
     needed = _needed(problem, solution)
@@ -57,20 +57,23 @@ def make_plan(request: PlanRequest, solved: Solved) -> Plan:
 
 
 def given(request: PlanRequest, problem: PlacementProblem, *, limited: bool) -> tuple[str, ...]:
-    """List what an answer rests on that the planner could not see; vetoes only where room was short."""
+    """List the conditions that a result depends on and the planner does not model.
+
+    Node rejections only if `limited`: they may have kept members from a node.
+    """
     used = sorted({problem.kinds[k] for g in problem.groups for k in g.members})
     lines = dict.fromkeys(text for s in used for text in request.shapes[s].unmodelled)
     lines |= dict.fromkeys(text for shape, text in problem.rules.unseen if shape in used)
     if limited and request.vetoes:
         names = sorted({v.node for v in request.vetoes})
-        lines[f"kube-scheduler refused {name_some(list(names))}"] = None
+        lines[f"kube-scheduler refused {join_names(list(names))}"] = None
     return tuple(lines)
 
 
-def name_some(names: list[str]) -> str:
-    """Join a few names, and count the rest.
+def join_names(names: list[str]) -> str:
+    """Return a few names joined by commas, and the number of the rest.
 
-    >>> name_some(["a", "b"])
+    >>> join_names(["a", "b"])
     'a, b'
     """
     shown = ", ".join(names[:NAMED_MAX])
@@ -80,15 +83,15 @@ def name_some(names: list[str]) -> str:
 def _seats(
     problem: PlacementProblem, leaf: CompiledGroup, placed: dict[int, dict[int, int]]
 ) -> dict[int, int]:
-    """Seat the first members of each kind, on the node of an earlier plan where that is one of them."""
+    """Assign the first members of each kind to its nodes, each to its node of an earlier plan where possible."""
     seats: dict[int, int] = {}
     for kind, nodes in placed.items():
         free = Counter(nodes)
         chosen = leaf.members[kind][: sum(nodes.values())]
         later: list[int] = []
         for position in chosen:
-            wish = leaf.source.members[position].prefer
-            node = problem.fleet.index.get(wish) if wish is not None else None
+            preferred_node = leaf.source.members[position].prefer
+            node = problem.fleet.index.get(preferred_node) if preferred_node is not None else None
             if node is not None and free[node] > 0:
                 seats[position] = node
                 free[node] -= 1
@@ -100,7 +103,7 @@ def _seats(
 
 
 def _needed(problem: PlacementProblem, solution: Solution) -> dict[int, int]:
-    """Choose per leaf how many new pods are the minimum: the fewest that make the root hold."""
+    """Return per leaf how many new pods belong to the minimum: the fewest that satisfy the root."""
     groups = problem.groups
     cost: list[int | None] = [None] * len(groups)
     for group in reversed(groups):
@@ -127,7 +130,7 @@ def _needed(problem: PlacementProblem, solution: Solution) -> dict[int, int]:
 
 
 def _placements(problem: PlacementProblem, solution: Solution) -> tuple[Placement, ...]:
-    """Name the domain of every constrained group that holds a pod, new or bound."""
+    """Return the domain of every constrained group that has a pod, new or bound."""
     groups = problem.groups
     some: list[int] = [-1] * len(groups)  # a node of some new pod below
     for group in reversed(groups):
@@ -150,7 +153,7 @@ def _placements(problem: PlacementProblem, solution: Solution) -> tuple[Placemen
 
 
 def _left_out(problem: PlacementProblem, solution: Solution, solved: Solved) -> tuple[str, ...]:
-    """Say per leaf why members stay out."""
+    """Return per leaf the reason why members are not placed."""
     lines: list[str] = []
     for group in problem.groups:
         name = f"{group.source.key.kind} {group.source.key.path}"

@@ -1,6 +1,6 @@
-"""Plain words for a tree that does not fit: which group fails, where it comes closest, what is missing.
+"""Reasons for a tree that does not fit: which group fails, its best domain, and what is missing there.
 
-Reads the bounds of a finished search; solves nothing.
+Reads the upper bounds of a finished search; solves nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 
 from extender.core.planner.model.node_filters import selected, tolerated
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
-from extender.core.planner.model.upper_bounds import capacity_of, lift
+from extender.core.planner.model.upper_bounds import best_inside, capacity_of
 from extender.core.planner.solve.solver_pipeline import Solved
 
 LINES_MAX = 8
@@ -19,32 +19,34 @@ LINES_MAX = 8
 
 @dataclass(slots=True)
 class Shortfall:
-    """The place where a leaf comes closest to its minimum."""
+    """The domain where a leaf comes closest to its minimum."""
 
     leaf: CompiledGroup
     domain: int
-    holds: int  # members it could have there, bound ones counted
-    lacking: list[str]  # resources that are short even alone; empty: only together
+    holds: int  # members it could have there, bound ones included
+    lacking: list[
+        str
+    ]  # resources of which there is too little, each taken alone; empty: only together
 
 
 def diagnose(solved: Solved) -> tuple[str, ...]:
-    """Say why a tree that is proved impossible does not fit; leaves first, they say the most."""
+    """Return the reasons why a tree that is proved impossible does not fit; those of leaves first, they are the most specific."""
     lines = _group(solved, solved.problem.groups[0])
     return tuple(lines[:LINES_MAX])
 
 
 def name_of(group: CompiledGroup) -> str:
-    """Give kind and path of a group."""
+    """Return kind and path of a group."""
     return f"{group.source.key.kind} {group.source.key.path}"
 
 
-def one_of(group: CompiledGroup) -> str:
-    """Say which domain all pods of a group must share: ` in one net/rack`; empty without any."""
+def domain_phrase(group: CompiledGroup) -> str:
+    """Return the words for the domain that all pods of a group must share, ` in one net/rack`, or an empty string."""
     return f" in one {' and '.join(group.level.keys)}" if group.level.keys else ""
 
 
 def failing(solved: Solved) -> list[CompiledGroup]:
-    """List the leaves that fit nowhere, whatever the others do."""
+    """List the leaves that fit in no domain even alone."""
     return [
         g
         for g in solved.problem.groups
@@ -66,7 +68,7 @@ def shortfall(problem: PlacementProblem, leaf: CompiledGroup) -> Shortfall | Non
 
 
 def _lacking(problem: PlacementProblem, leaf: CompiledGroup, domain: int) -> list[str]:
-    """Name the resources of which the domain has too little for the minimum, each taken alone."""
+    """List the resources of which the domain has too little for the minimum, each taken alone."""
     nodes = leaf.level.members(domain)
     lacking: list[str] = []
     for axis, name in enumerate(problem.axes):
@@ -99,7 +101,7 @@ def _group(solved: Solved, group: CompiledGroup) -> list[str]:
 
 
 def _together(solved: Solved, group: CompiledGroup, children: list[CompiledGroup]) -> list[str]:
-    """Word the case that the children fit one by one but not together."""
+    """Return the reasons for a group whose children fit one by one but not together."""
     problem = solved.problem
     if (solved.bounds.best[group.index] >= 0).any():
         deeper = [
@@ -111,13 +113,13 @@ def _together(solved: Solved, group: CompiledGroup, children: list[CompiledGroup
         ]
         return deeper or [
             f"{name_of(group)} needs {group.least} new pods at least; its child groups fit one by "
-            f"one{one_of(group)}, but every choice of domains and nodes for {group.minimum} of them "
+            f"one{domain_phrase(group)}, but every choice of domains and nodes for {group.minimum} of them "
             "was ruled out"
         ]
     able = np.zeros(group.level.count, dtype=np.int64)
     pods = np.zeros(group.level.count, dtype=np.int64)
     for child in children:
-        here = lift(problem, child, group, solved.bounds.best[child.index])
+        here = best_inside(problem, child, group, solved.bounds.best[child.index])
         able += (here >= 0) | child.holds
         pods += np.where(here >= 0, np.minimum(here, child.least), 0)
     if not group.level.count:
@@ -126,12 +128,12 @@ def _together(solved: Solved, group: CompiledGroup, children: list[CompiledGroup
     where = "/".join(group.level.values[best]) or "the cluster"
     if int(able[best]) < group.minimum:
         return [
-            f"{name_of(group)} needs {group.minimum} of its child groups{one_of(group)}; the best, "
+            f"{name_of(group)} needs {group.minimum} of its child groups{domain_phrase(group)}; the best, "
             f"{where}, can hold {int(able[best])}",
             *_inside(solved, group, children, best),
         ]
     return [
-        f"{name_of(group)} needs {group.least} new pods{one_of(group)}; each child group fits alone "
+        f"{name_of(group)} needs {group.least} new pods{domain_phrase(group)}; each child group fits alone "
         f"in {where}, but together they exceed its room"
     ]
 
@@ -139,28 +141,28 @@ def _together(solved: Solved, group: CompiledGroup, children: list[CompiledGroup
 def _inside(
     solved: Solved, group: CompiledGroup, children: list[CompiledGroup], domain: int
 ) -> list[str]:
-    """Say for the children that the best domain cannot hold how far they get there."""
+    """Return, for each child that does not fit in the best domain, how many of its pods fit there."""
     lines: list[str] = []
     problem = solved.problem
     for child in children:
-        here = lift(problem, child, group, solved.bounds.best[child.index])
+        here = best_inside(problem, child, group, solved.bounds.best[child.index])
         if here[domain] >= 0 or child.holds or not child.leaf:
             continue
         most = np.full(child.level.count, child.bound, dtype=np.int64)
         for kind, members in child.members.items():
             most += np.minimum(capacity_of(problem, child, kind, problem.counts), len(members))
-        got = int(max(lift(problem, child, group, most)[domain], 0))
+        got = int(max(best_inside(problem, child, group, most)[domain], 0))
         lines.append(
-            f"{name_of(child)} needs {child.minimum} pods{one_of(child)}; in "
+            f"{name_of(child)} needs {child.minimum} pods{domain_phrase(child)}; in "
             f"{'/'.join(group.level.values[domain])} at most {got} fit"
         )
     return lines
 
 
 def _leaf(problem: PlacementProblem, leaf: CompiledGroup) -> list[str]:
-    """Word a leaf that fits nowhere."""
+    """Return the reasons for a leaf that fits in no domain."""
     close = shortfall(problem, leaf)
-    need = f"{name_of(leaf)} needs {leaf.minimum} pods{one_of(leaf)}"
+    need = f"{name_of(leaf)} needs {leaf.minimum} pods{domain_phrase(leaf)}"
     if close is None:
         return [f"{need}; no node has the label {' and '.join(leaf.level.keys)}"]
     barred = _barred(problem, leaf)
@@ -179,7 +181,7 @@ def _leaf(problem: PlacementProblem, leaf: CompiledGroup) -> list[str]:
 
 
 def _barred(problem: PlacementProblem, leaf: CompiledGroup) -> str:
-    """Say which static filter keeps all pods of a leaf from every node; empty when none does."""
+    """Return the static filter that rejects all nodes for all pods of a leaf, or an empty string."""
     if not leaf.members or any(problem.allowed[kind].any() for kind in leaf.members):
         return ""
     if not problem.fleet.size:

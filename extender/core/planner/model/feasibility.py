@@ -1,6 +1,6 @@
-"""Success, wait, unschedulable, unresolvable: the words of SPEC C.1 and C.2, from counts alone.
+"""Success, Wait, Unschedulable, UnschedulableAndUnresolvable of groups, from counts alone (SPEC C.1 and C.2).
 
-Pure functions of the tree; no node is looked at here.
+Pure functions of the tree; nodes are not read.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from extender.core.planner.plan_types import Feasibility, PlanGroup
 def status(
     minimum: int, satisfied: int, ready: int, unschedulable: int, unresolvable: int = 0
 ) -> Feasibility:
-    """Give the status of a group after some of its elements were tried.
+    """Return the status of a group after some of its elements have been tried.
 
     Args:
-        minimum: M, pods of a leaf or children of a composite that must hold; 1 for Basic.
+        minimum: M, pods of a leaf or children of a composite that are required; 1 for Basic.
         satisfied: S, members bound or placed, children with Success.
         ready: R, not tried yet and able to take part.
         unschedulable: U, failed, but preemption may help.
-        unresolvable: UU, failed for good; it changes nothing, absence says the same.
+        unresolvable: UU, failed for good; not used, because elements in no other count have the same effect.
 
     Source:
         KEP-6012, restated in SPEC C.2.
@@ -42,36 +42,36 @@ def status(
 
 
 def threshold(group: PlanGroup) -> int:
-    """Give M of a group: its minimum, 1 for Basic."""
+    """Return M of a group: its minimum, 1 for Basic."""
     return 1 if group.basic else group.minimum
 
 
 def is_leaf(group: PlanGroup) -> bool:
-    """Tell a PodGroup from a composite."""
+    """Return whether a group is a PodGroup, not a composite."""
     return group.key.kind == "PodGroup"
 
 
 def present(group: PlanGroup) -> int:
-    """Count what takes part: pods of a leaf (pending or running), admissible children of a composite."""
+    """Count the elements of a group: pods of a leaf (pending or running), admissible children of a composite."""
     if is_leaf(group):
         return len(group.members) + len(group.bound)
     return sum(1 for child in group.groups if admissible(child))
 
 
 def admissible(group: PlanGroup) -> bool:
-    """Tell whether enough members and groups exist at all (SPEC C.1)."""
+    """Return whether as many members and child groups exist as the minimum requires (SPEC C.1)."""
     return present(group) >= threshold(group)
 
 
 def holds_already(group: PlanGroup) -> bool:
-    """Tell whether the bound members alone satisfy the group."""
+    """Return whether the bound members alone satisfy the group."""
     if is_leaf(group):
         return len(group.bound) >= threshold(group)
     return sum(1 for child in group.groups if holds_already(child)) >= threshold(group)
 
 
 def waiting_reasons(group: PlanGroup) -> list[str]:
-    """Say what is missing for admission: the group itself first, then the children that lack something.
+    """Return what is missing for admission: of the group itself first, then of its children.
 
     >>> from extender.core.model.ids import GroupKey
     >>> key = GroupKey(namespace="ns", name="g", kind="PodGroup")
@@ -89,10 +89,10 @@ def waiting_reasons(group: PlanGroup) -> list[str]:
     return [text, *(line for child in group.groups for line in waiting_reasons(child))]
 
 
-def without_lacking(group: PlanGroup, shapes: Sequence[PodShape]) -> PlanGroup:
-    """Leave out members that fit nowhere for want of a claim or a volume: nobody is to go for them (SPEC E-2)."""
+def without_lacking_members(group: PlanGroup, shapes: Sequence[PodShape]) -> PlanGroup:
+    """Return a group without members whose claim or volume does not exist: no eviction can help them (SPEC E-2)."""
     return msgspec.structs.replace(
         group,
         members=tuple(m for m in group.members if not shapes[m.shape].lacking),
-        groups=tuple(without_lacking(child, shapes) for child in group.groups),
+        groups=tuple(without_lacking_members(child, shapes) for child in group.groups),
     )

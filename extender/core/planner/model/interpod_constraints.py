@@ -1,10 +1,10 @@
-"""Rules between pods, compiled: nodes ruled out, an axis per node, domains, and counts to be kept.
+"""Rules between pods, compiled into node masks, resource axes, domain keys and counts per domain.
 
-What pods of the cluster mean for a waiting member is a mask. What waiting members mean for each other
-is one of three things. Members that keep apart on domains of one node each share an axis, as host
-ports do. Members that must all be near one another share a domain, like a topology constraint. The rest is
-counted while a placement grows (`ConstraintLedger`) and written into the complete model. All of this is exact;
-what could only be approximated is left out, and named in `Rules.unseen`.
+A rule about pods of the cluster becomes a mask of nodes. A rule about waiting members becomes one of three
+things. Anti-affinity on domains of one node each becomes a resource axis, as a host port does. Affinity of all
+members of a group to each other becomes a shared domain, like a topology constraint. Any other rule is counted
+while a placement grows (`ConstraintLedger`) and is part of the CP-SAT model. All of this is exact; a rule that
+could only be approximated is left out and listed in `InterpodConstraints.unseen`.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ Shapes = frozenset[int]
 
 @dataclass(slots=True, frozen=True)
 class ExclusionAxis:
-    """Members that keep apart, at most one to a node of its own domain; the others count as one each."""
+    """Anti-affinity where every domain is one node: a keeper has its node to itself."""
 
     name: str
-    keepers: Shapes  # must be alone
+    keepers: Shapes  # must be alone on their node
     others: Shapes  # may share a node with each other, not with a keeper
-    take: int  # of a keeper; one of the others takes 1
-    room: Ints  # per node: as much as a keeper takes
+    take: int  # amount that a keeper requests; one of the others requests 1
+    room: Ints  # per node: the amount that one keeper requests
 
 
 @dataclass(slots=True, frozen=True, eq=False)
 class AntiAffinityDomains:
-    """Where a keeper is there is none of the others; where `alone`, no second keeper either."""
+    """A domain with a keeper has none of the others and, with `alone`, no second keeper."""
 
-    domain: Ints  # per node; -1: the node lacks the key, and the rule says nothing
+    domain: Ints  # per node; -1: the node lacks the key, and the rule does not apply
     count: int  # of domains
     keepers: Shapes
     others: Shapes
@@ -48,35 +48,37 @@ class AntiAffinityDomains:
 
 @dataclass(slots=True, frozen=True, eq=False)
 class SpreadDomains:
-    """A domain with a keeper has at most `skew` more pods that count than the one with the fewest."""
+    """A domain with a keeper has at most `skew` more counted pods than the domain with the fewest."""
 
-    domain: Ints  # per node; -1: no keeper may be there
+    domain: Ints  # per node; -1: no keeper may run there
     start: Ints  # pods per domain before any member is placed
-    keepers: Shapes  # all of them count
+    keepers: Shapes  # all of them are counted
     skew: int
-    floor: bool  # too few domains: the fewest is 0, whatever is there
+    floor: bool  # fewer than the minimum of domains: the smallest count is taken as 0
 
     def fewest(self, count: Ints) -> int:
-        """Give the count of the domain with the fewest pods."""
+        """Return the smallest number of pods in a domain."""
         return 0 if self.floor else int(count.min(initial=FIT_MAX))
 
 
 @dataclass(slots=True)
 class InterpodConstraints:
-    """All that the rules of a request come to."""
+    """The compiled rules of a request."""
 
-    masks: dict[int, Bools] = field(default_factory=dict)  # shape -> nodes left
+    masks: dict[int, Bools] = field(default_factory=dict)  # shape -> allowed nodes
     axes: list[ExclusionAxis] = field(default_factory=list)
-    moving: list[AntiAffinityDomains | SpreadDomains] = field(
+    dynamic: list[AntiAffinityDomains | SpreadDomains] = field(
         default_factory=list
-    )  # depend on what is placed
+    )  # counted while a placement grows
     keys: dict[GroupKey, tuple[str, ...]] = field(
         default_factory=dict
-    )  # of groups that stay together
-    unseen: list[tuple[int, str]] = field(default_factory=list)  # shape and rule left out
+    )  # of groups whose pods must share a domain
+    unseen: list[tuple[int, str]] = field(
+        default_factory=list
+    )  # shape and text of rules that are left out
 
-    def bar(self, shapes: Collection[int], nodes: Bools) -> None:
-        """Keep shapes off nodes."""
+    def exclude(self, shapes: Collection[int], nodes: Bools) -> None:
+        """Remove nodes from the masks of some shapes."""
         for shape in shapes:
             self.masks[shape] = self.masks.get(shape, np.ones(len(nodes), dtype=np.bool_)) & ~nodes
 
@@ -89,7 +91,7 @@ def compile_rules(
     Args:
         request: Its rules are read.
         fleet: Made from its nodes.
-        strict: False leaves out what evicting other pods could change (SPEC C.2): only `near` remains.
+        strict: False leaves out rules that evicting other pods could satisfy (SPEC C.2): only `near` remains.
     """
     made = InterpodConstraints()
     if not request.rules:
@@ -106,7 +108,7 @@ def compile_rules(
 
 
 def _where(fleet: NodeTable, key: str, counts: Mapping[str, int]) -> Bools:
-    """Tell which nodes have one of the values of a key that are counted."""
+    """Return which nodes have a value of a key with a positive count."""
     codes, values = fleet.label(key)
     hit = np.array([*(counts.get(v, 0) > 0 for v in values), False], dtype=np.bool_)
     return hit[codes]  # -1, no such label, is the last
@@ -139,13 +141,15 @@ def _near(
         Plugin InterPodAffinity: a pod that matches its own terms may be the first one anywhere.
     """
     keepers, about = frozenset(rule.shapes) & waiting, frozenset(rule.about) & waiting
-    made.bar(keepers, ~_has(fleet, rule.keys))
+    made.exclude(keepers, ~_has(fleet, rule.keys))
     if any(rule.there) and about <= keepers:
         for key, there in zip(rule.keys, rule.there, strict=True):
-            made.bar(keepers, ~_where(fleet, key, dict(there)))
+            made.exclude(keepers, ~_where(fleet, key, dict(there)))
     elif not any(rule.there) and not about:
-        made.bar(keepers, np.ones(fleet.size, dtype=np.bool_))
-    elif not any(rule.there) and about == keepers and (group := _home(request.root, keepers)):
+        made.exclude(keepers, np.ones(fleet.size, dtype=np.bool_))
+    elif (
+        not any(rule.there) and about == keepers and (group := _lowest_group(request.root, keepers))
+    ):
         kept = made.keys.get(group.key, ())
         made.keys[group.key] = (*kept, *(k for k in rule.keys if k not in kept))
     else:
@@ -153,7 +157,7 @@ def _near(
 
 
 def _leaves(group: PlanGroup) -> list[PlanGroup]:
-    """List the leaves that take part: admissible, as are all groups above them."""
+    """List the leaves that are admissible, as are all groups above them."""
     if not admissible(group):
         return []
     if is_leaf(group):
@@ -161,8 +165,8 @@ def _leaves(group: PlanGroup) -> list[PlanGroup]:
     return [leaf for child in group.groups for leaf in _leaves(child)]
 
 
-def _home(root: PlanGroup, shapes: Shapes) -> PlanGroup | None:
-    """Find the lowest group with all members of some shapes; None where it has others or bound ones."""
+def _lowest_group(root: PlanGroup, shapes: Shapes) -> PlanGroup | None:
+    """Return the lowest group with all members of some shapes; None if it has other or bound members."""
 
     def inside(group: PlanGroup) -> bool:
         return any(m.shape in shapes for leaf in _leaves(group) for m in leaf.members)
@@ -189,28 +193,28 @@ def _apart(
     rule: PlanRule,
     waiting: Shapes,
 ) -> None:
-    """Compile pod anti-affinity: a node without the key is in nobody's domain."""
+    """Compile pod anti-affinity: a node without the key is in no domain."""
     keepers, about = frozenset(rule.shapes) & waiting, frozenset(rule.about) & waiting
     there = _where(fleet, rule.keys[0], dict(rule.there[0]))
     if not rule.shapes:
-        made.bar(about, there)
+        made.exclude(about, there)
         return
-    made.bar(keepers, there)
+    made.exclude(keepers, there)
     alone, plain = keepers & about, keepers - about
     if alone:
         made_axis = _axis(request, fleet, rule, alone, about - alone)
         if made_axis is not None:
             made.axes.append(made_axis)
         else:
-            made.moving.append(_moving(fleet, rule, alone, about - alone, alone=True))
+            made.dynamic.append(_moving(fleet, rule, alone, about - alone, alone=True))
     if plain and about:
-        made.moving.append(_moving(fleet, rule, plain, about, alone=False))
+        made.dynamic.append(_moving(fleet, rule, plain, about, alone=False))
 
 
 def _axis(
     request: PlanRequest, fleet: NodeTable, rule: PlanRule, keepers: Shapes, others: Shapes
 ) -> ExclusionAxis | None:
-    """Make an axis where every domain is one node."""
+    """Return an axis if every domain is one node, else None."""
     level = fleet.level(rule.keys)
     has = level.domain >= 0
     if level.count != int(has.sum()):
@@ -241,12 +245,11 @@ def _spread(
 ) -> None:
     """Compile a topology spread constraint.
 
-    Shapes may select different nodes, so that each has domains of its own; where pods of several
-    shapes keep one constraint, or others count in it, it is left out.
+    Left out if its keepers have different eligible nodes, or if the members that it counts are not exactly its keepers.
 
     Source:
-        Plugin PodTopologySpread: nodes count that have the keys of all constraints of the pod, that
-        it selects and, if it says so, whose taints it tolerates; terminating pods do not count.
+        Plugin PodTopologySpread: a node is eligible if it has the keys of all constraints of the pod,
+        if the pod selects it and, by its policy, tolerates its taints; terminating pods are not counted.
     """
     keepers, about = frozenset(rule.shapes) & waiting, frozenset(rule.about) & waiting
     keys = tuple(
@@ -270,10 +273,10 @@ def _spread(
         node = fleet.index.get(name)  # type: ignore[call-overload]
         if node is not None and domain[node] >= 0:
             start[domain[node]] += pods
-    made.moving.append(
+    made.dynamic.append(
         SpreadDomains(domain, start, keepers, rule.skew, floor=len(used) < rule.least_domains)
     )
-    made.bar(keepers, domain < 0)
+    made.exclude(keepers, domain < 0)
 
 
 def _eligible(
@@ -291,40 +294,40 @@ def _eligible(
 
 
 class ConstraintLedger:
-    """Pods per domain of every moving rule; each step can be taken back."""
+    """Counts pods per domain of every dynamic rule; each step can be undone."""
 
     def __init__(self, rules: InterpodConstraints, kinds: list[int]) -> None:
-        """Begin with nothing placed.
+        """Start with no pod placed.
 
         Args:
-            rules: Compiled.
+            rules: The compiled rules.
             kinds: Kind -> its shape.
         """
         self._kinds = kinds
         self._of: dict[int, list[int]] = {}
-        for number, rule in enumerate(rules.moving):
+        for number, rule in enumerate(rules.dynamic):
             others = rule.others if isinstance(rule, AntiAffinityDomains) else frozenset()
             for kind, shape in enumerate(kinds):
                 if shape in rule.keepers | others:
                     self._of.setdefault(kind, []).append(number)
-        self._rules = rules.moving
+        self._rules = rules.dynamic
         self._count = [
-            np.append(rule.start, 0)  # the last is where a domain of -1 points
+            np.append(rule.start, 0)  # the last is for domain -1
             if isinstance(rule, SpreadDomains)
             else np.zeros(rule.count + 1, dtype=np.int64)
-            for rule in rules.moving
+            for rule in rules.dynamic
         ]
         self._others = [
             np.zeros(rule.count + 1 if isinstance(rule, AntiAffinityDomains) else 1, dtype=np.int64)
-            for rule in rules.moving
+            for rule in rules.dynamic
         ]
 
-    def moves(self, kind: int) -> bool:
-        """Say whether pods of a kind fit according to what was placed before, beside the room."""
+    def is_dynamic(self, kind: int) -> bool:
+        """Return whether the allowed nodes of a kind depend on what is placed."""
         return kind in self._of
 
     def limit(self, kind: int, nodes: Ints, fit: Ints) -> Ints:
-        """Cut what fits to what one more pod may do."""
+        """Return `fit` with 0 on nodes where the rules do not allow one more pod."""
         for number in self._of.get(kind, ()):
             rule, keepers = self._rules[number], self._count[number]
             domain = rule.domain[nodes]
@@ -340,7 +343,7 @@ class ConstraintLedger:
         return fit
 
     def note(self, kind: int, nodes: Ints, amounts: Ints) -> None:
-        """Count pods that were placed; negative amounts take them back."""
+        """Count pods that were placed; negative amounts undo a step."""
         for number in self._of.get(kind, ()):
             rule = self._rules[number]
             keeper = self._kinds[kind] in rule.keepers

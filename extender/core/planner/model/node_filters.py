@@ -1,6 +1,6 @@
-"""Which nodes a pod may use at all, whatever is free there; and host ports as resources.
+"""Static filters: which nodes a pod may use, whatever is free there; and host ports as resource axes.
 
-Every rule here is kube-scheduler's own and exact (EXTENDER section 7). Nothing here looks at room.
+Every filter is exactly that of kube-scheduler (EXTENDER section 7). Free capacity is not read.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from extender.core.model.pods import (
 )
 from extender.core.planner.model.node_table import Bools, Ints, NodeTable
 
-ANY_ADDRESS = "0.0.0.0"  # noqa: S104 -- Kubernetes' word for "any address", nothing is bound here
+ANY_ADDRESS = "0.0.0.0"  # noqa: S104 -- "any address" in Kubernetes, not a socket
 CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 _INTEGER = re.compile(r"[+-]?[0-9]+\Z")
 _INT64 = 1 << 63
 
 
 def may_run(fleet: NodeTable, shape: PodShape) -> Bools:
-    """Tell per node whether the static filters let a pod of this shape pass.
+    """Return per node whether the static filters let a pod of this shape pass.
 
     Source:
         Plugins NodeUnschedulable, NodeAffinity, TaintToleration.
@@ -36,7 +36,7 @@ def may_run(fleet: NodeTable, shape: PodShape) -> Bools:
 
 
 def selected(fleet: NodeTable, shape: PodShape) -> Bools:
-    """Tell per node whether nodeSelector and every required selector hold."""
+    """Return per node whether nodeSelector and every required selector hold."""
     mask = np.ones(fleet.size, dtype=np.bool_)
     for key, value in shape.node_selector:
         mask &= _requirement(
@@ -48,7 +48,7 @@ def selected(fleet: NodeTable, shape: PodShape) -> Bools:
 
 
 def tolerated(fleet: NodeTable, shape: PodShape, *, cordons: bool = True) -> Bools:
-    """Tell per node whether its taints, and its cordon if that matters, are tolerated."""
+    """Return per node whether its taints and, with `cordons`, its cordon are tolerated."""
     codes, lists = fleet.taints()
     good = [
         all(t.effect == "PreferNoSchedule" or _tolerates(shape.tolerations, t) for t in taints)
@@ -61,7 +61,7 @@ def tolerated(fleet: NodeTable, shape: PodShape, *, cordons: bool = True) -> Boo
 
 
 def _tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
-    """Tell whether one of the tolerations matches, as Toleration.ToleratesTaint does."""
+    """Return whether one of the tolerations matches, as Toleration.ToleratesTaint does."""
     for t in tolerations:
         if t.effect and t.effect != taint.effect:
             continue
@@ -99,7 +99,7 @@ def _field(fleet: NodeTable, requirement: NodeSelectorRequirement) -> Bools:
 
 
 def _requirement(fleet: NodeTable, requirement: NodeSelectorRequirement) -> Bools:
-    """Match a label requirement per distinct value, then spread the answer over the nodes."""
+    """Match a label requirement once per distinct value, and return the result per node."""
     codes, values = fleet.label(requirement.key)
     present, absent = _matches(requirement, values)
     table = np.array([*present, absent], dtype=np.bool_)  # code -1 picks the last entry
@@ -107,7 +107,7 @@ def _requirement(fleet: NodeTable, requirement: NodeSelectorRequirement) -> Bool
 
 
 def _matches(requirement: NodeSelectorRequirement, values: list[str]) -> tuple[list[bool], bool]:
-    """Say for each value, and for a node without the label, whether the requirement holds."""
+    """Return for each value, and for a node without the label, whether the requirement matches."""
     wanted = set(requirement.values)
     match requirement.operator:
         case "In":
@@ -140,10 +140,10 @@ def _beyond(value: int | None, limit: int | None, *, greater: bool) -> bool:
 
 
 def port_axes(shapes: list[PodShape]) -> list[HostPort]:
-    """List the pseudo-resources that the host ports of some shapes need, one per port and address.
+    """List the axes for the host ports of some shapes, one per port and address.
 
-    Each has room for one pod. A port on any address takes the axis of every address, so that
-    "w + c_i <= 1 for each address i" says exactly what kube-scheduler checks pairwise.
+    Each node has 1 of every axis. A port on any address requests the axis of every address, so that
+    "w + c_i <= 1 for each address i" is equivalent to the pairwise check of kube-scheduler.
     """
     ports = {p for shape in shapes for p in shape.host_ports}
     any_address = {HostPort(protocol=p.protocol, port=p.port, ip=ANY_ADDRESS) for p in ports}
@@ -151,7 +151,7 @@ def port_axes(shapes: list[PodShape]) -> list[HostPort]:
 
 
 def port_request(shape: PodShape, axes: list[HostPort]) -> list[int]:
-    """Give what a pod takes of each port axis: 0 or 1."""
+    """Return the request of a pod for each port axis: 0 or 1."""
     taken = [0] * len(axes)
     for port in shape.host_ports:
         for i, axis in enumerate(axes):
@@ -162,7 +162,7 @@ def port_request(shape: PodShape, axes: list[HostPort]) -> list[int]:
 
 
 def port_room(fleet: NodeTable, axis: HostPort) -> Ints:
-    """Give per node whether the axis is free (1) or clashes with a port taken there (0)."""
+    """Return per node 1 if the axis is free, 0 if a port in use there conflicts with it."""
     room = np.ones(fleet.size, dtype=np.int64)
     for i, node in enumerate(fleet.nodes):
         for port in node.host_ports:

@@ -1,8 +1,8 @@
-"""Nodes as arrays: free room, labels, taints, and how many pods fit where.
+"""Nodes as arrays: free capacity, labels, taints, domains, and how many pods fit on each node.
 
-Owns the only conversion of `PlanNode` objects to numpy. A `Fleet` depends on nothing but the nodes,
-so a caller that plans several trees may build it once, pass it along, and renew it when a few nodes
-have changed; columns are made when first asked for.
+Owns the only conversion of `PlanNode` objects to numpy. A `NodeTable` depends on nothing but the nodes, so
+a caller that plans several trees makes it once and calls `renewed` when a few nodes have changed. Columns
+are computed on first use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from extender.core.planner.plan_types import PlanNode
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
-FIT_MAX = 1 << 30  # counts are cut here so that sums over many nodes cannot overflow
+FIT_MAX = 1 << 30  # counts are limited to this so that sums over many nodes cannot overflow
 
 
 class Level:
@@ -40,14 +40,14 @@ class Level:
         self._start: Ints | None = None
 
     def members(self, domain: int) -> Ints:
-        """Give the indexes of the nodes of a domain, ascending."""
+        """Return the indexes of the nodes of a domain, ascending."""
         if self._order is None or self._start is None:
             self._order = np.argsort(self.domain, kind="stable").astype(np.int64)
             self._start = np.searchsorted(self.domain[self._order], np.arange(self.count + 1))
         return self._order[int(self._start[domain]) : int(self._start[domain + 1])]
 
     def total(self, per_node: Ints) -> Ints:
-        """Sum a per-node figure over each domain, shape (domains,)."""
+        """Return the sum of a per-node number over each domain, shape (domains,)."""
         if self.count == 1 and not self.keys:
             return np.array([int(per_node.sum())], dtype=np.int64)
         known = self.domain >= 0
@@ -57,20 +57,19 @@ class Level:
 
 
 class NodeTable:
-    """A node set as columns, one row per node; columns are computed on first use and kept."""
+    """A set of nodes as columns, one row per node; columns are computed on first use and kept."""
 
     def __init__(
         self, nodes: tuple[PlanNode, ...], *, index: dict[NodeName, int] | None = None
     ) -> None:
-        """Prepare.
+        """Create the table without columns.
 
         Args:
-            nodes: Each node once. Rules about a node's name are answered for one row, so a second row of
-                the same node would be judged as another node.
-            index: Node name -> position, where it is known of exactly these names in this order.
+            nodes: Each node once: requirements on a node's name are matched with one row only.
+            index: Node name -> position of exactly these names in this order; None computes it.
 
         Raises:
-            InvariantBroken: A node is given more than once.
+            InvariantBroken: A node occurs more than once.
         """
         self.nodes = nodes
         self.size = len(nodes)
@@ -83,9 +82,9 @@ class NodeTable:
         self._cordoned: Bools | None = None
 
     def renewed(self, nodes: tuple[PlanNode, ...]) -> NodeTable:
-        """Make the fleet of other nodes, taking over every column that the difference leaves as it is.
+        """Return the table of other nodes, with every column that is the same for both.
 
-        Cheap when `nodes` are the same objects but for a few; right in any case.
+        Cheap when most of `nodes` are the same objects; correct in any case.
         """
         if nodes is self.nodes:
             return self
@@ -109,7 +108,7 @@ class NodeTable:
         return fresh
 
     def free(self, resource: str) -> Ints:
-        """Give the free amount per node, never negative; 0 where `allocatable` does not name it."""
+        """Return the free amount of a resource per node, never negative; 0 where `allocatable` does not name it."""
         column = self._free.get(resource)
         if column is None:
             column = np.array([_free_on(n, resource) for n in self.nodes], dtype=np.int64)
@@ -117,7 +116,7 @@ class NodeTable:
         return column
 
     def label(self, key: str) -> tuple[Ints, list[str]]:
-        """Give per node the number of its value (-1: no such label), and the values in order."""
+        """Return per node the number of its value (-1: no such label), and the values in order."""
         known = self._labels.get(key)
         if known is None:
             raw = [n.labels.get(key) for n in self.nodes]
@@ -129,7 +128,7 @@ class NodeTable:
         return known
 
     def level(self, keys: tuple[str, ...]) -> Level:
-        """Give the domains of some keys together; no keys: one domain with every node."""
+        """Return the domains of a list of keys; no keys: one domain with every node."""
         level = self._levels.get(keys)
         if level is None:
             level = self._make_level(keys)
@@ -137,7 +136,7 @@ class NodeTable:
         return level
 
     def up(self, keys: tuple[str, ...], prefix: tuple[str, ...]) -> Ints:
-        """Map each domain of `keys` to the domain of `prefix` that it lies in."""
+        """Return, for each domain of `keys`, the domain of `prefix` that contains it."""
         known = self._ups.get((keys, prefix))
         if known is None:
             inner, outer = self.level(keys), self.level(prefix)
@@ -162,7 +161,7 @@ class NodeTable:
         return Level(keys, domain, names)
 
     def taints(self) -> tuple[Ints, list[tuple[Taint, ...]]]:
-        """Give per node the number of its taint list, and the distinct lists."""
+        """Return per node the number of its taint list, and the distinct lists."""
         if self._taints is None:
             number: dict[tuple[Taint, ...], int] = {}
             codes = [number.setdefault(n.taints, len(number)) for n in self.nodes]
@@ -170,14 +169,14 @@ class NodeTable:
         return self._taints
 
     def cordoned(self) -> Bools:
-        """Tell which nodes are marked unschedulable."""
+        """Return which nodes are marked unschedulable."""
         if self._cordoned is None:
             self._cordoned = np.array([n.unschedulable for n in self.nodes], dtype=np.bool_)
         return self._cordoned
 
 
 def _index(nodes: tuple[PlanNode, ...]) -> dict[NodeName, int]:
-    """Give node name -> position."""
+    """Return node name -> position."""
     index = {node.name: i for i, node in enumerate(nodes)}
     if len(index) != len(nodes):
         name = next(node.name for i, node in enumerate(nodes) if index[node.name] != i)
@@ -193,8 +192,8 @@ def count_fitting(free: Ints, request: Ints) -> Ints:
     """Count how many identical pods fit on each node, by resources alone.
 
     Args:
-        free: Room, shape (nodes, axes), never negative.
-        request: What one pod asks for, shape (axes,). Zero means it does not ask; at least one is positive.
+        free: Free capacity, shape (nodes, axes), never negative.
+        request: Requests of one pod, shape (axes,), at least one of them positive.
 
     Returns:
         Pods that fit, shape (nodes,), at most `FIT_MAX`.
@@ -211,5 +210,5 @@ def count_fitting(free: Ints, request: Ints) -> Ints:
         column = free[:, axis] if ask == 1 else free[:, axis] // ask
         fit = column if fit is None else np.minimum(fit, column)
     if fit is None:
-        raise ValueError("a pod asks for nothing at all, not even for `pods`")
+        raise ValueError("a pod requests nothing, not even `pods`")
     return np.minimum(fit, FIT_MAX)

@@ -1,7 +1,7 @@
-"""A request compiled for searching: kinds of pods, groups with domains, room as a matrix.
+"""A plan request compiled for the search: kinds of pods, groups with domains, free capacity as a matrix.
 
-Pods of one *kind* may stand in for each other: equal shape and equal vetoes of their own. Groups that
-are not admissible are marked dead and looked at by nobody (SPEC C.5), but their bound members pin.
+Pods of one *kind* are interchangeable: equal shape and equal node rejections of their own. A group that is
+not admissible has `alive` False and gets no new pods (SPEC C.5), but its bound members still fix domains.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ class CompiledGroup:
     level: Level  # domains by all keys on the path from the root
     bound: int  # bound members of a leaf
     alive: bool  # admissible, as are all its ancestors
-    holds: bool  # satisfied by bound members alone
+    holds: bool  # bound members alone satisfy it
     children: list[int] = field(default_factory=list)
     members: dict[int, list[int]] = field(
         default_factory=dict
     )  # kind -> positions in source.members
-    pinned: int = -1  # domain of `level` that bound members force; -1: free to choose
-    least: int = 0  # fewest new pods that satisfy it, were there room
+    pinned: int = -1  # domain of `level` that bound members fix; -1: none
+    least: int = 0  # fewest new pods that can satisfy it
 
     @property
     def size(self) -> int:
-        """Count the members that wait."""
+        """Return the number of waiting members."""
         return sum(len(m) for m in self.members.values())
 
 
 @dataclass(slots=True)
 class PlacementProblem:
-    """Everything the searches need; nothing here changes during a search."""
+    """Everything that a search reads; nothing in it changes during a search."""
 
     fleet: NodeTable
     groups: list[CompiledGroup]  # parents before children, stored order
@@ -68,18 +68,18 @@ class PlacementProblem:
     shapes: list[PodShape]  # per kind
     requests: Ints  # (kinds, axes)
     free: Ints  # (nodes, axes)
-    allowed: Bools  # (kinds, nodes): static filters and vetoes
-    claims: list[frozenset[str]]  # per kind, claims of which one pod may exist in the whole cluster
-    in_use: frozenset[str]  # claims that no pod can have any more
+    allowed: Bools  # (kinds, nodes): static filters and node rejections
+    claims: list[frozenset[str]]  # per kind, claims that only one pod in the cluster may use
+    in_use: frozenset[str]  # claims that a running pod uses
     axes: list[str]
-    counts: Ints  # (kinds, nodes): pods of one kind that fit when nothing else comes
-    violations: list[str]  # bound members that no domain can hold together
+    counts: Ints  # (kinds, nodes): pods of one kind that fit when no other pod is placed
+    violations: list[str]  # reasons why the bound members are in no common domain
     rules: InterpodConstraints  # between pods
 
 
 @dataclass(slots=True, frozen=True)
 class Options:
-    """Requirements to leave out, for explanations: the flags remove, nothing is ever added."""
+    """Requirements to leave out, for explanations."""
 
     no_vetoes: bool = False
     no_selectors: bool = False
@@ -91,7 +91,7 @@ class Options:
 def compile_request(
     request: PlanRequest, fleet: NodeTable, options: Options | None = None
 ) -> PlacementProblem:
-    """Compile a request; cheap where the fleet has been used before."""
+    """Compile a request; cheap if the columns of `fleet` are computed already."""
     options = options or Options()
     rules = InterpodConstraints()
     if not options.no_selectors:
@@ -143,7 +143,7 @@ def _static(fleet: NodeTable, shape: PodShape, options: Options) -> Bools:
 def _groups(
     request: PlanRequest, fleet: NodeTable, options: Options, rules: InterpodConstraints
 ) -> tuple[list[CompiledGroup], list[int], list[frozenset[int]]]:
-    """Walk the tree: compile groups, find the kinds and, per kind, the nodes vetoed for it."""
+    """Return the compiled groups, the shape of each kind, and the rejected nodes of each kind."""
     of_shape: dict[int, set[int]] = {}
     of_pod: dict[str, set[int]] = {}
     for veto in () if options.no_vetoes else request.vetoes:
@@ -202,7 +202,7 @@ def _least(group: CompiledGroup, groups: list[CompiledGroup]) -> int:
 def _room(
     fleet: NodeTable, shapes: list[PodShape], request: PlanRequest, options: Options
 ) -> tuple[list[str], Ints, Ints]:
-    """Make the axes: resources somebody asks for, `pods`, and one axis per host port and address."""
+    """Return the axes (requested resources, `pods`, host ports per address), requests and free capacity."""
     asked = [{**{r: v for r, v in s.requests if v > 0}, "pods": 1} for s in shapes]
     names = sorted({r for a in asked for r in a} | {"pods"})
     ports = port_axes(shapes)
@@ -225,7 +225,7 @@ def _room(
 def _with_rules(
     rules: InterpodConstraints, kinds: list[int], axes: list[str], requests: Ints, free: Ints
 ) -> tuple[list[str], Ints, Ints]:
-    """Add an axis for every rule that works like one."""
+    """Add an axis for every `ExclusionAxis`."""
     for axis in rules.axes:
         takes = [axis.take if s in axis.keepers else int(s in axis.others) for s in kinds]
         axes = [*axes, axis.name]
@@ -235,7 +235,7 @@ def _with_rules(
 
 
 def _unreserved(request: PlanRequest, names: list[str], columns: list[Ints]) -> list[Ints]:
-    """Give the nodes with reservations of other trees all they ever had (generous on purpose)."""
+    """Set the free capacity of nodes with reservations of other trees to allocatable: an upper bound."""
     columns = [c.copy() for c in columns]
     for i, node in enumerate(request.nodes):
         if node.reserved:
@@ -245,7 +245,7 @@ def _unreserved(request: PlanRequest, names: list[str], columns: list[Ints]) -> 
 
 
 def _pin(problem: PlacementProblem) -> None:
-    """Find the domain that bound members force on each constrained group, and contradictions."""
+    """Set the domain that bound members fix for each constrained group, and list violations."""
     groups, fleet = problem.groups, problem.fleet
     below: list[list[PlanBound]] = [list(g.source.bound) for g in groups]
     for group in reversed(groups):
@@ -265,7 +265,7 @@ def _pin(problem: PlacementProblem) -> None:
 
 
 def _violation(group: CompiledGroup, bound: list[PlanBound], fleet: NodeTable) -> str:
-    """Say why no domain of this group holds its bound members; empty when one does."""
+    """Return the reason why the bound members of a group are in no common domain, or an empty string."""
     name = f"{group.source.key.kind} {group.source.key.path}"
     for key in group.source.topology:
         first: PlanBound | None = None

@@ -1,7 +1,7 @@
-"""What is possible at best: per group and domain, the most new pods, or that it cannot hold at all.
+"""Upper bounds: per group and domain the largest number of new pods, or `NEVER` if it cannot be satisfied.
 
-Groups are judged apart from each other, so a positive answer promises nothing, but a negative one is
-a proof. Whole pods per node are counted, never sums of resources (SPEC D8).
+Each group is bounded as if it were alone, so `NEVER` is a proof, and any other bound may be out of reach.
+Whole pods per node are counted, never sums of resources (SPEC D8).
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ NEVER = -1  # the group cannot be satisfied in that domain
 
 @dataclass(slots=True)
 class UpperBounds:
-    """Per group, over the domains of its level: most new pods below it, or `NEVER`."""
+    """Per group and domain of its level: the largest number of new pods below the group, or `NEVER`."""
 
     best: list[Ints]
-    root: int  # the same for the whole tree
+    root: int  # the same for the whole tree in any domain
 
     @property
-    def hopeless(self) -> bool:
-        """Tell whether the tree is proved impossible."""
+    def infeasible(self) -> bool:
+        """Return whether the tree is proved impossible."""
         return self.root == NEVER
 
 
 def pods_per_node(problem: PlacementProblem, kinds: list[int], counts: Ints) -> Ints:
-    """Bound how many pods, of any mix of kinds, one node can take; exact for equal requests."""
+    """Return a bound per node on the pods of any mix of kinds; exact for equal requests."""
     if not kinds:
         return np.zeros(problem.fleet.size, dtype=np.int64)
     if len(kinds) == 1:
@@ -45,7 +45,7 @@ def pods_per_node(problem: PlacementProblem, kinds: list[int], counts: Ints) -> 
 
 
 def bound_all(problem: PlacementProblem, counts: Ints | None = None) -> UpperBounds:
-    """Work out the bounds bottom-up.
+    """Compute the bounds from the leaves up.
 
     Args:
         problem: The compiled request.
@@ -93,10 +93,10 @@ def _leaf(problem: PlacementProblem, group: CompiledGroup, counts: Ints) -> Ints
     return np.where(most + group.bound >= group.minimum, most, NEVER)
 
 
-def lift(
+def best_inside(
     problem: PlacementProblem, child: CompiledGroup, parent: CompiledGroup, values: Ints
 ) -> Ints:
-    """Carry a child's figures to its parent's domains: the best domain of the child inside each."""
+    """Return, for each domain of the parent, the largest value of a child's domains inside it."""
     if child.level is parent.level:
         return values
     out = np.full(parent.level.count, NEVER, dtype=np.int64)
@@ -113,9 +113,9 @@ def _composite(
     counts: Ints,
 ) -> Ints:
     alive = [problem.groups[c] for c in group.children if problem.groups[c].alive]
-    if not alive:  # only a relaxed minimum of 0 comes here
+    if not alive:  # reached only with a relaxed minimum of 0
         return np.zeros(group.level.count, dtype=np.int64)
-    rows = np.stack([lift(problem, c, group, best[c.index]) for c in alive])
+    rows = np.stack([best_inside(problem, c, group, best[c.index]) for c in alive])
     can = rows >= 0
     holds = np.array([c.holds for c in alive], dtype=np.bool_)[:, None]
     enough = (can | holds).sum(axis=0) >= group.minimum

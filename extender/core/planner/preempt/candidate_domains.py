@@ -1,4 +1,4 @@
-"""Where a tree could find room, how dear that is at least, and in which orders units could be taken there."""
+"""Domains in which a tree could be placed by evictions: a lower bound of the cost, and orders to try units in."""
 
 from __future__ import annotations
 
@@ -12,32 +12,34 @@ from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.preempt.post_eviction_view import PostEvictionView
 from extender.core.planner.preempt.victim_cost import CostModel, VictimCost
 
-CLASSES_MAX = 64  # steps in which the least price of a domain is found
+CLASSES_MAX = 64  # steps in which the lower bound of a domain is found
 
 
 @dataclass(slots=True)
 class CandidateDomain:
-    """A domain that the tree could come to lie in."""
+    """A domain in which the tree could be placed."""
 
     where: str  # key=value; empty: anywhere
     nodes: Bools | None  # None: everywhere
-    units: list[int]  # that can make room there, the cheapest first
+    units: list[int]  # that free something there, the cheapest first
     least: tuple[int, int] | None = None
-    """Violations and highest priority that any set pays here at least; None: no set makes room."""
+    """Lower bound of violations and highest priority of any set here; None: no set is enough."""
 
 
 class CandidateDomains:
-    """The domains of the root of one request, or the whole cluster if it asks for none."""
+    """The candidate domains of the root of one request; the whole cluster if it has no topology constraint."""
 
-    def __init__(self, removal: PostEvictionView, tariff: CostModel, *, wanted: int) -> None:
-        self.removal = removal
-        self.tariff = tariff
-        self.prices = [tariff.alone(i) for i in range(len(removal.units))]
+    def __init__(
+        self, eviction_view: PostEvictionView, cost_model: CostModel, *, wanted: int
+    ) -> None:
+        self.eviction_view = eviction_view
+        self.cost_model = cost_model
+        self.prices = [cost_model.alone(i) for i in range(len(eviction_view.units))]
         self.found = list(self._list())
         self._bound(wanted)
 
     def _list(self) -> Iterable[CandidateDomain]:
-        root = self.removal.full.groups[0]
+        root = self.eviction_view.full.groups[0]
         if not root.level.keys:
             yield self._place("", None)
             return
@@ -48,27 +50,27 @@ class CandidateDomains:
             yield self._place(where, root.level.domain == domain)
 
     def _place(self, where: str, nodes: Bools | None) -> CandidateDomain:
-        units: list[int] = np.flatnonzero(self.removal.touching(nodes)).tolist()
+        units: list[int] = np.flatnonzero(self.eviction_view.units_affecting(nodes)).tolist()
         return CandidateDomain(where, nodes, sorted(units, key=lambda i: self.prices[i]))
 
-    def _worth(self, unit: int) -> tuple[int, int]:
+    def _cost_class(self, unit: int) -> tuple[int, int]:
         return (self.prices[unit].violations, self.prices[unit].highest)
 
     def _bound(self, wanted: int) -> None:
-        """Find per domain the cheapest class of units without which the bounds leave no room.
+        """Find per domain the cheapest class of units that must be evicted according to the upper bounds.
 
-        A set that makes room has a unit of that class or a dearer one, so it costs no less.
+        A sufficient set has a unit of that class or of a more expensive one, so it costs no less.
         """
-        root = self.removal.full.groups[0]
-        classes = sorted({self._worth(i) for i in range(len(self.prices))})
+        root = self.eviction_view.full.groups[0]
+        classes = sorted({self._cost_class(i) for i in range(len(self.prices))})
         step = -(-len(classes) // CLASSES_MAX)
         domains = [root.pinned] if root.pinned >= 0 else range(root.level.count)
         for first in range(0, len(classes), max(step, 1)):
             last = classes[min(first + step, len(classes)) - 1]
             gone = np.array(
-                [self._worth(i) <= last for i in range(len(self.prices))], dtype=np.bool_
+                [self._cost_class(i) <= last for i in range(len(self.prices))], dtype=np.bool_
             )
-            best = bound_all(self.removal.problem(gone)).best[0]
+            best = bound_all(self.eviction_view.problem(gone)).best[0]
             for place, domain in zip(self.found, domains, strict=True):
                 if place.least is None and best[domain] >= wanted:
                     place.least = classes[first]
@@ -76,68 +78,68 @@ class CandidateDomains:
     # --- in which order ----------------------------------------------------------------------------
 
     def rankings(self, place: CandidateDomain) -> list[list[int]]:
-        """Give further orders of the units of a place, the ones to go first in front.
+        """Return more orders in which the units of a domain can be tried, the first to evict first.
 
-        At equal priority: those that give back the most room; those that empty one node after the
-        other, the cheapest node first; and those that no budget protects at all.
+        First those that free the most capacity at equal cost; then orders that empty one node after the
+        other, the cheapest node first; then those that no disruption budget protects.
         """
         gain = self._gains(place)
         rank = self._node_ranks(place)
-        guarded = [bool(self.tariff.protected(u)) for u in self.removal.units]
+        guarded = [bool(self.cost_model.protected(u)) for u in self.eviction_view.units]
 
         def by(key: Callable[[int], tuple[object, ...]]) -> list[int]:
             return sorted(place.units, key=lambda i: (*key(i), self.prices[i]))
 
         orders = [
-            by(lambda i: (*self._worth(i), -gain[i])),
+            by(lambda i: (*self._cost_class(i), -gain[i])),
             by(lambda i: (self.prices[i].violations, rank[i])),
-            by(lambda i: (*self._worth(i), rank[i])),
+            by(lambda i: (*self._cost_class(i), rank[i])),
         ]
         if any(guarded):
             orders.append(by(lambda i: (guarded[i], self.prices[i].highest, -gain[i])))
         return orders
 
     def _gains(self, place: CandidateDomain) -> list[int]:
-        """Weigh the room that each unit gives back in a place: shares of the largest requests, in millionths."""
-        removal = self.removal
-        width = removal.room.width
-        asks = removal.full.requests[:, :width].max(axis=0, initial=0)
-        share = (removal.back * 1_000_000 // np.maximum(asks, 1))[:, asks > 0]
+        """Return the capacity that each unit frees in a domain: shares of the largest requests, in millionths."""
+        eviction_view = self.eviction_view
+        width = eviction_view.room.width
+        asks = eviction_view.full.requests[:, :width].max(axis=0, initial=0)
+        share = (eviction_view.back * 1_000_000 // np.maximum(asks, 1))[:, asks > 0]
         share = np.minimum(share, 1_000_000_000).sum(axis=1)
         if place.nodes is not None:
-            share = np.where(place.nodes[removal.node], share, 0)
-        gains = np.zeros(len(removal.units), dtype=np.int64)
-        np.add.at(gains, removal.unit, share)
+            share = np.where(place.nodes[eviction_view.node], share, 0)
+        gains = np.zeros(len(eviction_view.units), dtype=np.int64)
+        np.add.at(gains, eviction_view.unit, share)
         return [int(g) for g in gains]
 
     def _node_ranks(self, place: CandidateDomain) -> list[int]:
-        """Rank units by the cheapest node that they help to clear for one more pod of the largest kind."""
-        removal = self.removal
-        problem = removal.full
-        far = removal.fleet.size
-        ranks = [far] * len(removal.units)
+        """Rank units by the cheapest node that fits one more pod of the largest kind after their eviction."""
+        eviction_view = self.eviction_view
+        problem = eviction_view.full
+        far = eviction_view.fleet.size
+        ranks = [far] * len(eviction_view.units)
         if not problem.kinds:
             return ranks
         heaviest = int(np.argmax([int(r.sum()) for r in problem.requests]))
-        ask = problem.requests[heaviest][: removal.room.width]
+        ask = problem.requests[heaviest][: eviction_view.room.width]
         usable = problem.allowed[heaviest]
         if place.nodes is not None:
             usable = usable & place.nodes
         rows: dict[int, list[int]] = {}
-        for row, node in enumerate(removal.node.tolist()):
+        for row, node in enumerate(eviction_view.node.tolist()):
             if usable[node]:
                 rows.setdefault(node, []).append(row)
         bills: list[tuple[VictimCost, int, list[int]]] = []
         for node, here in rows.items():
-            free = removal.room.free[node].copy()
+            free = eviction_view.room.free[node].copy()
             chosen: list[int] = []
-            for row in sorted(here, key=lambda r: self.prices[int(removal.unit[r])]):
+            for row in sorted(here, key=lambda r: self.prices[int(eviction_view.unit[r])]):
                 if bool((free >= ask)[ask > 0].all()):
                     break
-                free = free + removal.back[row]
-                chosen.append(int(removal.unit[row]))
+                free = free + eviction_view.back[row]
+                chosen.append(int(eviction_view.unit[row]))
             if chosen and bool((free >= ask)[ask > 0].all()):
-                bills.append((self.tariff.cost(chosen), node, chosen))
+                bills.append((self.cost_model.cost(chosen), node, chosen))
         for position, (_, _, chosen) in enumerate(sorted(bills)):
             for unit in chosen:
                 ranks[unit] = min(ranks[unit], position)

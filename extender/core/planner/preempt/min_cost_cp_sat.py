@@ -1,7 +1,7 @@
-"""The cheapest set of units that makes room, as one integer program with the placement of the tree.
+"""The cheapest set of victims, found by one integer program together with the placement of the tree.
 
-The model of `exact.py`, with every unit a yes or no, and on the nodes where units run the room that
-those leave which stay. The parts of the cost are minimised one after the other; each is then held.
+The model of `solve.cp_sat_placement` with a boolean per unit (evicted or not), and with the capacity that evicted
+units free on their nodes. The parts of the cost are minimised one after the other; each is then a constraint.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from extender.core.planner.model.node_table import Bools
 from extender.core.planner.model.problem import PlacementProblem
 from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.preempt.post_eviction_view import PostEvictionView
-from extender.core.planner.preempt.victim_cost import SHIFT, CostModel
+from extender.core.planner.preempt.victim_cost import PRIORITY_OFFSET, CostModel
 from extender.core.planner.solve.cp_sat_placement import STEPS_PER_UNIT, PlacementModel
 from extender.core.planner.solve.greedy_placement import Solution
-from extender.core.planner.solve.node_classes import NodeClass, make_cells
+from extender.core.planner.solve.node_classes import NodeClass, make_node_classes
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-UNITS_MAX = 5_000  # beyond this the model takes longer than anybody waits
-PAIRS_MAX = 30_000  # pairs of a kind of pod and a node where units run
-COEFFICIENT_MAX = 1 << 40  # of an objective that joins several parts of the cost
+UNITS_MAX = 5_000  # beyond this the model takes too long
+PAIRS_MAX = 30_000  # pairs of a kind of pods and a node where units run
+COEFFICIENT_MAX = 1 << 40  # in an objective that combines several parts of the cost
 
 
 @dataclass(slots=True)
 class CheapestVictims:
-    """What the solver came to."""
+    """The result of the solver."""
 
-    gone: Bools | None  # None: nothing was found in time
+    gone: Bools | None  # None: no set was found within the limit
     solution: Solution
-    proved: bool  # no set costs less (names apart)
+    proved: bool  # no set costs less, apart from the order by names
     steps: int
 
 
@@ -53,8 +53,8 @@ class _Part:
 
 
 def find_cheapest(
-    removal: PostEvictionView,
-    tariff: CostModel,
+    eviction_view: PostEvictionView,
+    cost_model: CostModel,
     *,
     limit: int,
     wanted: int,
@@ -63,34 +63,34 @@ def find_cheapest(
     """Find the cheapest set of units without which the tree can be placed.
 
     Args:
-        removal: The problem.
-        tariff: The prices.
+        eviction_view: The problem without any set of units.
+        cost_model: The costs of sets.
         limit: Search nodes that may be spent.
-        wanted: Pods that must be placed at least; 0 asks for the minimum of the tree.
+        wanted: Smallest number of pods to place; 0: the minimum of the tree.
         hint: A set and a placement to start from.
     """
-    pairs = len(np.unique(removal.node)) * len(removal.full.kinds)
-    if limit <= 0 or len(removal.units) > UNITS_MAX or pairs > PAIRS_MAX:
+    pairs = len(np.unique(eviction_view.node)) * len(eviction_view.full.kinds)
+    if limit <= 0 or len(eviction_view.units) > UNITS_MAX or pairs > PAIRS_MAX:
         return CheapestVictims(None, {}, proved=False, steps=0)
-    model = _Model(removal, tariff, wanted)
+    model = _Model(eviction_view, cost_model, wanted)
     if not model.build():
         return CheapestVictims(None, {}, proved=False, steps=0)
     return model.minimise(limit, hint)
 
 
 class _Model(PlacementModel):
-    def __init__(self, removal: PostEvictionView, tariff: CostModel, wanted: int) -> None:
-        self.removal = removal
-        self.tariff = tariff
+    def __init__(self, eviction_view: PostEvictionView, cost_model: CostModel, wanted: int) -> None:
+        self.eviction_view = eviction_view
+        self.cost_model = cost_model
         self.wanted = wanted
-        problem = removal.problem(~removal.nobody)
-        barred = [np.flatnonzero(bar.nodes) for bar in removal.bars]
-        self.touched = np.unique(np.concatenate([removal.node, *barred]))
+        problem = eviction_view.problem(~eviction_view.none_gone)
+        barred = [np.flatnonzero(barrier.nodes) for barrier in eviction_view.barriers]
+        self.touched = np.unique(np.concatenate([eviction_view.node, *barred]))
         super().__init__(problem, bound_all(problem), _cells(problem, self.touched))
-        self.gone = [self.model.new_bool_var("") for _ in removal.units]
+        self.gone = [self.model.new_bool_var("") for _ in eviction_view.units]
 
     def build(self) -> bool:
-        """Write the model down; False when it is too large."""
+        """Build the model; return False if it is too large."""
         if not super().build():
             return False
         users: dict[int, list[tuple[int, cp_model.IntVar]]] = {}
@@ -98,73 +98,75 @@ class _Model(PlacementModel):
             for (kind, number), variable in leaves.pods.items():
                 for node in self.cells[number].nodes if self.cells[number].slots is None else ():
                     users.setdefault(node, []).append((kind, variable))
-        self._rooms(users)
+        self._node_capacities(users)
         self._claims()
-        self._bars()
+        self._barriers()
         if self.wanted:
             pods = [v for leaves in self.leaves for v in leaves.pods.values()]
             self.model.add(self.cp.LinearExpr.sum(pods) >= self.wanted)
         return True
 
-    def _rooms(self, users: dict[int, list[tuple[int, cp_model.IntVar]]]) -> None:
-        """Let pods on a node share what is free there with what units that go give back."""
-        removal = self.removal
+    def _node_capacities(self, users: dict[int, list[tuple[int, cp_model.IntVar]]]) -> None:
+        """Limit pods on a node to its free capacity plus what evicted units free."""
+        eviction_view = self.eviction_view
         rows: dict[int, list[int]] = {}
-        for row, node in enumerate(removal.node.tolist()):
+        for row, node in enumerate(eviction_view.node.tolist()):
             rows.setdefault(node, []).append(row)
         for node, here in rows.items():
             pods = users.get(node, [])
-            for axis in range(removal.room.width):
+            for axis in range(eviction_view.room.width):
                 asks = [int(self.problem.requests[k, axis]) for k, _ in pods]
                 if not any(asks):
                     continue
                 taken = self.cp.LinearExpr.weighted_sum([v for _, v in pods], asks)
-                backs = [int(removal.back[r, axis]) for r in here]
-                units = [self.gone[int(removal.unit[r])] for r in here]
+                backs = [int(eviction_view.back[r, axis]) for r in here]
+                units = [self.gone[int(eviction_view.unit[r])] for r in here]
                 back = self.cp.LinearExpr.weighted_sum(units, backs)
-                free = int(removal.room.free[node, axis])
+                free = int(eviction_view.room.free[node, axis])
                 if free >= 0:
                     self.model.add(taken <= free + back)
                     continue
-                used = self.model.new_bool_var("")  # overcommitted: only matters if it is used
+                used = self.model.new_bool_var(
+                    ""
+                )  # overcommitted: constrained only if a pod is placed here
                 self.model.add(taken <= free + back - free * (1 - used))
                 self.model.add(taken <= max(free + sum(backs), 0) * used)
 
     def _claims(self) -> None:
-        """Let nobody have a claim before all units that hold it are gone."""
+        """Forbid pods with a claim as long as a unit that holds it is not evicted."""
         for leaves in self.leaves:
             for (kind, _), variable in leaves.pods.items():
-                for unit, claims in enumerate(self.removal.claims):
+                for unit, claims in enumerate(self.eviction_view.claims):
                     if claims & self.problem.claims[kind]:
                         self.model.add(variable <= self.gone[unit])
 
-    def _bars(self) -> None:
-        """Let nobody come where a unit keeps it off before that is gone."""
-        for bar in self.removal.bars:
+    def _barriers(self) -> None:
+        """Forbid pods on the nodes of a barrier as long as its unit is not evicted."""
+        for barrier in self.eviction_view.barriers:
             for leaves in self.leaves:
                 most = sum(g.size for g in leaves.twins)
                 for (kind, cell), variable in leaves.pods.items():
-                    barred = self.problem.kinds[kind] in bar.shapes
-                    if barred and bar.nodes[self.cells[cell].nodes[0]]:
-                        self.model.add(variable <= most * self.gone[bar.unit])
+                    barred = self.problem.kinds[kind] in barrier.shapes
+                    if barred and barrier.nodes[self.cells[cell].nodes[0]]:
+                        self.model.add(variable <= most * self.gone[barrier.unit])
 
     # --- the cost ----------------------------------------------------------------------------------
 
     def _parts(self) -> list[_Part]:
-        """Write the parts of `Cost` down, in its order."""
-        units = self.removal.units
-        running = [i for i, u in enumerate(units) if u.costs]
-        free = [i for i, u in enumerate(units) if not u.costs]
+        """Return the fields of `VictimCost` as linear expressions, in its order."""
+        units = self.eviction_view.units
+        running = [i for i, u in enumerate(units) if u.has_cost]
+        free = [i for i, u in enumerate(units) if not u.has_cost]
         return [
             self._violations(running),
             self._highest(running),
             self._broken(running),
-            self._sum(running, [int(self.tariff.cascades[i]) for i in running]),
-            self._sum(running, [units[i].priority + SHIFT for i in running]),
+            self._sum(running, [int(self.cost_model.cascades[i]) for i in running]),
+            self._sum(running, [units[i].priority + PRIORITY_OFFSET for i in running]),
             self._sum(running, [1] * len(running)),
             self._sum(running, [len(units[i].pods) for i in running]),
-            self._sum(running, [self.tariff.age_s(units[i]) for i in running]),
-            self._sum(free, [units[i].priority + SHIFT for i in free]),
+            self._sum(running, [self.cost_model.age_s(units[i]) for i in running]),
+            self._sum(free, [units[i].priority + PRIORITY_OFFSET for i in free]),
             self._sum(free, [len(units[i].pods) for i in free]),
         ]
 
@@ -176,10 +178,10 @@ class _Model(PlacementModel):
         part = _Part([], [], 0)
         users: dict[int, list[tuple[int, int]]] = {}
         for i in running:
-            for budget, pods in self.tariff.protected(self.removal.units[i]).items():
+            for budget, pods in self.cost_model.protected(self.eviction_view.units[i]).items():
                 users.setdefault(budget, []).append((i, pods))
         for budget, pairs in sorted(users.items()):
-            allowed = max(self.tariff.source.budgets[budget].allowed, 0)
+            allowed = max(self.cost_model.source.budgets[budget].allowed, 0)
             most = sum(pods for _, pods in pairs) - allowed
             if most <= 0:
                 continue
@@ -194,20 +196,22 @@ class _Model(PlacementModel):
         return part
 
     def _highest(self, running: list[int]) -> _Part:
-        levels = sorted({self.removal.units[i].priority for i in running})
+        levels = sorted({self.eviction_view.units[i].priority for i in running})
         rank = {priority: n for n, priority in enumerate(levels, start=1)}
         top = self.model.new_int_var(0, len(levels), "")
         for i in running:
-            self.model.add(top >= rank[self.removal.units[i].priority] * self.gone[i])
+            self.model.add(top >= rank[self.eviction_view.units[i].priority] * self.gone[i])
         return _Part([top], [1], len(levels))
 
     def _broken(self, running: list[int]) -> _Part:
-        gangs = self.tariff.source.gangs
-        holds = self.tariff.holding({})
-        lost: dict[int, list[tuple[int, int]]] = {}  # leaf -> unit and the members it takes
+        gangs = self.cost_model.source.gangs
+        holds = self.cost_model.holding({})
+        lost: dict[
+            int, list[tuple[int, int]]
+        ] = {}  # leaf -> unit and how many members it has there
         for i in running:
             counts: dict[int, int] = {}
-            for pod in self.removal.units[i].pods:
+            for pod in self.eviction_view.units[i].pods:
                 if pod.gang >= 0:
                     counts[pod.gang] = counts.get(pod.gang, 0) + 1
             for leaf, members in counts.items():
@@ -240,7 +244,7 @@ class _Model(PlacementModel):
     # --- solving -----------------------------------------------------------------------------------
 
     def minimise(self, limit: int, hint: tuple[Bools, Solution]) -> CheapestVictims:
-        """Minimise the parts of the cost in turn; several at once where the numbers allow it."""
+        """Minimise the parts of the cost in order; several at once if their ranges fit into one objective."""
         self._hint(hint[1])
         for variable, value in zip(self.gone, hint[0].tolist(), strict=True):
             self.model.add_hint(variable, value)
@@ -273,7 +277,7 @@ class _Model(PlacementModel):
         return solver
 
     def _restart(self, solver: cp_model.CpSolver) -> None:
-        """Start the next part from what was found for this one."""
+        """Use the solution for this part as the hint for the next."""
         self.model.clear_hints()
         for index in range(len(self.model.proto.variables)):
             variable = self.model.get_int_var_from_proto_index(index)
@@ -281,10 +285,12 @@ class _Model(PlacementModel):
 
 
 def _cells(problem: PlacementProblem, touched: np.ndarray) -> list[NodeClass]:
-    """Keep the nodes where units run one by one; the others are merged as ever."""
+    """Return each node with units as a class of its own, and merge the others."""
     apart = np.zeros(problem.fleet.size, dtype=np.bool_)
     apart[touched] = True
-    merged = make_cells(dataclasses.replace(problem, counts=np.where(apart, 0, problem.counts)))
+    merged = make_node_classes(
+        dataclasses.replace(problem, counts=np.where(apart, 0, problem.counts))
+    )
     singles = []
     for node in touched.tolist():
         kinds: list[int] = np.flatnonzero(problem.counts[:, node]).tolist()
@@ -294,7 +300,7 @@ def _cells(problem: PlacementProblem, touched: np.ndarray) -> list[NodeClass]:
 
 
 def _joined(parts: list[_Part]) -> list[_Part]:
-    """Join neighbours whose ranges fit into one objective."""
+    """Combine neighbouring parts whose ranges fit into one objective."""
     joined: list[_Part] = []
     for part in parts:
         if joined and (joined[-1].most + 1) * (part.most + 1) <= COEFFICIENT_MAX:

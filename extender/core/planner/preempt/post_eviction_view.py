@@ -1,10 +1,10 @@
-"""The same request with some units gone: once as a request, and once as arrays, for many sets of units.
+"""A plan request after the eviction of some units: as a request, and as arrays for many sets of units.
 
-`without` is what counts: it gives the request that is planned and recorded. `PostEvictionView` says the same in
-numpy for the search, which asks for hundreds of sets.
+`without` returns the request that is planned and recorded. `PostEvictionView` computes the same in numpy for
+the search, which tries hundreds of sets.
 
-The surprise: `PlanNode.host_ports` names a port once, however many pods have it. A port therefore counts
-as free when the last of the pods listed here that have it is gone.
+Note: `PlanNode.host_ports` lists a port once, however many pods use it. A port is therefore free when the last
+of the evictable or terminating pods that use it is gone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from extender.core.planner.preemption_types import Evictable, PlanUnit, PlanVict
 
 
 def without(request: PlanRequest, gone: Iterable[PlanVictim]) -> PlanRequest:
-    """Give the request as it is when some pods of its `evictable` are gone; those are not in it any more."""
+    """Return the request after some pods of its `evictable` are gone; they and their units are removed from it."""
     source = request.evictable or Evictable(priority=0)
     pods = list(gone)
     left = {pod.uid for pod in pods}
@@ -39,7 +39,8 @@ def without(request: PlanRequest, gone: Iterable[PlanVictim]) -> PlanRequest:
     return msgspec.structs.replace(
         request,
         nodes=tuple(
-            _roomier(n, by_node[n.name], ports) if n.name in by_node else n for n in request.nodes
+            _with_freed(n, by_node[n.name], ports) if n.name in by_node else n
+            for n in request.nodes
         ),
         claims_in_use=tuple(c for c in request.claims_in_use if c not in freed),
         rules=_without_counts(request, pods),
@@ -52,7 +53,7 @@ def without(request: PlanRequest, gone: Iterable[PlanVictim]) -> PlanRequest:
 
 
 def _without_counts(request: PlanRequest, gone: Sequence[PlanVictim]) -> tuple[PlanRule, ...]:
-    """Take pods out of what the rules between pods count."""
+    """Return the rules between pods without the pods that are gone in their counts."""
     counted = [(i, pod) for pod in gone for i in pod.rules]
     if not counted:
         return request.rules
@@ -77,7 +78,7 @@ def _pods(source: Evictable) -> Iterator[PlanVictim]:
     yield from source.going
 
 
-def _roomier(
+def _with_freed(
     node: PlanNode, shapes: Sequence[PodShape], taken: Container[tuple[NodeName, HostPort]]
 ) -> PlanNode:
     free = dict(node.free)
@@ -91,7 +92,7 @@ def _roomier(
 
 
 class PostEvictionCapacity:
-    """Room of nodes and pods along the axes that some shapes ask for, never cut at zero."""
+    """Free capacity of nodes and requests of pods on the axes of some shapes; free is negative where overcommitted."""
 
     def __init__(self, request: PlanRequest, shapes: Sequence[PodShape]) -> None:
         nodes = request.nodes
@@ -110,22 +111,22 @@ class PostEvictionCapacity:
         self.free[:, first:] = 1
         for i, node in enumerate(nodes):
             if node.host_ports:
-                self.free[i, first:] -= self._clashes(node.host_ports)
+                self.free[i, first:] -= self._conflicts(node.host_ports)
         self._count_twice(request)
 
     def _count_twice(self, request: PlanRequest) -> None:
-        """Let every pod take its port, not only the first one on a node that has it."""
+        """Subtract a port for every pod that uses it, not only for the first one on a node."""
         source = request.evictable or Evictable(priority=0)
         place = {node.name: i for i, node in enumerate(request.nodes)}
         seen: set[tuple[NodeName, HostPort]] = set()
         for pod in _pods(source) if self.ports else ():
             for port in source.shapes[pod.shape].host_ports:
                 if (pod.node, port) in seen and pod.node in place:
-                    self.free[place[pod.node], len(self.names) :] -= self._clashes((port,))
+                    self.free[place[pod.node], len(self.names) :] -= self._conflicts((port,))
                 seen.add((pod.node, port))
 
-    def _clashes(self, ports: Iterable[HostPort]) -> Ints:
-        """Count per port axis the ports that take it."""
+    def _conflicts(self, ports: Iterable[HostPort]) -> Ints:
+        """Count per port axis the ports that conflict with it."""
         taken = np.zeros(len(self.ports), dtype=np.int64)
         for port in ports:
             for a, axis in enumerate(self.ports):
@@ -135,21 +136,21 @@ class PostEvictionCapacity:
         return taken
 
     def taken(self, shape: PodShape) -> Ints:
-        """Give what a pod that runs takes of every axis, shape (axes,)."""
+        """Return what a running pod uses of every axis, shape (axes,)."""
         asks = dict(shape.requests)
         amounts = [asks.get(name, 0) for name in self.names]
-        return np.array([*amounts, *self._clashes(shape.host_ports)], dtype=np.int64)
+        return np.array([*amounts, *self._conflicts(shape.host_ports)], dtype=np.int64)
 
     def asked(self, shape: PodShape) -> Ints:
-        """Give what a pod that waits asks of every axis, shape (axes,)."""
+        """Return what a waiting pod requests of every axis, shape (axes,)."""
         asks = {**{r: v for r, v in shape.requests if v > 0}, "pods": 1}
         amounts = [asks.get(name, 0) for name in self.names]
         return np.array([*amounts, *port_request(shape, self.ports)], dtype=np.int64)
 
-    def given_back(
+    def freed_by(
         self, units: Sequence[Sequence[PlanVictim]], shapes: Sequence[PodShape], fleet: NodeTable
     ) -> tuple[Ints, Ints, Ints]:
-        """Say what each unit gives back where: per row its unit, its node, and the room (rows, axes)."""
+        """Return the capacity that units free: per row a unit, a node, and the amounts, shape (rows, axes)."""
         per_shape = [self.taken(shape) for shape in shapes]
         rows: dict[tuple[int, int], Ints] = {}
         for number, pods in enumerate(units):
@@ -169,23 +170,23 @@ class PostEvictionCapacity:
 
 @dataclasses.dataclass(slots=True, frozen=True, eq=False)
 class EvictionBarrier:
-    """Members of some shapes may not come to some nodes before a unit is gone: it keeps them off.
+    """Members of some shapes cannot run on some nodes as long as a unit runs.
 
-    With `doubt` it is not known to: both use something that only kube-scheduler counts, and a unit that is put back
-    might hold the very device for which the others go (SPEC L34).
+    With `uncounted_resource` this is assumed: both use a resource that only kube-scheduler counts, and the unit
+    may hold the device for which other units are evicted (SPEC L34).
     """
 
     unit: int
     shapes: frozenset[int]
     nodes: Bools
-    doubt: str = ""  # what it is
+    uncounted_resource: str = ""  # its name; empty: the barrier is certain
 
 
 class PostEvictionView:
-    """The compiled problem as a function of the units that are gone; terminating pods are gone always.
+    """The compiled problem as a function of the units that are gone; terminating pods are always gone.
 
-    A unit with a pod that a member must be near, or that counts for its spread, is never taken: what
-    would be left of the rule without it depends on the set.
+    A unit with a pod that a `near` or `spread` rule counts is never evicted: what the rule allows without
+    it depends on the whole set.
     """
 
     def __init__(self, request: PlanRequest, fleet: NodeTable) -> None:
@@ -199,7 +200,7 @@ class PostEvictionView:
         self.fleet = fleet.renewed(everything.nodes)
         self.full: PlacementProblem = compile_request(everything, self.fleet)
         self.room = PostEvictionCapacity(self.request, self.full.shapes)
-        self.unit, self.node, self.back = self.room.given_back(
+        self.unit, self.node, self.back = self.room.freed_by(
             [u.pods for u in self.units], source.shapes, self.fleet
         )
         self.claims = [
@@ -208,25 +209,27 @@ class PostEvictionView:
         ]
         self._freed = frozenset(self.request.claims_in_use) - self.full.in_use
         holders = [i for i, claims in enumerate(self.claims) if claims & self._freed]
-        self.holders = np.array(holders, dtype=np.int64)  # units that keep a member from its claim
+        self.holders = np.array(holders, dtype=np.int64)  # units that hold a claim of a member
 
-        self.bars = list(self._bars())
+        self.barriers = list(self._barriers())
 
     def _needed(self, unit: PlanUnit) -> bool:
         return any(self.request.rules[i].kind != "apart" for p in unit.pods for i in p.rules)
 
-    def _bars(self) -> Iterator[EvictionBarrier]:
+    def _barriers(self) -> Iterator[EvictionBarrier]:
         uncounted = [shape.uncounted for shape in self.request.shapes]
         for number, unit in enumerate(self.units):
             for pod in unit.pods:
                 node = self.fleet.index.get(pod.node)
                 doubts = self.source.shapes[pod.shape].uncounted if any(uncounted) else frozenset()
-                for doubt in sorted(doubts if node is not None else ()):
+                for uncounted_resource in sorted(doubts if node is not None else ()):
                     here = np.zeros(self.fleet.size, dtype=np.bool_)
                     here[node] = True
-                    alike = frozenset(i for i, words in enumerate(uncounted) if doubt in words)
+                    alike = frozenset(
+                        i for i, words in enumerate(uncounted) if uncounted_resource in words
+                    )
                     if alike and unit.kind != "reservation":
-                        yield EvictionBarrier(number, alike, here, doubt)
+                        yield EvictionBarrier(number, alike, here, uncounted_resource)
                 for i in pod.rules if node is not None else ():
                     rule = self.request.rules[i]
                     codes, _ = self.fleet.label(rule.keys[0])
@@ -235,43 +238,43 @@ class PostEvictionView:
                         yield EvictionBarrier(number, shapes, codes == codes[node])
 
     @property
-    def nobody(self) -> Bools:
-        """Give the set in which no unit is gone, shape (units,)."""
+    def none_gone(self) -> Bools:
+        """Return the set in which no unit is gone, shape (units,)."""
         return np.zeros(len(self.units), dtype=np.bool_)
 
     def free(self, gone: Bools) -> Ints:
-        """Give the room per node and axis, shape (nodes, axes of `room`); negative where overcommitted."""
+        """Return the free capacity, shape (nodes, axes of `room`); negative where overcommitted."""
         free = self.room.free.copy()
         rows = gone[self.unit]
         np.add.at(free, self.node[rows], self.back[rows])
         return free
 
     def in_use(self, gone: Bools) -> frozenset[str]:
-        """Name the exclusive claims that no member can have while the other units stay."""
+        """Return the exclusive claims that no member can use while the other units run."""
         if not self._freed:
             return self.full.in_use
         held = {c for i in self.holders[~gone[self.holders]] for c in self.claims[i]}
         return self.full.in_use | (self._freed & held)
 
     def problem(
-        self, gone: Bools, within: Bools | None = None, *, doubting: bool = True
+        self, gone: Bools, within: Bools | None = None, *, pessimistic: bool = True
     ) -> PlacementProblem:
-        """Compile the request without some units.
+        """Return the compiled problem without some units.
 
         Args:
             gone: Per unit, shape (units,).
-            within: Per node: where members may be placed; everywhere by default.
-            doubting: Whether a unit that only may keep a member off does so.
+            within: Per node: where members may be placed; None: everywhere.
+            pessimistic: Apply barriers that are only assumed, too.
         """
         full, width = self.full, self.room.width
         free = full.free.copy()
         free[:, :width] = np.maximum(self.free(gone), 0)
         allowed = full.allowed if within is None else full.allowed & within
-        if self.bars:
+        if self.barriers:
             allowed = allowed.copy()
-            for bar in self.bars:
-                if not gone[bar.unit] and (doubting or not bar.doubt):
-                    allowed[[s in bar.shapes for s in full.kinds]] &= ~bar.nodes
+            for barrier in self.barriers:
+                if not gone[barrier.unit] and (pessimistic or not barrier.uncounted_resource):
+                    allowed[[s in barrier.shapes for s in full.kinds]] &= ~barrier.nodes
         in_use = self.in_use(gone)
         counts = np.zeros_like(full.counts)
         for k in range(len(full.kinds)):
@@ -282,11 +285,11 @@ class PostEvictionView:
                 counts[k] = np.minimum(counts[k], 1)
         return dataclasses.replace(full, free=free, allowed=allowed, counts=counts, in_use=in_use)
 
-    def touching(self, within: Bools | None) -> Bools:
-        """Tell which units can make room on some nodes: they run there, or hold a claim that is wanted."""
-        touches = self.nobody
+    def units_affecting(self, within: Bools | None) -> Bools:
+        """Return which units free something on some nodes: capacity, a claim of a member, or a barrier."""
+        touches = self.none_gone
         touches[self.unit if within is None else self.unit[within[self.node]]] = True
         touches[self.holders] = True
-        for bar in self.bars:
-            touches[bar.unit] |= within is None or bool((bar.nodes & within).any())
+        for barrier in self.barriers:
+            touches[barrier.unit] |= within is None or bool((barrier.nodes & within).any())
         return touches

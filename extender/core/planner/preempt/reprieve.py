@@ -1,9 +1,9 @@
-"""Sets of units that make room, found quickly: take the cheapest ones until the tree fits, then put back.
+"""Greedy search for sets of victims: add the cheapest units until the tree fits, then reprieve units.
 
-For every candidate domain the units there are ranked in several ways. The shortest head of a ranking
-that makes room is found by halving; from it units are put back, the dearest first, as long as the tree
-can still be placed in some way, and finally every unit that could run on beside the very placement that
-was found. All sets that come out are valid, and none has a unit that could stay where it is.
+For every candidate domain the units there are ranked in several ways. Binary search finds the shortest prefix
+of a ranking without which the tree fits. From it units are reprieved, the most expensive first, as long as the
+tree can still be placed in any way; at last every unit that fits beside the placement that was found. Every set
+in the result is valid, and has no unit that could keep its place.
 """
 
 from __future__ import annotations
@@ -25,113 +25,122 @@ from extender.core.planner.solve.greedy_placement import (
 )
 from extender.core.planner.solve.solver_pipeline import size, solve_quickly
 
-SKETCHES_MAX = 64  # domains looked at, those that are cheapest at best
+SKETCHES_MAX = 64  # domains tried, those with the lowest bound of the cost
 DOMAINS_MAX = 8  # domains searched thoroughly
-PROBES_MAX = 1_600  # placements tried over all domains
+PROBES_MAX = 1_600  # placements tried, in all domains together
 PROBES_MIN = 12  # for one step
 
 
 @dataclass(slots=True)
 class VictimSet:
-    """A set of units that makes room, with the placement it makes room for."""
+    """A valid set of victims, with the placement of the tree after their eviction."""
 
     gone: Bools
     solution: Solution
     cost: VictimCost
-    where: str  # the domain it was looked for in; empty: anywhere
+    where: str  # the domain of the search; empty: anywhere
 
 
 @dataclass(slots=True)
 class VictimSets:
-    """All that was found, and where nothing was."""
+    """The sets that were found, and the domains without any."""
 
     found: list[VictimSet] = field(default_factory=list)
-    barren: list[CandidateDomain] = field(
+    infeasible: list[CandidateDomain] = field(
         default_factory=list
-    )  # evicting everybody there makes no room
+    )  # evicting all units there is not enough
 
 
 class Reprieve:
-    """Searches one request."""
+    """Searches the sets of victims for one request."""
 
     def __init__(
-        self, removal: PostEvictionView, tariff: CostModel, effort: SearchBudget, *, wanted: int
+        self,
+        eviction_view: PostEvictionView,
+        cost_model: CostModel,
+        effort: SearchBudget,
+        *,
+        wanted: int,
     ) -> None:
-        """Begin.
+        """Prepare the search.
 
         Args:
-            removal: The problem.
-            tariff: The prices.
+            eviction_view: The problem without any set of units.
+            cost_model: The costs of sets.
             effort: Search nodes that may be spent.
-            wanted: Pods that must be placed at least; 0 asks for the minimum of the tree.
+            wanted: Smallest number of pods to place; 0: the minimum of the tree.
         """
-        self.removal = removal
-        self.tariff = tariff
+        self.eviction_view = eviction_view
+        self.cost_model = cost_model
         self.effort = effort
         self.wanted = wanted
         self.probes = 0
-        self.allowed = PROBES_MAX  # of them, up to now
-        self.places = CandidateDomains(removal, tariff, wanted=wanted)
+        self.allowed = PROBES_MAX  # upper limit of `probes` for the current step
+        self.places = CandidateDomains(eviction_view, cost_model, wanted=wanted)
         self.prices = self.places.prices
-        order = np.argsort(removal.unit, kind="stable")
-        cuts = np.searchsorted(removal.unit[order], np.arange(len(removal.units) + 1)).tolist()
+        order = np.argsort(eviction_view.unit, kind="stable")
+        cuts = np.searchsorted(
+            eviction_view.unit[order], np.arange(len(eviction_view.units) + 1)
+        ).tolist()
         self._rows = [
             order[a:b] for a, b in itertools.pairwise(cuts)
         ]  # per unit, into `removal.back`
 
     def search(self, first: Solution) -> VictimSets:
-        """Find sets.
+        """Find sets of victims.
 
         Args:
-            first: A placement for when all units are gone; chosen blind to victims, as kube-scheduler does.
+            first: A placement after the eviction of all units, chosen without regard to the cost of victims.
         """
-        everybody = ~self.removal.nobody
-        made = VictimSets(barren=[p for p in self.places.found if p.least is None])
-        made.found.append(self._candidate(everybody, first, ""))
-        hopeful: list[tuple[VictimSet, CandidateDomain]] = []
+        all_gone = ~self.eviction_view.none_gone
+        made = VictimSets(infeasible=[p for p in self.places.found if p.least is None])
+        made.found.append(self._candidate(all_gone, first, ""))
+        promising_sets: list[tuple[VictimSet, CandidateDomain]] = []
         promising = self._promising()
         for place in promising:
-            if len(hopeful) >= DOMAINS_MAX and self._dearer(place, made):
-                break  # and so are all others
-            self._allow(2 * len(promising))
-            head = self._head(place, place.units)
+            if len(promising_sets) >= DOMAINS_MAX and self._costs_more(place, made):
+                break  # and all others are at least as expensive
+            self._allot_probes(2 * len(promising))
+            head = self._shortest_prefix(place, place.units)
             if head is not None:
-                hopeful.append((head, place))
+                promising_sets.append((head, place))
                 made.found.append(head)
-        hopeful.sort(key=lambda pair: pair[0].cost)
-        hopeful = [(h, p) for h, p in hopeful[:DOMAINS_MAX] if not self._dearer(p, made)]
-        for number, (head, place) in enumerate(hopeful):
+        promising_sets.sort(key=lambda pair: pair[0].cost)
+        promising_sets = [
+            (h, p) for h, p in promising_sets[:DOMAINS_MAX] if not self._costs_more(p, made)
+        ]
+        for number, (head, place) in enumerate(promising_sets):
             orders = self.places.rankings(place)
-            steps = (len(hopeful) - number) * (len(orders) + 1)
-            self._allow(steps)
-            made.found.append(self._thin(head, place))
+            steps = (len(promising_sets) - number) * (len(orders) + 1)
+            self._allot_probes(steps)
+            made.found.append(self._reduce(head, place))
             for done, order in enumerate(orders, start=1):
-                self._allow(steps - done)
-                other = self._head(place, order)
+                self._allot_probes(steps - done)
+                other = self._shortest_prefix(place, order)
                 if other is not None:
-                    made.found.append(self._thin(other, place))
+                    made.found.append(self._reduce(other, place))
         return made
 
     def _promising(self) -> list[CandidateDomain]:
-        """List the domains that the bounds leave, those that are cheaper at best in front."""
+        """List the domains that the bounds allow, those with the lowest bound of the cost first."""
         left = [place for place in self.places.found if place.least is not None]
         left.sort(key=lambda place: (place.least, len(place.units)))
         return left[:SKETCHES_MAX]
 
-    def _dearer(self, place: CandidateDomain, made: VictimSets) -> bool:
-        """Say whether no set of a domain can be as cheap as the best one known."""
+    def _costs_more(self, place: CandidateDomain, made: VictimSets) -> bool:
+        """Return whether every set of a domain costs more than the best one known."""
         best = min(candidate.cost for candidate in made.found)
         return place.least is None or place.least > (best.violations, best.highest)
 
-    def _allow(self, parts: int) -> None:
-        """Let the next step make its part of the probes that are left, and a few in any case."""
+    def _allot_probes(self, parts: int) -> None:
+        """Set the limit of the next step: its part of the probes left, and `PROBES_MIN` at least."""
         left = PROBES_MAX - self.probes
         self.allowed = self.probes + min(left, max(left // parts, PROBES_MIN))
 
-    # --- taking ------------------------------------------------------------------------------------
+    # --- evicting ----------------------------------------------------------------------------------
 
     def _probe(self, gone: Bools, place: CandidateDomain) -> Solution | None:
-        """Look quickly whether the tree can be placed when some units are gone."""
+        """Return a placement of the tree without some units, or None if the greedy search finds none."""
         if self.probes >= self.allowed:
             return None
         self.probes += 1
@@ -140,16 +149,16 @@ class Reprieve:
         except SearchBudgetExceeded:
             self.probes = self.allowed = PROBES_MAX
             return None
-        problem = self.removal.problem(gone, place.nodes)
+        problem = self.eviction_view.problem(gone, place.nodes)
         bounds = bound_all(problem)
-        if bounds.hopeless or bounds.root < self.wanted:
+        if bounds.infeasible or bounds.root < self.wanted:
             return None
         found = solve_quickly(problem, bounds, self.effort, maximise=self.wanted > 0)
         return found if found is not None and size(found) >= self.wanted else None
 
-    def _head(self, place: CandidateDomain, order: list[int]) -> VictimSet | None:
-        """Find a short head of an order that makes room, by halving; None where the whole does not."""
-        gone = self.removal.nobody
+    def _shortest_prefix(self, place: CandidateDomain, order: list[int]) -> VictimSet | None:
+        """Find a short sufficient prefix of an order by binary search; None if the whole order is not enough."""
+        gone = self.eviction_view.none_gone
         gone[order] = True
         found = self._probe(gone, place)
         if found is None:
@@ -158,7 +167,7 @@ class Reprieve:
         low, high = 0, len(order)
         while low < high:
             take = (low + high) // 2
-            gone = self.removal.nobody
+            gone = self.eviction_view.none_gone
             gone[order[:take]] = True
             found = self._probe(gone, place)
             if found is None:
@@ -167,22 +176,22 @@ class Reprieve:
                 best, high = (gone, found), take
         return self._candidate(*best, place.where)
 
-    # --- putting back ------------------------------------------------------------------------------
+    # --- reprieving --------------------------------------------------------------------------------
 
     def _candidate(self, gone: Bools, solution: Solution, where: str) -> VictimSet:
-        gone = self.put_back(gone, solution)
+        gone = self.reprieve_units(gone, solution)
         return VictimSet(gone, solution, self.price(gone), where)
 
     def price(self, gone: Bools) -> VictimCost:
-        """Price a set."""
-        return self.tariff.cost([int(i) for i in np.flatnonzero(gone)])
+        """Return the cost of a set."""
+        return self.cost_model.cost([int(i) for i in np.flatnonzero(gone)])
 
-    def _dearest_first(self, gone: Bools) -> list[int]:
+    def _most_expensive_first(self, gone: Bools) -> list[int]:
         chosen: list[int] = np.flatnonzero(gone).tolist()
         return sorted(chosen, key=lambda i: self.prices[i], reverse=True)
 
-    def _thin(self, made: VictimSet, place: CandidateDomain) -> VictimSet:
-        """Put back what another placement does not need, many at once where that works."""
+    def _reduce(self, made: VictimSet, place: CandidateDomain) -> VictimSet:
+        """Reprieve units that another placement does not need, many at once where possible."""
         best: tuple[Bools, Solution] = (made.gone, made.solution)
 
         def keep(part: list[int]) -> None:
@@ -194,67 +203,74 @@ class Reprieve:
             gone[part] = False
             found = self._probe(gone, place)
             if found is not None:
-                best = (self.put_back(gone, found), found)
+                best = (self.reprieve_units(gone, found), found)
             elif len(part) > 1:
                 half = len(part) // 2
                 keep(part[:half])
                 keep(part[half:])
 
-        order = self._dearest_first(made.gone)
+        order = self._most_expensive_first(made.gone)
         half = (len(order) + 1) // 2
         keep(order[:half])
         keep(order[half:])
         return self._candidate(*best, place.where)
 
-    def put_back(self, gone: Bools, solution: Solution, *, doubting: bool = True) -> Bools:
-        """Put back every unit that can run on where it does beside a placement, the dearest first.
+    def reprieve_units(self, gone: Bools, solution: Solution, *, pessimistic: bool = True) -> Bools:
+        """Reprieve every unit that can keep its place beside a placement, the most expensive first.
 
         Args:
             gone: Per unit, shape (units,).
             solution: The placement.
-            doubting: Whether a unit stays away that only may be in the way (SPEC L34).
+            pessimistic: Apply barriers that are only assumed, too (SPEC L34).
+
+        Returns:
+            The units that remain victims, shape (units,).
         """
-        removal = self.removal
-        problem, width = removal.full, removal.room.width
-        used = np.zeros((removal.fleet.size, width), dtype=np.int64)
+        eviction_view = self.eviction_view
+        problem, width = eviction_view.full, eviction_view.room.width
+        used = np.zeros((eviction_view.fleet.size, width), dtype=np.int64)
         claims: set[str] = set()
         for kinds in solution.values():
             for kind, places in kinds.items():
                 claims |= problem.claims[kind]
                 for node, amount in places.items():
                     used[node] += amount * problem.requests[kind][:width]
-        left = removal.free(gone) - used
-        near = self.removal.nobody  # the others share no node with a placed pod, nor a claim
+        left = eviction_view.free(gone) - used
+        near = (
+            self.eviction_view.none_gone
+        )  # the others share no node with a placed pod, nor a claim
         busy: Bools = np.any(used > 0, axis=1)
-        near[removal.unit[busy[removal.node]]] = True
-        near[removal.holders] = True
-        barring = self._barring(solution, doubting=doubting)
-        near[list(barring)] = True
+        near[eviction_view.unit[busy[eviction_view.node]]] = True
+        near[eviction_view.holders] = True
+        barriers_against = self._barring_units(solution, pessimistic=pessimistic)
+        near[list(barriers_against)] = True
         kept = gone & near
-        for unit in self._dearest_first(kept):
+        for unit in self._most_expensive_first(kept):
             mine = self._rows[unit]
-            nodes, back = removal.node[mine], removal.back[mine]
+            nodes, back = eviction_view.node[mine], eviction_view.back[mine]
             short = (left[nodes] < back) & (used[nodes] > 0)
-            if unit in barring or bool(short.any()) or removal.claims[unit] & claims:
+            if unit in barriers_against or bool(short.any()) or eviction_view.claims[unit] & claims:
                 continue
             left[nodes] -= back  # a unit has one row per node
             kept[unit] = False
         return kept
 
-    def _barring(self, solution: Solution, *, doubting: bool) -> set[int]:
-        """Name the units that keep a placed pod off its node."""
-        bars = self.barring(solution)
-        return {bar.unit for bar in bars if doubting or not bar.doubt}
+    def _barring_units(self, solution: Solution, *, pessimistic: bool) -> set[int]:
+        """Return the units with a barrier against a placed pod."""
+        barriers = self.barriers_against(solution)
+        return {
+            barrier.unit for barrier in barriers if pessimistic or not barrier.uncounted_resource
+        }
 
-    def barring(self, solution: Solution) -> list[EvictionBarrier]:
-        """Give the bars that keep a placed pod off its node."""
-        kinds = self.removal.full.kinds
+    def barriers_against(self, solution: Solution) -> list[EvictionBarrier]:
+        """Return the barriers against the node of a placed pod."""
+        kinds = self.eviction_view.full.kinds
         placed: dict[int, set[int]] = {}
         for by_kind in solution.values():
             for kind, nodes in by_kind.items():
                 placed.setdefault(kinds[kind], set()).update(nodes)
         return [
-            bar
-            for bar in self.removal.bars
-            if any(bar.nodes[sorted(placed[s])].any() for s in bar.shapes & placed.keys())
+            barrier
+            for barrier in self.eviction_view.barriers
+            if any(barrier.nodes[sorted(placed[s])].any() for s in barrier.shapes & placed.keys())
         ]

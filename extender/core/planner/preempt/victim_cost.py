@@ -1,17 +1,16 @@
-"""What it costs that a set of units goes: one order over all sets, the cheapest first.
+"""The cost of evicting a set of units: a total order over all sets, the cheapest first.
 
-Every part of the cost only grows with the set, so a cheapest set is also a smallest one: none of its
-units can stay.
+Every part of the cost only grows with the set, so a cheapest set is also minimal: no unit of it could stay.
 
-The order is that of SPEC E-9 with two parts put in after the highest priority, before the sum:
+The order is that of SPEC E-9, with two parts added after the highest priority and before the sum:
 
-- `broken`: running gangs that lose more than their extras. A gang below its minimum has lost all its
-  work, not the work of one pod; so of equally important pods extras go first, even if more of them go.
-  It stands behind the highest priority, because a gang is not worth more than its priority says.
-- `cascades`: units that would evict others in their turn once they are created again (SPEC L33). One
-  step is looked ahead, and each unit is judged by the cluster as it is before anybody goes: its policy
-  lets it preempt, some pod of it fits nowhere in the room that is free, but would fit on a node that
-  its static filters pass if every evictable pod of strictly lower priority were gone from there.
+- `broken`: running gangs that fall below their minimum. Such a gang loses all its work, not the work of one
+  pod; so of pods with equal priority extra members are evicted first, even if these are more. It comes after the
+  highest priority, because the priority of a gang is its only importance.
+- `cascades`: units that would evict others when they are created again (SPEC L33). Only this one step is
+  considered, and each unit by the cluster before any eviction: its policy lets it preempt, some pod of it
+  fits nowhere in the free capacity, but would fit on a node that its static filters accept if every evictable
+  pod of strictly lower priority were gone from there.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from extender.core.planner.plan_types import PlanRequest
 from extender.core.planner.preempt.post_eviction_view import PostEvictionCapacity
 from extender.core.planner.preemption_types import Evictable, PlanUnit, PlanVictim
 
-NOBODY = -(2**31) - 1  # the highest priority among no victims: below every priority
-SHIFT = 2**31  # makes every priority count as more than nothing
+NOBODY = -(2**31) - 1  # the highest priority of an empty set: below every priority
+PRIORITY_OFFSET = 2**31  # makes every priority positive
 
 
 class VictimCost(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -39,29 +38,27 @@ class VictimCost(msgspec.Struct, frozen=True, kw_only=True, order=True):
     violations: int = 0  # evictions beyond what PodDisruptionBudgets allow, summed over the budgets
     highest: int = NOBODY  # priority of the most important victim
     broken: int = 0  # running gangs that fall below their minimum
-    cascades: int = 0  # units that would evict others in their turn
+    cascades: int = 0  # units that would evict others when created again
     weight: int = 0  # sum over units of priority + 2^31
     units: int = 0
     pods: int = 0
-    age_s: int = (
-        0  # seconds by which the victims are older than the youngest pod that could go, summed
-    )
-    # of what nobody loses more by: superseded reservations, and units that go for somebody else already
+    age_s: int = 0  # seconds by which the victims are older than the youngest evictable pod, summed
+    # of units without `has_cost`: superseded reservations, and victims of another preemption
     reserved: int = 0  # sum of priority + 2^31
     reserved_pods: int = 0
-    names: tuple[str, ...] = ()  # sorted; only makes the order complete
+    names: tuple[str, ...] = ()  # sorted; makes the order total
 
 
 class CostModel:
-    """The prices of the units of one request."""
+    """The costs of the units of one request."""
 
     def __init__(self, request: PlanRequest, units: tuple[PlanUnit, ...], fleet: NodeTable) -> None:
-        """Work out what does not depend on the set.
+        """Compute what does not depend on the set.
 
         Args:
-            request: Without the pods that terminate already.
-            units: Those that may go.
-            fleet: Made from nodes with the labels and taints of the request's.
+            request: Without its terminating pods.
+            units: Those that may be evicted.
+            fleet: The node table, of nodes with the same labels and taints as those of the request.
         """
         self.source = request.evictable or Evictable(priority=0)
         self.units = units
@@ -70,7 +67,7 @@ class CostModel:
         self.cascades = _cascades(request, units, fleet)
 
     def age_s(self, unit: PlanUnit) -> int:
-        """Give what is lost with a unit beyond what would be lost with the youngest pods."""
+        """Return the age of the pods of a unit beyond that of the youngest evictable pod, summed, in seconds."""
         return sum((self._youngest - p.created_us) // 1_000_000 for p in unit.pods)
 
     def protected(self, unit: PlanUnit) -> dict[int, int]:
@@ -82,26 +79,26 @@ class CostModel:
         return counts
 
     def cost(self, gone: list[int]) -> VictimCost:
-        """Price a set, given as positions of `units`."""
+        """Return the cost of a set, given as positions in `units`."""
         chosen = [self.units[i] for i in gone]
-        victims = [u for u in chosen if u.costs]
-        free = [u for u in chosen if not u.costs]
+        victims = [u for u in chosen if u.has_cost]
+        free = [u for u in chosen if not u.has_cost]
         return VictimCost(
             violations=self._violations(victims),
             highest=max((u.priority for u in victims), default=NOBODY),
             broken=self._broken([p for u in victims for p in u.pods]),
             cascades=sum(self.cascades[i] for i in gone),
-            weight=sum(u.priority + SHIFT for u in victims),
+            weight=sum(u.priority + PRIORITY_OFFSET for u in victims),
             units=len(victims),
             pods=sum(len(u.pods) for u in victims),
             age_s=sum(self.age_s(u) for u in victims),
-            reserved=sum(u.priority + SHIFT for u in free),
+            reserved=sum(u.priority + PRIORITY_OFFSET for u in free),
             reserved_pods=sum(len(u.pods) for u in free),
             names=tuple(sorted(u.name for u in chosen)),
         )
 
     def alone(self, index: int) -> VictimCost:
-        """Price one unit as if only that went."""
+        """Return the cost of one unit alone."""
         return self.cost([index])
 
     def _violations(self, victims: list[PlanUnit]) -> int:
@@ -124,7 +121,7 @@ class CostModel:
         return sum(c and b and not a for c, b, a in zip(counts, before, after, strict=True))
 
     def holding(self, lost: dict[int, int]) -> list[bool]:
-        """Tell which groups hold when leaves lose some of their running members."""
+        """Return which groups keep their minimum when leaves lose some of their running members."""
         gangs = self.source.gangs
         have = [g.running - lost.get(i, 0) for i, g in enumerate(gangs)]
         holds = [False] * len(gangs)
@@ -136,13 +133,13 @@ class CostModel:
 
 
 def _cascades(request: PlanRequest, units: tuple[PlanUnit, ...], fleet: NodeTable) -> list[bool]:
-    """Tell per unit whether it would evict others in its turn."""
+    """Return per unit whether it would evict others when it is created again."""
     shapes = (request.evictable or Evictable(priority=0)).shapes
     mine = [u for u in units if u.kind != "reservation"]
     if not mine or len({u.priority for u in mine}) == 1:
         return [False] * len(units)
     room = PostEvictionCapacity(request, shapes)
-    unit, node, back = room.given_back([u.pods for u in mine], shapes, fleet)
+    unit, node, back = room.freed_by([u.pods for u in mine], shapes, fleet)
     priority = np.array([u.priority for u in mine], dtype=np.int64)
     asked = [room.asked(shape) for shape in shapes]
     may = [may_run(fleet, shape) for shape in shapes]
@@ -162,6 +159,8 @@ def _cascades(request: PlanRequest, units: tuple[PlanUnit, ...], fleet: NodeTabl
         return known[shape, own]
 
     return [
-        u.costs and u.may_preempt and any(again(s, u.priority) for s in {p.shape for p in u.pods})
+        u.has_cost
+        and u.may_preempt
+        and any(again(s, u.priority) for s in {p.shape for p in u.pods})
         for u in units
     ]

@@ -1,14 +1,13 @@
-"""Preemption's front door: which units have to go so that a refused tree finds room, and where it runs then.
+"""The entry point of preemption: `preempt` finds the units to evict for a refused tree, and its plan afterwards.
 
-Pure, as `search.py`: the same request gives the same bytes on any machine, and effort is counted in
-search nodes. The request must carry `evictable`; everything the decision depends on is in it.
+Pure, as `planning.py`: the same request gives the same bytes on any machine, and the search budget is counted
+in search nodes. The request must carry `evictable`; everything that the decision depends on is in it.
 
-The rules are SPEC E and issue 5: only a tree that is refused as Unschedulable asks (a tree that holds
-already may ask for its extras), only units of strictly lower priority go, whole, and none that could
-stay where it runs; nobody is evicted where the verdict is *unknown*. Reservations of lower-priority
-trees cost nothing beside any running pod (DESIGN 9.8); pods that terminate already are counted as
-gone, and if that is enough, nobody is evicted. Members whose claims or volumes do not exist are not there for
-it: kube-scheduler refuses them on every node, whoever goes.
+The rules are SPEC E and issue 5. Only a tree that is refused as Unschedulable preempts; a tree whose minimum is
+bound preempts for its extra members. Only units of strictly lower priority are evicted, as a whole, and no unit
+that could keep its place. A verdict *unknown* evicts no pod. Reservations of lower-priority trees cost less than
+any running pod (DESIGN 9.8). Terminating pods count as gone; if that is enough, no pod is evicted. Members whose
+claims or volumes do not exist are left out: kube-scheduler rejects them on every node, whatever is evicted.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from typing import Literal, TypeAlias
 import msgspec
 import numpy as np
 
-from extender.core.planner.explain.best_partial_placement import how_far
-from extender.core.planner.explain.plan_builder import make_plan, name_some
+from extender.core.planner.explain.best_partial_placement import best_partial
+from extender.core.planner.explain.plan_builder import join_names, make_plan
 from extender.core.planner.explain.shortfalls import diagnose
-from extender.core.planner.model.feasibility import holds_already, without_lacking
+from extender.core.planner.model.feasibility import holds_already, without_lacking_members
 from extender.core.planner.model.node_table import Bools, NodeTable
 from extender.core.planner.model.problem import compile_request
 from extender.core.planner.model.upper_bounds import bound_all
@@ -30,52 +29,54 @@ from extender.core.planner.planning import plan
 from extender.core.planner.preempt.min_cost_cp_sat import find_cheapest
 from extender.core.planner.preempt.post_eviction_view import PostEvictionView, without
 from extender.core.planner.preempt.reprieve import Reprieve, VictimSet, VictimSets
-from extender.core.planner.preempt.victim_cost import NOBODY, SHIFT, CostModel, VictimCost
+from extender.core.planner.preempt.victim_cost import NOBODY, PRIORITY_OFFSET, CostModel, VictimCost
 from extender.core.planner.preemption_types import Evictable, PlanUnit
 from extender.core.planner.solve.greedy_placement import SearchBudget, Solution
 from extender.core.planner.solve.solver_pipeline import Solved, size, solve
 
 ALTERNATIVES_MAX = 8
-PROOF_SHARE = 10  # of what is left of the budget for the proof that no set is cheaper: the tree waits meanwhile
-NoCause = Literal["not-triggered", "never", "comes-free", "impossible", "unknown"]
+PROOF_SHARE = 10  # fraction of the remaining budget for the proof that no set is cheaper; the tree waits for it
+NoPreemptionCause = Literal["not-triggered", "never", "comes-free", "impossible", "unknown"]
 
 
 class VictimAlternative(msgspec.Struct, frozen=True, kw_only=True):
-    """Another set of units that was looked at."""
+    """A set of units that was considered and not chosen."""
 
-    where: str  # its domain as key=value, or the nodes that it clears
+    where: str  # its domain as key=value, or its nodes
     units: tuple[str, ...]
-    cost: VictimCost | None  # None: evicting them makes no room
+    cost: VictimCost | None  # None: evicting them is not enough
     why: str  # why it was not chosen
 
 
 class PreemptionPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Units that have to go, and the plan to use once they are gone.
+    """The units to evict, and the plan for the time after their eviction.
 
-    `plan` is a plan of `without(request, …)`; members that are not `extra` in it cannot be placed as
-    planned with any of the victims back. `search.exhausted`: no set costs less, names apart.
+    `plan` is a plan of `without(request, …)`. No victim can keep its place when the members that are not
+    `extra` are placed as planned. `search.exhausted`: no set costs less, apart from the order by names.
     """
 
-    victims: tuple[PlanUnit, ...]  # sorted by name; those that run
-    superseded: tuple[PlanUnit, ...]  # sorted by name; reservations that are taken away
-    awaits: tuple[str, ...]  # pods that terminate already on nodes that the plan uses, sorted
+    victims: tuple[PlanUnit, ...]  # sorted by name; units of running pods
+    superseded: tuple[PlanUnit, ...]  # sorted by name; units of reservations
+    awaits: tuple[str, ...]  # terminating pods on nodes that the plan uses, sorted
     plan: Plan
     cost: VictimCost
     alternatives: tuple[VictimAlternative, ...]
-    reasons: tuple[str, ...]  # for people
+    reasons: tuple[str, ...]  # for users
     search: SearchEffort
-    doubts: dict[str, str] = {}  # why a victim was not put back that has room, by name (SPEC L34)
+    doubts: dict[
+        str, str
+    ] = {}  # by unit: why it is evicted although it would fit beside the plan (SPEC L34)
 
 
 class NoPreemption(msgspec.Struct, frozen=True, kw_only=True):
-    """Nobody is evicted.
+    """No pod is evicted.
 
-    *not-triggered*: it is not this tree's turn to ask. *never*: its policy forbids it. *comes-free*: the
-    room of pods that terminate already is enough. *impossible*: proved that it would not help.
-    *unknown*: the budget ended before a set was found.
+    *not-triggered*: the tree does not need or may not use preemption now. *never*: its preemption policy forbids
+    it. *comes-free*: the capacity of terminating pods is enough. *impossible*: proved that evictions are not enough.
+    *unknown*: the search budget was used up before a set was found.
     """
 
-    cause: NoCause
+    cause: NoPreemptionCause
     reasons: tuple[str, ...]
     search: SearchEffort
 
@@ -86,15 +87,15 @@ Answer: TypeAlias = PreemptionPlan | NoPreemption
 def preempt(
     request: PlanRequest, *, fleet: NodeTable | None = None, verdict: Verdict | None = None
 ) -> Answer:
-    """Find the cheapest units whose removal lets the minimum of a tree be placed.
+    """Find the cheapest units whose eviction lets the minimum of a tree be placed.
 
-    Of a tree that holds already, with members that find no place, all extras that can be placed at most
-    are made room for (SPEC C.6 and E-2: below a Basic root only if none finds a place by itself).
+    When bound members already satisfy the tree, evict for the largest number of extra members that can be placed
+    (SPEC C.6 and E-2; with a Basic root only when none of them fits without evictions).
 
     Args:
         request: With `evictable`; without it there is nothing to evict.
-        fleet: Made from the very same `request.nodes` object; it can change the time taken only.
-        verdict: What `plan` said to the very same request, if that is known; saves asking again.
+        fleet: The node table of the same `request.nodes` object; it changes only the time taken.
+        verdict: The result of `plan` for the same request; None computes it.
     """
     source = request.evictable or Evictable(priority=0)
     fleet = (
@@ -102,18 +103,18 @@ def preempt(
     )
     lacking = next((t for s in request.shapes for t in s.lacking), "")
     if lacking:
-        root = without_lacking(request.root, request.shapes)
+        root = without_lacking_members(request.root, request.shapes)
         if root != request.root:
             request, verdict = msgspec.structs.replace(request, root=root), None
     bare = msgspec.structs.replace(request, evictable=None, explain=False)
     verdict = plan(bare, fleet=fleet) if verdict is None else verdict
     spent = verdict.search.nodes
     if isinstance(verdict, Plan):
-        idle = _settled(bare, verdict, fleet)
+        idle = _not_triggered_reason(bare, verdict, fleet)
     elif verdict.outcome == "waiting" and lacking:
         idle = f"no eviction can help: {lacking}"
     elif verdict.outcome != "impossible":
-        idle = f"the refusal is no proof ({verdict.outcome}), so nobody is evicted for it"
+        idle = f"the refusal is no proof ({verdict.outcome}), so no pod is evicted for it"
     elif verdict.status != "Unschedulable":
         idle = "no eviction can help: what keeps it away is not room"
     else:
@@ -121,30 +122,28 @@ def preempt(
     if idle:
         return _none("not-triggered", idle, spent)
     if not source.may_preempt:
-        return _none("never", "preemptionPolicy Never: it waits, and nobody is evicted", spent)
+        return _none("never", "preemptionPolicy Never: it waits, and no pod is evicted", spent)
     placed = len(verdict.assignments) if isinstance(verdict, Plan) else 0
     return _Decision(request, fleet, spent).decide(placed, extras=isinstance(verdict, Plan))
 
 
 def may_ask(request: PlanRequest, verdict: Verdict) -> bool:
-    """Say quickly whether preemption is worth asking for; False means that `preempt` would not be triggered.
+    """Return whether `preempt` may be triggered; cheap. False: its cause would be *not-triggered*.
 
     Args:
-        request: What was planned; `evictable` is not looked at.
-        verdict: What `plan` said to it.
+        request: What was planned; `evictable` is not read.
+        verdict: The result of `plan` for it.
     """
     if isinstance(verdict, Plan):
         return bool(verdict.unplaced) and holds_already(request.root)
     return verdict.outcome == "impossible" and verdict.status == "Unschedulable"
 
 
-def _settled(request: PlanRequest, verdict: Plan, fleet: NodeTable) -> str:
-    """Say why a tree that can be placed does not ask; empty when it asks for its extras."""
+def _not_triggered_reason(request: PlanRequest, verdict: Plan, fleet: NodeTable) -> str:
+    """Return the reason why a tree that has a plan does not preempt, or an empty string when it does for extra members."""
     name = f"{request.root.key.kind} {request.root.key.path}"
     if not holds_already(request.root):
-        return (
-            f"{name} is placed without evicting anybody; what is beyond its minimum may ask later"
-        )
+        return f"{name} is placed without evictions; what is beyond its minimum may ask later"
     groups = compile_request(request, fleet).groups
     wanting = sum(g.size for g in groups if g.alive)
     if len(verdict.assignments) == wanting:
@@ -156,19 +155,23 @@ def _settled(request: PlanRequest, verdict: Plan, fleet: NodeTable) -> str:
     return ""
 
 
-def _none(cause: NoCause, text: str, nodes: int, *more: str, proved: bool = True) -> NoPreemption:
+def _none(
+    cause: NoPreemptionCause, text: str, nodes: int, *more: str, proved: bool = True
+) -> NoPreemption:
     return NoPreemption(
         cause=cause, reasons=(text, *more), search=SearchEffort(nodes=nodes, exhausted=proved)
     )
 
 
 class _Decision:
-    """One decision: what is spent, and what is known."""
+    """The state of one `preempt` call."""
 
     def __init__(self, request: PlanRequest, fleet: NodeTable, spent: int) -> None:
         self.request = request
-        self.removal = PostEvictionView(request, fleet)
-        self.tariff = CostModel(self.removal.request, self.removal.units, self.removal.fleet)
+        self.eviction_view = PostEvictionView(request, fleet)
+        self.cost_model = CostModel(
+            self.eviction_view.request, self.eviction_view.units, self.eviction_view.fleet
+        )
         self.effort = SearchBudget(request.budget)
         self.spent = spent  # by planning without evictions
 
@@ -177,51 +180,53 @@ class _Decision:
         return self.spent + self.effort.nodes
 
     def decide(self, placed: int, *, extras: bool) -> Answer:
-        """Answer for a tree that may ask.
+        """Decide for a tree that may preempt.
 
         Args:
-            placed: Pods that find a place without any eviction.
-            extras: The tree holds already: as many pods as possible are wanted, not the minimum.
+            placed: Members that have a node without any eviction.
+            extras: Place as many pods as possible; False: only the minimum.
         """
-        removal, source = self.removal, self.removal.source
+        eviction_view, source = self.eviction_view, self.eviction_view.source
         free = placed
         if source.going:
-            waited = self._solve(removal.nobody, maximise=extras, doubting=False)
+            waited = self._solve(eviction_view.none_gone, maximise=extras, pessimistic=False)
             if waited.solution is not None:
                 free = size(waited.solution)
             elif not waited.proved:
                 return self._not_found("whether pods that terminate already make room")
-        everybody = self._solve(~removal.nobody, maximise=extras)
-        most = size(everybody.solution) if everybody.solution is not None else placed
+        all_gone = self._solve(~eviction_view.none_gone, maximise=extras)
+        most = size(all_gone.solution) if all_gone.solution is not None else placed
         if free > placed and (not extras or most <= free):
-            text = f"{len(source.going)} pods that terminate already make room; nobody has to go"
+            text = (
+                f"{len(source.going)} pods that terminate already make room; no eviction is needed"
+            )
             if len(source.going) == 1:
-                text = "1 pod that terminates already makes room; nobody has to go"
+                text = "1 pod that terminates already makes room; no eviction is needed"
             return _none("comes-free", text, self.nodes)
-        if not removal.units:
+        if not eviction_view.units:
             what = "no other unit" if source.spared else "no unit"
             text = f"{what} of lower priority than {source.priority} runs or holds room"
-            return _none("impossible", text, self.nodes, *self._spared())
-        if everybody.solution is None or (extras and most <= free):
-            if not everybody.proved:
+            return _none("impossible", text, self.nodes, *self._spared_reasons())
+        if all_gone.solution is None or (extras and most <= free):
+            if not all_gone.proved:
                 return self._not_found("whom to evict")
-            return self._no_help(everybody, extras=extras)
-        return self._cheapest(everybody.solution, most if extras else 0)
+            return self._no_help(all_gone, extras=extras)
+        return self._cheapest(all_gone.solution, most if extras else 0)
 
     def _solve(
         self,
         gone: Bools,
         *,
         maximise: bool,
-        removal: PostEvictionView | None = None,
-        doubting: bool = True,
+        eviction_view: PostEvictionView | None = None,
+        pessimistic: bool = True,
     ) -> Solved:
-        """Search completely, with half of what is left of the budget."""
-        removal = removal or self.removal
+        """Run the complete search with half of the remaining budget."""
+        eviction_view = eviction_view or self.eviction_view
         left = (self.effort.limit - self.effort.nodes) // 2
-        request = msgspec.structs.replace(removal.request, budget=left)
-        problem = removal.problem(gone, doubting=doubting)
-        solved = solve(request, removal.fleet, problem=problem, maximise=maximise)
+        request = msgspec.structs.replace(eviction_view.request, budget=left)
+        problem = eviction_view.problem(gone, pessimistic=pessimistic)
+        solved = solve(request, eviction_view.fleet, problem=problem, maximise=maximise)
         self._charge(solved.nodes)
         return solved
 
@@ -234,50 +239,50 @@ class _Decision:
         text = f"not found within the budget of {self.request.budget} search nodes {what}"
         return _none("unknown", text, self.nodes, proved=False)
 
-    def _no_help(self, everybody: Solved, *, extras: bool) -> NoPreemption:
-        """Word that evicting everybody does not help: how far it would get, and why not further."""
-        units = self.removal.units
+    def _no_help(self, all_gone: Solved, *, extras: bool) -> NoPreemption:
+        """Return that evicting all units is not enough: how much could be placed then, and why not more."""
+        units = self.eviction_view.units
         whom = f"{EVICTING}every lower-priority unit ({len(units)})"
         if len(units) == 1:
             whom = f"{EVICTING}{units[0].name}, the only lower-priority unit,"
         if extras:
             text = f"{whom} makes room for no further member"
-            return _none("impossible", text, self.nodes, *self._spared())
-        text = f"{whom} yields {how_far(everybody, self._with_minimum)}"
-        return _none("impossible", text, self.nodes, *self._spared(), *diagnose(everybody))
+            return _none("impossible", text, self.nodes, *self._spared_reasons())
+        text = f"{whom} yields {best_partial(all_gone, self._with_minimum)}"
+        return _none("impossible", text, self.nodes, *self._spared_reasons(), *diagnose(all_gone))
 
-    def _spared(self) -> tuple[str, ...]:
-        """Name those who are left alone."""
-        names = self.removal.source.spared
+    def _spared_reasons(self) -> tuple[str, ...]:
+        """Return a reason that names the units left out, or nothing."""
+        names = self.eviction_view.source.spared
         return (
-            (f"left alone, for it had them evicted before: {name_some(list(names))}",)
+            (f"left alone, for it had them evicted before: {join_names(list(names))}",)
             if names
             else ()
         )
 
     def _with_minimum(self, minimum: int) -> Solved:
-        """Place the tree with another minimum of its root when everybody is gone."""
+        """Place the tree with another minimum of its root when all units are evicted."""
         root = msgspec.structs.replace(self.request.root, minimum=minimum)
         request = msgspec.structs.replace(self.request, root=root)
-        removal = PostEvictionView(request, self.removal.fleet)
-        return self._solve(~removal.nobody, maximise=False, removal=removal)
+        eviction_view = PostEvictionView(request, self.eviction_view.fleet)
+        return self._solve(~eviction_view.none_gone, maximise=False, eviction_view=eviction_view)
 
     # --- choosing ----------------------------------------------------------------------------------
 
     def _cheapest(self, first: Solution, wanted: int) -> Answer:
-        reprieve = Reprieve(self.removal, self.tariff, self.effort, wanted=wanted)
+        reprieve = Reprieve(self.eviction_view, self.cost_model, self.effort, wanted=wanted)
         made = reprieve.search(first)
         best = min(made.found, key=lambda c: c.cost)
         exact = find_cheapest(
-            self.removal,
-            self.tariff,
+            self.eviction_view,
+            self.cost_model,
             limit=(self.effort.limit - self.effort.nodes) // PROOF_SHARE,
             wanted=wanted,
             hint=(best.gone, best.solution),
         )
         self._charge(exact.steps)
         if exact.gone is not None:
-            gone = reprieve.put_back(exact.gone, exact.solution)
+            gone = reprieve.reprieve_units(exact.gone, exact.solution)
             found = VictimSet(gone, exact.solution, reprieve.price(gone), "")
             made.found.append(found)
             if msgspec.structs.replace(found.cost, names=()) < msgspec.structs.replace(
@@ -289,7 +294,7 @@ class _Decision:
         superseded = self._units(best.gone, running=False)
         doubts = self._doubts(best, reprieve)
         used = {a.node for a in answer.assignments}
-        source = self.removal.source
+        source = self.eviction_view.source
         return PreemptionPlan(
             victims=victims,
             doubts=doubts,
@@ -298,35 +303,36 @@ class _Decision:
             plan=answer,
             cost=best.cost,
             alternatives=self._alternatives(best, made),
-            reasons=(*self._reasons(victims, superseded), *self._doubtful(doubts)),
+            reasons=(*self._reasons(victims, superseded), *self._doubt_reasons(doubts)),
             search=SearchEffort(nodes=self.nodes, exhausted=exact.proved),
         )
 
     def _planned(self, best: VictimSet, reprieve: Reprieve, wanted: int) -> tuple[VictimSet, Plan]:
-        """Plan the tree in the room that is made, extras included, and put back whom that spares.
+        """Plan the whole tree after the evictions, and reprieve units that this plan does not need.
 
-        The extras only use what is left, so they spare nobody; but the minimum may come to lie elsewhere.
+        Repeated, because the new plan may place the minimum on other nodes. Extra members use only capacity
+        that is left, so they need no unit.
         """
         while True:
             solved = self._replanned(best, wanted)
             pods = (p for u in self._units(best.gone) for p in u.pods)
-            made = make_plan(without(self.removal.request, pods), solved)
+            made = make_plan(without(self.eviction_view.request, pods), solved)
             minimum = (solved.solution or {}) if wanted else _minimum(made, solved)
-            gone = reprieve.put_back(best.gone, minimum)
+            gone = reprieve.reprieve_units(best.gone, minimum)
             if bool((gone == best.gone).all()):
                 return best, made
             best = VictimSet(gone, minimum, reprieve.price(gone), best.where)
 
     def _replanned(self, best: VictimSet, wanted: int) -> Solved:
-        """Place as many pods as go, at least what the set was chosen for."""
+        """Place as many pods as possible, at least as many as the set was chosen for."""
         solved = self._solve(best.gone, maximise=True)
         if solved.solution is None or size(solved.solution) < max(wanted, size(best.solution)):
-            problem = self.removal.problem(best.gone)
+            problem = self.eviction_view.problem(best.gone)
             return Solved(problem, bound_all(problem), best.solution, proved=False, nodes=0)
         return solved
 
     def _units(self, gone: Bools, *, running: bool | None = None) -> tuple[PlanUnit, ...]:
-        chosen = [self.removal.units[i] for i in np.flatnonzero(gone)]
+        chosen = [self.eviction_view.units[i] for i in np.flatnonzero(gone)]
         return tuple(
             sorted(
                 (u for u in chosen if running is None or (u.kind != "reservation") == running),
@@ -335,17 +341,22 @@ class _Decision:
         )
 
     def _doubts(self, best: VictimSet, reprieve: Reprieve) -> dict[str, str]:
-        """Say which victims go because of something that only kube-scheduler counts, and by nothing else."""
-        back = best.gone & ~reprieve.put_back(best.gone, best.solution, doubting=False)
-        bars = [bar for bar in reprieve.barring(best.solution) if back[bar.unit]]
-        found = {self.removal.units[bar.unit].name: bar.doubt for bar in bars}
+        """Return the victims that only a resource counted by kube-scheduler alone rules out, with the reason."""
+        back = best.gone & ~reprieve.reprieve_units(best.gone, best.solution, pessimistic=False)
+        barriers = [
+            barrier for barrier in reprieve.barriers_against(best.solution) if back[barrier.unit]
+        ]
+        found = {
+            self.eviction_view.units[barrier.unit].name: barrier.uncounted_resource
+            for barrier in barriers
+        }
         return {
             name: f"it uses a {found[name]} on a node of a member that uses one, "
             "and what is free of it only kube-scheduler knows"
             for name in sorted(found)
         }
 
-    # --- telling -----------------------------------------------------------------------------------
+    # --- texts -------------------------------------------------------------------------------------
 
     def _reasons(
         self, victims: tuple[PlanUnit, ...], superseded: tuple[PlanUnit, ...]
@@ -353,18 +364,18 @@ class _Decision:
         lines = []
         if victims:
             pods = sum(len(u.pods) for u in victims)
-            names = name_some([u.name for u in victims])
+            names = join_names([u.name for u in victims])
             lines.append(f"makes room by evicting {names} ({_count(pods, 'pod')})")
         if superseded:
-            names = name_some([u.name for u in superseded])
+            names = join_names([u.name for u in superseded])
             lines.append(f"takes room reserved for {names}")
         return tuple(lines)
 
-    def _doubtful(self, doubts: dict[str, str]) -> list[str]:
+    def _doubt_reasons(self, doubts: dict[str, str]) -> list[str]:
         return [f"{name} is not put back: {why}" for name, why in doubts.items()]
 
     def _alternatives(self, best: VictimSet, made: VictimSets) -> tuple[VictimAlternative, ...]:
-        """List the other sets that were looked at, the cheapest first, and where there was nothing."""
+        """List the other sets that were considered, the cheapest first, then the domains without any."""
         listed: list[VictimAlternative] = []
         seen = {best.cost.names}
         for other in sorted(made.found, key=lambda c: (c.cost, not c.where)):
@@ -376,11 +387,11 @@ class _Decision:
                     where=other.where or self._nodes_of(other),
                     units=other.cost.names,
                     cost=other.cost,
-                    why=_dearer(other.cost, best.cost),
+                    why=_not_chosen_reason(other.cost, best.cost),
                 )
             )
-        for place in made.barren[: ALTERNATIVES_MAX - len(listed)]:
-            names = tuple(sorted(self.removal.units[i].name for i in place.units))
+        for place in made.infeasible[: ALTERNATIVES_MAX - len(listed)]:
+            names = tuple(sorted(self.eviction_view.units[i].name for i in place.units))
             listed.append(
                 VictimAlternative(
                     where=place.where, units=names, cost=None, why="does not make room"
@@ -389,13 +400,13 @@ class _Decision:
         return tuple(listed)
 
     def _nodes_of(self, made: VictimSet) -> str:
-        rows = made.gone[self.removal.unit]
-        nodes = np.unique(self.removal.node[rows]).tolist()
-        return "nodes " + name_some([self.removal.fleet.nodes[n].name for n in nodes])
+        rows = made.gone[self.eviction_view.unit]
+        nodes = np.unique(self.eviction_view.node[rows]).tolist()
+        return "nodes " + join_names([self.eviction_view.fleet.nodes[n].name for n in nodes])
 
 
 def _minimum(made: Plan, solved: Solved) -> Solution:
-    """Give the part of a plan that is no extra, as a placement."""
+    """Return the assignments of a plan that are not extra, as a placement."""
     kind_of = {
         group.source.members[position].uid: (group.index, kind)
         for group in solved.problem.groups
@@ -429,8 +440,8 @@ _WORDS = {
 }
 
 
-def _dearer(other: VictimCost, best: VictimCost) -> str:
-    """Say in which part a set first differs from the chosen one."""
+def _not_chosen_reason(other: VictimCost, best: VictimCost) -> str:
+    """Return the reason why a set was not chosen: the first field in which the costs differ."""
     for field, words in _WORDS.items():
         mine, theirs = getattr(best, field), getattr(other, field)
         if mine == theirs:
@@ -438,8 +449,11 @@ def _dearer(other: VictimCost, best: VictimCost) -> str:
         if field == "weight":
             if other.units > best.units:
                 return f"costs more: {other.units} units instead of {best.units}"
-            mine, theirs = mine - best.units * SHIFT, theirs - other.units * SHIFT
-        instead = "nobody" if mine == NOBODY else mine
+            mine, theirs = (
+                mine - best.units * PRIORITY_OFFSET,
+                theirs - other.units * PRIORITY_OFFSET,
+            )
+        instead = "none" if mine == NOBODY else mine
         return f"costs more: {theirs} instead of {instead} {words}"
     if (other.reserved, other.reserved_pods) != (best.reserved, best.reserved_pods):
         return "costs more: takes reservations of more trees, or of more important ones"

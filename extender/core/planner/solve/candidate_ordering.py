@@ -1,6 +1,6 @@
-"""Orders of preference: which domain, which child, which node is tried first. Never a reason to fail.
+"""Orders in which domains, children and nodes are tried. An order never makes a placement invalid.
 
-Integers only, and every tie ends in a position, so an order is the same on every machine.
+Integers only, and every tie is broken by position, so an order is the same on every machine.
 """
 
 from __future__ import annotations
@@ -15,31 +15,32 @@ from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 Strategy = Literal["full", "roomy", "tight", "listed"]
 
 STRATEGIES: tuple[Strategy, ...] = ("full", "roomy", "tight", "listed")
-"""`full`: as if every member and child were demanded, in the tightest domains. `roomy`: the domain that holds most extras, then the tightest. `tight`: the domain with the least room
-left over. `listed`: as tight, children in stored order."""
+"""`full`: every member and child counts as required; the domain with the least free capacity. `roomy`: the domain
+that holds most extra members. `tight`: the domain with the least free capacity. `listed`: as `tight`, with
+children in stored order."""
 
 
-def order_domains(strategy: Strategy, most: Ints, room: Ints, liked: Ints) -> Ints:
+def order_domains(strategy: Strategy, most: Ints, room: Ints, preferred: Ints) -> Ints:
     """Order candidate domains, best first.
 
     Args:
         strategy: See `STRATEGIES`.
-        most: Pods of the group that could come to lie in each domain.
-        room: All the room there, in pods.
-        liked: Members that an earlier plan had put there.
+        most: Pods of the group that each domain can hold.
+        room: Free capacity of each domain, in pods.
+        liked: Members whose node of an earlier plan is there.
     """
     position = np.arange(len(most))
     if strategy == "roomy":
-        return np.lexsort((position, room, -most, -liked))
-    return np.lexsort((position, -most, room, -liked))
+        return np.lexsort((position, room, -most, -preferred))
+    return np.lexsort((position, -most, room, -preferred))
 
 
 def order_children(
     strategy: Strategy, children: list[CompiledGroup], choices: list[int]
 ) -> list[CompiledGroup]:
-    """Order children for the minimum: fewest choices of domain first, then the largest.
+    """Order children for the minimum: those that need the most pods first, then fewest candidate domains.
 
-    `choices` counts the candidate domains of each child, in the same order.
+    `choices`: the number of candidate domains of each child, in the same order.
     """
     if strategy == "listed":
         return children
@@ -49,20 +50,20 @@ def order_children(
     return [child for child, _ in ranked]
 
 
-def order_nodes(counts: Ints, liked: set[int], nodes: Ints) -> Ints:
-    """Order nodes for identical pods: those of an earlier plan, then the smallest holes first.
+def order_nodes(counts: Ints, preferred: set[int], nodes: Ints) -> Ints:
+    """Order nodes for identical pods: those of an earlier plan, then those that fit the fewest pods.
 
-    Filling small holes keeps the large ones for larger pods and for other trees.
+    This keeps nodes with much free capacity for larger pods and for other trees.
     """
     position = np.arange(len(nodes))
-    if not liked:
+    if not preferred:
         return np.lexsort((position, counts))
-    cold = np.array([int(n) not in liked for n in nodes], dtype=np.int64)
+    cold = np.array([int(n) not in preferred for n in nodes], dtype=np.int64)
     return np.lexsort((position, counts, cold))
 
 
 def weight(problem: PlacementProblem, kind: int) -> int:
-    """Weigh a kind: the sum of its shares of the largest node, in millionths."""
+    """Return the weight of a kind: its requests as shares of the largest free amounts, summed, in millionths."""
     if not len(problem.free):
         return 0
     largest = problem.free.max(axis=0)

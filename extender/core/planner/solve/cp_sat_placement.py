@@ -1,9 +1,9 @@
-"""The complete way: the whole tree as one integer program, solved by CP-SAT.
+"""The complete search: the whole tree as one integer program, solved by CP-SAT.
 
-Used where the quick way failed without a proof, or left pods out that the bounds do not rule out. One
-worker, a fixed seed, and limits counted in the solver's own steps, so that a replay ends at the same
-place. Identical leaves under one parent are one variable: n replicas hold m..n*k pods, and dealing
-these out in turn gives each replica at least its minimum, so nothing is lost by adding them up.
+Used when the greedy search found no placement, or fewer pods than the upper bounds allow. One worker, a
+fixed seed, and limits counted in steps of the solver, so that a replay gives the same result. Identical
+leaves under one parent share their variables: n leaves together have n*m to n*k pods, and assigning these
+to the leaves in turn gives each leaf at least its minimum m.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from extender.core.planner.model.interpod_constraints import AntiAffinityDomains
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.model.upper_bounds import UpperBounds, pods_per_node
 from extender.core.planner.solve.greedy_placement import Solution
-from extender.core.planner.solve.node_classes import NodeClass, make_cells
+from extender.core.planner.solve.node_classes import NodeClass, make_node_classes
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-VARIABLES_MAX = 300_000  # beyond this a model takes longer to build than anybody waits
-STEPS_PER_UNIT = 20_000  # search nodes that one unit of the solver's deterministic time stands for
-EXTRAS_PART = 8  # with the minimum in hand, this fraction of the budget is spent on extras
+VARIABLES_MAX = 300_000  # beyond this a model takes too long to build
+STEPS_PER_UNIT = 20_000  # search nodes for one unit of the deterministic time of the solver
+EXTRAS_PART = 8  # fraction of the budget for extra members once the minimum is placed
 
 Users: TypeAlias = "list[tuple[int, cp_model.IntVar]]"  # kind and count of pods in a cell
-Ending = Literal["best", "found", "none", "unknown"]
-"""`best`: nothing better exists. `found`: valid, perhaps not the best. `none`: proved that none exists."""
+SolveOutcome = Literal["best", "found", "none", "unknown"]
+"""`best`: optimal. `found`: valid, perhaps not optimal. `none`: proved that no placement exists."""
 
 
 @dataclass(slots=True)
 class CpSatResult:
-    """What the solver came to."""
+    """The result of the solver."""
 
-    ending: Ending
+    outcome: SolveOutcome
     solution: Solution
     steps: int  # branches and conflicts
 
@@ -47,7 +47,9 @@ class _Leaves:
     like: CompiledGroup
     twins: list[CompiledGroup]
     taking_part: cp_model.IntVar
-    by_domain: dict[int, cp_model.IntVar]  # empty: the domain is that of a composite above, or none
+    by_domain: dict[
+        int, cp_model.IntVar
+    ]  # domain -> leaves in it; empty: a composite above chooses the domain, or none
     pods: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)  # kind, cell
 
 
@@ -63,8 +65,8 @@ def solve_exactly(
 
     Args:
         problem: The compiled request.
-        bounds: Its bounds; domains they rule out get no variable.
-        limit: Search nodes that may be spent; conflicts and deterministic time are cut by it.
+        bounds: Its upper bounds; domains that they exclude get no variable.
+        limit: Search nodes that may be spent; limits conflicts and deterministic time.
         hint: A placement to start from.
         maximise: False stops at the first placement of the minimum.
     """
@@ -77,7 +79,7 @@ def solve_exactly(
 
 
 class PlacementModel:
-    """The integer program that places a tree; `cheapest.py` adds units that may go."""
+    """The integer program that places a tree; `preempt.min_cost_cp_sat` adds units to evict."""
 
     def __init__(
         self, problem: PlacementProblem, bounds: UpperBounds, cells: list[NodeClass] | None = None
@@ -88,7 +90,7 @@ class PlacementModel:
         self.model = cp_model.CpModel()
         self.problem = problem
         self.bounds = bounds
-        self.cells: list[NodeClass] = make_cells(problem) if cells is None else cells
+        self.cells: list[NodeClass] = make_node_classes(problem) if cells is None else cells
         self.of_kind: dict[int, list[int]] = {}
         for number, cell in enumerate(self.cells):
             for kind in cell.kinds:
@@ -106,7 +108,7 @@ class PlacementModel:
     # --- building ----------------------------------------------------------------------------------
 
     def build(self) -> bool:
-        """Write the model down; False when it is too large."""
+        """Build the model; return False if it is too large."""
         for group in self.problem.groups:
             if group.alive and not group.leaf:
                 self._composite(group)
@@ -129,14 +131,14 @@ class PlacementModel:
         return True
 
     def _owner(self, group: CompiledGroup) -> int:
-        """Give the nearest composite at or above `group` that chooses a domain; -1: none does."""
+        """Return the nearest composite at or above `group` that chooses a domain; -1: none."""
         index = group.index
         while index >= 0 and index not in self.chosen:
             index = self.problem.groups[index].parent
         return index
 
     def _outer(self, group: CompiledGroup, domain: int) -> cp_model.IntVar | None:
-        """Give the variable saying that the domain above a domain of `group` is chosen."""
+        """Return the variable that is 1 if the domain that contains a domain of `group` is chosen above it."""
         if group.parent < 0:
             return None
         owner = self._owner(self.problem.groups[group.parent])
@@ -191,7 +193,7 @@ class PlacementModel:
         self.leaves.append(_Leaves(like, twins, part, by_domain))
 
     def _pods(self, leaves: _Leaves) -> None:
-        """Make the pod counts of identical leaves, and tie them to the domains chosen."""
+        """Add the pod counts of identical leaves, limited to the chosen domains."""
         like, size = leaves.like, len(leaves.twins)
         where = self.where[like.level.keys]
         owner = -1 if leaves.by_domain else self._owner(like)
@@ -220,7 +222,7 @@ class PlacementModel:
         self._least(leaves, where, gated=bool(leaves.by_domain))
 
     def _least(self, leaves: _Leaves, where: list[int], *, gated: bool) -> None:
-        """Demand the minimum of each leaf that takes part."""
+        """Require the minimum of each leaf that takes part."""
         least = leaves.like.least
         if not least:
             return
@@ -239,7 +241,7 @@ class PlacementModel:
         return int(self.problem.counts[kind, place.nodes].sum())
 
     def _threshold(self, group: CompiledGroup) -> None:
-        """Demand the minimum of children of a composite that takes part."""
+        """Require the minimum of children of a composite that takes part."""
         of_leaf = {leaves.like.index: leaves for leaves in self.leaves}
         terms: list[cp_model.IntVar] = []
         sure = 0
@@ -256,7 +258,7 @@ class PlacementModel:
         )
 
     def _capacity(self) -> None:
-        """Keep to the room of every cell, and to one pod per exclusive claim."""
+        """Limit pods to the capacity of every node class, and to one pod per exclusive claim."""
         users: list[Users] = [[] for _ in self.cells]
         claims: dict[str, list[cp_model.IntVar]] = {}
         for leaves in self.leaves:
@@ -280,7 +282,7 @@ class PlacementModel:
             self.model.add(self.cp.LinearExpr.sum(claims[claim]) <= 1)
 
     def _patterns(self, cell: int, pods: Users) -> None:
-        """Give each node of a cell one pattern; the pods of a kind share what these offer."""
+        """Choose one pattern per node of a class; pods of a kind are limited to the sum of the patterns."""
         place = self.cells[cell]
         counts = [self.model.new_int_var(0, len(place.nodes), "") for _ in place.patterns]
         self.picked[cell] = counts
@@ -291,9 +293,9 @@ class PlacementModel:
             self.model.add(used <= offer)
 
     def _rules(self) -> None:
-        """Keep the rules between pods that depend on what is placed."""
-        everybody = sum(g.size for g in self.problem.groups)
-        for rule in self.problem.rules.moving:
+        """Add the dynamic rules between pods."""
+        all_gone = sum(g.size for g in self.problem.groups)
+        for rule in self.problem.rules.dynamic:
             keepers, others = self._users(rule)
             if isinstance(rule, SpreadDomains):
                 self._spread(rule, keepers)
@@ -301,12 +303,12 @@ class PlacementModel:
             for domain in keepers.keys() & others.keys() if not rule.alone else keepers.keys():
                 first, second = keepers[domain], others.get(domain, [])
                 here = self.model.new_bool_var("")
-                most = 1 if rule.alone else everybody
+                most = 1 if rule.alone else all_gone
                 self.model.add(self.cp.LinearExpr.sum(first) <= most * here)
-                self.model.add(self.cp.LinearExpr.sum(second) <= everybody * (1 - here))
+                self.model.add(self.cp.LinearExpr.sum(second) <= all_gone * (1 - here))
 
     def _spread(self, rule: SpreadDomains, keepers: dict[int, list[cp_model.IntVar]]) -> None:
-        """Say that no domain that gets a pod ends up more than the skew above the fewest."""
+        """Limit every domain that gets a pod to the smallest count plus the skew."""
         most = int(rule.start.sum()) + sum(g.size for g in self.problem.groups)
         fewest = self.model.new_int_var(0, 0 if rule.floor else most, "")
         for domain, start in enumerate(rule.start.tolist()):
@@ -321,7 +323,7 @@ class PlacementModel:
     def _users(
         self, rule: AntiAffinityDomains | SpreadDomains
     ) -> tuple[dict[int, list[cp_model.IntVar]], dict[int, list[cp_model.IntVar]]]:
-        """List per domain the pod counts of those that keep a rule, and of the others it is about."""
+        """Return per domain the pod counts of the keepers of a rule, and of the others."""
         keepers: dict[int, list[cp_model.IntVar]] = {}
         others: dict[int, list[cp_model.IntVar]] = {}
         for leaves in self.leaves:
@@ -337,7 +339,7 @@ class PlacementModel:
         return keepers, others
 
     def _floors(self) -> None:
-        """Say again, per domain, that the minima of the leaves in it need slots (a cut, not a rule)."""
+        """Limit per domain the sum of the minima of its leaves (redundant, but it shortens proofs)."""
         sums: dict[tuple[tuple[str, ...], int], list[tuple[int, cp_model.IntVar]]] = {}
         for leaves in self.leaves:
             for domain, number in leaves.by_domain.items():
@@ -356,7 +358,7 @@ class PlacementModel:
     # --- solving -----------------------------------------------------------------------------------
 
     def run(self, *, limit: int, hint: Solution | None, maximise: bool) -> CpSatResult:
-        """Solve, and read the answer back."""
+        """Solve, and return the placement."""
         pods = [v for leaves in self.leaves for v in leaves.pods.values()]
         if maximise and pods:
             self.model.add(self.cp.LinearExpr.sum(pods) <= self.bounds.root)
@@ -367,7 +369,7 @@ class PlacementModel:
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 0
         solver.parameters.linearization_level = (
-            2  # proofs rest on the relaxation: 10 s became 0.02 s
+            2  # proofs need the relaxation: 0.02 s instead of 10 s
         )
         if hint is not None:
             limit = max(limit // EXTRAS_PART, 1)
@@ -379,8 +381,8 @@ class PlacementModel:
             return CpSatResult("none", {}, steps)
         if status not in {self.cp.OPTIMAL, self.cp.FEASIBLE}:
             return CpSatResult("unknown", {}, steps)
-        ending: Ending = "best" if status == self.cp.OPTIMAL and maximise else "found"
-        return CpSatResult(ending, self._read(solver), steps)
+        outcome: SolveOutcome = "best" if status == self.cp.OPTIMAL and maximise else "found"
+        return CpSatResult(outcome, self._read(solver), steps)
 
     def _hint(self, hint: Solution) -> None:
         cell_of = {node: i for i, cell in enumerate(self.cells) for node in cell.nodes}
@@ -419,7 +421,7 @@ class PlacementModel:
         return solution
 
     def _seats(self, cell: int, solver: cp_model.CpSolver) -> dict[int, list[list[int]]]:
-        """List per kind the nodes of a cell and how many pods each takes; kinds of a bag share a list."""
+        """Return per kind the nodes of a class and how many pods each takes; kinds that share slots share a list."""
         place = self.cells[cell]
         if place.slots is not None:
             bag = [[n, s] for n, s in zip(place.nodes, place.slots, strict=True)]
@@ -438,7 +440,7 @@ class PlacementModel:
 
 
 def _next(seats: list[list[int]]) -> int:
-    """Take one seat, node by node."""
+    """Remove one seat from the first node that has any, and return the node."""
     while seats[0][1] == 0:
         seats.pop(0)
     seats[0][1] -= 1
@@ -446,7 +448,7 @@ def _next(seats: list[list[int]]) -> int:
 
 
 def _twins(problem: PlacementProblem, parent: CompiledGroup) -> list[list[CompiledGroup]]:
-    """Sort the leaves of a composite into classes that nothing but the name tells apart."""
+    """Return the leaves of a composite in classes of interchangeable leaves."""
     classes: dict[tuple[object, ...], list[CompiledGroup]] = {}
     for c in parent.children:
         leaf = problem.groups[c]

@@ -1,6 +1,6 @@
-"""Beyond the minimum: more members, whole further children, and roomier domains for those that lack.
+"""Beyond the minimum: extra members, further children, and larger domains for incomplete leaves.
 
-Works on a draft that already holds the minimum; whatever it does keeps every minimum.
+Changes a partial placement that has the minimum; every step keeps every minimum.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from extender.core.planner.model.problem import CompiledGroup
 from extender.core.planner.solve.candidate_ordering import order_nodes, weight
 from extender.core.planner.solve.greedy_placement import PartialPlacement, SearchBudgetExceeded
 
-MOVES_MAX = 12  # domains looked at when an incomplete leaf is moved
+MOVES_MAX = 12  # domains tried when an incomplete leaf is moved
 
 
 class ExtraMembers:
-    """Grows one draft."""
+    """Adds extra members to one partial placement."""
 
     def __init__(self, draft: PartialPlacement) -> None:
         self.draft = draft
 
     def add(self) -> None:
-        """Add what still fits: members of satisfied leaves in turn, and whole further children.
+        """Add what still fits: members of satisfied leaves in turn, and further children with their minimum.
 
         Raises:
-            BudgetEnded: What was placed so far stands.
+            SearchBudgetExceeded: The pods placed so far are valid.
         """
-        active, idle = self._front(self.draft.problem.groups[0], 0)
-        if self.draft.strategy == "tight":  # the other order, for the sake of variety
-            self._adopt(active, idle)
+        active, idle = self._frontier(self.draft.problem.groups[0], 0)
+        if self.draft.strategy == "tight":  # the other order, to try both
+            self._add_children(active, idle)
             self._grow(active)
         else:
             self._grow(active)
             grown: list[CompiledGroup] = []
-            self._adopt(grown, idle)
+            self._add_children(grown, idle)
             self._grow(grown)
             active += grown
         self._move(active)
 
     def _move(self, leaves: list[CompiledGroup]) -> None:
-        """Move leaves that are not complete to domains that hold more of them, one leaf at a time."""
+        """Move incomplete leaves to domains that hold more of their members, one leaf at a time."""
         for leaf in leaves:
             here = self._amount(leaf)
             outer = self._outer(leaf)
@@ -54,7 +54,7 @@ class ExtraMembers:
             best, most = domain, here
             for other in self.draft.candidates(leaf, outer)[:MOVES_MAX]:
                 mark = len(self.draft.trail)
-                count = self._pour(leaf, other)
+                count = self._fill_domain(leaf, other)
                 self.draft.undo(mark)
                 if count > most:
                     best, most = other, count
@@ -62,13 +62,13 @@ class ExtraMembers:
                     break
             self.draft.domains[leaf.index] = best
             if best != domain:
-                self._pour(leaf, best)
+                self._fill_domain(leaf, best)
                 continue
             for step in steps:
                 self.draft.take(*step)
 
-    def _pour(self, leaf: CompiledGroup, domain: int) -> int:
-        """Place as many members of a leaf as go into a domain, the smallest kinds first; give the number."""
+    def _fill_domain(self, leaf: CompiledGroup, domain: int) -> int:
+        """Place as many members of a leaf as fit in a domain, the smallest kinds first; return the number."""
         nodes = leaf.level.members(domain)
         kinds = sorted(leaf.members, key=lambda k: (weight(self.draft.problem, k), k))
         return sum(self.draft.put(leaf, k, nodes, len(leaf.members[k])) for k in kinds)
@@ -77,14 +77,14 @@ class ExtraMembers:
         return sum(int(step[3].sum()) for step in self.draft.trail if step[0] == leaf.index)
 
     def _outer(self, leaf: CompiledGroup) -> int | None:
-        """Give the domain of the parent of an active leaf that chose a domain of its own."""
+        """Return the domain of the parent of a leaf that chooses its own domain, else None."""
         if leaf.parent < 0:
             return 0 if leaf.level.keys else None
         parent = self.draft.problem.groups[leaf.parent]
         return None if parent.level.keys == leaf.level.keys else self.draft.domains.get(leaf.parent)
 
     def _remove(self, leaf: CompiledGroup) -> list[tuple[int, int, Ints, Ints]]:
-        """Take a leaf out, whenever it was placed; give its steps."""
+        """Undo all steps of a leaf, and return them."""
         steps = [step for step in self.draft.trail if step[0] == leaf.index]
         others = [step for step in self.draft.trail if step[0] != leaf.index]
         self.draft.trail = list(steps)
@@ -92,27 +92,29 @@ class ExtraMembers:
         self.draft.trail = others
         return steps
 
-    def _adopt(self, active: list[CompiledGroup], idle: list[tuple[CompiledGroup, int]]) -> None:
-        """Place the minimum of further children; those that work bring their leaves and children."""
+    def _add_children(
+        self, active: list[CompiledGroup], idle: list[tuple[CompiledGroup, int]]
+    ) -> None:
+        """Place the minimum of further children; add their leaves to `active` and their children to `idle`."""
         while idle:
             child, domain = idle.pop(0)
             mark = len(self.draft.trail)
             try:
                 placed = self.draft.place(child, domain)
             except SearchBudgetExceeded:
-                self.draft.undo(mark)  # no half children
+                self.draft.undo(mark)  # a child is placed with its minimum or not at all
                 raise
             if placed:
-                leaves, more = self._front(child, domain)
+                leaves, more = self._frontier(child, domain)
                 active.extend(leaves)
                 idle.extend(more)
 
-    def _front(
+    def _frontier(
         self, group: CompiledGroup, outer: int
     ) -> tuple[list[CompiledGroup], list[tuple[CompiledGroup, int]]]:
-        """List satisfied leaves below an active group, and its children that are not active yet."""
+        """Return the placed leaves below a group, and its children that are not placed yet."""
         domain = self.draft.domains.get(group.index)
-        if domain is None:  # satisfied by bound members alone: they say where it is
+        if domain is None:  # bound members alone satisfy the group and fix its domain
             inside = self.draft.inside(group, outer)
             if not len(inside):
                 return [], []
@@ -125,7 +127,7 @@ class ExtraMembers:
         for c in group.children:
             child = self.draft.problem.groups[c]
             if child.alive and (child.holds or child.index in self.draft.domains):
-                leaves, more = self._front(child, domain)
+                leaves, more = self._frontier(child, domain)
                 active.extend(leaves)
                 idle.extend(more)
             elif child.alive and len(self.draft.inside(child, domain)):
@@ -133,8 +135,8 @@ class ExtraMembers:
         return active, idle
 
     def _grow(self, leaves: list[CompiledGroup]) -> None:
-        """Give the leaves further members, one each in turn, as long as any can take one."""
-        turns = [t for t in (self._turn(leaf) for leaf in leaves) if t is not None]
+        """Add further members to the leaves, one each in turn, as long as any fits."""
+        turns = [t for t in (self._round_of(leaf) for leaf in leaves) if t is not None]
         if len(turns) == 1:
             leaf, left = turns[0].leaf, turns[0].left
             for kind in sorted(left, key=lambda k: (weight(self.draft.problem, k), k)):
@@ -143,7 +145,7 @@ class ExtraMembers:
         while turns:
             turns = [t for t in turns if t.step(self.draft)]
 
-    def _turn(self, leaf: CompiledGroup) -> ExtraMembersRound | None:
+    def _round_of(self, leaf: CompiledGroup) -> ExtraMembersRound | None:
         placed = dict.fromkeys(leaf.members, 0)
         for index, kind, _, amounts in self.draft.trail:
             if index == leaf.index:
@@ -157,7 +159,7 @@ class ExtraMembers:
 
 
 class ExtraMembersRound:
-    """A leaf that grows by one member whenever it is its turn."""
+    """A leaf that gets one extra member in each round."""
 
     def __init__(
         self, draft: PartialPlacement, leaf: CompiledGroup, nodes: Ints, left: dict[int, int]
@@ -169,13 +171,13 @@ class ExtraMembersRound:
         self._holes: list[int] | None = None
 
     def step(self, draft: PartialPlacement) -> bool:
-        """Place one more member; False when none fits any more."""
+        """Place one more member; return False if none fits."""
         while self._queue:
             kind = self._queue[0]
             if self._holes is None:
                 fit = draft.fits(kind, self.nodes)
-                liked = set(draft.liked.get((self.leaf.index, kind), {}))
-                order = order_nodes(fit, liked, self.nodes)
+                preferred = set(draft.preferred.get((self.leaf.index, kind), {}))
+                order = order_nodes(fit, preferred, self.nodes)
                 self._holes = self.nodes[order][fit[order] > 0].tolist()[::-1]
             while self._holes and self.left[kind]:
                 node = np.array([self._holes[-1]])

@@ -1,8 +1,8 @@
-"""The quick way: place the minimum of a tree by a good order, then the extras, and see how far it got.
+"""Greedy search: place the minimum of a tree in a good order; `extra_members` then adds extra members.
 
-Tries every candidate domain of a group one after the other and any M of N children, but does not come
-back to a choice that worked once; what this misses is left to `exact.py`. All arithmetic that is long
-is done by numpy on whole domains.
+Tries the candidate domains of a group one after the other, and any M of N children, but never revises a
+choice that succeeded; `cp_sat_placement` finds what this misses. Arithmetic over nodes is done by numpy on
+whole domains.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Solution: TypeAlias = dict[int, dict[int, dict[int, int]]]
 
 
 class SearchBudgetExceeded(Exception):
-    """The budget of search nodes is used up; whoever catches it keeps the best plan found so far."""
+    """The search budget is used up; the caller keeps the best placement found so far."""
 
 
 class SearchBudget:
-    """Search nodes spent, against the budget."""
+    """The search nodes spent, and their limit."""
 
     __slots__ = ("limit", "nodes")
 
@@ -44,7 +44,7 @@ class SearchBudget:
         """Count one search node.
 
         Raises:
-            BudgetEnded: It was the last one.
+            SearchBudgetExceeded: The limit is reached.
         """
         if self.nodes >= self.limit:
             raise SearchBudgetExceeded
@@ -52,7 +52,7 @@ class SearchBudget:
 
 
 class PartialPlacement:
-    """A placement in the making; every step can be undone."""
+    """A placement under construction; every step can be undone."""
 
     def __init__(
         self,
@@ -71,11 +71,11 @@ class PartialPlacement:
         self.trail: list[tuple[int, int, Ints, Ints]] = []  # leaf, kind, nodes, amounts
         self.claimed: set[str] = set(problem.in_use)
         self.ledger = ConstraintLedger(problem.rules, problem.kinds)
-        self._rooms: dict[tuple[str, ...], Ints] = {}
-        self.liked = _liked(problem)
+        self._domain_capacities: dict[tuple[str, ...], Ints] = {}
+        self.preferred = _preferred_nodes(problem)
 
     def solution(self) -> Solution:
-        """Sum the steps up."""
+        """Return the sum of the steps."""
         placed: Solution = {}
         for leaf, kind, nodes, amounts in self.trail:
             there = placed.setdefault(leaf, {}).setdefault(kind, {})
@@ -84,17 +84,17 @@ class PartialPlacement:
         return placed
 
     def minimum(self) -> bool:
-        """Place the minimum of the whole tree.
+        """Place the minimum of the whole tree; return whether it was found.
 
         Raises:
-            BudgetEnded: Nothing is known then.
+            SearchBudgetExceeded: Whether it exists is not known.
         """
         return self.place(self.problem.groups[0], 0)
 
     # --- the minimum -------------------------------------------------------------------------------
 
     def place(self, group: CompiledGroup, outer: int) -> bool:
-        """Place the minimum of a group inside a domain of its parent; undo all when it fails."""
+        """Place the minimum of a group inside a domain of its parent; return False, with nothing placed, if none is found."""
         for domain in self.candidates(group, outer):
             self.effort.spend()
             mark, domains = len(self.trail), dict(self.domains)
@@ -106,7 +106,7 @@ class PartialPlacement:
         return False
 
     def inside(self, group: CompiledGroup, outer: int) -> Ints:
-        """List the domains of a group inside a domain of its parent that bounds do not rule out."""
+        """Return the domains of a group inside a domain of its parent that the upper bounds allow."""
         best = self.bounds.best[group.index]
         parent = self.problem.groups[group.parent] if group.parent >= 0 else None
         keys = parent.level.keys if parent else ()
@@ -116,7 +116,7 @@ class PartialPlacement:
         return np.flatnonzero((up == outer) & (best >= 0))
 
     def candidates(self, group: CompiledGroup, outer: int) -> list[int]:
-        """List those domains in the order in which they are to be tried, full ones left out."""
+        """Return those domains in the order in which they are tried, without those that are full."""
         inside = self.inside(group, outer)
         listed: list[int] = inside.tolist()
         if len(listed) <= 1:
@@ -128,11 +128,11 @@ class PartialPlacement:
             inside, most, room = inside[kept], most[kept], room[kept]
         else:
             most, room = self.bounds.best[group.index][inside], self._room(group)[inside]
-        order = order_domains(self.strategy, most, room, self._liking(group)[inside])
+        order = order_domains(self.strategy, most, room, self._preferred_by_domain(group)[inside])
         return [int(d) for d in inside[order]]
 
     def _leaf_room(self, group: CompiledGroup, inside: Ints) -> tuple[Ints, Ints]:
-        """Count what is left for a leaf in each of some domains: its own members, and pods at all."""
+        """Return for each of some domains how many members of a leaf fit, and how many pods of its kinds."""
         most = np.zeros(len(inside), dtype=np.int64)
         room = np.zeros(len(inside), dtype=np.int64)
         allowed = self.problem.allowed
@@ -144,16 +144,16 @@ class PartialPlacement:
         return most, room
 
     def _room(self, group: CompiledGroup) -> Ints:
-        """Count how many pods of the tree each domain could take while empty."""
-        known = self._rooms.get(group.level.keys)
+        """Return how many pods of the tree each domain can hold before any is placed."""
+        known = self._domain_capacities.get(group.level.keys)
         if known is None:
             kinds = list(range(len(self.problem.kinds)))
             known = group.level.total(pods_per_node(self.problem, kinds, self.problem.counts))
-            self._rooms[group.level.keys] = known
+            self._domain_capacities[group.level.keys] = known
         return known
 
     def _children(self, group: CompiledGroup, domain: int) -> bool:
-        """Satisfy as many children as the group needs: the cheapest ones, the largest of these first."""
+        """Place as many children as the group needs: those that need the fewest pods, the largest of these first."""
         groups = self.problem.groups
         alive = [groups[c] for c in group.children if groups[c].alive]
         need = group.minimum - sum(1 for c in alive if c.holds)
@@ -170,20 +170,20 @@ class PartialPlacement:
         chosen = order_children(self.strategy, able[:need], [choices[c.index] for c in able[:need]])
         failed: set[tuple[object, ...]] = set()
         for child in [*chosen, *able[need:]]:
-            if _likeness(child) in failed:
+            if _twin_key(child) in failed:
                 continue
             if self.place(child, domain):
                 need -= 1
                 if not need:
                     return True
             elif child.leaf:
-                failed.add(_likeness(child))
+                failed.add(_twin_key(child))
         return False
 
     # --- leaves ------------------------------------------------------------------------------------
 
     def _fill(self, leaf: CompiledGroup, domain: int) -> bool:
-        """Place exactly the minimum of a leaf: the first members in order, else the smallest ones."""
+        """Place exactly the minimum of a leaf: its first members, else its smallest ones."""
         need = leaf.size if self.strategy == "full" else leaf.least
         if not need:
             return True
@@ -199,7 +199,7 @@ class PartialPlacement:
         return self._gather(leaf, nodes, need)
 
     def _gather(self, leaf: CompiledGroup, nodes: Ints, need: int) -> bool:
-        """Take the smallest members that fit, whatever their kind."""
+        """Place the smallest members that fit, of any kind."""
         for kind in sorted(leaf.members, key=lambda k: (weight(self.problem, k), k)):
             need -= self.put(leaf, kind, nodes, min(need, len(leaf.members[kind])))
             if not need:
@@ -207,7 +207,7 @@ class PartialPlacement:
         return False
 
     def fits(self, kind: int, nodes: Ints) -> Ints:
-        """Count the pods of a kind that still fit on each of some nodes."""
+        """Return how many pods of a kind still fit on each of some nodes."""
         claims = self.problem.claims[kind]
         if claims & self.claimed:
             return np.zeros(len(nodes), dtype=np.int64)
@@ -216,22 +216,22 @@ class PartialPlacement:
         return self.ledger.limit(kind, nodes, fit)
 
     def put(self, leaf: CompiledGroup, kind: int, nodes: Ints, want: int) -> int:
-        """Place up to `want` pods of a kind on some nodes; give how many it were."""
+        """Place up to `want` pods of a kind on some nodes; return how many were placed."""
         if want <= 0:
             return 0
         claims = self.problem.claims[kind]
         want = min(want, 1) if claims else want
-        if self.ledger.moves(kind) and want > 1:
+        if self.ledger.is_dynamic(kind) and want > 1:
             return self._put_singly(leaf, kind, nodes, want)
         fit = self.fits(kind, nodes)
-        liked = self.liked.get((leaf.index, kind), {})
+        preferred = self.preferred.get((leaf.index, kind), {})
         amounts = np.zeros(len(nodes), dtype=np.int64)
-        if liked:
-            amounts = np.minimum(fit, [liked.get(int(n), 0) for n in nodes])
+        if preferred:
+            amounts = np.minimum(fit, [preferred.get(int(n), 0) for n in nodes])
             amounts = np.diff(np.minimum(np.cumsum(amounts), want), prepend=0)
         left = want - int(amounts.sum())
         if left:
-            order = order_nodes(fit, set(liked), nodes)
+            order = order_nodes(fit, set(preferred), nodes)
             spare = (fit - amounts)[order]
             amounts[order] += np.diff(np.minimum(np.cumsum(spare), left), prepend=0)
         used = np.flatnonzero(amounts)
@@ -239,7 +239,7 @@ class PartialPlacement:
         return int(amounts.sum())
 
     def _put_singly(self, leaf: CompiledGroup, kind: int, nodes: Ints, want: int) -> int:
-        """Place pods one by one, since each decides where the next may go."""
+        """Place pods one by one, since each can change the allowed nodes of the next."""
         for placed in range(want):
             nodes_left = nodes[self.fits(kind, nodes) > 0]
             if not self.put(leaf, kind, nodes_left, 1):
@@ -247,7 +247,7 @@ class PartialPlacement:
         return want
 
     def take(self, leaf: int, kind: int, nodes: Ints, amounts: Ints) -> None:
-        """Take room for pods, which must fit; a step that `undo` can take back."""
+        """Place pods, which must fit, as one step that can be undone."""
         if not len(nodes):
             return
         self.free[nodes] -= amounts[:, None] * self.problem.requests[kind]
@@ -257,7 +257,7 @@ class PartialPlacement:
         self.trail.append((leaf, kind, nodes, amounts))
 
     def undo(self, mark: int) -> None:
-        """Take steps back until only `mark` are left."""
+        """Undo steps until only `mark` are left."""
         while len(self.trail) > mark:
             _, kind, nodes, amounts = self.trail.pop()
             self.free[nodes] += amounts[:, None] * self.problem.requests[kind]
@@ -265,29 +265,29 @@ class PartialPlacement:
             self.claimed -= self.problem.claims[kind]
             self.ledger.note(kind, nodes, -amounts)
 
-    def _liking(self, group: CompiledGroup) -> Ints:
-        """Count per domain of a group the members below it that an earlier plan had put there."""
-        liked = np.zeros(group.level.count, dtype=np.int64)
-        for (leaf, _), nodes in self.liked.items():
+    def _preferred_by_domain(self, group: CompiledGroup) -> Ints:
+        """Return per domain of a group the members below it whose node of an earlier plan is there."""
+        preferred = np.zeros(group.level.count, dtype=np.int64)
+        for (leaf, _), nodes in self.preferred.items():
             if _below(self.problem, leaf, group.index):
                 for node, amount in nodes.items():
                     if group.level.domain[node] >= 0:
-                        liked[group.level.domain[node]] += amount
-        return liked
+                        preferred[group.level.domain[node]] += amount
+        return preferred
 
 
-def _liked(problem: PlacementProblem) -> dict[tuple[int, int], dict[int, int]]:
-    """Count per leaf, kind and node the members that an earlier plan had put there."""
-    liked: dict[tuple[int, int], dict[int, int]] = {}
+def _preferred_nodes(problem: PlacementProblem) -> dict[tuple[int, int], dict[int, int]]:
+    """Return per leaf, kind and node the members whose node of an earlier plan it is."""
+    preferred: dict[tuple[int, int], dict[int, int]] = {}
     for group in problem.groups:
         for kind, positions in group.members.items():
             for position in positions:
                 name = group.source.members[position].prefer
                 node = problem.fleet.index.get(name) if name is not None else None
                 if node is not None:
-                    there = liked.setdefault((group.index, kind), {})
+                    there = preferred.setdefault((group.index, kind), {})
                     there[node] = there.get(node, 0) + 1
-    return liked
+    return preferred
 
 
 def _below(problem: PlacementProblem, index: int, ancestor: int) -> bool:
@@ -298,14 +298,14 @@ def _below(problem: PlacementProblem, index: int, ancestor: int) -> bool:
     return False
 
 
-def _likeness(group: CompiledGroup) -> tuple[object, ...]:
-    """Give what makes leaves under one parent interchangeable."""
+def _twin_key(group: CompiledGroup) -> tuple[object, ...]:
+    """Return a key that is equal for interchangeable leaves under one parent."""
     sizes = tuple(sorted((k, len(m)) for k, m in group.members.items()))
     return (group.level.keys, group.bound, group.minimum, group.pinned, sizes)
 
 
 def _choices(problem: PlacementProblem, leaf: CompiledGroup, need: int) -> list[dict[int, int]]:
-    """Choose which members make the minimum: the first in order, or the smallest; kind -> pods."""
+    """Return the choices of members for the minimum, as kind -> pods: the first in order, and the smallest."""
     kind_of = {p: k for k, positions in leaf.members.items() for p in positions}
     first: dict[int, int] = {}
     for position in sorted(kind_of)[:need]:

@@ -1,10 +1,9 @@
-"""Nodes that are alike, merged for the complete search.
+"""Classes of equivalent nodes, for the complete search.
 
-A node on which all pods that may run there ask for the same is a bag of equal slots, and bags in the
-same domains add up exactly. On other nodes the ways to fill them are written out where they are few
-(*patterns*: so many pods of each kind, with no room for one more), and nodes of the same domains with
-the same patterns are merged; the rest is kept node by node, of identical ones never more than there
-are pods.
+A node on which all allowed pods have equal requests is a number of equal slots, and slots of nodes in the
+same domains can be added. On other nodes the *patterns* are listed if they are few: the maximal numbers of
+pods of each kind that fit together. Nodes in the same domains with the same patterns are merged. Every other
+node is a class of its own; of identical nodes only as many are kept as there are pods.
 """
 
 from __future__ import annotations
@@ -19,21 +18,23 @@ from extender.core.planner.model.problem import PlacementProblem
 
 @dataclass(slots=True)
 class NodeClass:
-    """One node, or a bag of slots on several nodes of the same domains."""
+    """One node, or several nodes in the same domains with equal slots or equal patterns."""
 
     kinds: list[int]  # that may run here
     nodes: list[int]
-    slots: list[int] | None  # per node, pods of any of the kinds; None: look at `room`
-    room: list[int]  # of the single node, per axis
-    patterns: list[tuple[int, ...]] = field(default_factory=list)  # pods per kind, for each node
+    slots: list[int] | None  # per node, pods of any of the kinds; None: see `patterns` and `room`
+    room: list[int]  # free capacity of a single node, per axis
+    patterns: list[tuple[int, ...]] = field(
+        default_factory=list
+    )  # pods per kind; each node has one of these
 
 
 PATTERNS_MAX = 40
-STEPS_MAX = 2_000  # of the enumeration of one node's patterns
+STEPS_MAX = 2_000  # in the enumeration of the patterns of one node
 
 
-def make_cells(problem: PlacementProblem) -> list[NodeClass]:
-    """Merge the nodes on which some pod fits; ordered by their first node."""
+def make_node_classes(problem: PlacementProblem) -> list[NodeClass]:
+    """Return the classes of all nodes on which some pod fits, ordered by their first node."""
     able = problem.counts > 0  # (kinds, nodes)
     useful = np.flatnonzero(able.any(axis=0))
     if not len(useful):
@@ -50,7 +51,7 @@ def make_cells(problem: PlacementProblem) -> list[NodeClass]:
         nodes = useful[here]
         if len({int(like[k]) for k in kinds}) == 1:
             slots = count_fitting(problem.free[nodes], problem.requests[kinds[0]])
-            cells.extend(_bags(kinds, nodes, atoms[here], slots))
+            cells.extend(_slot_classes(kinds, nodes, atoms[here], slots))
         else:
             cells.extend(_singles(problem, kinds, nodes, atoms[here]))
     cells.sort(key=lambda c: c.nodes[0])
@@ -60,14 +61,14 @@ def make_cells(problem: PlacementProblem) -> list[NodeClass]:
 def _atoms(problem: PlacementProblem) -> Ints:
     """Number the nodes by their domains on every level that a group, or a rule between pods, uses."""
     levels = {g.level.keys: g.level.domain for g in problem.groups if g.alive and g.level.keys}
-    domains = [*levels.values(), *(rule.domain for rule in problem.rules.moving)]
+    domains = [*levels.values(), *(rule.domain for rule in problem.rules.dynamic)]
     if not domains:
         return np.zeros(problem.fleet.size, dtype=np.int64)
     _, atoms = np.unique(np.stack(domains, axis=1), axis=0, return_inverse=True)
     return atoms.astype(np.int64).reshape(-1)
 
 
-def _bags(kinds: list[int], nodes: Ints, atoms: Ints, slots: Ints) -> list[NodeClass]:
+def _slot_classes(kinds: list[int], nodes: Ints, atoms: Ints, slots: Ints) -> list[NodeClass]:
     order = np.lexsort((nodes, atoms))
     cuts = np.flatnonzero(np.diff(atoms[order])) + 1
     return [
@@ -83,7 +84,9 @@ def _singles(
     for group in problem.groups:
         for kind, members in group.members.items():
             sizes[kind] += len(members)
-    demand = (problem.requests * sizes[:, None]).sum(axis=0)  # more room than this is never used
+    demand = (problem.requests * sizes[:, None]).sum(
+        axis=0
+    )  # more capacity than this is never used
     room = np.minimum(problem.free[nodes], demand)
     pods = int(sizes[kinds].sum())
     asks = problem.requests[kinds].tolist()
@@ -111,7 +114,7 @@ def _singles(
 
 
 def _patterns(room: list[int], asks: list[list[int]], most: list[int]) -> list[tuple[int, ...]]:
-    """List the ways to fill a node to which no pod can be added; empty when they are too many."""
+    """Return the patterns of a node; empty if they are too many."""
     found: list[tuple[int, ...]] = []
     steps = 0
 

@@ -1,4 +1,4 @@
-"""Find a placement of the tree, or prove that there is none: bounds, the quick way, the complete way."""
+"""Find a placement of the tree, or prove that there is none: upper bounds, greedy search, then CP-SAT."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from extender.core.planner.solve.greedy_placement import (
 
 @dataclass(slots=True)
 class Solved:
-    """The end of a search."""
+    """The result of a search."""
 
     problem: PlacementProblem
     bounds: UpperBounds
@@ -38,19 +38,19 @@ def solve(
     maximise: bool = True,
     problem: PlacementProblem | None = None,
 ) -> Solved:
-    """Solve a request whose root is admissible and whose bound members contradict nothing.
+    """Solve a request whose root is admissible and whose problem has no violations.
 
     Args:
         request: What to place.
         fleet: Made from `request.nodes`.
         options: Requirements to leave out.
-        maximise: False asks for the minimum only; `proved` then says nothing about extras.
-        problem: The request, compiled with these options; None compiles it here.
+        maximise: False: place the minimum only; `proved` then does not cover extra members.
+        problem: The request, compiled with these options; None compiles it.
     """
     if problem is None:
         problem = compile_request(request, fleet, options)
     bounds = bound_all(problem)
-    if bounds.hopeless:
+    if bounds.infeasible:
         return Solved(problem, bounds, None, proved=True, nodes=0)
     effort = SearchBudget(request.budget)
     best = _quickly(problem, bounds, effort, maximise=maximise)
@@ -63,24 +63,24 @@ def solve(
             problem, bounds, limit=effort.limit - nodes, hint=None, maximise=False
         )
         nodes += first.steps
-        if first.ending in {"none", "unknown"} or not maximise:
-            found = first.solution if first.ending == "found" else None
-            return Solved(problem, bounds, found, proved=first.ending != "unknown", nodes=nodes)
+        if first.outcome in {"none", "unknown"} or not maximise:
+            found = first.solution if first.outcome == "found" else None
+            return Solved(problem, bounds, found, proved=first.outcome != "unknown", nodes=nodes)
         hint = first.solution
     if size(hint) >= bounds.root:
         return Solved(problem, bounds, hint, proved=True, nodes=nodes)
     more = solve_exactly(problem, bounds, limit=effort.limit - nodes, hint=hint, maximise=True)
     nodes += more.steps
-    if more.ending == "unknown":
+    if more.outcome == "unknown":
         return Solved(problem, bounds, hint, proved=False, nodes=nodes)
-    proved = more.ending == "best" or size(more.solution) >= bounds.root
-    # at an equal total the first placement stays: the quick way's is tidier
+    proved = more.outcome == "best" or size(more.solution) >= bounds.root
+    # at an equal total keep the first placement: the greedy one, if there is one
     better = more.solution if size(more.solution) > size(hint) else hint
     return Solved(problem, bounds, better, proved=proved, nodes=nodes)
 
 
 def solve_at_once(problem: PlacementProblem, bounds: UpperBounds, limit: int) -> Solved | None:
-    """Give what `solve` gives when the quick way alone finds the most that can be; None otherwise."""
+    """Return what `solve` returns if the greedy search alone reaches the upper bound, else None."""
     effort = SearchBudget(limit)
     best = _quickly(problem, bounds, effort, maximise=True)
     if best is None or best.total < bounds.root or effort.nodes >= limit:
@@ -91,7 +91,7 @@ def solve_at_once(problem: PlacementProblem, bounds: UpperBounds, limit: int) ->
 def solve_quickly(
     problem: PlacementProblem, bounds: UpperBounds, effort: SearchBudget, *, maximise: bool
 ) -> Solution | None:
-    """Give what the quick way finds; nothing found proves nothing."""
+    """Return the placement of the greedy search, or None, which proves nothing."""
     best = _quickly(problem, bounds, effort, maximise=maximise)
     return best.solution() if best is not None else None
 
@@ -99,7 +99,7 @@ def solve_quickly(
 def _quickly(
     problem: PlacementProblem, bounds: UpperBounds, effort: SearchBudget, *, maximise: bool
 ) -> PartialPlacement | None:
-    """Try a few orders; give the placement with the most pods."""
+    """Try each strategy, and return the placement with the most pods."""
     best: PartialPlacement | None = None
     everything = sum(g.size for g in problem.groups if g.alive)
     for strategy in STRATEGIES:
@@ -123,5 +123,5 @@ def _quickly(
 
 
 def size(solution: Solution) -> int:
-    """Count the pods of a placement."""
+    """Return the number of pods in a placement."""
     return sum(n for kinds in solution.values() for nodes in kinds.values() for n in nodes.values())

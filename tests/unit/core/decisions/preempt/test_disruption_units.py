@@ -170,7 +170,7 @@ def test_room_that_comes_free_evicts_nobody():
     ).preempt()  # fmt: skip
     assert isinstance(made, NoPreemption)
     assert made.cause == "comes-free"
-    assert made.reasons == ("1 pod that terminates already makes room; nobody has to go",)
+    assert made.reasons == ("1 pod that terminates already makes room; no eviction is needed",)
 
 
 @pytest.mark.parametrize(("late_us", "waited_for"), [(0, True), (1, False)])
