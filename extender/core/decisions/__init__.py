@@ -1,1 +1,1 @@
-"""Where view, state and planner meet: state in, new events or answers out; imports `core.model`, `core.log` and `core.planner`."""
+"""Pure decisions: functions from view and state to new events or answers; imports `core.model`, `core.log` and `core.planner`."""

@@ -1,7 +1,7 @@
-"""Which fields an API server keeps, and whether kube-scheduler schedules groups itself (DESIGN 9.9).
+"""Detection of the fields that an API server drops, and of native gang scheduling in kube-scheduler (DESIGN 9.9).
 
-An API server whose feature gates are off drops fields without a word. What it keeps is seen by a server-side dry
-run of full objects; here stands what is sent, and what follows from the answers. Nothing is asked here.
+An API server whose feature gates are off drops fields without an error. A server-side dry run of full objects shows
+what it keeps. This module makes the objects and interprets the answers; it sends no requests.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import msgspec
 from extender.core.log.events import FeaturesFound, Known, LostField
 from extender.core.model.dropped_fields import BUILTIN, GATES, gate_of
 
-OLD: Final = f"{BUILTIN}/v1alpha2"  # Kubernetes 1.36 spells some fields otherwise (SPEC A.0)
-NAME: Final = "gang-extender-probe"  # of every object that is sent, and of their namespace
-# Gates of kube-scheduler that make it schedule groups. 1.37 has only the first, which contains the other.
+OLD: Final = f"{BUILTIN}/v1alpha2"  # Kubernetes 1.36 has other names for some fields (SPEC A.0)
+NAME: Final = "gang-extender-probe"  # name of every object that is sent, and of its namespace
+# Feature gates of kube-scheduler for native gang scheduling. 1.37 has only the first, which includes the other.
 NATIVE_GATE: Final = "GenericWorkload"
 NATIVE_GANG_GATE: Final = "GangScheduling"
 Object = Mapping[str, Any]
 
 
 class PriorityOf(msgspec.Struct, frozen=True):
-    """A priority class that a group may have."""
+    """A priority class for the sample groups."""
 
     name: str
     preemption_policy: str
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """A full object to be created on trial."""
+    """A full object for a dry-run create."""
 
     api_version: str
     plural: str
@@ -38,12 +38,12 @@ class Sample(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """Give version and kind, as facts name them."""
+        """Return version and kind, as in events."""
         return f"{self.api_version} {self.body['kind']}"
 
 
 class DryRunResult(msgspec.Struct, frozen=True):
-    """What an API server answered to a sample: the object as it would be stored, or why there is none."""
+    """The answer to a sample: the object as the API server would store it, or why there is none."""
 
     sample: Sample
     kept: Object | None
@@ -60,18 +60,18 @@ class SchedulerGates(msgspec.Struct, frozen=True):
 def samples(
     served: Iterable[tuple[str, str]], priority: PriorityOf | None = None
 ) -> tuple[Sample, ...]:
-    """Make the full objects to try.
+    """Return the full objects to send.
 
     Args:
         served: Versions and plurals of the built-in kinds that the API server serves.
-        priority: A class that exists; without one the fields about priority are not tried.
+        priority: An existing class; without it the fields about priority are not tested.
     """
     groups = [_group(version, plural, priority) for version, plural in sorted(served)]
     return (_pod(), *(one for one in groups if one is not None))
 
 
 def _pod() -> Sample:
-    """Make a member; the strictest Pod Security level takes it."""
+    """Return a member that the strictest Pod Security level accepts."""
     container = {
         "name": "none",
         "image": "registry.invalid/none",
@@ -128,9 +128,9 @@ def _sample(api_version: str, plural: str, kind: str, spec: Object) -> Sample:
 
 
 def lost_fields(sent: object, kept: object, path: str) -> list[str]:
-    """Name the fields of what was sent that did not come back, outermost first.
+    """Return the paths of the fields that were sent and are missing in the answer, outermost first.
 
-    Lists are compared entry by entry: what an API server adds to them comes behind.
+    Lists are compared entry by entry: an API server adds its own entries at the end.
     """
     if isinstance(sent, Mapping):
         found = kept if isinstance(kept, Mapping) else {}
@@ -153,13 +153,13 @@ def features_of(
     gate: str,
     before: FeaturesFound | None,
 ) -> FeaturesFound:
-    """Say what the answers mean.
+    """Return the detected features.
 
     Args:
-        trials: About kube-apiserver.
-        scheduler: About kube-scheduler.
-        gate: Our scheduling gate, which the admission policy gives to members.
-        before: What was found last: kube-scheduler does not become unknown by not answering.
+        trials: Answers of kube-apiserver.
+        scheduler: Feature gates of kube-scheduler.
+        gate: Our scheduling gate, which the admission policy adds to members.
+        before: The last record: its `native` is kept while kube-scheduler does not answer.
     """
     lost: list[LostField] = []
     policy: Known = "unknown"
@@ -169,7 +169,7 @@ def features_of(
         if trial.sample.plural == "pods":
             gates = trial.kept.get("spec", {}).get("schedulingGates") or ()
             policy = "on" if any(one.get("name") == gate for one in gates) else "off"
-        fields = dict.fromkeys(lost_fields(_asked(trial), trial.kept.get("spec"), "spec"))
+        fields = dict.fromkeys(lost_fields(_compared(trial), trial.kept.get("spec"), "spec"))
         label = trial.sample.label
         lost += [LostField(object=label, field=field, gate=gate_of(field)) for field in fields]
     native, text = native_of(scheduler)
@@ -188,8 +188,8 @@ def features_of(
 NOT_CONFIGURED: Final = "GANG_EXTENDER_SCHEDULER_METRICS_URL is not set"
 
 
-def _asked(trial: DryRunResult) -> Object:
-    """Give the part of a sample that is compared: of a pod only what names its group."""
+def _compared(trial: DryRunResult) -> Object:
+    """Return the part of a sample that is compared with the answer: of a pod only the reference to its group."""
     spec: Object = trial.sample.body["spec"]
     if trial.sample.plural == "pods":
         return {"schedulingGroup": spec["schedulingGroup"]}
@@ -197,40 +197,40 @@ def _asked(trial: DryRunResult) -> Object:
 
 
 def native_of(scheduler: SchedulerGates) -> tuple[Known, str]:
-    """Say whether kube-scheduler schedules groups itself, and how that is known."""
+    """Return whether native gang scheduling of kube-scheduler is on, and the evidence."""
     if scheduler.gates is None:
         return "unknown", scheduler.problem
-    told = [
+    settings = [
         f"{name}={'true' if scheduler.gates[name] else 'false'}"
         for name in (NATIVE_GATE, NATIVE_GANG_GATE)
         if name in scheduler.gates
     ]
-    if not told:
+    if not settings:
         return "off", f"kube-scheduler has no feature gate {NATIVE_GATE}"
-    text = f"feature gates of kube-scheduler: {', '.join(told)}"
+    text = f"feature gates of kube-scheduler: {', '.join(settings)}"
     return ("on" if scheduler.gates.get(NATIVE_GATE) else "off"), text
 
 
 def native_on(features: FeaturesFound | None) -> bool:
-    """Say whether kube-scheduler is known to schedule built-in groups by itself."""
+    """Return whether native gang scheduling of kube-scheduler is known to be on."""
     return features is not None and features.native == "on"
 
 
 def worth_saying(features: FeaturesFound | None) -> str:
-    """Say in one line what an operator should know of what was found; empty for nothing."""
+    """Return what an operator should know of the features, in one line, or an empty string."""
     if features is None:
         return ""
-    said = [f"kube-apiserver drops {text}" for text in losses(features)]
-    said += [f"not tried: {text}" for text in features.untested]
+    lines = [f"kube-apiserver drops {text}" for text in losses(features)]
+    lines += [f"not tried: {text}" for text in features.untested]
     if features.native == "on":
-        said.append("kube-scheduler's own group scheduling is on")
+        lines.append("kube-scheduler's own group scheduling is on")
     if features.policy == "off":
-        said.append("no admission policy of ours holds members at their creation")
-    return "; ".join(said)
+        lines.append("no admission policy of ours holds members at their creation")
+    return "; ".join(lines)
 
 
 def losses(features: FeaturesFound) -> list[str]:
-    """Say what is lost, each field once: "preemptionPolicy of PodGroup, Workload (feature gate ... is off)"."""
+    """Return a text per dropped field: "preemptionPolicy of PodGroup, Workload (feature gate ... is off)"."""
     kinds: dict[str, dict[str, None]] = {}
     for one in features.lost:
         kind = one.object.rpartition(" ")[2]

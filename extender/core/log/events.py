@@ -1,9 +1,9 @@
-"""The facts of the log: past tense, immutable, a closed list (DESIGN 3).
+"""The events of the log: past tense, immutable, a closed list (DESIGN 3).
 
-A fact says enough to answer an auditor without the cluster. Its tag (class name) and version are
+An event holds everything that an audit needs, without the cluster. Its tag (class name) and version are
 stored beside its bytes, so classes may move between modules; a changed shape is a new version with
-an upcaster in `store/log/upcasters.py`. A new fact is added to DESIGN section 3 first.
-`gc=False`: values cannot form cycles, and looking for some among a million events took a third of a replay.
+an upcaster in `store/log/upcasters.py`. A new event is added to DESIGN section 3 first.
+`gc=False`: values cannot form cycles, and garbage collection over a million events took a third of a replay.
 """
 
 from __future__ import annotations
@@ -18,61 +18,61 @@ from extender.core.model.pods import EndCause
 ReleaseReason = Literal[
     "bound", "deleted", "expired", "node-lost", "superseded", "vetoed", "invalid"
 ]
-# "gone": nobody could tell: the API server did not answer in time, or the pod lives and is not where the log has it
+# "gone": unknown: the API server did not answer in time, or the pod runs, but not on the node in the log
 LossCause = Literal[EndCause, "gone"]
 
-# How a victim went. deleted, evicted: by us (DELETE, or the Eviction API); ended: by itself, or somebody else deleted it;
-# gone-before: it was gone before its deletion was its turn; unseen: while no leader looked, perhaps by our own deletion
+# How a victim terminated. deleted, evicted: by us (DELETE, or the Eviction API); ended: by itself, or another client deleted
+# it; gone-before: before we deleted it; unseen: while there was no leader, perhaps by our own deletion
 EvictionHow = Literal["deleted", "evicted", "ended", "gone-before", "unseen"]
 AbandonReason = Literal[
-    "preemptor-deleted",  # nobody wants the room any more
-    "victims-refuse",  # the API server lets none of those that are left be deleted
+    "preemptor-deleted",  # the preemptor does not exist any more
+    "victims-refuse",  # the API server rejects the deletion of all remaining victims
     "better-offer",  # the tree fits without the evictions that had not begun
     "invalid",  # the tree breaks a rule, or is not complete any more
-    "vetoed",  # kube-scheduler refuses the nodes that were cleared
-    "room-lost",  # the victims are gone, and it does not fit all the same
-    "outranked",  # somebody of higher priority takes over the room that was made, or evicts the preemptor
+    "vetoed",  # kube-scheduler rejects the nodes that were freed
+    "room-lost",  # the victims are gone, but the preemptor still does not fit
+    "outranked",  # a preemptor of higher priority takes the freed capacity over, or evicts this preemptor
 ]
 
-# How a pod came into reserved room. pinned: it may run on that node only (DaemonSets); higher-priority: than what
-# was reserved there; unaware: neither, so whoever placed it did not see the reservation
+# Why a pod runs in reserved capacity. pinned: it may run on that node only (DaemonSets); higher-priority: than the
+# reservations there; unaware: neither, so the scheduler that placed it did not see the reservation
 TakenHow = Literal["pinned", "higher-priority", "unaware"]
 
-# memory: what the writing process had seen acknowledged; published: the end of the log as it was written
-# outside of the database; epoch: the lease row was older than a lease that somebody held
+# memory: the writing process had seen a later commit; published: the log head in the ConfigMap is later than the log;
+# epoch: the lease row is older than a lease that a process held
 TruncationEvidence = Literal["memory", "published", "epoch"]
 
 Known = Literal["on", "off", "unknown"]
 
 
 class EventData(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
-    """Base of all facts. `VERSION` is the version of the shape, stored beside the tag."""
+    """Base of all events. `VERSION` is the version of the shape, stored beside the tag."""
 
     VERSION: ClassVar[int] = 1
 
 
 class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """One group of an admitted tree, as the admission saw it."""
+    """One group of an admitted tree, at the time of the admission."""
 
     kind: str
     name: str
     parent: str = ""  # name of the parent composite, empty at the root
     basic: bool = False
     minimum: int = 1  # minCount of a leaf, minGroupCount of a composite, 1 when basic
-    domain: dict[str, str] = {}  # topology key -> value it was placed in
-    members: int = 0  # members seen (leaf) at the admission
+    domain: dict[str, str] = {}  # topology key -> value of the domain it was placed in
+    members: int = 0  # of a leaf: its members at the admission
     mode: str = "single"  # disruption mode: single or all
     uid: str = ""  # of the group object: a recreated group of the same name restarts the tree (B5)
 
 
 class AssignmentRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """One pod and the node its room was reserved on."""
+    """One pod and the node on which its capacity was reserved."""
 
     pod: str  # namespace/name
     uid: PodUid
     group: str  # name of the leaf, in the namespace of the root
     node: NodeName
-    shape: int = 0  # index into `shapes` of the same fact
+    shape: int = 0  # index into `shapes` of the same event
     extra: bool = False  # beyond the minimum
 
 
@@ -86,7 +86,7 @@ class RootObserved(EventData, frozen=True, kw_only=True):
 
 
 class GangAdmitted(EventData, frozen=True, kw_only=True):
-    """The minimum of a tree (and what extras fitted) got its room, all at once."""
+    """The minimum of a tree, and the extra members that fitted, got reservations in one step."""
 
     plan: PlanId
     kind: str
@@ -96,7 +96,7 @@ class GangAdmitted(EventData, frozen=True, kw_only=True):
         dict[str, int], ...
     ]  # requests: CPU in millicores, memory in bytes, the rest in units
     assignments: tuple[AssignmentRecord, ...]
-    unplaced: tuple[str, ...] = ()  # members that found no room, namespace/name
+    unplaced: tuple[str, ...] = ()  # members without a node, namespace/name
     topology: dict[str, dict[str, str]] = {}  # node -> topology key -> value at the time
     planner: str = ""  # version of the planner
     input_digest: str = ""  # SHA-256 of the canonical input, hex
@@ -105,7 +105,7 @@ class GangAdmitted(EventData, frozen=True, kw_only=True):
 
 
 class GangExtended(EventData, frozen=True, kw_only=True):
-    """Members beyond those admitted so far got room (extras, late arrivals, replacements)."""
+    """Further members got reservations after the admission (extra members, late members, replacements)."""
 
     plan: PlanId
     priority: int
@@ -129,7 +129,7 @@ class ConflictRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class GangRefused(EventData, frozen=True, kw_only=True):
-    """A tree found no place; recorded when the answer changes, not on every try."""
+    """The planner found no plan for a tree; recorded when the answer changes, not on every attempt."""
 
     outcome: str  # impossible | unknown | waiting
     reasons: tuple[str, ...]
@@ -138,7 +138,7 @@ class GangRefused(EventData, frozen=True, kw_only=True):
     input_digest: str = ""
     search_nodes: int = 0
     exhausted: bool = False
-    considered: tuple[str, ...] = ()  # why preemption does not help, where it was looked at
+    considered: tuple[str, ...] = ()  # why preemption does not help, if the planner tried it
 
 
 class RootInvalid(EventData, frozen=True, kw_only=True):
@@ -158,7 +158,7 @@ class PodBound(EventData, frozen=True, kw_only=True):
 
 
 class BindFailed(EventData, frozen=True, kw_only=True):
-    """The API server refused a Binding."""
+    """The API server rejected a Binding."""
 
     plan: PlanId
     pod: str
@@ -168,7 +168,7 @@ class BindFailed(EventData, frozen=True, kw_only=True):
 
 
 class BarrierExpired(EventData, frozen=True, kw_only=True):
-    """Not all of the minimum reached bind in time; nobody who waited was bound."""
+    """Not all members of the minimum arrived at the bind barrier in time; none of the waiting members was bound."""
 
     plan: PlanId
     waited_ms: int
@@ -177,17 +177,17 @@ class BarrierExpired(EventData, frozen=True, kw_only=True):
 
 
 class NodeVetoed(EventData, frozen=True, kw_only=True):
-    """kube-scheduler refused a node although the member fits there by our model."""
+    """kube-scheduler rejected a node on which the member fits by our model."""
 
     pod: str
     uid: PodUid
     node: NodeName
-    by_shape: bool  # the veto holds for equal pods too
+    by_shape: bool  # the rejection also holds for pods of the same shape
     until_ms: int
 
 
 class ReleasedPod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A reservation that was given back."""
+    """A reservation that was released."""
 
     pod: str
     uid: PodUid
@@ -195,24 +195,26 @@ class ReleasedPod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RoomTaker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A pod that runs in room which was reserved for somebody else."""
+    """A pod that runs in capacity which was reserved for another pod."""
 
     pod: str  # namespace/name
     uid: PodUid
     node: NodeName
-    scheduler: str  # its spec.schedulerName; whoever names the node itself keeps the default
+    scheduler: str  # its spec.schedulerName; the default value if its creator set spec.nodeName
     priority: int
     how: TakenHow
 
 
 class ReservationReleased(EventData, frozen=True, kw_only=True):
-    """Room that was held is free again (or is now counted as a running pod: `bound`)."""
+    """Reserved capacity is free again, or is counted as a running pod (`bound`)."""
 
     plan: PlanId
     why: ReleaseReason
     pods: tuple[ReleasedPod, ...]
     text: str = ""
-    taken_by: tuple[RoomTaker, ...] = ()  # who took it, where running pods did (`superseded`)
+    taken_by: tuple[
+        RoomTaker, ...
+    ] = ()  # the running pods that use it, if there are any (`superseded`)
 
 
 class GangSatisfied(EventData, frozen=True, kw_only=True):
@@ -223,15 +225,15 @@ class GangSatisfied(EventData, frozen=True, kw_only=True):
 
 
 class MemberLost(EventData, frozen=True, kw_only=True, omit_defaults=True):
-    """A bound member went away."""
+    """A bound member was deleted, or its node was lost."""
 
     pod: str
     uid: PodUid
     node: NodeName
     cause: LossCause
-    # What the status of the pod said: a reason, perhaps a message; not written where nothing was said
+    # reason of the status of the pod, perhaps with its message; left out where it has none
     text: str = ""
-    room_until_us: int = 0  # its room is held for its replacement so long; 0: it is not
+    room_until_us: int = 0  # end of the replacement hold; 0: there is none
 
 
 class NodeTopologyChanged(EventData, frozen=True, kw_only=True):
@@ -243,7 +245,7 @@ class NodeTopologyChanged(EventData, frozen=True, kw_only=True):
 
 
 class VictimPod(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """One pod of a disruption unit that has to go."""
+    """One pod of a disruption unit that is to be evicted."""
 
     pod: str  # namespace/name
     uid: PodUid
@@ -252,34 +254,34 @@ class VictimPod(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaul
 
 
 class VictimUnit(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """A disruption unit that has to go, whole (SPEC E-4)."""
+    """A disruption unit that is to be evicted as a whole (SPEC E-4)."""
 
     kind: str  # CompositePodGroup | PodGroup | Pod
     path: str  # namespace/name
     uid: str  # of the group or the pod
     priority: int
     pods: tuple[VictimPod, ...]
-    cost: dict[str, int] = {}  # what it adds to the cost, by name (SPEC E-9)
+    cost: dict[str, int] = {}  # its part of the cost, by name (SPEC E-9)
     doubt: str = (
-        ""  # why it was not put back, although the room that is counted would allow it (SPEC L34)
+        ""  # why it was not reprieved, although the counted capacity would allow it (SPEC L34)
     )
 
     @property
     def name(self) -> str:
-        """Give `Kind/namespace/name`, by which facts and people name a unit."""
+        """Return `Kind/namespace/name`, the name of the unit in events and messages."""
         return f"{self.kind}/{self.path}"
 
 
 class AlternativeRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """A set of victims that was looked at and not taken."""
+    """A set of victims that was considered and not chosen."""
 
     units: tuple[str, ...]  # Kind/namespace/name
     cost: dict[str, int]
-    why: str  # not this one
+    why: str  # why it was not chosen
 
 
 class SupersededRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Unbound reservations of a tree of lower priority that gave way (DESIGN 9.8)."""
+    """Unbound reservations of a tree of lower priority that are released for the preemptor (DESIGN 9.8)."""
 
     gang: str  # namespace/name of its root
     gang_uid: RootUid
@@ -289,7 +291,10 @@ class SupersededRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PreemptionPlanned(EventData, frozen=True, kw_only=True):
-    """Which units go for whom, and where the preemptor is to run then; durable before the first deletion."""
+    """The units that are evicted for a preemptor, and the nodes planned for it; durable before the first deletion.
+
+    The claims of pending preemptions are superseded in the same way as reservations.
+    """
 
     preemption: PlanId
     kind: str  # of the preemptor: CompositePodGroup | PodGroup | Pod
@@ -300,7 +305,9 @@ class PreemptionPlanned(EventData, frozen=True, kw_only=True):
     shapes: tuple[dict[str, int], ...]  # as in `GangAdmitted`
     assignments: tuple[AssignmentRecord, ...]
     superseded: tuple[SupersededRecord, ...] = ()
-    awaits: tuple[VictimPod, ...] = ()  # terminate already on nodes of the assignments: waited for
+    awaits: tuple[
+        VictimPod, ...
+    ] = ()  # pods that already terminate on nodes of the assignments; the preemptor waits for them
     planner: str = ""
     input_digest: str = ""
     search_nodes: int = 0
@@ -308,7 +315,7 @@ class PreemptionPlanned(EventData, frozen=True, kw_only=True):
 
 
 class VictimEvicted(EventData, frozen=True, kw_only=True):
-    """A victim is gone from its node, so that its room is free."""
+    """A victim is gone from its node, so that its capacity is free."""
 
     preemption: PlanId
     unit: str  # Kind/namespace/name
@@ -316,14 +323,12 @@ class VictimEvicted(EventData, frozen=True, kw_only=True):
     uid: PodUid
     node: NodeName
     how: EvictionHow
-    asked_us: (
-        int  # when the API server took its deletion; 0 where it was not asked, or nobody knows
-    )
-    gone_us: int  # when we saw that it is gone
+    asked_us: int  # when the API server accepted its deletion; 0 if there was no request, or if it is unknown
+    gone_us: int  # when the informers reported that it is gone
 
 
 class PreemptionCompleted(EventData, frozen=True, kw_only=True):
-    """The preemptor runs: what it asked for is bound."""
+    """The preemptor is bound."""
 
     preemption: PlanId
     bound: int  # members
@@ -332,47 +337,47 @@ class PreemptionCompleted(EventData, frozen=True, kw_only=True):
 
 
 class PreemptionAbandoned(EventData, frozen=True, kw_only=True):
-    """No unit is begun any more, and the room is held for nobody; a unit that was begun goes whole.
+    """The preemption ended: no further unit is evicted and the claims end; a unit of which a pod was evicted is evicted whole.
 
-    `by`, `by_uid` and `lost` are of one that is *outranked*: what it evicted was for `by` from then on, and what is not
-    lost stays held for a tree until the victims that were begun are gone.
+    `by`, `by_uid` and `lost` are for the reason *outranked*: the freed capacity is for `by` from then on. The claims
+    of a tree on nodes outside `lost` stay until the victims of the units that were begun are gone.
     """
 
     preemption: PlanId
     why: AbandonReason
-    spared: tuple[str, ...]  # units none of whose pods was asked to go
-    finishing: tuple[str, ...]  # units that were begun, and are not all gone yet
+    spared: tuple[str, ...]  # units without a pod that was evicted
+    finishing: tuple[str, ...]  # units that were begun and still have pods
     evicted: int  # victims that are gone
     text: str = ""
-    by: str = ""  # Kind/namespace/name of who takes the room over
+    by: str = ""  # Kind/namespace/name of the preemptor that takes the capacity over
     by_uid: str = ""
-    lost: tuple[NodeName, ...] = ()  # nodes on which it does
+    lost: tuple[NodeName, ...] = ()  # nodes on which it takes the capacity over
 
 
 class RootCompleted(EventData, frozen=True, kw_only=True):
-    """The root group is gone, or all its members ended."""
+    """The root group was deleted, or all its members ended."""
 
     why: str
 
 
 class RoomRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The largest free room of one resource within one domain of one level."""
+    """The largest free domain of one resource on one topology level."""
 
     resource: str
     key: str  # topology key; empty: one node
     domain: str  # value of the key, or name of the node; empty when nothing is free
     free: int  # there; CPU in millicores, the rest in units
-    nodes: int  # of that domain, on which some of it is
+    nodes: int  # nodes of that domain with some of it free
     total: int  # free in the whole cluster
 
 
 class RoomMeasured(EventData, frozen=True, kw_only=True):
-    """How much room there was in one place; recorded once a minute, when it is not what was recorded last.
+    """The largest free domains; recorded at most once a minute, and only when they differ from the last record.
 
-    Free is what running pods (of everybody), reservations and claims of preemptions leave on nodes that take pods.
+    Free is what all running pods, reservations and capacity claims leave on schedulable nodes.
     """
 
-    known: Position  # the last fact that is counted in it
+    known: Position  # the last event that is counted in it
     rooms: tuple[RoomRecord, ...]
 
 
@@ -385,17 +390,17 @@ class LostField(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class FeaturesFound(EventData, frozen=True, kw_only=True):
-    """What kube-apiserver and kube-scheduler were found to do; recorded when it is not what was recorded last.
+    """Features of kube-apiserver and kube-scheduler; recorded when they differ from the last record.
 
-    A server-side dry run of full objects tells of the first, a metric of the second (DESIGN 9.9).
+    A server-side dry run of full objects shows the former, a metric the latter (DESIGN 9.9).
     """
 
     served: tuple[str, ...]  # built-in kinds of groups, as in `LostField.object`
     lost: tuple[LostField, ...]
-    untested: tuple[str, ...]  # what a dry run did not tell, and why
+    untested: tuple[str, ...]  # what the dry run did not show, and why
     policy: Known  # whether a pod that names a group gets our gate at its creation
-    native: Known  # whether kube-scheduler schedules groups of pods by itself
-    text: str = ""  # how that is known, or why it is not
+    native: Known  # whether native gang scheduling of kube-scheduler is on
+    text: str = ""  # evidence for `native`, or why it is unknown
 
 
 class DriftFound(EventData, frozen=True, kw_only=True):
@@ -407,7 +412,7 @@ class DriftFound(EventData, frozen=True, kw_only=True):
 
 
 class LeaseTaken(EventData, frozen=True, kw_only=True):
-    """The first fact of its epoch: who writes from here on."""
+    """The first event of its epoch: which process writes from here on."""
 
     holder: str
     address: str
@@ -415,19 +420,17 @@ class LeaseTaken(EventData, frozen=True, kw_only=True):
 
 
 class HistoryTruncated(EventData, frozen=True, kw_only=True):
-    """Part of the log that was durable is not in it any more: an older copy, or a lagging standby."""
+    """Events that were durable are missing: the database is an older copy, or was a lagging standby."""
 
     evidence: TruncationEvidence
-    known_position: (
-        Position  # the last that is known to have been in the log; 0 when only an epoch is
-    )
-    known_epoch: Epoch  # under which that was known; every epoch since is higher
-    known_hash: str = ""  # of that position, hex, where it is known
-    known_event: str = ""  # id of the fact at that position, where it is known
+    known_position: Position  # the last position that is known to have been in the log; 0 if only an epoch is known
+    known_epoch: Epoch  # epoch of that knowledge; every later epoch is higher
+    known_hash: str = ""  # hash at that position, hex, if it is known
+    known_event: str = ""  # id of the event at that position, if it is known
     found_position: Position  # where the log ended when this was noticed
     found_epoch: Epoch  # of the lease row as it was found
-    found_hash: str = ""  # of the found position, hex
-    timeline: str = ""  # of the database that was found; a promoted standby begins another
+    found_hash: str = ""  # hash at the found position, hex
+    timeline: str = ""  # timeline of the database; a promoted standby starts a new one
     text: str = ""
 
 
@@ -459,21 +462,21 @@ AnyEventData: TypeAlias = (
 
 
 class NewEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A fact that has been decided but has no place in the log yet."""
+    """An event that has no position in the log yet."""
 
     root_uid: RootUid
-    root: str  # namespace/name, for people; empty for the nil stream
+    root: str  # namespace/name, for display; empty for the nil stream
     fact: AnyEventData
-    actor: str  # who: extender identity or a component of it
+    actor: str  # identity of the extender, or a component of it
     cause: str = ""  # the kube-scheduler call or cluster change that led to it
     cause_position: Position | None = None
 
 
 class RecordedEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A fact with its place: what the log stores and the state is folded from."""
+    """An event with its position, as the log stores it and as it is folded into the state."""
 
     position: Position
-    event_id: str  # UUID; the key by which an unknown outcome is resolved
+    event_id: str  # UUID; after an append with unknown outcome it is looked up
     epoch: Epoch
     at_us: int  # microseconds since the epoch, never before the event in front of it
     root_uid: RootUid

@@ -1,14 +1,16 @@
-"""Preemptions under way: part of the reservation state, and what room they hold.
+"""Pending preemptions and their capacity claims: part of the reservation state.
 
 A preemption is *pending* from `PreemptionPlanned` until it ended (`PreemptionCompleted`,
-`PreemptionAbandoned`) and all victims of the units that were begun are gone. A root has one at a time,
-so a tree chooses no new victims while old ones are going (SPEC E-2, P15).
+`PreemptionAbandoned`) and all victims of the units that were begun are gone. A unit is *begun* when one
+of its pods was evicted. A root has one preemption at a time, so a tree chooses no new victims while
+earlier ones terminate (SPEC E-2, P15).
 
-The room that the planned assignments need is held for the preemptor from the plan on, also while victims
-still sit in it: everybody sees the smaller of what is free now and what will be free when the victims are gone
-and the preemptor runs. Who has a higher priority takes it over, recorded (`decisions/outranked`). The hold ends with
-the admission of the preemptor (then its reservations hold the room), or with the preemption; of a tree that is
-outranked on some nodes the rest is held until the victims that were begun are gone, because it asks again then.
+The capacity of the planned assignments is claimed for the preemptor from the plan on, also while victims still use
+it: for all other pods a node has the smaller of what is free now and what will be free when the victims are gone and
+the preemptor runs. A preemptor of higher priority can take the claim over (`decisions/preempt/preemption_takeover`).
+The claim ends with the admission of the preemptor, whose reservations then hold the capacity, or with the preemption.
+After a takeover on some nodes the claims of a tree on the other nodes stay until the begun victims are gone, because
+the tree is planned again then.
 """
 
 from __future__ import annotations
@@ -27,17 +29,17 @@ from extender.core.log.events import (
 from extender.core.model.ids import Epoch, NodeName, PlanId, PodUid, Position, RootUid
 
 SPARED_US: Final = (
-    600_000_000  # so long nobody evicts again what comes back under the name of its victim
+    600_000_000  # for this time a preemptor does not evict a unit of the same name again
 )
 IN_VAIN: Final = (
     "victims-refuse",
     "vetoed",
     "room-lost",
-)  # ends after which somebody went for nothing
+)  # reasons after which the preemptor did not get the freed capacity
 
 
 class Victim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A pod that has to go and is not known to be gone."""
+    """A pod that is to be evicted and is not known to be gone."""
 
     unit: str  # Kind/namespace/name
     pod: str  # namespace/name
@@ -47,7 +49,7 @@ class Victim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CapacityClaim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Room for one pod of the preemptor, on the node where it is to run."""
+    """Capacity for one pod of the preemptor, on the node that is planned for it."""
 
     pod: str
     uid: PodUid
@@ -56,35 +58,39 @@ class CapacityClaim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PendingPreemption(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A pending preemption; the order of `units` and of the victims in it is that of the plan."""
+    """A pending preemption; `units` and the victims of a unit are in the order of the plan."""
 
     id: PlanId
-    root_uid: RootUid  # of the preemptor; the UID of the pod when that is no member
+    root_uid: RootUid  # of the preemptor; the UID of the pod if that is an unmanaged pod
     root: str  # namespace/name
     kind: str  # CompositePodGroup | PodGroup | Pod
     priority: int
     position: Position  # of the plan
     epoch: Epoch  # under which it was planned
     at_us: int
-    progress_us: int  # when a victim last went, or of the plan
-    units: tuple[str, ...]  # all that were planned, Kind/namespace/name
+    progress_us: int  # when the last victim was gone, or when it was planned
+    units: tuple[str, ...]  # all planned units, Kind/namespace/name
     priorities: tuple[int, ...]  # of the units, in the same order
-    victims: Map[PodUid, Victim]  # those not known to be gone
-    begun: frozenset[str] = frozenset()  # units of which a pod is gone, or may be, by our doing
+    victims: Map[PodUid, Victim]  # victims not known to be gone
+    begun: frozenset[str] = frozenset()  # units of which we evicted a pod, or may have
     evicted: int = 0  # victims that are gone
     claims: Map[NodeName, tuple[CapacityClaim, ...]] = Map()  # empty once admitted or ended
-    awaits: frozenset[PodUid] = frozenset()  # terminated already when it was planned
+    awaits: frozenset[PodUid] = frozenset()  # pods that already terminated when it was planned
     extras: frozenset[PodUid] = (
         frozenset()
-    )  # members it asked for when its minimum was bound already
-    ended: bool = False  # completed or abandoned; only begun units are left
+    )  # extra members that it was planned for, after its minimum was bound
+    ended: bool = False  # completed or abandoned; only victims of begun units are left
 
 
-BY_US = ("deleted", "evicted", "unseen")  # ways to go after which a unit counts as begun
+BY_US = (
+    "deleted",
+    "evicted",
+    "unseen",
+)  # values of `VictimEvicted.how` after which a unit counts as begun
 
 
 def planned(event: RecordedEvent, fact: PreemptionPlanned, *, extras: bool) -> PendingPreemption:
-    """Begin a preemption."""
+    """Return the preemption that `PreemptionPlanned` starts."""
     claims: dict[NodeName, list[CapacityClaim]] = {}
     for a in fact.assignments:
         claim = CapacityClaim(pod=a.pod, uid=a.uid, node=a.node, requests=fact.shapes[a.shape])
@@ -116,7 +122,7 @@ def planned(event: RecordedEvent, fact: PreemptionPlanned, *, extras: bool) -> P
 def evicted(
     event: RecordedEvent, before: PendingPreemption, fact: VictimEvicted
 ) -> PendingPreemption | None:
-    """Take a victim off; None when nothing is left to be done."""
+    """Return the preemption without a victim that is gone; None when it is over."""
     if fact.uid not in before.victims:
         return before
     after = msgspec.structs.replace(
@@ -130,12 +136,12 @@ def evicted(
 
 
 def admitted(before: PendingPreemption) -> PendingPreemption:
-    """End the hold: reservations of the preemptor hold the room from here on."""
+    """Return the preemption without its claims: the reservations of the preemptor replace them."""
     return msgspec.structs.replace(before, claims=Map())
 
 
 def completed(before: PendingPreemption) -> PendingPreemption | None:
-    """End a preemption that was worth it: what is left of its victims goes all the same."""
+    """Return a completed preemption; the remaining victims are still evicted. None when there are none."""
     if not before.victims:
         return None
     return msgspec.structs.replace(before, ended=True, claims=Map())
@@ -144,12 +150,12 @@ def completed(before: PendingPreemption) -> PendingPreemption | None:
 def abandoned(
     before: PendingPreemption, finishing: Iterable[str], *, lost: Collection[NodeName] | None = None
 ) -> PendingPreemption | None:
-    """End a preemption; units that were not begun are spared.
+    """Return an abandoned preemption without the units that were not begun; None when no victim is left.
 
     Args:
-        before: What it was.
-        finishing: Units that go whole.
-        lost: The nodes on which room is held for it no more; None: all of them.
+        before: The preemption.
+        finishing: Units that are evicted whole.
+        lost: The nodes on which its claims end; None: all nodes.
     """
     units = frozenset(finishing) | before.begun
     left = {uid: v for uid, v in before.victims.items() if v.unit in units}
@@ -162,7 +168,7 @@ def abandoned(
 
 
 def claimed_on(preemptions: Iterable[PendingPreemption]) -> Map[NodeName, tuple[RootUid, ...]]:
-    """Index who holds room by node."""
+    """Return the preemptors that hold claims, by node."""
     found: dict[NodeName, list[RootUid]] = {}
     for preemption in preemptions:
         for node in preemption.claims:

@@ -1,11 +1,11 @@
 """Reservation state: the fold of the log. Only `StateProjector` changes it; `fold` applies events.
 
-The state is persistent (immutable maps that share structure), so the acknowledged and the speculative
-state stand side by side at no cost and a failed append is undone by dropping a reference.
+The state consists of immutable maps that share structure, so the committed and the pending state exist
+side by side at no cost, and a failed append is undone by dropping a reference.
 
-A reservation is *held* from the admission until its pod is seen bound (`PodBound`) or it is given
-back (`ReservationReleased`). Bound members are kept for as long as their root lives, because they
-pin domains and count towards minima even when the cluster is not there to be asked.
+A reservation is *held* from the admission until its pod is bound (`PodBound`) or it is released
+(`ReservationReleased`). Bound members are kept until their root is deleted, because they fix the domains
+of their groups and count towards the minimum, also when the API server is not available.
 The table of states is in `extender/README.md`.
 """
 
@@ -60,7 +60,7 @@ Standing = Phase | Literal["preempting"]
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """Room held on a node for one pod."""
+    """Capacity held on a node for one pod."""
 
     plan: PlanId
     root_uid: RootUid
@@ -75,22 +75,22 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc
 
 
 class BoundMember(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """A member that the cluster holds on a node."""
+    """A member that is bound to a node."""
 
     plan: PlanId
     pod: str
     uid: PodUid
     group: str
     node: NodeName
-    requests: dict[str, int] = {}  # of the reservation that came first; empty where none did
+    requests: dict[str, int] = {}  # of its reservation; empty if it had none
 
 
 class ReplacementHold(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """Room of a lost bound member, held for its replacement against others of equal or lower priority."""
+    """Capacity of a lost member, held for its replacement against pods of equal or lower priority."""
 
     plan: PlanId
     root_uid: RootUid
-    pod: str  # the lost one, namespace/name
+    pod: str  # the lost member, namespace/name
     uid: PodUid
     group: str
     node: NodeName
@@ -110,7 +110,7 @@ class LastDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class GangState(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """What the log says of one root. Its maps are persistent ones, or in a state to be looked at only plain ones."""
+    """The state of one root. Its maps are persistent, or plain dicts in a state that is only read."""
 
     uid: RootUid
     root: str  # namespace/name
@@ -123,25 +123,27 @@ class GangState(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=F
     bound: Mapping[PodUid, BoundMember] = Map()
     away: Mapping[PodUid, BoundMember] = (
         Map()
-    )  # lost with their node, which may come back with them
+    )  # lost with their node; the node may come back with them
     vacant: Mapping[PodUid, ReplacementHold] = (
         Map()
-    )  # room of lost members, by the UID of who was lost
-    tried: Mapping[PodUid, NodeName] = Map()  # members whose reservations were given back in vain
+    )  # replacement holds, by the UID of the lost member
+    tried: Mapping[PodUid, NodeName] = (
+        Map()
+    )  # node of members whose reservations expired or were rejected
     topology: Mapping[NodeName, dict[str, str]] = (
         Map()
-    )  # labels of used nodes; "" where it has none
+    )  # labels of used nodes; "" for a missing label
     answer: LastDecision | None = None
     observed_us: int = 0
     admitted_us: int = 0
-    in_vain: int = 0  # its preemptions that were given up in vain since one was completed
-    in_vain_us: int = 0  # when the last of them was
-    taken: int = 0  # how often others took its room, shortly after one another
-    taken_us: int = 0  # when they last did
+    in_vain: int = 0  # its failed preemptions since the last completed one
+    in_vain_us: int = 0  # time of the last failed one
+    taken: int = 0  # how often other pods used its reserved capacity, at short intervals
+    taken_us: int = 0  # time of the last such use
 
 
 class RejectionKey(msgspec.Struct, frozen=True):
-    """What a veto is about: this pod (or its equals) on this node."""
+    """Key of a node rejection: this pod (or pods of its shape) on this node."""
 
     root_uid: RootUid
     uid: PodUid
@@ -149,46 +151,48 @@ class RejectionKey(msgspec.Struct, frozen=True):
 
 
 class RejectionState(msgspec.Struct, frozen=True):
-    """How a veto holds."""
+    """Scope and end of a node rejection."""
 
     by_shape: bool
     until_ms: int
     at_ms: int = 0
-    times: int = 1  # how often it was learned; a repeated one is not forgotten at the first change
+    times: int = (
+        1  # number of rejections; a repeated one is not dropped at the first change of the node
+    )
 
 
 class ReservationState(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the log amounts to up to `position`."""
+    """The fold of all events up to `position`."""
 
     position: Position = Position(0)
     epoch: Epoch = Epoch(0)
     at_us: int = 0
     roots: Map[RootUid, GangState] = Map()
-    versions: Map[RootUid, int] = Map()  # stream -> version of its last fact
+    versions: Map[RootUid, int] = Map()  # stream -> version of its last event
     held_on: Map[NodeName, Map[PodUid, Reservation]] = Map()
     root_of: Map[PodUid, RootUid] = Map()  # pods held or bound
     vetoes: Map[RejectionKey, RejectionState] = Map()
     preemptions: Map[RootUid, PendingPreemption] = Map()  # by the UID of the preemptor
-    claimed_on: Map[NodeName, tuple[RootUid, ...]] = Map()  # preemptors that hold room there
-    # What preemptors had evicted and when, in microseconds, by Kind/namespace/name of the unit (no thrash).
+    claimed_on: Map[NodeName, tuple[RootUid, ...]] = Map()  # preemptors with claims there
+    # Units that each preemptor evicted, Kind/namespace/name -> time in microseconds: they are not evicted again soon.
     took: Map[RootUid, Map[str, int]] = Map()
     vacant_on: Map[NodeName, Map[PodUid, ReplacementHold]] = Map()
-    # Of the newest HistoryTruncated: what is older was compared then.
+    # Epoch of the newest HistoryTruncated: older losses are already recorded.
     truncated_epoch: Epoch = Epoch(0)
-    features: FeaturesFound | None = None  # what was found last
+    features: FeaturesFound | None = None  # the last record
 
 
 EMPTY = ReservationState()
 
 
 def fold(state: ReservationState, events: Iterable[RecordedEvent]) -> ReservationState:
-    """Apply events in order; folding in pieces gives the same state as folding at once."""
+    """Return the state after `events`; folding in several calls gives the same state as in one."""
     folding = StateProjector(state)
     folding.apply(events)
     return folding.close()
 
 
-class _Root(msgspec.Struct, eq=False):
+class _OpenGang(msgspec.Struct, eq=False):
     """A `GangState` while it changes: the same fields in the same order."""
 
     uid: RootUid
@@ -213,7 +217,7 @@ class _Root(msgspec.Struct, eq=False):
     taken_us: int
 
     def close(self, closed: _Close) -> GangState:
-        """Give the state of the root as it is now."""
+        """Return the current state of the root."""
         return GangState(
             uid=self.uid, root=self.root, kind=self.kind, priority=self.priority, phase=self.phase,
             plan=self.plan, groups=self.groups, held=closed(self.held), bound=closed(self.bound),
@@ -224,14 +228,19 @@ class _Root(msgspec.Struct, eq=False):
         )  # fmt: skip
 
 
-TAKEN_LATELY_US: Final = 600_000_000  # room that is taken again later than that is another story
-PREEMPTING: Final = "preempting"  # outcome of an answer: room is being made
-_PreemptionFact: TypeAlias = (
+TAKEN_LATELY_US: Final = (
+    600_000_000  # after this time without such a use the counter `taken` starts again
+)
+PREEMPTING: Final = "preempting"  # outcome of an answer: its victims terminate
+_PreemptionEvent: TypeAlias = (
     PreemptionPlanned | VictimEvicted | PreemptionCompleted | PreemptionAbandoned
 )
-_UNKNOWN: Final[dict[str, int]] = {}  # requests of a pod that no reservation was seen for
-_HOLDS_ROOM: Final = ("admitted", "satisfied")  # phases that refusals do not end
-_IN_VAIN: Final = ("expired", "vetoed")  # after which members are planned where they were first
+_UNKNOWN: Final[dict[str, int]] = {}  # requests of a pod that had no reservation
+_HOLDS_CAPACITY: Final = ("admitted", "satisfied")  # phases that refusals do not end
+_WITHOUT_BIND: Final = (
+    "expired",
+    "vetoed",
+)  # after which members are planned where they were first
 
 
 def _closed(opened: MutableMapping[Any, Any]) -> Map[Any, Any]:
@@ -248,8 +257,8 @@ def _persistent(known: Mapping[Any, Any]) -> Map[Any, Any]:
     return known if isinstance(known, Map) else Map(known)
 
 
-class _Nowhere(dict[Any, Any]):
-    """Stands for an index that nobody will ask: takes everything and keeps nothing."""
+class _DiscardingDict(dict[Any, Any]):
+    """A replacement for an index that is not read: it discards every write."""
 
     def __setitem__(self, key: object, value: object) -> None:
         pass
@@ -258,22 +267,22 @@ class _Nowhere(dict[Any, Any]):
         pass
 
 
-_NOWHERE: Final = _Nowhere()
+_DISCARD: Final = _DiscardingDict()
 
 
 class StateProjector:
-    """A state while events are applied to it: the same meaning, changed in place and so several times faster.
+    """A mutable copy of a state to which events are applied in place, several times faster than on immutable maps.
 
-    The state it began with stays as it is. After a fault, and after `close`, it is of no use any more.
+    The state that it was made from does not change. Do not use it after an exception or after `close`.
 
     Args:
-        state: Where to begin.
-        bulk: Most of the log follows: everything is unpacked at once, which pays from some ten thousand
-            events on. Otherwise only what events touch is.
+        state: The state to start from.
+        bulk: Convert all maps at once instead of only those that events touch; faster from about ten thousand
+            events on.
         knows_ended: The state has the versions of streams that ended. Otherwise the first event of a stream that it
             does not know may have any.
-        past: The state is to be looked at only: it does not know those, the indexes `held_on` and `root_of` are not
-            kept, and roots have plain maps.
+        past: The result is only read: it has no versions of streams that ended, the indexes `held_on` and `root_of`
+            are not kept, and the maps of roots are plain dicts.
     """
 
     __slots__ = (
@@ -298,13 +307,15 @@ class StateProjector:
         self._truncated_epoch = state.truncated_epoch
         self._features = state.features
         opened: _Open = dict if bulk else cast("_Open", Map.mutate)
-        self._opened: _Open = dict if past else opened  # what is of one root, or of one node
-        self._known = opened(state.roots)  # without those in `_roots`, or as they were
-        self._roots: dict[RootUid, _Root] = {}  # touched
+        self._opened: _Open = dict if past else opened  # for maps of one root, or of one node
+        self._known = opened(
+            state.roots
+        )  # roots in `_roots` are missing here, or have their old state
+        self._roots: dict[RootUid, _OpenGang] = {}  # touched
         self._versions = opened(state.versions)
         self._held_before = state.held_on
         self._held_on: dict[NodeName, MutableMapping[PodUid, Reservation]] = {}  # touched
-        self._root_of = _NOWHERE if past else opened(state.root_of)
+        self._root_of = _DISCARD if past else opened(state.root_of)
         self._vetoes = opened(state.vetoes)
         self._preemptions = state.preemptions  # few: changed one by one
         self._vacant_on = state.vacant_on  # few, too
@@ -317,7 +328,7 @@ class StateProjector:
         self._vetoed: dict[RootUid, set[RejectionKey]] = {}
 
     def close(self) -> ReservationState:
-        """Give the state as it is now."""
+        """Return the current state."""
         known = self._known
         closed = _plain if self._past else _closed
         for uid, root in self._roots.items():
@@ -372,7 +383,7 @@ class StateProjector:
             self._at_us = event.at_us
             apply(event)
 
-    def _apply(self, event: RecordedEvent) -> None:  # noqa: C901, PLR0912 -- one arm per fact, the frequent ones first
+    def _apply(self, event: RecordedEvent) -> None:  # noqa: C901, PLR0912 -- one arm per event, the frequent ones first
         match event.fact:
             case PodBound() as fact:
                 self._bind(event, fact)
@@ -386,7 +397,7 @@ class StateProjector:
                 root.phase, root.taken = "satisfied", 0
             case MemberLost() as fact:
                 if event.root_uid in self._roots or event.root_uid in self._known:
-                    self._lose(event, self._root(event), fact)
+                    self._lose_member(event, self._root(event), fact)
             case RootCompleted():
                 self._complete(event)
             case GangRefused() as fact:
@@ -395,7 +406,7 @@ class StateProjector:
                 self._release(event, fact)
             case RootInvalid() as fact:
                 root = self._root(event)
-                if root.phase not in _HOLDS_ROOM:
+                if root.phase not in _HOLDS_CAPACITY:
                     root.phase = "invalid"
                 root.answer = LastDecision(
                     outcome="invalid",
@@ -404,7 +415,7 @@ class StateProjector:
                     at_us=event.at_us,
                 )
             case NodeVetoed() as fact:
-                self._veto(event, fact)
+                self._reject_node(event, fact)
             case NodeTopologyChanged() as fact:
                 root = self._root(event)
                 labels = {key: fact.after.get(key, "") for key in (*fact.before, *fact.after)}
@@ -424,8 +435,8 @@ class StateProjector:
             case BarrierExpired() | BindFailed() | DriftFound() | LeaseTaken() | RoomMeasured():
                 pass
 
-    def _root(self, event: RecordedEvent) -> _Root:
-        """Give the root of an event to change it; one that the log did not know begins here."""
+    def _root(self, event: RecordedEvent) -> _OpenGang:
+        """Return the root of an event to change it; an unknown root is created."""
         uid = event.root_uid
         root = self._roots.get(uid)
         if root is None:
@@ -433,7 +444,7 @@ class StateProjector:
             if known is None:
                 known = GangState(uid=uid, root=event.root, observed_us=event.at_us)
             opened = self._opened
-            root = self._roots[uid] = _Root(
+            root = self._roots[uid] = _OpenGang(
                 known.uid, known.root, known.kind, known.priority, known.phase, known.plan,
                 known.groups, opened(known.held), opened(known.bound), opened(known.away),
                 _persistent(known.vacant), _persistent(known.tried), opened(known.topology), known.answer,
@@ -441,10 +452,10 @@ class StateProjector:
             )  # fmt: skip
         return root
 
-    def _here(self, node: NodeName) -> MutableMapping[PodUid, Reservation]:
-        """Give the reservations on a node to change them."""
+    def _reservations_on(self, node: NodeName) -> MutableMapping[PodUid, Reservation]:
+        """Return the reservations on a node to change them."""
         if self._past:
-            return _NOWHERE
+            return _DISCARD
         here = self._held_on.get(node)
         if here is None:
             here = self._held_on[node] = self._opened(self._held_before.get(node, Map()))
@@ -467,11 +478,11 @@ class StateProjector:
                 at_us=at_us,
             )
             root.held[record.uid] = reservation
-            self._here(record.node)[record.uid] = reservation
+            self._reservations_on(record.node)[record.uid] = reservation
             self._root_of[record.uid] = uid
         if root.tried:
             root.tried = Map() if isinstance(fact, GangAdmitted) else _without(root.tried, fact)
-        self._fill(root, [(record.group, record.node) for record in fact.assignments])
+        self._use_holds(root, [(record.group, record.node) for record in fact.assignments])
         for name, labels in fact.topology.items():
             if labels:
                 node = NodeName(name)
@@ -488,8 +499,8 @@ class StateProjector:
             root.admitted_us = at_us
             root.kind = fact.kind
 
-    def _preempt(self, event: RecordedEvent, fact: _PreemptionFact) -> None:
-        """Follow a preemption; one that the log does not know (any more) stays unknown."""
+    def _preempt(self, event: RecordedEvent, fact: _PreemptionEvent) -> None:
+        """Apply an event of a preemption; events of an unknown preemption are ignored."""
         uid = event.root_uid
         before = self._preemptions.get(uid)
         match fact:
@@ -516,14 +527,14 @@ class StateProjector:
                 if uid in self._roots or uid in self._known:
                     root = self._root(event)
                     if root.answer is not None and root.answer.outcome == PREEMPTING:
-                        root.answer = None  # the next pass says what is now
+                        root.answer = None  # the next pass records a new answer
                     if fact.why in preemption_state.IN_VAIN:
                         root.in_vain, root.in_vain_us = root.in_vain + 1, event.at_us
             case _:
                 pass
 
     def _remember(self, event: RecordedEvent, preemption: PendingPreemption, unit: str) -> None:
-        """Keep what a preemptor has evicted: of a tree while it lives, of a pod while it counts."""
+        """Record a unit that a preemptor evicted: for a tree until it is deleted, for a pod while it is recent."""
         uid = event.root_uid
         if preemption.kind == "Pod":
             oldest_us = event.at_us - preemption_state.SPARED_US
@@ -552,7 +563,7 @@ class StateProjector:
             position=event.position,
             at_us=event.at_us,
         )
-        if root.phase not in _HOLDS_ROOM:
+        if root.phase not in _HOLDS_CAPACITY:
             root.phase = "waiting" if fact.outcome == "waiting" else "refused"
 
     def _bind(self, event: RecordedEvent, fact: PodBound) -> None:
@@ -571,79 +582,79 @@ class StateProjector:
         )
         self._root_of[uid] = root.uid
         if before is None:
-            self._fill(root, [(fact.group, fact.node)])
+            self._use_holds(root, [(fact.group, fact.node)])
 
     def _release(self, event: RecordedEvent, fact: ReservationReleased) -> None:
-        """Give back reservations, or the room of lost members."""
+        """Remove reservations or replacement holds."""
         root = self._root(event)
         for pod in fact.pods:
             if pod.uid in root.held:
-                if fact.why in _IN_VAIN:
+                if fact.why in _WITHOUT_BIND:
                     root.tried = root.tried.set(pod.uid, root.held[pod.uid].node)
                 self._drop_held(root, pod.uid)
                 del self._root_of[pod.uid]
             elif pod.uid in root.vacant:
-                self._drop_vacancy(root, pod.uid)
+                self._drop_hold(root, pod.uid)
         if fact.taken_by:
             lately = event.at_us - root.taken_us < TAKEN_LATELY_US
             root.taken, root.taken_us = root.taken * lately + 1, event.at_us
-        self._emptied(root)
+        self._undo_if_empty(root)
 
-    def _drop_held(self, root: _Root, uid: PodUid) -> None:
-        del self._here(root.held.pop(uid).node)[uid]
+    def _drop_held(self, root: _OpenGang, uid: PodUid) -> None:
+        del self._reservations_on(root.held.pop(uid).node)[uid]
 
-    def _lose(self, event: RecordedEvent, root: _Root, fact: MemberLost) -> None:
+    def _lose_member(self, event: RecordedEvent, root: _OpenGang, fact: MemberLost) -> None:
         if fact.uid in root.bound:
             member = root.bound.pop(fact.uid)
             if fact.cause == "node-lost":
                 root.away[fact.uid] = member
             elif fact.room_until_us:
-                self._vacate(root, member, event.at_us, fact.room_until_us)
+                self._add_hold(root, member, event.at_us, fact.room_until_us)
             del self._root_of[fact.uid]
-            self._emptied(root)
+            self._undo_if_empty(root)
 
-    def _vacate(self, root: _Root, member: BoundMember, at_us: int, until_us: int) -> None:
-        """Hold the room of a lost member for its replacement."""
-        vacancy = ReplacementHold(
+    def _add_hold(self, root: _OpenGang, member: BoundMember, at_us: int, until_us: int) -> None:
+        """Add the replacement hold of a lost member."""
+        hold = ReplacementHold(
             plan=member.plan, root_uid=root.uid, pod=member.pod, uid=member.uid, group=member.group,
             node=member.node, requests=member.requests, priority=root.priority, at_us=at_us, until_us=until_us,
         )  # fmt: skip
-        root.vacant = root.vacant.set(member.uid, vacancy)
-        here = self._vacant_on.get(member.node, Map()).set(member.uid, vacancy)
+        root.vacant = root.vacant.set(member.uid, hold)
+        here = self._vacant_on.get(member.node, Map()).set(member.uid, hold)
         self._vacant_on = self._vacant_on.set(member.node, here)
 
-    def _drop_vacancy(self, root: _Root, uid: PodUid) -> None:
+    def _drop_hold(self, root: _OpenGang, uid: PodUid) -> None:
         node = root.vacant[uid].node
         root.vacant = root.vacant.delete(uid)
         here = self._vacant_on[node].delete(uid)
         self._vacant_on = self._vacant_on.set(node, here) if here else self._vacant_on.delete(node)
 
-    def _fill(self, root: _Root, seats: Iterable[tuple[str, NodeName]]) -> None:
-        """Let replacements take the place of lost members of their leaf, on the same node first, then the oldest.
+    def _use_holds(self, root: _OpenGang, places: Iterable[tuple[str, NodeName]]) -> None:
+        """Remove the replacement holds that new members of the leaf use: those on the same node first, then the oldest.
 
         Args:
-            root: Whose.
-            seats: Leaf and node of each member that got room.
+            root: The root of the members.
+            places: Leaf and node of each new member.
         """
         elsewhere: list[str] = []
-        for group, node in seats if root.vacant else ():
+        for group, node in places if root.vacant else ():
             same = [v for v in root.vacant.values() if (v.group, v.node) == (group, node)]
             if same:
-                self._drop_vacancy(root, min(same, key=_age).uid)
+                self._drop_hold(root, min(same, key=_hold_age).uid)
             else:
                 elsewhere.append(group)
         for group in elsewhere:
             others = [v for v in root.vacant.values() if v.group == group]
             if others:
-                self._drop_vacancy(root, min(others, key=_age).uid)
+                self._drop_hold(root, min(others, key=_hold_age).uid)
 
-    def _emptied(self, root: _Root) -> None:
-        """Undo the admission of a root that was not satisfied yet and has nothing left of it."""
+    def _undo_if_empty(self, root: _OpenGang) -> None:
+        """Undo the admission of a root that is not satisfied and has no reservations and no bound members left."""
         if root.phase == "admitted" and not root.held and not root.bound:
             root.phase, root.plan, root.groups = "observed", None, ()
             root.topology = self._opened(Map())
 
-    def _veto(self, event: RecordedEvent, fact: NodeVetoed) -> None:
+    def _reject_node(self, event: RecordedEvent, fact: NodeVetoed) -> None:
         key = RejectionKey(event.root_uid, fact.uid, fact.node)
         before = self._vetoes.get(key)
         times = before.times + 1 if before is not None else 1
@@ -653,14 +664,14 @@ class StateProjector:
     def _complete(self, event: RecordedEvent) -> None:
         root = self._root(event)
         for uid, reservation in _closed(root.held).items():
-            del self._here(reservation.node)[uid]
+            del self._reservations_on(reservation.node)[uid]
             del self._root_of[uid]
         for uid in _closed(root.bound):
             del self._root_of[uid]
         for uid in root.vacant:
-            self._drop_vacancy(root, uid)
+            self._drop_hold(root, uid)
         preemption = self._preemptions.get(root.uid)
-        if preemption is not None:  # if it has not ended, its end was lost with part of the log
+        if preemption is not None:  # if it has not ended, its end is in a lost part of the log
             self._set_preemption(root.uid, preemption_state.abandoned(preemption, ()))
         if root.uid in self._took:
             self._took = self._took.delete(root.uid)
@@ -674,18 +685,18 @@ class StateProjector:
         self._known.pop(root.uid, None)
 
 
-def _age(vacancy: ReplacementHold) -> tuple[int, str, PodUid]:
-    return vacancy.at_us, vacancy.pod, vacancy.uid
+def _hold_age(hold: ReplacementHold) -> tuple[int, str, PodUid]:
+    return hold.at_us, hold.pod, hold.uid
 
 
 def _without(tried: Map[PodUid, NodeName], fact: GangExtended) -> Map[PodUid, NodeName]:
-    """Forget where members were tried that hold room again."""
+    """Return `tried` without the members that have a reservation again."""
     held = {record.uid for record in fact.assignments}
     return Map({uid: node for uid, node in tried.items() if uid not in held})
 
 
 def _preempting(event: RecordedEvent, fact: PreemptionPlanned) -> LastDecision:
-    """Word the answer that stands while victims go (SPEC E-12)."""
+    """Return the answer of a root while its victims terminate (SPEC E-12)."""
     text = f"waits for its preemption to finish: {room_of(fact)}"
     return LastDecision(
         outcome=PREEMPTING, reasons=(text,), position=event.position, at_us=event.at_us
@@ -693,7 +704,7 @@ def _preempting(event: RecordedEvent, fact: PreemptionPlanned) -> LastDecision:
 
 
 def room_of(fact: PreemptionPlanned) -> str:
-    """Say whose room a preemption takes; the words of `gx.preempting_text`."""
+    """Return the text whose capacity a preemption takes; the SQL function `gx.preempting_text` returns the same."""
     units = len(fact.victims)
     pods = sum(len(unit.pods) for unit in fact.victims)
     parts = []
@@ -713,20 +724,20 @@ def _plural(number: int, noun: str) -> str:
 
 
 def standing(root: GangState) -> Standing:
-    """Say how a root stands, in the words of the table in `extender/README.md`.
+    """Return the state of a root as named in the table in `extender/README.md`.
 
-    That is its phase, or *preempting* while it holds no room and its victims go.
+    That is its phase, or *preempting* while it holds no capacity and its victims terminate.
     """
-    if root.phase in _HOLDS_ROOM or root.answer is None or root.answer.outcome != PREEMPTING:
+    if root.phase in _HOLDS_CAPACITY or root.answer is None or root.answer.outcome != PREEMPTING:
         return root.phase
     return PREEMPTING
 
 
 def barrier_unit(groups: tuple[GroupRecord, ...], leaf: str) -> GroupRecord:
-    """Give the group whose minimum a member of `leaf` must wait for at bind.
+    """Return the group whose minimum must be complete before a member of `leaf` is bound.
 
-    That is the root, unless it is basic: below a Basic parent each satisfied child has its own
-    barrier (DESIGN 2.6), so the first gang on the way down is the unit; a basic leaf is its own.
+    That is the root, unless it is basic: below a basic parent each child has its own barrier
+    (DESIGN 2.6), so it is the first group with a gang policy on the path from the root; else the leaf.
 
     Raises:
         KeyError: `leaf` is not in the tree.
@@ -735,11 +746,11 @@ def barrier_unit(groups: tuple[GroupRecord, ...], leaf: str) -> GroupRecord:
     unit = next((g for g in groups if g.kind == "PodGroup" and g.name == leaf), None)
     if unit is None:
         raise KeyError(leaf)
-    here, way = unit, [unit]
+    here, path = unit, [unit]
     while here.parent:
         here = composites[here.parent]
-        way.append(here)
-    for group in reversed(way):
+        path.append(here)
+    for group in reversed(path):
         if not group.basic:
             return group
     return unit
@@ -748,19 +759,19 @@ def barrier_unit(groups: tuple[GroupRecord, ...], leaf: str) -> GroupRecord:
 def satisfied(
     groups: tuple[GroupRecord, ...], counts: Mapping[str, int], unit: GroupRecord | None = None
 ) -> bool:
-    """Say whether pods per leaf meet the minimum of a group and of all it needs below it; see `missing`."""
+    """Return whether pods per leaf meet the minimum of a group and of the groups it needs below it; see `missing`."""
     return bool(groups) and missing(groups, counts, unit) == 0
 
 
 def missing(
     groups: tuple[GroupRecord, ...], counts: Mapping[str, int], unit: GroupRecord | None = None
 ) -> int:
-    """Give how many pods more, at least, the minimum of a group and of all it needs below it takes.
+    """Return how many pods are missing, at least, for the minimum of a group and of the groups it needs below it.
 
     Args:
         groups: The tree as recorded, root first; not empty.
         counts: Leaf name -> pods that count (bound, or arrived at bind).
-        unit: The group that is asked about; the root when None.
+        unit: The group; the root when None.
 
     Source:
         SPEC C.1 and C.2 with R = 0: a gang composite needs `minimum` satisfied children.
@@ -774,7 +785,7 @@ def missing(
             return max(group.minimum - counts.get(group.name, 0), 0)
         below = sorted(lacks(child) for child in children.get(group.name, ()))
         if len(below) < group.minimum:
-            return sum(below) + group.minimum - len(below)  # a child that is not there needs a pod
+            return sum(below) + group.minimum - len(below)  # a missing child needs at least one pod
         return sum(below[: group.minimum])
 
     return lacks(unit if unit is not None else groups[0])

@@ -1,1 +1,1 @@
-"""Values that everything else speaks of: ids, quantities, nodes, pods, groups, the cluster view, errors; imports nothing of ours outside this folder."""
+"""Basic values: ids, quantities, nodes, pods, groups, the cluster view, errors; imports nothing of ours outside this folder."""

@@ -1,8 +1,8 @@
-"""The cluster at one instant, as the informers saw it; persistent, so that a snapshot costs nothing.
+"""The cluster at one instant as the informers saw it, in persistent maps, so that a copy costs nothing.
 
-`ClusterView` is never changed: the `with_...` functions give a new view that shares all but the
-changed part. It keeps what every decision asks for counted as it goes: the room taken per node and
-the pods by the leaf they name. It knows nothing of reservations.
+`ClusterView` is immutable: the `with_...` functions return a new view that shares all but the
+changed part. Two sums that every decision reads are updated with each change: the usage per node and
+the pods by the leaf that they name. It does not contain reservations.
 """
 
 from __future__ import annotations
@@ -28,17 +28,15 @@ from extender.core.model.pods import HostPort, Pod, PodEnd
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What pods assigned to one node take, terminating ones included (EXTENDER 7)."""
+    """What the pods assigned to one node use, including terminating pods (EXTENDER 7)."""
 
     requests: dict[str, int] = {}
-    host_ports: tuple[
-        HostPort, ...
-    ] = ()  # one entry per pod and port, so that they can be taken back
+    host_ports: tuple[HostPort, ...] = ()  # one entry per pod and port, so that each can be removed
     claims: tuple[str, ...] = ()  # ReadWriteOncePod claims in use
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One of our own group objects as to its deletion (SPEC B12); also of one that does not count."""
+    """Deletion and finalizers of one group object of our API group (SPEC B12), also of one that is not used."""
 
     uid: RootUid
     parent: str | None = None
@@ -62,17 +60,17 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     nominated: Map[PodUid, Pod] = Map()  # unassigned pods with a nominated node
     pinned: Map[PodUid, Pod] = (
         Map()
-    )  # unassigned, not nominated, not gated: they come to one node or nowhere
+    )  # unassigned, not nominated, not gated, and bound to one node by affinity
     on_node: Map[NodeName, Map[PodUid, Pod]] = Map()  # assigned pods
-    keeping_off: Map[PodUid, Pod] = Map()  # pods with anti-affinity, assigned or not
+    keeping_off: Map[PodUid, Pod] = Map()  # pods with required anti-affinity, assigned or not
     blueprints: Map[tuple[str, str], tuple[Blueprint, ...]] = Map()  # Workload (namespace, name)
-    guards: Map[GroupKey, Guard] = Map()  # only where an API server knows finalizers
+    guards: Map[GroupKey, Guard] = Map()  # only from an API server: manifests have no finalizers
     budgets: Map[tuple[str, str], PodDisruptionBudget] = Map()  # by namespace and name
     ends: Map[PodUid, PodEnd] = (
         Map()
-    )  # members that are gone, where the cluster told how; not for ever
-    generation: int = 0  # changes with the set of nodes, their labels, taints or allocatable
-    revision: int = 0  # changes with anything
+    )  # how removed members ended, where the cluster reported it; entries are removed after a time
+    generation: int = 0  # grows with each change of a node
+    revision: int = 0  # grows with each change
 
 
 def _take(usage: Usage, pod: Pod, sign: int) -> Usage:
@@ -114,7 +112,7 @@ def with_node(view: ClusterView, node: Node) -> ClusterView:
 
 
 def without_node(view: ClusterView, name: NodeName) -> ClusterView:
-    """Forget a node; pods on it stay until they are forgotten themselves."""
+    """Remove a node; pods on it stay until they are removed."""
     if name not in view.nodes:
         return view
     return msgspec.structs.replace(
@@ -135,14 +133,14 @@ def with_group(view: ClusterView, group: Group) -> ClusterView:
 
 
 def without_group(view: ClusterView, key: GroupKey) -> ClusterView:
-    """Forget a group."""
+    """Remove a group."""
     if key not in view.groups:
         return view
     return msgspec.structs.replace(view, groups=view.groups.delete(key), revision=view.revision + 1)
 
 
 def with_guard(view: ClusterView, key: GroupKey, guard: Guard | None) -> ClusterView:
-    """Set what is known of the deletion of one of our group objects; None forgets it."""
+    """Set or, with None, remove the guard of one of our group objects."""
     if view.guards.get(key) == guard:
         return view
     changed = view.guards.delete(key) if guard is None else view.guards.set(key, guard)
@@ -152,7 +150,7 @@ def with_guard(view: ClusterView, key: GroupKey, guard: Guard | None) -> Cluster
 def with_blueprints(
     view: ClusterView, workload: tuple[str, str], templates: tuple[Blueprint, ...] | None
 ) -> ClusterView:
-    """Set the templates of a Workload; None forgets it."""
+    """Set or, with None, remove the templates of a Workload."""
     if view.blueprints.get(workload) == templates:
         return view
     known = view.blueprints
@@ -170,7 +168,7 @@ def with_pdb(view: ClusterView, budget: PodDisruptionBudget) -> ClusterView:
 
 
 def without_pdb(view: ClusterView, namespace: str, name: str) -> ClusterView:
-    """Forget a PodDisruptionBudget."""
+    """Remove a PodDisruptionBudget."""
     if (namespace, name) not in view.budgets:
         return view
     changed = view.budgets.delete((namespace, name))
@@ -204,12 +202,12 @@ def with_pod(view: ClusterView, pod: Pod) -> ClusterView:
 
 
 def _comes(pod: Pod) -> bool:
-    """Say whether an unassigned pod is about to come to the only node that it may run on, as a DaemonSet's does."""
+    """Return whether an unassigned pod can be scheduled to one node only, as the pods of a DaemonSet."""
     return pod.pinned is not None and pod.group is None and not (pod.gates or pod.deleting)
 
 
 def without_pod(view: ClusterView, uid: PodUid) -> ClusterView:
-    """Forget a pod: it was deleted or has ended."""
+    """Remove a pod that was deleted or has ended."""
     pod = view.pods.get(uid)
     if pod is None:
         return view
@@ -236,9 +234,9 @@ def without_pod(view: ClusterView, uid: PodUid) -> ClusterView:
 
 
 def with_end(view: ClusterView, uid: PodUid, end: PodEnd | None) -> ClusterView:
-    """Set how a pod ended; None forgets it.
+    """Set or, with None, remove the record how a pod ended.
 
-    No change of the revision: it comes with the end of the pod, and to forget it changes no decision.
+    The revision does not change: the removal of the pod changes it, and removing the record affects no decision.
     """
     if view.ends.get(uid) == end:
         return view
@@ -247,13 +245,13 @@ def with_end(view: ClusterView, uid: PodUid, end: PodEnd | None) -> ClusterView:
 
 
 def forest_of(view: ClusterView) -> Forest:
-    """Join the groups and pods of a view into trees."""
+    """Return the forest of the groups and pods of a view."""
     members = {leaf: tuple(pods.values()) for leaf, pods in view.members.items()}
     return build_forest(view.groups, members)
 
 
 def forest_after(before: ClusterView, forest: Forest, view: ClusterView) -> Forest:
-    """Give `forest_of(view)` from the forest of an earlier view; what did not change is not joined again."""
+    """Return `forest_of(view)`, made from the forest of an earlier view; only changed trees are built again."""
     if before.groups is view.groups and before.members is view.members:
         return forest
     stayed: list[Group] = []
@@ -273,10 +271,10 @@ def forest_after(before: ClusterView, forest: Forest, view: ClusterView) -> Fore
 def _group_changes(
     before: Map[GroupKey, Group], now: Map[GroupKey, Group]
 ) -> tuple[list[Group], set[GroupKey]]:
-    """Give the groups that changed where they stand, and the names of those that came, went, or moved."""
+    """Return the groups that changed in place, and the keys of those that were added, removed, or moved."""
     stayed: list[Group] = []
     moved: set[GroupKey] = set()
-    came = 0
+    added = 0
     for key, group in now.items():
         old = before.get(key)
         if old is group:
@@ -285,8 +283,8 @@ def _group_changes(
             stayed.append(group)
         else:
             moved.add(key)
-            came += old is None
-    if len(now) - came != len(before):
+            added += old is None
+    if len(now) - added != len(before):
         moved |= {key for key in before if key not in now}
     return stayed, moved
 

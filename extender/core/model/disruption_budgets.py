@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets: how many of the pods somebody protects may go at present."""
+"""PodDisruptionBudgets: how many of the pods that a budget selects may be evicted now."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from extender.core.model.pods import AboutPods
 
 
 class PodDisruptionBudget(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A budget as its controller last counted it."""
+    """A budget with the status that its controller last wrote."""
 
     namespace: str
     name: str
-    about: AboutPods | None = None  # pods of its namespace; None: it protects nobody
+    about: AboutPods | None = None  # pods of its namespace; None: it protects no pod
     allowed: int = 0  # status.disruptionsAllowed
 
     @property
     def path(self) -> str:
-        """Give `namespace/name`."""
+        """Return `namespace/name`."""
         return f"{self.namespace}/{self.name}"
 
     def protects(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Say whether a pod is under this budget.
+        """Return whether this budget selects a pod.
 
         >>> budget = PodDisruptionBudget(namespace="ns", name="b", about=AboutPods(("ns",)))
         >>> budget.protects("ns", {}), budget.protects("other", {})

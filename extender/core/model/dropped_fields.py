@@ -1,4 +1,4 @@
-"""Fields that an API server drops without a word while a feature gate of it is off (SPEC A.0)."""
+"""Fields that an API server drops without an error while one of its feature gates is off (SPEC A.0)."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import Final
 
 BUILTIN: Final = "scheduling.k8s.io"
 OURS: Final = "gang-extender.dev"
-# Last word of a field -> feature gate of kube-apiserver that keeps it.
+# Last part of a field path -> feature gate of kube-apiserver without which the field is dropped.
 GATES: Final[Mapping[str, str]] = {
     "schedulingGroup": "GenericWorkload",
     "schedulingConstraints": "TopologyAwareWorkloadScheduling",
-    "topology": "TopologyAwareWorkloadScheduling",  # of templates: 1.36 leaves the constraints, empty
+    "topology": "TopologyAwareWorkloadScheduling",  # in templates: 1.36 keeps schedulingConstraints, but empty
     "parentCompositePodGroupName": "CompositePodGroup",
     "resourceClaims": "DRAWorkloadResourceClaims",
     "preemptionPolicy": "PodGroupPreemptionPolicy",
-    # in 1.36 only; 1.37 keeps them always
+    # 1.36 only; 1.37 always keeps the next two
     "disruptionMode": "WorkloadAwarePreemption",
     "priorityClassName": "WorkloadAwarePreemption",
 }
 
 
 def gate_of(field: str) -> str:
-    """Name the feature gate of kube-apiserver that keeps a field, empty where we know none."""
+    """Return the feature gate of kube-apiserver without which a field is dropped, or an empty string if none is known."""
     return GATES.get(field.rpartition(".")[2], "")
 
 
 def loss_text(group: str, field: str) -> str:
-    """Say that a group was written with a field that its API server did not keep, and what would help."""
+    """Return the message that the API server dropped a field of a group, with what the user can do."""
     gate = gate_of(field)
     on = f"switch feature gate {gate} on in kube-apiserver" if gate else "upgrade kube-apiserver"
     return (

@@ -1,58 +1,58 @@
-"""Every fault that has a name; the docstring tells whoever catches it what to do."""
+"""All exceptions of this project; each docstring states what the caller does about it."""
 
 from __future__ import annotations
 
 
 class ExtenderError(Exception):
-    """Something of ours went wrong; see the subclass."""
+    """Base class of all our exceptions."""
 
 
 class BadInput(ExtenderError):
-    """What a person or another program gave us cannot be used: show the message, answer 4xx or exit 2."""
+    """The input of a user or a client is invalid: show the message, answer 4xx or exit 2."""
 
 
 class NotFound(BadInput):
-    """Nothing goes by the name that was asked for, and nothing ever did: show the message, answer 404 or exit 1."""
+    """No object has the requested name, now or earlier: show the message, answer 404 or exit 1."""
 
 
 class PositionGone(BadInput):
-    """The log does not reach where the asker has been: begin anew from where it ends now, answer 409."""
+    """The log ends before the position in the request: answer 409, the client starts again at the end of the log."""
 
 
 class TooManyQueries(ExtenderError):
-    """Too much is asked at once; answer 503, the asker tries again."""
+    """Too many queries run at once; answer 503, the client tries again."""
 
 
 class QueryUnavailable(ExtenderError):
-    """Who answers questions is not there just now; answer 503, the asker tries again."""
+    """The query process is not available now; answer 503, the client tries again."""
 
 
 class BadQuantity(BadInput):
-    """A resource quantity is not one Kubernetes would accept."""
+    """Kubernetes would not accept this resource quantity."""
 
 
 class StoreUnavailable(ExtenderError):
-    """Postgres did not answer; the outcome of a write is unknown. Promise nothing, try again later."""
+    """Postgres did not answer; the outcome of a write is unknown. Do not act on the write, try again later."""
 
 
 class Fenced(ExtenderError):
-    """A later epoch (or another lease) has taken the log over. Nothing was written; stop leading."""
+    """A later epoch or another lease holder writes the log now. Nothing was written; stop leading."""
 
 
 class HeadMoved(ExtenderError):
-    """The log does not end where this writer left it. Nothing was written; re-read and take the lease again."""
+    """The end of the log is not the last event of this writer. Nothing was written; read again and acquire the lease again."""
 
 
 class DuplicateEvent(ExtenderError):
-    """An event id is in the log already. Nothing was written; look the ids up and append only the missing ones."""
+    """An event id is in the log already. Nothing was written; look the ids up and append only the missing events."""
 
 
 class LeaseHeld(ExtenderError):
-    """Somebody else holds an unexpired lease. Follow, write nothing, try again after it expires."""
+    """Another process holds an unexpired lease. Follow, write nothing, try again after it expires."""
 
 
 class CorruptLog(ExtenderError):
-    """The log breaks its own rules (gap, broken chain, unknown fact). Stop; never skip over it."""
+    """The log is damaged (gap, broken hash chain, unknown event). Stop; never skip an event."""
 
 
 class SchemaOutdated(ExtenderError):
@@ -60,7 +60,7 @@ class SchemaOutdated(ExtenderError):
 
 
 class NotReady(ExtenderError):
-    """Not now: the text goes into the `Error` field, kube-scheduler tries again by itself."""
+    """The call cannot be answered now: put the text into the `Error` field, kube-scheduler tries again."""
 
 
 class NotLeading(ExtenderError):
@@ -68,10 +68,10 @@ class NotLeading(ExtenderError):
 
 
 class ClusterUnavailable(ExtenderError):
-    """The API server did not answer or answered 5xx/429 to the last try. Try again with back-off.
+    """The API server did not answer, or the last answer was 5xx or 429. Try again with back-off.
 
-    `retry_after_s` is how long it asked to be left alone, 0 when it did not say. `refused`: nothing was done for
-    certain (429, or not sent); otherwise an effect may have been had.
+    `retry_after_s` is the Retry-After of the answer in seconds, 0 without one. `refused`: the request certainly had no
+    effect (429, or it was not sent); otherwise it may have had one.
     """
 
     def __init__(self, *args: object, retry_after_s: float = 0.0, refused: bool = False) -> None:
@@ -81,8 +81,8 @@ class ClusterUnavailable(ExtenderError):
 
 
 class RequestRejected(ExtenderError):
-    """The API server refused a Binding for good (404, 409, 422); the pod will not be bound by trying again."""
+    """The API server rejected a request for good (404, 409, 422); do not repeat it."""
 
 
 class InvariantBroken(ExtenderError):
-    """Our own rules do not hold. A defect: log it, crash rather than go on."""
+    """An invariant of this program does not hold, which is a defect: log it and exit."""

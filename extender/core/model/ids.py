@@ -1,4 +1,4 @@
-"""Names of things that must not be mixed up."""
+"""Distinct types for identifiers, so that the type checker finds a mix-up."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ PlanId = NewType("PlanId", str)  # UUID of one admission; the annotation on each
 Epoch = NewType("Epoch", int)  # number of a lease, only growing
 Position = NewType("Position", int)  # place in the whole log, contiguous from 1
 
-NIL_ROOT = RootUid("00000000-0000-0000-0000-000000000000")  # stream of facts that concern no root
+NIL_ROOT = RootUid("00000000-0000-0000-0000-000000000000")  # stream of events that concern no root
 
 GroupKind = Literal["PodGroup", "CompositePodGroup"]
 
 
 class GroupKey(msgspec.Struct, frozen=True, order=True, gc=False):
-    """Identity of a group by name; the UID is identity over time, the key is how others refer to it."""
+    """Kind, namespace and name of a group; a group that is deleted and created again has the same key, but another UID."""
 
     namespace: str
     name: str
@@ -30,5 +30,5 @@ class GroupKey(msgspec.Struct, frozen=True, order=True, gc=False):
 
     @property
     def path(self) -> str:
-        """Give `namespace/name`, the form people type."""
+        """Return `namespace/name`."""
         return f"{self.namespace}/{self.name}"

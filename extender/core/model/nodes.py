@@ -9,7 +9,7 @@ from extender.core.model.pods import TaintEffect
 
 
 class Taint(msgspec.Struct, frozen=True, gc=False):
-    """A taint; only NoSchedule and NoExecute keep pods away."""
+    """A taint; only the effects NoSchedule and NoExecute exclude pods."""
 
     key: str
     value: str = ""
@@ -17,7 +17,7 @@ class Taint(msgspec.Struct, frozen=True, gc=False):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A node and what it offers; `allocatable` in the units of `PodShape.requests`."""
+    """A node; `allocatable` in the units of `PodShape.requests`."""
 
     name: NodeName
     uid: str = ""

@@ -1,4 +1,4 @@
-"""Whether parts are the very same objects as before: what is persistent changes by becoming another object."""
+"""Comparison by identity: an immutable value that has not changed is still the same object."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from collections.abc import Sequence
 
 
 def same_objects(before: Sequence[object], now: Sequence[object]) -> bool:
-    """Say whether two sequences hold the same objects in the same order; equal ones do not suffice."""
+    """Return whether two sequences hold the same objects (`is`, not `==`) in the same order."""
     return len(before) == len(now) and all(a is b for a, b in zip(before, now, strict=True))

@@ -1,8 +1,8 @@
 """Groups of pods, the trees they form, and the rules a tree must keep (SPEC A and B).
 
-A tree is judged at runtime, in any order of creation: what is missing makes it *incomplete* (held,
-B3 and B4), what breaks a rule makes the whole of it *invalid* (B6 to B10). Only a sound tree is
-given to the planner. Groups are never changed here; a `Forest` is computed anew from what there is.
+Groups may be created in any order. A tree with a missing part is *incomplete* and waits (B3 and B4);
+a tree that breaks a rule is *invalid* as a whole (B6 to B10). Only a complete and valid tree is given
+to the planner. Groups are never changed here; a `Forest` is computed from them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from extender.core.model.pods import Pod
 
 DEPTH_MAX = 4  # levels counting the leaf (KEP-6012; L22 makes it configurable)
 CHILDREN_MAX = 512  # groups under one parent (B16)
-PROBLEMS_NAMED_MAX = 5  # of one rule and tree; how many break it is without limit
+PROBLEMS_NAMED_MAX = 5  # texts per rule and tree; any number of groups may break the rule
 
-PODS_DIFFER = "B9 pods"  # the groups are sound, some pod of theirs is not like the others
+PODS_DIFFER = (
+    "B9 pods"  # the groups are valid, but their pods differ in a field that they must share
+)
 
 Source = Literal["builtin", "crd", "pod"]  # where a group is stored; "pod": a lone pod of `plan`
 Mode = Literal["single", "all"]
@@ -44,16 +46,16 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     preemption_policy: str = "PreemptLowerPriority"
     created_us: int = 0
     deleting: bool = False
-    deleted_us: int = 0  # since when; whole seconds
+    deleted_us: int = 0  # its deletionTimestamp; whole seconds
     source: Source = "crd"
-    lost: tuple[str, ...] = ()  # fields of its spec that it was written with and that were not kept
+    lost: tuple[str, ...] = ()  # fields of its spec that the API server dropped
     resource_version: str = ""
-    generation: int = 0  # of its spec
-    api_version: str = ""  # where a status is written to
+    generation: int = 0  # metadata.generation
+    api_version: str = ""  # to which a status is written
     conditions: tuple[
         tuple[str, str, str, str], ...
     ] = ()  # (type, status, reason, message) as stored
-    warnings: tuple[str, ...] = ()  # what is odd about the object itself, accepted all the same
+    warnings: tuple[str, ...] = ()  # unusual settings of the object, which are accepted
 
 
 class Blueprint(msgspec.Struct, frozen=True, gc=False):
@@ -65,7 +67,7 @@ class Blueprint(msgspec.Struct, frozen=True, gc=False):
 
 
 class TreeProblem(msgspec.Struct, frozen=True, order=True, gc=False):
-    """A broken rule, in words that change only with the facts."""
+    """A broken rule; `text` changes only when the groups or pods change."""
 
     rule: str  # B6, B7, ...
     text: str
@@ -74,7 +76,7 @@ class TreeProblem(msgspec.Struct, frozen=True, order=True, gc=False):
 class Tree(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A root with all its descendants and members.
 
-    `problems` non-empty: invalid, never scheduled. `missing` non-empty: held until it is there.
+    `problems` non-empty: invalid, not scheduled.
     """
 
     root: Group
@@ -85,19 +87,19 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def pods(self) -> tuple[Pod, ...]:
-        """Give all pods of the tree, leaf by leaf."""
+        """Return all pods of the tree, leaf by leaf."""
         return tuple(pod for group in self.groups for pod in self.members.get(group.key, ()))
 
 
 class Orphan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A group whose chain to a root is broken: held aside with what it waits for (B3, B6)."""
+    """A group without a valid chain of parents to a root, and what is wrong with the chain (B3, B6)."""
 
     group: Group
     problem: TreeProblem
 
 
 class Forest(msgspec.Struct, frozen=True, kw_only=True):
-    """All trees of a cluster, and what hangs in the air."""
+    """All trees of a cluster, and the groups that belong to no tree."""
 
     trees: Mapping[GroupKey, Tree]  # root key -> tree
     root_of: Mapping[GroupKey, GroupKey]  # any group of a tree -> its root
@@ -113,17 +115,17 @@ def _member_order(pod: Pod) -> tuple[int, int, str]:
 
 
 def composite_key(namespace: str, name: str) -> GroupKey:
-    """Name a CompositePodGroup."""
+    """Return the key of a CompositePodGroup."""
     return GroupKey(namespace, name, "CompositePodGroup")
 
 
 def leaf_key(namespace: str, name: str) -> GroupKey:
-    """Name a PodGroup."""
+    """Return the key of a PodGroup."""
     return GroupKey(namespace, name, "PodGroup")
 
 
 def kind_of(text: str) -> GroupKind:
-    """Read a group kind.
+    """Return `text` as a group kind.
 
     Raises:
         ValueError: `text` is not PodGroup or CompositePodGroup.
@@ -137,14 +139,14 @@ def kind_of(text: str) -> GroupKind:
 
 
 class _Chain(msgspec.Struct, frozen=True, gc=False):
-    """Where the way from a group up ends: at its root, or at what broke."""
+    """The end of the chain of parents of a group: its root, or the problem that breaks the chain."""
 
     root: GroupKey | None
     problem: TreeProblem | None
 
 
 def _above(group: Group, groups: Mapping[GroupKey, Group]) -> Group | _Chain:
-    """Give the parent of a group, or the end of its chain where it has none."""
+    """Return the parent of a group, or the end of its chain where it has none."""
     if group.parent is None:
         return _Chain(group.key, None)
     parent_key = composite_key(group.key.namespace, group.parent)
@@ -162,7 +164,7 @@ def _above(group: Group, groups: Mapping[GroupKey, Group]) -> Group | _Chain:
 
 
 def _cycle(keys: Sequence[GroupKey]) -> _Chain:
-    """Name a cycle by one of its groups, however many there are."""
+    """Return the problem of a cycle; the text names one of its groups."""
     text = (
         f"the parents of {min(keys)} form a cycle of {len(keys)}; "
         "delete one of its groups and create it again with another parent"
@@ -175,51 +177,51 @@ def _chains(
     groups: Mapping[GroupKey, Group],
     orphans: Mapping[GroupKey, Orphan],
 ) -> Mapping[GroupKey, _Chain]:
-    """Follow the parents of all groups at once: each is looked up once, whatever refers to what.
+    """Return the ends of the parent chains of groups; each group is looked up once.
 
     Args:
-        some: The groups to begin from.
-        groups: Every group there is.
-        orphans: Groups whose chain is known to be broken.
+        some: The groups whose parents are followed.
+        groups: All groups of the cluster.
+        orphans: Groups whose chain is already known to be broken.
 
     Returns:
-        The ends of the chains of `some` and of what lies on their way; groups of one chain share the same object.
+        The ends of the chains of `some` and of all their ancestors; groups of one chain share the same object.
     """
-    found: dict[GroupKey, _Chain] = {}
+    ends: dict[GroupKey, _Chain] = {}
     for group in some.values():
-        way: dict[GroupKey, None] = {}  # in order, from the group up
+        path: dict[GroupKey, None] = {}  # in order, from the group up
         here = group
         while True:
-            chain = found.get(here.key)
-            if chain is None and here.key in way:
-                keys = list(way)
+            chain = ends.get(here.key)
+            if chain is None and here.key in path:
+                keys = list(path)
                 chain = _cycle(keys[keys.index(here.key) :])
             if chain is None and here.key in orphans:
                 chain = _Chain(None, orphans[here.key].problem)
             if chain is not None:
                 break
-            way[here.key] = None
+            path[here.key] = None
             above = _above(here, groups)
             if isinstance(above, _Chain):
                 chain = above
                 break
             here = above
-        for key in way:
-            found[key] = chain
-    return found
+        for key in path:
+            ends[key] = chain
+    return ends
 
 
 def build_forest(
     groups: Mapping[GroupKey, Group], members: Mapping[GroupKey, Iterable[Pod]]
 ) -> Forest:
-    """Join groups and pods into trees and judge each tree.
+    """Return the forest of groups and pods, with the rules checked for each tree.
 
     Args:
-        groups: Every group there is. A group with a deletionTimestamp still belongs to its tree.
+        groups: All groups of the cluster. A group with a deletionTimestamp still belongs to its tree.
         members: Pods by the leaf they name, including leaves that do not exist.
 
     Returns:
-        Trees by root, the root of every group, and groups without a way to a root.
+        Trees by root, the root of every group, and groups without a valid chain to a root.
 
     Source:
         SPEC B1, B3, B6 to B10 (KEP-6012, KEP-4671, KEP-5710).
@@ -232,7 +234,7 @@ def _joined(
     chains: Mapping[GroupKey, _Chain],
     pods_of: Callable[[GroupKey], Iterable[Pod]],
 ) -> Forest:
-    """Give the forest of some groups: whole trees, and groups that hang in the air."""
+    """Return the forest of some groups: whole trees, and orphans."""
     by_root: dict[GroupKey, list[Group]] = {}
     orphans: dict[GroupKey, Orphan] = {}
     root_of: dict[GroupKey, GroupKey] = {}
@@ -265,13 +267,13 @@ def _joined(
 
 
 def same_place(before: Group, group: Group) -> bool:
-    """Say whether a group still stands where it stood: the same parent, and the times that E15 looks at."""
+    """Return whether a group has the same parent as before, and the same times of creation and deletion (E15)."""
     place = (before.parent, before.created_us, before.deleting, before.deleted_us)
     return place == (group.parent, group.created_us, group.deleting, group.deleted_us)
 
 
 def _judged_alike(before: Group, group: Group) -> bool:
-    """Say whether nothing that a tree is judged by differs."""
+    """Return whether two versions of a group are equal in all fields that the rules of a tree read."""
     rules = (before.workload, before.priority, before.priority_class, before.mode, before.basic)
     same = rules == (group.workload, group.priority, group.priority_class, group.mode, group.basic)
     return same and before.lost == group.lost
@@ -283,16 +285,16 @@ def regrown(
     changed: Iterable[Group],
     members: Mapping[GroupKey, Iterable[Pod]],
 ) -> Forest | None:
-    """Give the forest of a few changes; trees that none of them touches stay the same objects.
+    """Return the forest after changes of a few groups; trees without a change stay the same objects.
 
     Args:
         forest: Made of the groups as they were before.
-        groups: Every group as it is now; the same names as before.
-        changed: Those of them that are not what they were.
+        groups: All groups as they are now; the same names as before.
+        changed: Those of them that changed.
         members: By leaf, the pods of the leaves whose pods changed.
 
     Returns:
-        What `build_forest` gives, or None where a group came, went, or moved: `replanted` can tell then.
+        What `build_forest` returns, or None where a group was added, removed, or moved: use `replanted` then.
     """
     if len(groups) != len(forest.root_of) + len(forest.orphans):
         return None
@@ -310,7 +312,7 @@ def regrown(
     fresh: dict[GroupKey, set[GroupKey]] = {}
     for leaf in members:
         root_key = forest.root_of.get(leaf)
-        if root_key is not None:  # else its group is missing or hangs in the air
+        if root_key is not None:  # else its group is missing or an orphan
             fresh.setdefault(root_key, set()).add(leaf)
     trees = dict(forest.trees)
     for root_key in touched.keys() | fresh.keys():
@@ -326,7 +328,7 @@ def regrown(
 def _renewed(
     tree: Tree, changed: Iterable[Group], members: Mapping[GroupKey, Iterable[Pod]]
 ) -> Tree | None:
-    """Give a tree with some groups and members as they are now; None where a group moved."""
+    """Return a tree with some groups and members as they are now; None where a group moved."""
     now = {group.key: group for group in changed}
     olds = [group for group in tree.groups if group.key in now] if now else []
     if not all(same_place(old, now[old.key]) for old in olds):
@@ -358,16 +360,16 @@ def replanted(
     moved: Collection[GroupKey],
     pods_of: Callable[[GroupKey], Iterable[Pod]],
 ) -> Forest:
-    """Give the forest after groups came, went, or moved; only what hangs on them is joined again.
+    """Return the forest after groups were added, removed, or moved; only the affected trees are built again.
 
     Args:
         forest: Made of the groups as they were before.
-        groups: Every group as it is now.
-        moved: The names of those that are new, gone, or stand elsewhere.
-        pods_of: Gives the pods of a leaf.
+        groups: All groups as they are now.
+        moved: The keys of groups that were added or removed, or have another parent.
+        pods_of: Returns the pods of a leaf.
 
     Returns:
-        What `build_forest` gives, but for changes of groups that did not move.
+        What `build_forest` returns, except that changes of groups outside `moved` are not applied.
     """
     loose = {key for key in moved if key not in forest.root_of}
     loose |= _hanging(forest.orphans, moved)
@@ -396,7 +398,7 @@ def replanted(
 
 
 def _hanging(orphans: Mapping[GroupKey, Orphan], moved: Collection[GroupKey]) -> set[GroupKey]:
-    """Give the orphans that hang on some composites, directly or by others."""
+    """Return the orphans below some composites, at any depth."""
     names = {key.name for key in moved if key.kind == "CompositePodGroup"}
     if not names or not any(orphan.group.parent in names for orphan in orphans.values()):
         return set()
@@ -440,15 +442,15 @@ def _judged(
         groups=tuple(order),
         children=children,
         members=members,
-        # what else is wrong may be wrong because of what was lost
+        # a dropped field may be the cause of the other problems, so they are not reported with it
         problems=_some_of(_lost_fields(order) or sorted(set(problems))),
     )
 
 
 def _some_of(problems: Sequence[TreeProblem]) -> tuple[TreeProblem, ...]:
-    """Name the first groups that break a rule: the texts are stored, and written on each group of the tree.
+    """Return the problems with at most PROBLEMS_NAMED_MAX texts per rule; they are stored, and written to each group.
 
-    How many more there are is left out, so that one more of them is no news.
+    The number of further problems is left out, so that one more problem does not change the texts.
     """
     if len(problems) <= PROBLEMS_NAMED_MAX:
         return tuple(problems)
@@ -462,7 +464,7 @@ def _some_of(problems: Sequence[TreeProblem]) -> tuple[TreeProblem, ...]:
 
 
 def _lost_fields(order: list[Group]) -> list[TreeProblem]:
-    """A constraint that is lost is worse than an error (SPEC E16 and X14)."""
+    """Return a problem for each dropped field: to ignore a constraint is worse than an error (SPEC E16 and X14)."""
     return [
         TreeProblem("E16", loss_text(str(group.key), field))
         for group in sorted((g for g in order if g.lost), key=_by_key)[: PROBLEMS_NAMED_MAX + 1]
@@ -519,7 +521,7 @@ def _unequal_priorities(order: list[Group]) -> list[TreeProblem]:
 def _unequal_pods(
     root: Group, order: list[Group], members: Mapping[GroupKey, tuple[Pod, ...]]
 ) -> list[TreeProblem]:
-    """Compare what pods must share; a pod that is going counts no more (SPEC B9, X15)."""
+    """Compare the fields that pods must share; a terminating pod is not compared (SPEC B9, X15)."""
     pods = [p for g in order for p in members.get(g.key, ()) if not p.deleting]
     others = [pod for pod in pods if pod.priority != root.priority]
     if others:

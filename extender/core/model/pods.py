@@ -1,4 +1,4 @@
-"""Pods as the planner sees them: what they ask for, where they may run, and which group they name.
+"""Pods as the planner sees them: their requests, where they may run, and which group they name.
 
 A `PodShape` holds everything that decides on which nodes a pod fits; pods of equal shape are
 interchangeable to the planner. Quantities are integers: CPU in millicores, memory and storage in
@@ -49,7 +49,7 @@ class NodeSelector(msgspec.Struct, frozen=True, gc=False):
 
 
 class HostPort(msgspec.Struct, frozen=True, order=True, gc=False):
-    """A port of the node that a pod takes; `0.0.0.0` clashes with every address."""
+    """A port of the node that a pod uses; `0.0.0.0` conflicts with every address."""
 
     protocol: str
     port: int
@@ -58,9 +58,9 @@ class HostPort(msgspec.Struct, frozen=True, order=True, gc=False):
 
 RESOURCE_CLAIM = "resource claim "
 ONE_POD_VOLUME = "a volume that only one pod of a node can use"
-ABSENT = " does not exist"  # ends what is told of a claim or a volume that is not there
-UNBOUND = " is not bound to a volume"  # ends what is told of a claim
-# How rules about other pods are told; the rest names the topology key.
+ABSENT = " does not exist"  # end of the text about a claim or a volume that does not exist
+UNBOUND = " is not bound to a volume"  # end of the text about a claim
+# Start of the text about a rule; the topology key follows.
 NEEDS_PODS = "pod affinity over "
 AVOIDS_PODS = "pod anti-affinity over "
 SPREADS = "topology spread over "
@@ -69,13 +69,13 @@ _RULE_WORDS: dict[RuleKind, str] = {"near": NEEDS_PODS, "apart": AVOIDS_PODS, "s
 
 
 class AboutPods(msgspec.Struct, frozen=True, gc=False):
-    """Which other pods a rule is about; no namespaces: those of every namespace."""
+    """The pods that a rule selects; no namespaces: those of every namespace."""
 
     namespaces: tuple[str, ...] = ()  # sorted
     labels: tuple[NodeSelectorRequirement, ...] = ()  # all must hold; none: every pod
 
     def match(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Say whether a pod is meant.
+        """Return whether a pod is selected.
 
         >>> AboutPods(("ns",), (NodeSelectorRequirement("app", "NotIn", ("a",)),)).match("ns", {})
         True
@@ -89,8 +89,8 @@ class PodRule(msgspec.Struct, frozen=True, gc=False):
     """A required rule of a pod about other pods.
 
     `near`: pods that match every one of `about` must be in the node's domain of each key. `apart`: no
-    pod that matches may be in its domain. `spread`: with this pod its domain has at most `skew` more
-    pods that match than the domain with the fewest.
+    matching pod may be in its domain. `spread`: with this pod its domain has at most `skew` matching
+    pods more than the domain with the fewest.
 
     Source:
         Plugins InterPodAffinity and PodTopologySpread (whenUnsatisfiable: DoNotSchedule).
@@ -100,13 +100,13 @@ class PodRule(msgspec.Struct, frozen=True, gc=False):
     keys: tuple[str, ...]  # of node labels; `apart` and `spread` have one
     about: tuple[AboutPods, ...]  # `apart` and `spread` have one
     skew: int = 1
-    least_domains: int = 1  # `spread`: with fewer domains than that the fewest is taken to be 0
-    honors_affinity: bool = True  # `spread`: only nodes count that the pod selects
-    honors_taints: bool = False  # `spread`: only nodes count whose taints the pod tolerates
+    least_domains: int = 1  # `spread`: with fewer domains the smallest number of pods counts as 0
+    honors_affinity: bool = True  # `spread`: only nodes that the pod selects count
+    honors_taints: bool = False  # `spread`: only nodes whose taints the pod tolerates count
 
     @property
     def text(self) -> str:
-        """Say it in words.
+        """Return the rule as text.
 
         >>> PodRule("apart", ("zone",), (AboutPods(),)).text
         'pod anti-affinity over zone'
@@ -114,12 +114,12 @@ class PodRule(msgspec.Struct, frozen=True, gc=False):
         return _RULE_WORDS[self.kind] + " and ".join(self.keys)
 
     def match(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Say whether a pod is one of those that the rule is about."""
+        """Return whether the rule selects a pod."""
         return all(about.match(namespace, labels) for about in self.about)
 
 
 def _holds(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
-    """Evaluate an expression of a label selector: NotIn also holds where the label is missing."""
+    """Return whether an expression of a label selector holds: NotIn also holds where the label is missing."""
     value = labels.get(requirement.key)
     match requirement.operator:
         case "In":
@@ -132,25 +132,25 @@ def _holds(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> b
             return value is None
 
 
-# ended: by itself, Succeeded or Failed. deleted: the API server knows it no more, or nobody said why it terminates
+# ended: by itself, Succeeded or Failed. deleted: the API server has it no more, or it terminates without a stated reason
 EndCause = Literal["preempted", "evicted", "node-lost", "refused-by-kubelet", "ended", "deleted"]
 
 
 class PodEnd(msgspec.Struct, frozen=True, gc=False):
-    """How a pod ended, as the cluster tells it."""
+    """How a pod ended, as the cluster reports it."""
 
     cause: EndCause
-    text: str = ""  # what its status says: a reason, and a message where there is one
+    text: str = ""  # reason of its status, and the message if there is one
 
 
 TAINTED = "DeletionByTaintManager"
-# Who made a pod end, by the word that tells it: reasons of DisruptionTarget, and of the status of a pod that a kubelet ended.
-SUCCEEDED = "Succeeded"  # phase of a pod that has done its work
+SUCCEEDED = "Succeeded"  # phase of a pod whose containers have all succeeded
+# Cause by reason: of the condition DisruptionTarget, or of the status of a pod that its kubelet terminated.
 ENDED_BY: Mapping[str, EndCause] = {
     "PreemptionByScheduler": "preempted",
-    "Preempting": "preempted",  # a kubelet made room for a critical pod
+    "Preempting": "preempted",  # by a kubelet, for a critical pod
     "EvictionByEvictionAPI": "evicted",
-    TAINTED: "evicted",  # or its node is lost: that is in the taints of the node
+    TAINTED: "evicted",  # or node-lost: the taints of the node distinguish the two
     "DeletionByDeviceTaintManager": "evicted",
     "TerminationByKubelet": "evicted",
     "Evicted": "evicted",
@@ -159,7 +159,7 @@ ENDED_BY: Mapping[str, EndCause] = {
 
 
 class PodShape(msgspec.Struct, frozen=True, gc=False):
-    """Everything about a pod that decides where it fits."""
+    """All properties of a pod that decide on which nodes it fits."""
 
     requests: tuple[
         tuple[str, int], ...
@@ -175,33 +175,33 @@ class PodShape(msgspec.Struct, frozen=True, gc=False):
     ] = ()  # ReadWriteOncePod claims, namespace/name: one pod in the whole cluster
     unmodelled: tuple[
         str, ...
-    ] = ()  # what the planner cannot see (unbound volumes, resource claims, rules about namespaces)
+    ] = ()  # what the planner has no data for (unbound volumes, resource claims, rules about namespaces)
     rules: tuple[PodRule, ...] = ()  # about other pods
 
     @property
     def needs_pods(self) -> bool:
-        """Say whether it may run only near certain other pods, which must come first."""
+        """Return whether it has required pod affinity, so that other pods must be placed first."""
         return any(rule.kind == "near" for rule in self.rules) or any(
             text.startswith(NEEDS_PODS) for text in self.unmodelled
         )
 
     @property
     def pod_rules(self) -> tuple[str, ...]:
-        """Give the rules about other pods that are not planned for in every case, in words.
+        """Return the texts of the rules about other pods that the planner does not always handle.
 
-        Anti-affinity always is; affinity and spread among members of several shapes are not.
+        It always handles anti-affinity, but not affinity and spread among members of several shapes.
         """
         unseen = (t for t in self.unmodelled if t.startswith(tuple(_RULE_WORDS.values())))
         return tuple(sorted({*unseen, *(r.text for r in self.rules if r.kind != "apart")}))
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """Name the claims and volumes that do not exist: until they do it fits nowhere, whoever goes."""
+        """Return the texts about claims and volumes that do not exist: preemption cannot help such a pod."""
         return tuple(text for text in self.unmodelled if text.endswith(ABSENT))
 
     @property
     def uncounted(self) -> frozenset[str]:
-        """Name what it uses of a node that nobody but kube-scheduler counts: devices of claims, exclusive disks."""
+        """Return what it uses of a node that only kube-scheduler counts: devices of claims, exclusive disks."""
         words = {
             RESOURCE_CLAIM.strip() if t.startswith(RESOURCE_CLAIM) else t for t in self.unmodelled
         }
@@ -209,12 +209,12 @@ class PodShape(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def commits(self) -> bool:
-        """Say whether kube-scheduler binds or allocates something for it before it asks anybody to bind it."""
+        """Return whether kube-scheduler binds volumes or allocates claims for it before it calls bind."""
         return any(t.endswith(UNBOUND) or t.startswith(RESOURCE_CLAIM) for t in self.unmodelled)
 
     @property
     def keeps_off(self) -> bool:
-        """Say whether it forbids other pods to come near it."""
+        """Return whether it has required anti-affinity."""
         return any(rule.kind == "apart" for rule in self.rules)
 
 
@@ -226,7 +226,7 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     name: str
     shape: PodShape
     group: GroupKey | None = None  # leaf group it names; the group may not exist
-    by_field: bool = False  # names it by spec.schedulingGroup, which kube-scheduler knows too
+    by_field: bool = False  # names it in spec.schedulingGroup, which kube-scheduler reads too
     labels: dict[str, str] = {}
     priority: int = 0
     scheduler_name: str = "default-scheduler"
@@ -238,23 +238,25 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     )
     nominated: NodeName | None = None  # status.nominatedNodeName
     gates: tuple[str, ...] = ()  # names of scheduling gates
-    deleting: bool = False  # has a deletionTimestamp: not a member any more, still occupying room
+    deleting: bool = (
+        False  # has a deletionTimestamp: not a member any more, but still uses capacity
+    )
     deletes_us: int = 0  # its deletionTimestamp: when its grace period ends
     doomed: str = (
         ""  # reason of DisruptionTarget=True: PreemptionByScheduler, EvictionByEvictionAPI, ...
     )
     phase: str = "Pending"
     unschedulable: str = (
-        ""  # message of PodScheduled=False, reason Unschedulable: kube-scheduler's words
+        ""  # message of PodScheduled=False, reason Unschedulable, from kube-scheduler
     )
     resource_version: str = ""
     plan: str = ""  # annotation gang-extender.dev/plan: the admission under which it was bound
     static: bool = (
-        False  # run by its kubelet from a file: deleting what the API shows of it frees nothing
+        False  # run by its kubelet from a file: deleting its mirror pod in the API frees nothing
     )
-    pinned: NodeName | None = None  # required affinity on metadata.name (DaemonSets): always passes
+    pinned: NodeName | None = None  # required affinity on metadata.name (DaemonSets)
 
     @property
     def path(self) -> str:
-        """Give `namespace/name`."""
+        """Return `namespace/name`."""
         return f"{self.namespace}/{self.name}"

@@ -1,11 +1,11 @@
-"""Amounts of resources as Kubernetes writes them, read exactly.
+"""Exact parsing of Kubernetes resource quantities.
 
 A quantity is a decimal number with a suffix (`100m`, `1.5Gi`, `2e3`). It is kept in nano-units as a
-whole number, so that sums are exact; what the planner counts in (millicores for CPU, whole units for
-the rest) is rounded away from zero at the very end, once per pod, as kube-scheduler does.
+whole number, so that sums are exact. The units of the planner (millicores for CPU, whole units for
+the rest) are rounded away from zero once per pod, after summing, as kube-scheduler does.
 
-The surprise: what is finer than a nano-unit or beyond int64 is accepted and bent to fit, as the API
-server does; only text that is no quantity at all is an error.
+Note: an amount finer than a nano-unit is rounded and one beyond int64 is clamped, as the API server
+does; only text that is not a quantity is an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ NANO: Final = 10**9  # nano-units in a unit
 MILLI: Final = 10**6  # nano-units in a thousandth
 INT64_MAX: Final = 2**63 - 1
 TEXT_MAX: Final = 256  # characters; real quantities have fewer than 30
-_EXPONENT_MAX: Final = 400  # beyond it every text that is not too long is 0, one nano-unit or int64
+_EXPONENT_MAX: Final = (
+    400  # beyond it every text of at most TEXT_MAX characters is 0, one nano-unit or int64
+)
 _CACHED: Final = 65_536  # different texts kept; a cluster of 5,000 nodes has a few thousand
 
 _FORM: Final = re.compile(
@@ -58,7 +60,7 @@ def _read(text: str) -> int:
 
 
 def _up(amount: int, step: int) -> int:
-    """Divide, rounding away from zero.
+    """Return the quotient, rounded away from zero.
 
     >>> _up(7, 2), _up(-7, 2), _up(6, 2)
     (4, -4, 3)
@@ -67,10 +69,10 @@ def _up(amount: int, step: int) -> int:
 
 
 def nanos(written: Written) -> int:
-    """Read a quantity in nano-units, the finest that Kubernetes keeps.
+    """Return a quantity in nano-units, the finest that Kubernetes keeps.
 
     Args:
-        written: Text, or a bare number as YAML gives it.
+        written: Text, or a number as the YAML parser returns it.
 
     Raises:
         BadQuantity: It is not a quantity; the message quotes it.
@@ -90,13 +92,13 @@ def nanos(written: Written) -> int:
 
 
 def rounded(resource: str, amount: int) -> int:
-    """Give an amount in nano-units in what the planner counts `resource` in, within int64."""
+    """Return an amount of nano-units in the unit that the planner uses for `resource`, clamped to int64."""
     whole = _up(amount, MILLI if resource == CPU else NANO)
     return max(-INT64_MAX, min(INT64_MAX, whole))
 
 
 def amounts(resources: Mapping[str, Written]) -> dict[str, int]:
-    """Read a resource list: CPU in millicores, everything else in whole units.
+    """Return a resource list with CPU in millicores, everything else in whole units.
 
     Raises:
         BadQuantity: A value is not a quantity; the message names the resource.
@@ -108,7 +110,7 @@ def amounts(resources: Mapping[str, Written]) -> dict[str, int]:
 
 
 def exact(resources: Mapping[str, Written]) -> dict[str, int]:
-    """Read a resource list in nano-units, for sums that are rounded afterwards.
+    """Return a resource list in nano-units, for sums that are rounded afterwards.
 
     Raises:
         BadQuantity: A value is not a quantity; the message names the resource.

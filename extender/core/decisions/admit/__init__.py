@@ -1,1 +1,1 @@
-"""What a pending tree needs before it is planned, and the events that follow from the plan; imports `decisions.capacity`."""
+"""The plan request of a pending tree, and the events that follow from the plan; imports `decisions.capacity`."""

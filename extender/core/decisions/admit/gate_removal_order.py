@@ -1,10 +1,10 @@
-"""Whose turn it is to be let go, where kube-scheduler judges members by those that it has placed already.
+"""Order of gate removal, for members whose scheduling depends on members that kube-scheduler has placed already.
 
-A member for which kube-scheduler commits volumes or claims comes after those of its gang that need none, because
-that happens before bind and cannot be taken back (DESIGN 9.7); it has arrived once kube-scheduler offers it its node.
-A member that must be near other pods comes after the rest of its tree. Members that are spread come level by
-level: a domain gets its next one when no domain that still gets some has fewer. Any placement
-that keeps a skew can be reached so, one pod after the other.
+- A member for which kube-scheduler binds volumes or allocates claims comes after the other members of its gang,
+  because this happens before bind and cannot be undone (DESIGN 9.7). It has arrived when kube-scheduler offers its node.
+- A member with required pod affinity comes after the rest of its tree.
+- Members with a spread rule come level by level: a domain gets its next member when no domain that still gets
+  members has fewer. Every placement that respects the skew can be reached in this way, one pod after the other.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from extender.core.model.pods import Pod, PodRule, PodShape
 
 
 class _Levels(msgspec.Struct):
-    """Pods per domain that one spread rule counts."""
+    """Number of pods per domain that one spread rule counts."""
 
     arrived: Counter[str]  # assigned, or at bind: kube-scheduler counts them
-    coming: Counter[str]  # let go, and not there yet
+    coming: Counter[str]  # gate removed, not yet at bind
     waiting: Counter[str]
 
 
@@ -37,24 +37,24 @@ FIRST, COMMITTING, NEEDING, DONE = range(4)
 
 
 def stage_of(shape: PodShape) -> int:
-    """Say in which stage of its tree a member is let go; who needs pods needs those that commit as well."""
+    """Return the stage in which the gate of a member is removed."""
     if shape.needs_pods:
         return NEEDING
     return COMMITTING if shape.commits else FIRST
 
 
 class GateRemovalStages:
-    """How far trees have come at one moment: in which stage somebody is still on his way."""
+    """The stages of trees at one instant: the lowest stage with a member that has not arrived."""
 
     def __init__(
         self, view: ClusterView, state: ReservationState, arrived: Callable[[PodUid], bool]
     ) -> None:
-        """Prepare.
+        """Create an empty cache.
 
         Args:
             view: The cluster.
-            state: What is held.
-            arrived: Says whether kube-scheduler has placed a member.
+            state: The reservation state.
+            arrived: Returns whether kube-scheduler has placed a member.
         """
         self._view = view
         self._state = state
@@ -62,7 +62,7 @@ class GateRemovalStages:
         self._reached: dict[RootUid, dict[object, int]] = {}
 
     def comes_later(self, reservation: Reservation) -> bool:
-        """Say whether a member waits until others have come: of its gang, or of its tree where it needs pods."""
+        """Return whether a member must wait for members of its gang, or of its whole tree if it has pod affinity."""
         pod = self._view.pods.get(reservation.uid)
         stage = stage_of(pod.shape) if pod is not None else FIRST
         if stage == FIRST:
@@ -75,7 +75,7 @@ class GateRemovalStages:
         return reached.get(whole, DONE) < stage
 
     def _look(self, root: GangState) -> dict[object, int]:
-        """Give the lowest stage that somebody is on his way in, by unit of the barrier, and of the tree (None)."""
+        """Return the lowest stage with a member that has not arrived, by barrier unit, and for the tree (None)."""
         units: dict[str, object] = {}
         reached: dict[object, int] = {}
         for uid, reservation in root.held.items():
@@ -91,7 +91,7 @@ class GateRemovalStages:
 
 
 def unit_key(root: GangState, leaf: str) -> tuple[str, str] | None:
-    """Give kind and name of the group whose barrier a leaf has; None for one that the newest admission did not see."""
+    """Return kind and name of the barrier unit of a leaf; None for a leaf that is not in the newest admission."""
     try:
         unit = barrier_unit(root.groups, leaf)
     except KeyError:
@@ -100,7 +100,7 @@ def unit_key(root: GangState, leaf: str) -> tuple[str, str] | None:
 
 
 def spread_rules(view: ClusterView, reservation: Reservation) -> tuple[PodRule, ...]:
-    """Give the rules by which a member takes turns."""
+    """Return the spread rules of a member."""
     pod = view.pods.get(reservation.uid)
     return tuple(r for r in pod.shape.rules if r.kind == "spread") if pod is not None else ()
 
@@ -111,26 +111,26 @@ def whose_turn(
     gone: Collection[Reservation],
     at_bind: Callable[[PodUid], bool],
 ) -> tuple[Reservation, ...]:
-    """Choose among members that are spread those that may be let go now.
+    """Return the members with spread rules whose gate may be removed now.
 
     Args:
         view: The cluster.
-        waiting: Of one or more trees, none of them let go yet.
-        gone: Reservations whose members were let go and are not assigned yet.
-        at_bind: Says whether a member is at the barrier: kube-scheduler counts it on its node.
+        waiting: Reservations of one or more trees whose members still have the gate.
+        gone: Reservations whose members have no gate any more and are not assigned yet.
+        at_bind: Returns whether a member is at the bind barrier: kube-scheduler counts it on its node.
     """
     rules = {rule for reservation in waiting for rule in spread_rules(view, reservation)}
     levels = {rule: _levels(view, rule, waiting, gone, at_bind) for rule in rules}
     chosen = []
     for reservation in waiting:
-        mine = [
+        domains = [
             (levels[rule], rule.skew, value)
             for rule in spread_rules(view, reservation)
             if (value := _value(view, rule, reservation.node)) is not None
         ]
-        if all(_may_rise(level, skew, value) for level, skew, value in mine):
+        if all(_may_rise(level, skew, value) for level, skew, value in domains):
             chosen.append(reservation)
-            for level, _, value in mine:
+            for level, _, value in domains:
                 level.coming[value] += 1
                 level.waiting[value] -= 1
     return tuple(chosen)
@@ -152,15 +152,15 @@ def _levels(
     def count(nodes: Iterable[NodeName]) -> Counter[str]:
         return Counter(v for node in nodes if (v := _value(view, rule, node)) is not None)
 
-    def meant(pod: Pod | None) -> bool:
+    def counted(pod: Pod | None) -> bool:
         return pod is not None and not pod.deleting and rule.match(pod.namespace, pod.labels)
 
-    assigned = (pod.node for pod in view.pods.values() if pod.node is not None and meant(pod))
-    ours = [r for r in gone if meant(view.pods.get(r.uid))]
+    assigned = (pod.node for pod in view.pods.values() if pod.node is not None and counted(pod))
+    released = [r for r in gone if counted(view.pods.get(r.uid))]
     return _Levels(
-        arrived=count(assigned) + count(r.node for r in ours if at_bind(r.uid)),
-        coming=count(r.node for r in ours if not at_bind(r.uid)),
-        waiting=count(r.node for r in waiting if meant(view.pods.get(r.uid))),
+        arrived=count(assigned) + count(r.node for r in released if at_bind(r.uid)),
+        coming=count(r.node for r in released if not at_bind(r.uid)),
+        waiting=count(r.node for r in waiting if counted(view.pods.get(r.uid))),
     )
 
 

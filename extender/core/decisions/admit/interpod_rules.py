@@ -1,10 +1,10 @@
-"""Rules between pods for the planner's input: whom they bind, whom they are about, and who is there already.
+"""Rules between pods for plan requests: which members have them, which pods they select, and where such pods are.
 
-Counted are assigned pods (terminating ones too, but for spread), and pods that hold room on a node or
-are nominated there: kube-scheduler will see them there. Only what a member needs near it must be
-there for certain: assigned, or held for its own tree, which is bound as one.
+Counted are assigned pods (including terminating ones, except for spread), and pods with a reservation or a
+nomination on a node, because kube-scheduler will count them there. For required affinity only pods count that are
+certain to be there: assigned, or with a reservation of the same tree, which is bound as one.
 
-What is counted per node is kept for as long as the pods of that node are the same objects.
+Counts per node are cached as long as the pods of that node are the same objects.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ _Standing = dict[PodRule, Counter[NodeName]]
 
 
 class InterpodRulePart(msgspec.Struct, frozen=True, eq=False):
-    """A tree's part of a request, with rules."""
+    """The part of a plan request that belongs to a tree, with rules."""
 
     root: PlanGroup
     shapes: tuple[PodShape, ...]
     rules: tuple[PlanRule, ...] = ()
-    sources: tuple[PodRule, ...] = ()  # what each of `rules` was made from
+    sources: tuple[PodRule, ...] = ()  # the pod rule of each of `rules`
 
 
 class _Known(msgspec.Struct):
-    """What is kept of a tree, for as long as its part of a request without rules is the same object."""
+    """Cache of a tree; valid as long as its part without rules is the same object."""
 
     tree: Tree
     plain: InterpodRulePart
-    meant: dict[PodRule, frozenset[PodUid]] = {}  # its waiting members that a rule is about
+    selected: dict[PodRule, frozenset[PodUid]] = {}  # its waiting members that a rule selects
     split: dict[tuple[PodRule, ...], tuple[InterpodRulePart, dict[PodUid, int]]] = {}
 
 
 class _Here(msgspec.Struct, frozen=True):
-    """Pods of one node that a rule is about."""
+    """Number of pods of one node that a rule selects."""
 
     pods: Map[PodUid, Pod]
     every: int
@@ -53,7 +53,7 @@ class _Here(msgspec.Struct, frozen=True):
 
 
 class InterpodRules:
-    """Gives the rules that matter to a tree."""
+    """Cache of the rules that affect trees."""
 
     def __init__(self) -> None:
         self._known: dict[RootUid, _Known] = {}
@@ -69,14 +69,14 @@ class InterpodRules:
         plain: InterpodRulePart,
         taken: Mapping[NodeName, UsedCapacity],
     ) -> InterpodRulePart:
-        """Give a tree's part of a request.
+        """Return the part of a plan request with the rules that affect the tree.
 
         Args:
             view: The cluster.
-            state: What is held.
-            tree: What is to be placed.
+            state: The reservation state.
+            tree: The tree.
             plain: Its part without rules.
-            taken: Who takes room without being assigned, per node.
+            taken: Capacity used without an assigned pod, per node.
         """
         own = tuple(dict.fromkeys(rule for shape in plain.shapes for rule in shape.rules))
         if not own and not view.keeping_off:
@@ -87,26 +87,26 @@ class InterpodRules:
         standing = {
             rule: nodes
             for rule, nodes in self._keeping_off(view, state, tree.root.priority).items()
-            if _meant(known, rule)
+            if _selected(known, rule)
         }
         if not own and not standing:
             return plain
         ruled, numbers = _split(known, (*own, *standing))
         rules = [(self._own(view, state, known, ruled, numbers, taken, r), r) for r in own]
-        rules += [(_kept_off(view, known, numbers, r, at), r) for r, at in standing.items()]
+        rules += [(_excluding_rule(view, known, numbers, r, at), r) for r, at in standing.items()]
         rules.sort(key=lambda pair: _order(pair[0]))
         return msgspec.structs.replace(
             ruled, rules=tuple(r for r, _ in rules), sources=tuple(r for _, r in rules)
         )
 
     def keep(self, roots: set[RootUid]) -> None:
-        """Forget all other trees, and the counts of rules that none of these has."""
+        """Remove all other trees from the cache, and the counts of rules that none of these has."""
         self._known = {uid: known for uid, known in self._known.items() if uid in roots}
         used = {r for known in self._known.values() for s in known.plain.shapes for r in s.rules}
         self._here = {rule: here for rule, here in self._here.items() if rule in used}
 
     def _keeping_off(self, view: ClusterView, state: ReservationState, priority: int) -> _Standing:
-        """Count per rule and node the pods that keep others off."""
+        """Return per rule and node the number of pods with required anti-affinity."""
         made_from = (view.keeping_off, state.held_on, priority)
         if any(a is not b for a, b in zip(made_from[:2], self._standing_from, strict=False)) or (
             priority != self._standing_from[2]
@@ -130,9 +130,9 @@ class InterpodRules:
         rule: PodRule,
     ) -> PlanRule:
         there = self._there(view, rule)
-        mine = state.roots.get(known.tree.root.uid)
-        for node, pod in _on_their_way(view, taken):
-            sure = mine is not None and pod.uid in mine.held
+        root = state.roots.get(known.tree.root.uid)
+        for node, pod in _expected(view, taken):
+            sure = root is not None and pod.uid in root.held
             if (rule.kind != "near" or sure) and rule.match(pod.namespace, pod.labels):
                 there[node] += 1
         return PlanRule(
@@ -150,14 +150,14 @@ class InterpodRules:
         )
 
     def _there(self, view: ClusterView, rule: PodRule) -> Counter[NodeName]:
-        """Count per node the assigned pods that a rule is about."""
+        """Return per node the number of assigned pods that a rule selects."""
         known = self._here.setdefault(rule, {})
         found: Counter[NodeName] = Counter()
         for node, pods in view.on_node.items():
             here = known.get(node)
             if here is None or here.pods is not pods:
-                meant = [p for p in pods.values() if rule.match(p.namespace, p.labels)]
-                here = _Here(pods, len(meant), sum(1 for p in meant if not p.deleting))
+                selected = [p for p in pods.values() if rule.match(p.namespace, p.labels)]
+                here = _Here(pods, len(selected), sum(1 for p in selected if not p.deleting))
                 known[node] = here
             if amount := here.staying if rule.kind == "spread" else here.every:
                 found[node] = amount
@@ -165,7 +165,7 @@ class InterpodRules:
 
 
 def counted_by(ruled: InterpodRulePart, pod: Pod) -> tuple[int, ...]:
-    """Say which rules of a tree's part of a request count an assigned pod, by their position."""
+    """Return the positions of the rules of a part that count an assigned pod."""
     return tuple(
         i
         for i, (rule, source) in enumerate(zip(ruled.rules, ruled.sources, strict=True))
@@ -178,7 +178,7 @@ def counted_by(ruled: InterpodRulePart, pod: Pod) -> tuple[int, ...]:
 
 
 def _place(state: ReservationState, pod: Pod, priority: int) -> NodeName | None:
-    """Say where a pod is, or where room is kept for it."""
+    """Return the node of a pod, of its reservation, or of its nomination, or None."""
     if pod.node is not None:
         return pod.node
     root = state.roots.get(state.root_of[pod.uid]) if pod.uid in state.root_of else None
@@ -187,7 +187,7 @@ def _place(state: ReservationState, pod: Pod, priority: int) -> NodeName | None:
     return pod.nominated if pod.group is None and pod.priority >= priority else None
 
 
-def _on_their_way(
+def _expected(
     view: ClusterView, taken: Mapping[NodeName, UsedCapacity]
 ) -> Iterator[tuple[NodeName, Pod]]:
     for node, one in taken.items():
@@ -202,7 +202,7 @@ def _on_their_way(
 def _by_value(
     view: ClusterView, key: str, there: Mapping[NodeName, int]
 ) -> tuple[tuple[str, int], ...]:
-    """Add up per value of a key; nodes without it are in no domain."""
+    """Return the sum per value of a topology key; nodes without it are in no domain."""
     values: Counter[str] = Counter()
     for name, amount in there.items():
         node = view.nodes.get(name)
@@ -211,14 +211,14 @@ def _by_value(
     return tuple(sorted(values.items()))
 
 
-def _kept_off(
+def _excluding_rule(
     view: ClusterView,
     known: _Known,
     numbers: Mapping[PodUid, int],
     rule: PodRule,
     nodes: Mapping[NodeName, int],
 ) -> PlanRule:
-    """Say where pods that are placed already do not let members come."""
+    """Return the rule by which placed pods with anti-affinity exclude members from their domains."""
     return PlanRule(
         kind="apart",
         keys=rule.keys,
@@ -233,13 +233,13 @@ def _order(rule: PlanRule) -> tuple[str, tuple[str, ...], tuple[int, ...], tuple
 
 
 def _about(known: _Known, numbers: Mapping[PodUid, int], rule: PodRule) -> tuple[int, ...]:
-    """Number the shapes of the members that a rule is about and that wait for a node."""
-    return tuple(sorted({numbers[uid] for uid in _meant(known, rule) if uid in numbers}))
+    """Return the shapes of the waiting members that a rule selects."""
+    return tuple(sorted({numbers[uid] for uid in _selected(known, rule) if uid in numbers}))
 
 
-def _meant(known: _Known, rule: PodRule) -> frozenset[PodUid]:
-    """Give the waiting members that a rule is about."""
-    found = known.meant.get(rule)
+def _selected(known: _Known, rule: PodRule) -> frozenset[PodUid]:
+    """Return the waiting members that a rule selects."""
+    found = known.selected.get(rule)
     if found is None:
         tree = known.tree
         spaces = {namespace for about in rule.about for namespace in about.namespaces}
@@ -249,12 +249,12 @@ def _meant(known: _Known, rule: PodRule) -> frozenset[PodUid]:
             for pod in (() if alien else tree.pods)
             if pod.node is None and rule.match(pod.namespace, pod.labels)
         )
-        known.meant[rule] = found
+        known.selected[rule] = found
     return found
 
 
 def _split(known: _Known, rules: tuple[PodRule, ...]) -> tuple[InterpodRulePart, dict[PodUid, int]]:
-    """Number the shapes anew, so that all pods of one are meant by the same rules."""
+    """Return the part with shapes split so that a rule selects all pods of a shape or none, and the shape of each pod."""
     made = known.split.get(rules)
     if made is not None:
         return made
@@ -265,8 +265,8 @@ def _split(known: _Known, rules: tuple[PodRule, ...]) -> tuple[InterpodRulePart,
     def walk(group: PlanGroup) -> PlanGroup:
         members = []
         for member in group.members:
-            meant = frozenset(rule for rule in rules if member.uid in _meant(known, rule))
-            shape = number.setdefault((member.shape, meant), len(number))
+            selected = frozenset(rule for rule in rules if member.uid in _selected(known, rule))
+            shape = number.setdefault((member.shape, selected), len(number))
             of_pod[member.uid] = shape
             members.append(msgspec.structs.replace(member, shape=shape))
         groups = tuple(walk(child) for child in group.groups)
@@ -275,6 +275,9 @@ def _split(known: _Known, rules: tuple[PodRule, ...]) -> tuple[InterpodRulePart,
     root = walk(plain.root)
     shapes = tuple(plain.shapes[shape] for shape, _ in number)
     if shapes == plain.shapes:
-        root, shapes = plain.root, plain.shapes  # the same objects, for those who compare
+        root, shapes = (
+            plain.root,
+            plain.shapes,
+        )  # the same objects, because callers compare by identity
     known.split = {rules: (InterpodRulePart(root, shapes), of_pod)}
     return known.split[rules]

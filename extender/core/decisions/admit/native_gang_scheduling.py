@@ -1,8 +1,8 @@
-"""Beside kube-scheduler's own group scheduling: what it needs of a tree, so that the tree reaches bind at all.
+"""Requirements of kube-scheduler's native gang scheduling that a tree must meet to reach bind.
 
-We plan, hold and bind built-in groups as ever; kube-scheduler passes them on in its cycles of whole groups. It counts
-the pods that name a built-in group by `spec.schedulingGroup`, and no others. Since 1.37 it looks at a group only when
-no pod of it has a scheduling gate any more; members that we held for want of room would keep the others from bind.
+The extender plans, reserves and binds built-in groups as without it; kube-scheduler schedules them in cycles of whole
+groups. It counts only pods that name a built-in group in `spec.schedulingGroup`. Since 1.37 it schedules a group only
+when no pod of it has a scheduling gate; members that stay gated for lack of capacity would block the others.
 
 Source:
     pkg/scheduler/backend/queue/scheduling_queue.go of 1.37: "if any pod is gated, the whole entity is gated";
@@ -24,34 +24,34 @@ WHY = "with its own group scheduling on, kube-scheduler"
 
 
 def waits_for_all(features: FeaturesFound | None) -> bool:
-    """Say whether kube-scheduler looks at a built-in group only when nothing of it is gated any more."""
+    """Return whether kube-scheduler schedules a built-in group only when none of its pods is gated."""
     if features is None or not native_on(features):
         return False
     return not any(one.startswith(OLD) for one in features.served)
 
 
 def never_at_bind(tree: Tree, features: FeaturesFound | None) -> tuple[str, ...]:
-    """Say why kube-scheduler would keep a tree from bind, so that its room would be held in vain."""
+    """Return the reasons why kube-scheduler would never call bind for a tree; its reservations would be useless."""
     if not native_on(features):
         return ()
     every = waits_for_all(features)
-    said: list[str] = []
+    reasons: list[str] = []
     for group in tree.groups:
         pods = [pod for pod in tree.members.get(group.key, ()) if not pod.deleting]
         named = [pod for pod in pods if pod.by_field]
         if not named:
             continue
         if group.source != "builtin":
-            said += _not_known(group, named)
+            reasons += _not_known(group, named)
             continue
         if not group.basic and len(named) < group.minimum <= len(pods):
-            said.append(
+            reasons.append(
                 f"{WHY} counts only pods that name {group.key} by spec.schedulingGroup: {len(named)} of "
                 f"{group.minimum}; create the others with that field"
             )
         if every:
-            said += _gated(named)
-    return tuple(said)
+            reasons += _gated(named)
+    return tuple(reasons)
 
 
 def _not_known(group: Group, named: list[Pod]) -> list[str]:
@@ -65,7 +65,7 @@ def _not_known(group: Group, named: list[Pod]) -> list[str]:
 
 
 def _gated(named: list[Pod]) -> list[str]:
-    """Foreign gates: members that are held by others are none to us yet, but kube-scheduler waits for them."""
+    """Return a reason about gates of others: such pods are no candidates for us, but kube-scheduler waits for them."""
     held = sorted((pod.path, gate) for pod in named for gate in pod.gates if gate != GATE)
     return [
         f"{WHY} waits until Pod/{path} is not held by scheduling gate {gate} any more"
@@ -74,9 +74,9 @@ def _gated(named: list[Pod]) -> list[str]:
 
 
 def to_let_go(state: ReservationState, forest: Forest) -> Iterator[Pod]:
-    """Give the members that hold no room and that kube-scheduler must see, so that it looks at those that do.
+    """Yield the members without reservation whose gate must be removed, so that kube-scheduler schedules the others.
 
-    Filter refuses them. Their gate does not come back; members without it work too.
+    Filter refuses them. Their gate is not added again; admission does not need it.
     """
     if not waits_for_all(state.features):
         return
@@ -88,6 +88,6 @@ def to_let_go(state: ReservationState, forest: Forest) -> Iterator[Pod]:
             if group.source != "builtin":
                 continue
             for pod in tree.members.get(group.key, ()):
-                mine = pod.by_field and pod.node is None and not pod.deleting
-                if mine and GATE in pod.gates and pod.uid not in root.held:
+                waiting = pod.by_field and pod.node is None and not pod.deleting
+                if waiting and GATE in pod.gates and pod.uid not in root.held:
                     yield pod

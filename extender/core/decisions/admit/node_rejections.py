@@ -1,20 +1,19 @@
-"""Learn from kube-scheduler: a node that it refuses although our own model says that the member fits.
+"""Node rejections: kube-scheduler rejects a node on which the member fits by our model.
 
-Its filters are the authority, ours only predict them. It shows a refusal in two ways: a filter call
-that offers nodes but not the planned one, or (when no node passes) the pod's PodScheduled message.
-One sight proves little, because kube-scheduler knows of pods that we have not seen yet; so a refusal
-is suspected first, and believed when after `SETTLED_MS` nothing on that node has changed and the
-member has still not got through. On a node that never rests it is believed as soon as kube-scheduler has
-said it `RESTLESS_CALLS` times over that time, each time anew, or after `RESTLESS_MS`, when it has looked
-again after whatever changed. A veto ends with its time, or with any change of pod or node;
-one that is learned again holds longer, so that no change can make a loop.
+The filters of kube-scheduler decide, our model only predicts them. A rejection is visible in two ways: a filter call
+with other nodes but not the planned one, or (when no node passes) the PodScheduled message of the pod. One such
+observation proves little, because kube-scheduler may have seen pods that we have not. So it is first a suspicion. It
+is confirmed when for `SETTLED_MS` nothing on that node has changed and the member has not reached bind. On a node that
+changes all the time it is confirmed by `RESTLESS_CALLS` filter calls over at least that time, or after `RESTLESS_MS`,
+when kube-scheduler has tried again after any change. A rejection ends at its time limit, or with any change of pod or
+node; a repeated one lasts longer, so that changes cannot cause an endless loop.
 
-A message has no date: kube-scheduler writes it only when it changes, and a new attempt may wait for
-its back-off. So a message that stood before the nomination was seen says nothing about this node
-until `RESTLESS_MS` have passed; one that came after it is a refusal like a filter call.
+A message has no time of its own: kube-scheduler writes it only when it changes, and a new attempt may wait for
+its back-off. So a message that is older than the observed nomination proves nothing about this node until
+`RESTLESS_MS` have passed; a message that is newer counts like a filter call.
 
-The nodes that were offered instead are a hint for the next plan, never a reason: without it a gang
-whose devices are on a few of many nodes would learn the others one by one.
+The nodes of such a filter call are a hint for the next plan: without it a gang whose devices are on a few of many
+nodes would get a rejection for each of the others.
 """
 
 from __future__ import annotations
@@ -43,35 +42,35 @@ from extender.core.planner.plan_types import PlanNode
 
 SETTLED_MS = 1_500
 RESTLESS_MS = 12_000  # longer than kube-scheduler's longest back-off (10 s)
-RESTLESS_CALLS = 5  # filter calls; pods that come and go on the node wake the member for each
-TTL_MS = 300_000
-REPEATED_MS = (
-    30_000  # a veto learned for the second time is not forgotten before; doubled each time
+RESTLESS_CALLS = (
+    5  # filter calls; each change of a pod on the node makes kube-scheduler retry the member
 )
+TTL_MS = 300_000
+REPEATED_MS = 30_000  # minimum duration of the second rejection; doubled for each further one
 
 
 class _Suspicion(msgspec.Struct, frozen=True):
-    """What the cluster looked like when a refusal was seen."""
+    """Pod, node and usage at the time of a suspected rejection."""
 
     plan: PlanId
     node: Node | None
     usage: Usage
-    first_ms: int  # seen first, the member fitting ever since by our own model
-    since_ms: int | None  # seen since the last change of what is on the node
-    calls: int  # filter calls that said so, the member fitting ever since the first
-    dated: bool  # known to be about this nomination
+    first_ms: int  # first observation; the member has fitted by our model since then
+    since_ms: int | None  # first observation after the last change of the usage of the node
+    calls: int  # filter calls without the node since `first_ms`
+    dated: bool  # certainly newer than this nomination
 
 
 class _Message(msgspec.Struct, frozen=True):
-    """What PodScheduled said of a member with a reservation."""
+    """The PodScheduled message of a member with a reservation."""
 
     plan: PlanId
-    before: str  # when its nomination was not seen yet
-    renewed: bool = False  # it has said something else since
+    before: str  # before its nomination was observed
+    renewed: bool = False  # the message has changed since
 
 
 class RejectionEvidence:
-    """Refusals that may turn out to be vetoes; memory only, a restart begins anew."""
+    """Suspected rejections; kept in memory only, so a restart loses them."""
 
     def __init__(self) -> None:
         self._found: dict[PodUid, _Suspicion] = {}
@@ -80,9 +79,9 @@ class RejectionEvidence:
         self._last_offered: tuple[NodeName, ...] = ()  # kept once for all pods alike
 
     def heed(self, view: ClusterView, state: ReservationState) -> None:
-        """Note what the messages of members are before they are nominated, and which are new after that.
+        """Record the messages of members before they are nominated, and which messages changed after that.
 
-        To be called after every admission before it is carried out, or old messages pass for unknown.
+        Call it after each admission, before the nominations are written: otherwise old messages cannot be recognized.
         """
         messages: dict[PodUid, _Message] = {}
         for held in state.held_on.values():
@@ -91,8 +90,8 @@ class RejectionEvidence:
                 if pod is None or pod.node is not None:
                     continue
                 known = self._messages.get(uid)
-                on_its_way = pod.nominated != reservation.node
-                if known is None or known.plan != reservation.plan or on_its_way:
+                not_nominated = pod.nominated != reservation.node
+                if known is None or known.plan != reservation.plan or not_nominated:
                     known = _Message(reservation.plan, pod.unschedulable)
                 elif not known.renewed and known.before != pod.unschedulable:
                     known = _Message(known.plan, known.before, renewed=True)
@@ -106,13 +105,13 @@ class RejectionEvidence:
         at_bind: Callable[[PodUid], bool],
         now_ms: int,
     ) -> None:
-        """Suspect the refusals that stand in messages: no node passed, so no filter call tells.
+        """Record suspicions from messages: if no node passed, kube-scheduler makes no filter call.
 
         Args:
-            view: As it is now.
-            state: What is held.
-            at_bind: Says whether a member is at the barrier now: it got through.
-            now_ms: Since when.
+            view: The cluster.
+            state: The reservation state.
+            at_bind: Returns whether a member is at the bind barrier now, so that its node was not rejected.
+            now_ms: The current time.
         """
         self.heed(view, state)
         for held in state.held_on.values():
@@ -132,13 +131,13 @@ class RejectionEvidence:
         *,
         offered: Sequence[NodeName],
     ) -> None:
-        """Note that a filter call did not offer a member its node.
+        """Record that a filter call for a member did not include its node.
 
         Args:
-            view: As it is now.
-            reservation: What the member holds.
-            now_ms: Since when.
-            offered: Where kube-scheduler would have the member instead.
+            view: The cluster.
+            reservation: The reservation of the member.
+            now_ms: The current time.
+            offered: The nodes of the call.
         """
         if offered:
             names = tuple(sorted(offered))
@@ -162,7 +161,7 @@ class RejectionEvidence:
         first_ms, since_ms = now_ms, now_ms if dated else None
         if known is not None and _same(known, reservation, node):
             if known.dated and not dated:
-                return  # it is known already, and better
+                return  # the recorded one is better evidence
             if known.dated == dated:
                 first_ms, calls = known.first_ms, known.calls + calls
                 if known.usage is usage and known.since_ms is not None:
@@ -172,13 +171,13 @@ class RejectionEvidence:
         )
 
     def clear(self, uid: PodUid) -> None:
-        """Forget a suspicion: the member got through."""
+        """Remove a suspicion: kube-scheduler accepted the node."""
         self._found.pop(uid, None)
         self._offered.pop(uid, None)
 
     def hints(self, view: ClusterView) -> dict[PodUid, NodeName]:
-        """Share the nodes that were offered out among the pods that wait, in turn."""
-        turn: dict[int, int] = {}
+        """Return a node for each waiting pod, taken in turn from the nodes of its last filter call."""
+        next_index: dict[int, int] = {}
         found: dict[PodUid, NodeName] = {}
         for uid in sorted(self._offered):
             pod = view.pods.get(uid)
@@ -186,15 +185,15 @@ class RejectionEvidence:
                 del self._offered[uid]
                 continue
             offered = self._offered[uid]
-            number = turn.get(id(offered), 0)
-            turn[id(offered)] = number + 1
+            number = next_index.get(id(offered), 0)
+            next_index[id(offered)] = number + 1
             found[uid] = offered[number % len(offered)]
         return found
 
     def confirmed(
         self, view: ClusterView, state: ReservationState, now_ms: int
     ) -> tuple[Reservation, ...]:
-        """Give the reservations whose refusal has stood long enough, and forget the settled ones."""
+        """Return the reservations with a confirmed rejection, and remove suspicions that are over."""
         found: list[Reservation] = []
         for uid, suspicion in list(self._found.items()):
             root_uid = state.root_of.get(uid)
@@ -217,20 +216,20 @@ class RejectionEvidence:
                 self._found[uid] = msgspec.structs.replace(suspicion, usage=usage, since_ms=None)
             settled = since_ms is not None and now_ms - since_ms >= SETTLED_MS
             stood_ms = now_ms - suspicion.first_ms
-            insisted = suspicion.calls >= RESTLESS_CALLS and stood_ms >= SETTLED_MS
-            if settled or insisted or stood_ms >= RESTLESS_MS:
+            repeated = suspicion.calls >= RESTLESS_CALLS and stood_ms >= SETTLED_MS
+            if settled or repeated or stood_ms >= RESTLESS_MS:
                 del self._found[uid]
                 found.append(reservation)
         return tuple(found)
 
 
 def _refused_everywhere(pod: Pod) -> bool:
-    """Say whether kube-scheduler found no node for a nominated member, before any extender was asked.
+    """Return whether kube-scheduler found no node for a nominated member before it called an extender.
 
-    Its message then has no word of ours in it.
+    Its message then contains no text of the extender.
     """
-    asked = pod.node is None and not pod.gates
-    return asked and bool(pod.unschedulable) and "gang " not in pod.unschedulable
+    tried = pod.node is None and not pod.gates
+    return tried and bool(pod.unschedulable) and "gang " not in pod.unschedulable
 
 
 def _same(known: _Suspicion, reservation: Reservation, node: Node | None) -> bool:
@@ -240,10 +239,10 @@ def _same(known: _Suspicion, reservation: Reservation, node: Node | None) -> boo
 def fits(
     view: ClusterView, state: ReservationState, reservation: Reservation, shape: PodShape
 ) -> bool:
-    """Say whether by our own model a member could be on its node now, with everything counted.
+    """Return whether a member fits on its node now by our model, with all pods and reservations counted.
 
-    Where it could not, kube-scheduler's refusal teaches nothing: reconciliation deals with it. Nor where members
-    of another preemptor are nominated to room in which its victims still sit: kube-scheduler counts both.
+    If not, the rejection is expected, and reconciliation releases the reservation. The same holds where members of a
+    preemptor are nominated to capacity that its victims still use: kube-scheduler counts both.
     """
     node = view.nodes.get(reservation.node)
     if node is None:
@@ -251,15 +250,13 @@ def fits(
     usage = view.usage.get(reservation.node, NOTHING)
     beside = taken_on(view, state, reservation.node, priority=reservation.priority)
     taken = dict(usage.requests)
-    if (
-        beside is not None
-    ):  # the reservation itself is in it: not even with it is the node overdrawn
+    if beside is not None:  # it includes the reservation itself
         for name, amount in taken_requests(beside).items():
             taken[name] = taken.get(name, 0) + amount
-    promised = behind_victims(
+    claimed = behind_victims(
         view, state, node.name, priority=reservation.priority, root_uid=reservation.root_uid
     )
-    for name, amount in promised.items():
+    for name, amount in claimed.items():
         taken[name] = taken.get(name, 0) + amount
     if any(taken.get(name, 0) > node.allocatable.get(name, 0) for name in reservation.requests):
         return False
@@ -282,24 +279,24 @@ def decide_vetoes(
     actor: str,
     now_ms: int,
 ) -> list[NewEvent]:
-    """Record refusals that are believed, and give back what must be planned again without them.
+    """Return the events for confirmed rejections, and the releases of reservations that must be planned again.
 
-    A tree of which nothing is bound gives all its reservations back, a started one only the refused.
-    So does one whose refused members need other pods: those wait at bind meanwhile, and without them
-    kube-scheduler would refuse every node, and not look again.
+    Of a tree without bound members all reservations are released, of a started one only the rejected ones. The latter
+    also holds if all rejected members have pod affinity: the other members wait at bind meanwhile, and without them
+    kube-scheduler would reject every node, and not try again.
     """
     drafts: list[NewEvent] = []
     for root_uid in sorted({r.root_uid for r in refused}):
         root = state.roots[root_uid]
-        mine = sorted((r for r in refused if r.root_uid == root_uid), key=lambda r: r.pod)
-        facts: list[AnyEventData] = [_vetoed(view.pods[r.uid], r.node, now_ms) for r in mine]
-        needy = all(view.pods[r.uid].shape.needs_pods for r in mine)
-        whole = not root.bound and root_uid not in started and not needy
-        released = sorted(root.held.values(), key=lambda r: r.pod) if whole else mine
-        names = ", ".join(f"{r.node} for {r.pod}" for r in mine[:5])
+        rejected = sorted((r for r in refused if r.root_uid == root_uid), key=lambda r: r.pod)
+        facts: list[AnyEventData] = [_rejection(view.pods[r.uid], r.node, now_ms) for r in rejected]
+        with_affinity = all(view.pods[r.uid].shape.needs_pods for r in rejected)
+        whole = not root.bound and root_uid not in started and not with_affinity
+        released = sorted(root.held.values(), key=lambda r: r.pod) if whole else rejected
+        names = ", ".join(f"{r.node} for {r.pod}" for r in rejected[:5])
         facts.append(
             ReservationReleased(
-                plan=mine[0].plan,
+                plan=rejected[0].plan,
                 why="vetoed",
                 pods=tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in released),
                 text=f"kube-scheduler refused {names}",
@@ -312,19 +309,19 @@ def decide_vetoes(
     return drafts
 
 
-def _vetoed(pod: Pod, node: NodeName, now_ms: int) -> NodeVetoed:
+def _rejection(pod: Pod, node: NodeName, now_ms: int) -> NodeVetoed:
     return NodeVetoed(
         pod=pod.path,
         uid=pod.uid,
         node=node,
-        # Volumes and claims are a pod's own; everything else is the same for all pods of its shape.
+        # Volumes and claims differ from pod to pod; everything else is the same for all pods of a shape.
         by_shape=not any("claim" in t or "volume" in t for t in pod.shape.unmodelled),
         until_ms=now_ms + TTL_MS,
     )
 
 
 class NodeRejections:
-    """Which vetoes of the state hold now: remembers what pod and node were like when they were learned."""
+    """Selects the rejections of the state that hold now; keeps pod and node as they were at each rejection."""
 
     def __init__(self) -> None:
         self._seen: dict[RejectionKey, tuple[int, Node | None, Usage, PodShape]] = {}
@@ -333,7 +330,7 @@ class NodeRejections:
     def holding(
         self, view: ClusterView, state: ReservationState, now_ms: int
     ) -> frozenset[RejectionKey]:
-        """Give the vetoes that hold, and forget those whose pod or node has changed since."""
+        """Return the rejections that hold, and drop those whose pod or node has changed since."""
         held = set()
         for key, veto in state.vetoes.items():
             pod, node = view.pods.get(key.uid), view.nodes.get(key.node)
@@ -356,6 +353,6 @@ class NodeRejections:
 
 
 def _firm_until(at_ms: int, times: int) -> int:
-    if times < 2:  # noqa: PLR2004 -- the first time any change may end it
+    if times < 2:  # noqa: PLR2004 -- any change ends the first rejection
         return at_ms
     return at_ms + int(REPEATED_MS * 2 ** min(times - 2, 6))

@@ -1,6 +1,6 @@
-"""Make the planner's input from the view, the state and a tree.
+"""Construction of plan requests from view, state and a tree.
 
-Reservations of the tree itself are passed as bound members: they pin, and keep their room.
+Members with a reservation are passed as bound members: they keep their node and their capacity.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ EMPTY_HINTS: Final[Mapping[PodUid, NodeName]] = {}
 
 
 def is_candidate(pod: Pod) -> bool:
-    """Say whether a pod may be planned: pending, staying, and held by nobody but us."""
+    """Return whether a pod may be planned: not assigned, not terminating, and without scheduling gates of others."""
     return pod.node is None and not pod.deleting and all(gate == GATE for gate in pod.gates)
 
 
 def is_running(pod: Pod) -> bool:
-    """Say whether a pod is a bound member; one with a deletionTimestamp is none (DESIGN 9.10)."""
+    """Return whether a pod is assigned and not terminating (DESIGN 9.10)."""
     return pod.node is not None and not pod.deleting
 
 
@@ -54,25 +54,25 @@ class _Shapes:
         self.index: dict[PodShape, int] = {}
 
     def number(self, shape: PodShape) -> int:
-        """Give the index of a shape."""
+        """Return the index of a shape."""
         return self.index.setdefault(shape, len(self.index))
 
 
 class TreePart(msgspec.Struct, frozen=True, eq=False):
-    """What a request takes from its tree, and from the tree's own reservations, alone."""
+    """The part of a plan request that depends only on a tree and its own reservations."""
 
     tree: Tree
     held: Mapping[PodUid, Reservation]
-    past: tuple[object, object]  # where its members were tried, and where others were lost
+    past: tuple[object, object]  # `GangState.tried` and `GangState.vacant`
     hints: Mapping[PodUid, NodeName]
     root: PlanGroup
     shapes: tuple[PodShape, ...]
-    wanting: bool  # some member waits that holds no reservation
+    wanting: bool  # some candidate has no reservation
     claims: frozenset[str]  # exclusive claims of any of its pods
 
 
 class TreeParts:
-    """Parts of trees: a part is the same object for as long as tree, reservations and hints are."""
+    """Cache of parts: a part is the same object as long as tree, reservations and hints are the same."""
 
     def __init__(self) -> None:
         self._kept: dict[RootUid, TreePart] = {}
@@ -83,12 +83,12 @@ class TreeParts:
         root: GangState | None,
         hints: Mapping[PodUid, NodeName] = EMPTY_HINTS,
     ) -> TreePart:
-        """Give the part of a tree.
+        """Return the part of a tree.
 
         Args:
-            tree: What is to be placed.
-            root: What is known of it.
-            hints: Nodes to try first.
+            tree: The tree.
+            root: Its state, or None.
+            hints: Nodes to try first, by member.
         """
         held = root.held if root is not None else NO_HOLDS
         past = (root.tried, root.vacant) if root is not None else (NO_HOLDS, NO_HOLDS)
@@ -114,7 +114,7 @@ class TreeParts:
         return part
 
     def keep(self, roots: Collection[RootUid]) -> None:
-        """Forget all other trees."""
+        """Remove all other trees from the cache."""
         self._kept = {uid: part for uid, part in self._kept.items() if uid in roots}
 
 
@@ -128,16 +128,16 @@ def plan_request(
     vetoes: Collection[RejectionKey] = (),
     book: InterpodRules | None = None,
 ) -> PlanRequest:
-    """Ask the planner about one tree.
+    """Return the plan request of a tree.
 
     Args:
         view: The cluster.
-        state: What is held.
-        part: What is to be placed.
-        rows: Rows of earlier requests.
+        state: The reservation state.
+        part: The part of the tree.
+        rows: The cache of node rows.
         budget: In search nodes.
-        vetoes: Those that hold now.
-        book: Rules between pods of earlier requests.
+        vetoes: The node rejections that hold now.
+        book: The cache of rules between pods.
     """
     root = part.tree.root
     taken = rows.taken(view, state, priority=root.priority, root_uid=root.uid)
@@ -161,7 +161,7 @@ def ruled_part(
     rows: NodeRowCache,
     book: InterpodRules | None = None,
 ) -> InterpodRulePart:
-    """Give a tree's part of a request with the rules between pods, as `plan_request` uses it."""
+    """Return the part of a tree with the rules between pods, as in `plan_request`."""
     root = part.tree.root
     taken = rows.taken(view, state, priority=root.priority, root_uid=root.uid)
     return (book or InterpodRules()).of(
@@ -172,10 +172,10 @@ def ruled_part(
 def _wishes(
     tree: Tree, root: GangState | None, hints: Mapping[PodUid, NodeName]
 ) -> Mapping[PodUid, NodeName]:
-    """Say where members are tried first.
+    """Return the nodes that are tried first, by member.
 
-    That is where kube-scheduler would have them; else where they were planned before and came to nothing
-    (volumes and claims that were committed then pin them, DESIGN 9.7); else the room of a lost member.
+    That is a node that kube-scheduler offered (`hints`); else the node of an earlier reservation that expired or was
+    rejected, to which committed volumes and claims may bind the member (DESIGN 9.7); else the node of a lost member.
     """
     if root is None or not (root.tried or root.vacant):
         return hints
@@ -268,7 +268,7 @@ def _claims_in_use(
 
 
 def members_wanting(tree: Tree, root: GangState | None) -> tuple[Pod, ...]:
-    """Give the candidates of a tree that hold no reservation yet."""
+    """Return the candidates of a tree that have no reservation yet."""
     held: Mapping[PodUid, Reservation] = root.held if root is not None else {}
     return tuple(
         pod
@@ -280,7 +280,7 @@ def members_wanting(tree: Tree, root: GangState | None) -> tuple[Pod, ...]:
 
 
 def refused_members(state: ReservationState, forest: Forest) -> Iterator[Pod]:
-    """Give the members that our gate holds and for which there is no room: other nodes would help them."""
+    """Yield the gated members of refused trees: further nodes could help them."""
     for tree in forest.trees.values():
         root = state.roots.get(tree.root.uid)
         if root is None or root.answer is None or root.answer.outcome not in NO_ROOM:
@@ -290,14 +290,14 @@ def refused_members(state: ReservationState, forest: Forest) -> Iterator[Pod]:
 
 
 def foreign_gates(tree: Tree) -> tuple[str, ...]:
-    """Name the gates of others that keep pods of a tree from being members, sorted."""
+    """Return the scheduling gates of others on waiting pods of a tree, sorted."""
     return tuple(
         sorted({g for pod in tree.pods if pod.node is None for g in pod.gates if g != GATE})
     )
 
 
 def group_key_of(root: GangState) -> GroupKey:
-    """Name the root group that a stream is about."""
+    """Return the key of the root group of a stream."""
     namespace, _, name = root.root.partition("/")
     kind = "CompositePodGroup" if root.kind == "CompositePodGroup" else "PodGroup"
     return GroupKey(namespace, name, kind)  # type: ignore[arg-type]

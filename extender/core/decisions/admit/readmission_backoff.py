@@ -1,10 +1,10 @@
-"""Trees that are given back and admitted again although nothing changed: found, and put off longer each time.
+"""Back-off for trees that are released and admitted again although nothing changed.
 
-Reservations are given back for a cause outside: a node went, others took the room, pods or groups changed. Where none
-of what can be the cause differs from what it was at the admission, the same input leads to the same admission and to
-the same release: that is a defect, and without a pause it is repeated as fast as the admission loop runs. A few such
-rounds are let pass, since the view and the log are never of quite the same moment. The rules stand in
-extender/README.md, "Readmission back-off". What is known here is memory of one process: a restart begins anew.
+Reservations are normally released because of a change: of a node, of other pods on it, of the pods or groups of the
+tree. If nothing that can be the cause has changed since the admission, the same input leads to the same admission and
+the same release. That is a defect, and without a pause it repeats as fast as the control loop runs. A few such rounds
+are permitted, because view and log are not updated at the same instant. The rules are in extender/README.md,
+"Readmission back-off". The data is kept in memory only: a restart loses it.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.model.pods import Pod
 
-ROUNDS_FREE: Final = 3  # in a row, without a pause
-PAUSE_MS: Final = 1_000  # after the round behind those; doubled with each ...
+ROUNDS_FREE: Final = 3  # consecutive rounds without a pause
+PAUSE_MS: Final = 1_000  # after the next round; doubled with each further round ...
 PAUSE_MS_MAX: Final = 300_000  # ... up to this
-STABLE_MS: Final = 60_000  # an admission that stood so long ends the row of rounds before it
+STABLE_MS: Final = 60_000  # an admission that lasted this long resets the number of rounds
 
 
 class ReadmissionLoop(msgspec.Struct, frozen=True, kw_only=True):
-    """A tree that was given back once more without a cause outside, and is put off."""
+    """A tree that was released again without a cause, and is deferred."""
 
     root_uid: RootUid
     root: str  # namespace/name
-    rounds: int  # in a row, this one included
+    rounds: int  # consecutive rounds, including this one
     pause_ms: int
     why: ReleaseReason
     text: str  # of the release
 
 
 class _Room(msgspec.Struct, frozen=True):
-    """What a reservation on a node depends on."""
+    """The data that a reservation on a node depends on."""
 
     node: Node | None
     usage: Usage
-    claimed: tuple[RootUid, ...]  # preemptors that hold room there
+    claimed: tuple[RootUid, ...]  # preemptors with claims there
 
 
 class _Admission(msgspec.Struct, frozen=True):
-    """What the last admission of a tree rested on."""
+    """The data that the last admission of a tree depends on."""
 
     at_ms: int
     tree: Tree
@@ -59,27 +59,27 @@ class _Admission(msgspec.Struct, frozen=True):
 
 
 class _Rounds(msgspec.Struct):
-    """The rounds of a tree without a cause outside."""
+    """The consecutive rounds of a tree without a cause."""
 
     number: int
     last: _Admission
-    nodes: Map[NodeName, Node]  # of the cluster, when it was given back last
-    until_ms: int = 0  # it is not admitted before; 0: at once
+    nodes: Map[NodeName, Node]  # of the cluster, at the last release
+    until_ms: int = 0  # end of the pause; 0: no pause
 
 
 class Readmissions:
-    """Counts the rounds of each tree, and puts off those that go on."""
+    """Counts the rounds of each tree, and defers trees with too many."""
 
     def __init__(self, *, expires_ms: int) -> None:
-        """Prepare.
+        """Create an empty record.
 
         Args:
-            expires_ms: How long a reservation stands before it expires.
+            expires_ms: Lifetime of a reservation.
         """
         self._expires_ms = expires_ms
         self._admitted: dict[RootUid, _Admission] = {}
         self._rounds: dict[RootUid, _Rounds] = {}
-        self._kept_of: object = None  # the roots that `keep` looked at last
+        self._kept_of: object = None  # the roots of the last call of `keep`
 
     def admitted(
         self,
@@ -89,14 +89,14 @@ class Readmissions:
         where: Mapping[PodUid, NodeName],
         now_ms: int,
     ) -> None:
-        """Remember what an admission, or an extension, rests on.
+        """Record the data that an admission or an extension depends on.
 
         Args:
             view: The cluster.
-            state: What is decided.
-            tree: What was admitted.
+            state: The pending state.
+            tree: The admitted tree.
             where: The nodes of the new reservations.
-            now_ms: Now.
+            now_ms: The current time.
         """
         rooms = {name: _room(view, state, name) for name in set(where.values())}
         self._admitted[tree.root.uid] = _Admission(now_ms, tree, where, rooms)
@@ -109,17 +109,17 @@ class Readmissions:
         drafts: Iterable[NewEvent],
         now_ms: int,
     ) -> list[ReadmissionLoop]:
-        """Count the releases among some recorded facts that have no cause outside.
+        """Count the releases without a cause among some recorded events.
 
         Args:
-            view: The cluster that the facts were decided on.
-            state: What is decided.
+            view: The cluster at the decision.
+            state: The pending state.
             forest: The trees of the view.
-            drafts: Facts of one decision.
-            now_ms: Now.
+            drafts: The events of one decision.
+            now_ms: The current time.
 
         Returns:
-            The trees that are put off now, each with for how long.
+            The trees that are deferred now.
         """
         by_root: dict[RootUid, list[ReservationReleased]] = {}
         vetoed: set[RootUid] = set()
@@ -149,7 +149,7 @@ class Readmissions:
         return found
 
     def _by_time(self, fact: ReservationReleased, age_ms: int, *, vetoed: bool) -> bool:
-        """Say whether a release has a pause of its own: an expiry, or a veto, with which it is planned otherwise."""
+        """Return whether a release cannot repeat at once: an expiry, or a node rejection, which changes the next plan."""
         return (fact.why == "expired" and age_ms >= self._expires_ms) or (
             fact.why == "vetoed" and vetoed
         )
@@ -183,10 +183,10 @@ class Readmissions:
         ]
 
     def puts_off(self, view: ClusterView, tree: Tree, now_ms: int) -> bool:
-        """Say whether a tree is not to be admitted yet; a change that concerns it ends that.
+        """Return whether a tree must not be admitted yet.
 
-        With its pods, its groups or the nodes that it was given the count begins anew. Any other change of nodes
-        lets it be tried once, and the pause is longer if that is in vain.
+        A change of its pods, its groups or the nodes of its last admission resets the number of rounds. Any other
+        change of nodes permits one attempt; if that fails as well, the next pause is longer.
         """
         rounds = self._rounds.get(tree.root.uid)
         if rounds is None or not rounds.until_ms:
@@ -202,11 +202,11 @@ class Readmissions:
         return bool(rounds.until_ms)
 
     def ends_after(self, since_ms: int) -> bool:
-        """Say whether some tree was put off until later than that."""
+        """Return whether the pause of some tree ends after `since_ms`."""
         return any(rounds.until_ms > since_ms for rounds in self._rounds.values())
 
     def keep(self, state: ReservationState) -> None:
-        """Forget trees that are gone, and admissions of which all is bound or given back."""
+        """Remove trees that are gone, and admissions whose reservations are all bound or released."""
         if state.roots is self._kept_of:
             return
         self._kept_of = state.roots
@@ -226,9 +226,9 @@ def _room(view: ClusterView, state: ReservationState, name: NodeName) -> _Room:
 def _changed(
     view: ClusterView, state: ReservationState, known: _Admission, fact: ReservationReleased
 ) -> bool:
-    """Say whether something on the nodes of a release changed since the admission that can be its cause."""
+    """Return whether a change on the nodes of a release since the admission can be its cause."""
     if fact.why not in ("node-lost", "superseded"):
-        return False  # of the others the tree is the cause
+        return False  # the cause of the others is the tree itself
     for name in {pod.node for pod in fact.pods} & known.rooms.keys():
         before, now = known.rooms[name], _room(view, state, name)
         if now.node != before.node or (fact.why == "superseded" and now != before):
@@ -237,7 +237,7 @@ def _changed(
 
 
 def same_tree(before: Tree, now: Tree | None) -> bool:
-    """Say whether a tree is what it was, but for what we and kube-scheduler write while it waits."""
+    """Return whether a tree is unchanged, apart from what the extender and kube-scheduler write while it waits."""
     if before is now:
         return True
     if now is None or before.problems != now.problems or len(before.groups) != len(now.groups):

@@ -1,6 +1,6 @@
-"""What is odd about a sound tree: accepted, scheduled, and said (SPEC A.7 W1 to W4, B11).
+"""Warnings about valid trees with unusual settings (SPEC A.7 W1 to W4, B11).
 
-None of this keeps a tree from being scheduled; each is a mistake that somebody once spent a day on.
+The trees are scheduled all the same.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from extender.core.model.pod_groups import Blueprint, Group, Tree, composite_key
 
 
 def template_mismatches(view: ClusterView, tree: Tree) -> Mapping[GroupKey, str]:
-    """Say which groups are not as the templates of their Workload have them (B11).
+    """Return a text for each group that differs from the template of its Workload (B11).
 
-    A Workload that does not exist says nothing: groups are self-contained (SPEC A.4).
+    There is none for a Workload that does not exist: groups are self-contained (SPEC A.4).
     """
     by_key = {group.key: group for group in tree.groups}
     found: dict[GroupKey, str] = {}
@@ -55,26 +55,26 @@ def _mismatch(group: Group, above: Group | None, templates: Mapping[str, Bluepri
 
 
 class NodeLabels:
-    """What topology keys say of some nodes, looked through once per key and pair of keys."""
+    """Topology keys of the nodes of a view; each key and each pair of keys is evaluated once."""
 
     def __init__(self, nodes: Map[NodeName, Node]) -> None:
-        """Prepare.
+        """Create an empty cache.
 
         Args:
-            nodes: All of a view.
+            nodes: All nodes of a view.
         """
         self.nodes = nodes
         self._known: dict[str, bool] = {}
         self._nested: dict[tuple[str, str], str] = {}
 
     def has(self, key: str) -> bool:
-        """Say whether some node has a label."""
+        """Return whether some node has the label `key`."""
         if key not in self._known:
             self._known[key] = any(key in node.labels for node in self.nodes.values())
         return self._known[key]
 
     def nesting(self, outer: str, inner: str) -> str:
-        """Say what is odd about one key below another, empty where nothing is."""
+        """Return the warning about one key below another, or an empty string."""
         if (outer, inner) not in self._nested:
             self._nested[outer, inner] = _nesting(outer, inner, self.nodes)
         return self._nested[outer, inner]
@@ -83,12 +83,12 @@ class NodeLabels:
 def oddities(
     view: ClusterView, tree: Tree, labels: NodeLabels | None = None
 ) -> Mapping[GroupKey, tuple[str, ...]]:
-    """Give warnings per group of a tree.
+    """Return warnings per group of a tree.
 
     Args:
         view: The cluster.
-        tree: Of one that breaks a rule only what is odd about its groups alone is said.
-        labels: Of the nodes of `view`, where several trees are looked at.
+        tree: The tree; if it breaks a rule, only the warnings of its group objects are returned.
+        labels: The cache for the nodes of `view`, shared between calls.
     """
     if tree.problems:
         return {group.key: group.warnings for group in tree.groups if group.warnings}
@@ -97,15 +97,15 @@ def oddities(
     above: dict[GroupKey, tuple[str, ...]] = {}
     for group in tree.groups:  # parents come before their children
         wider = above.get(group.key, ())
-        said = [*group.warnings, *_lonely(tree, group), *_keys(group, wider, labels)]
+        warnings = [*group.warnings, *_only_child(tree, group), *_keys(group, wider, labels)]
         for child in tree.children.get(group.key, ()):
             above[child.key] = (*wider, *group.topology)
-        if said:
-            found[group.key] = tuple(said)
+        if warnings:
+            found[group.key] = tuple(warnings)
     return found
 
 
-def _lonely(tree: Tree, group: Group) -> Iterable[str]:
+def _only_child(tree: Tree, group: Group) -> Iterable[str]:
     if len(tree.children.get(group.key, ())) == 1:
         yield f"{group.key} has one child group; it could be left out (W1)"
 

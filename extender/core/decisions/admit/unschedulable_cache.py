@@ -1,7 +1,7 @@
-"""Refusals that still hold: a tree that found no room finds none while there is only less of it.
+"""Cache of refusals: a refused tree is not planned again until some node has gained capacity.
 
-Capacity that goes away, labels of nodes that are not used, other trees' reservations: most changes of
-a cluster cannot help a refused tree, and it is not planned again for them (SPEC L39).
+Less capacity, labels of unused nodes, reservations of other trees: most changes of a cluster cannot help a refused
+tree, so it is not planned again for them (SPEC L39).
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from extender.core.planner.plan_types import PlanNode, PlanRequest
 
 
 class UnschedulableCache:
-    """The input that each pending tree was refused with last."""
+    """The plan request of the last refusal of each pending tree."""
 
     def __init__(self) -> None:
         self._last: dict[RootUid, PlanRequest] = {}
         self._compared: dict[tuple[int, int], tuple[object, object, bool]] = {}
 
     def put(self, root: RootUid, request: PlanRequest) -> None:
-        """Remember a refusal."""
+        """Record the request of a refusal."""
         self._last[root] = request
 
     def keep(self, roots: set[RootUid]) -> None:
-        """Forget the refusals of all other trees."""
+        """Remove the refusals of all other trees."""
         self._last = {uid: request for uid, request in self._last.items() if uid in roots}
         self._compared.clear()
 
     def holds(self, root: RootUid, now: PlanRequest) -> bool:
-        """Say whether planning the tree as it is now could only be refused again."""
+        """Return whether the planner would certainly refuse the request `now` again."""
         before = self._last.get(root)
         if before is None:
             return False
@@ -49,16 +49,16 @@ class UnschedulableCache:
         known = self._compared.get(key)
         if (
             known is None
-        ):  # many trees were refused with the same nodes; both are kept with the answer
+        ):  # many trees were refused with the same nodes; the entry keeps both tuples, so that the ids stay valid
             known = (before, now, only_less(before, now))
             self._compared[key] = known
         return known[2]
 
 
 def only_less(before: tuple[PlanNode, ...], now: tuple[PlanNode, ...]) -> bool:
-    """Say whether every node offers at most what it did, and no node came or went.
+    """Return whether no node has gained capacity, and no node was added or removed.
 
-    A node that goes can help nobody either, but it changes what a reason says; so that is planned.
+    A removed node cannot help a tree either, but it changes the texts of refusals, so it counts as a change.
     """
     if len(before) != len(now):
         return False

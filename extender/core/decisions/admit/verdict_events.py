@@ -1,4 +1,4 @@
-"""Turn the planner's answer about a tree into facts."""
+"""The events that record the planner's answer about a tree."""
 
 from __future__ import annotations
 
@@ -31,23 +31,21 @@ from extender.core.planner.plan_types import (
     Verdict,
 )
 
-_COUNT = re.compile(r"\d+ (present|ready)$")  # the words of feasibility.waiting_reasons
+_COUNT = re.compile(r"\d+ (present|ready)$")  # end of the texts of feasibility.waiting_reasons
 
 
 class EventContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes into the facts beside the answer itself."""
+    """Fields of the events that are not part of the answer."""
 
     plan: PlanId  # id for a new admission
     digest: str  # of the planner's input, hex
     actor: str
     cause: str
-    topology_keys: tuple[
-        str, ...
-    ] = ()  # recorded for every node that is used, beside the tree's own
+    topology_keys: tuple[str, ...] = ()  # recorded for every used node, beside the keys of the tree
 
 
 def draft_for(tree: Tree, fact: AnyEventData, recipe: EventContext) -> NewEvent:
-    """Put a fact into the stream of its root."""
+    """Return an event for the stream of the root."""
     return NewEvent(
         root_uid=tree.root.uid,
         root=tree.root.key.path,
@@ -58,7 +56,7 @@ def draft_for(tree: Tree, fact: AnyEventData, recipe: EventContext) -> NewEvent:
 
 
 def decide_observed(state: ReservationState, tree: Tree, recipe: EventContext) -> list[NewEvent]:
-    """Record a root that the log does not know."""
+    """Return the event for a root that the log does not have yet, if it is one."""
     if tree.root.uid in state.roots:
         return []
     fact = RootObserved(
@@ -71,7 +69,7 @@ def decide_observed(state: ReservationState, tree: Tree, recipe: EventContext) -
 
 
 def decide_invalid(state: ReservationState, tree: Tree, recipe: EventContext) -> list[NewEvent]:
-    """Record a broken tree, once per set of problems."""
+    """Return the events for an invalid tree; none if the log has the same problems."""
     if says_invalid(state, tree):
         return []
     return [
@@ -81,7 +79,7 @@ def decide_invalid(state: ReservationState, tree: Tree, recipe: EventContext) ->
 
 
 def says_invalid(state: ReservationState, tree: Tree) -> bool:
-    """Say whether the log has a broken tree with the problems that it has now."""
+    """Return whether the log has the current problems of an invalid tree."""
     root = state.roots.get(tree.root.uid)
     return (
         root is not None and root.answer is not None and root.answer.reasons == _problem_texts(tree)
@@ -100,28 +98,28 @@ def decide_verdict(
     recipe: EventContext,
     considered: tuple[str, ...] = (),
 ) -> list[NewEvent]:
-    """Record an admission, an extension, or a refusal that says something new.
+    """Return the events for an admission, an extension, or a refusal that differs from the last one.
 
     Args:
-        state: What is held.
-        tree: What was planned.
-        request: The planner's input.
-        verdict: Its answer.
-        recipe: What else is recorded.
-        considered: Why preemption does not help, where it was looked at.
+        state: The reservation state.
+        tree: The planned tree.
+        request: The plan request.
+        verdict: The planner's answer.
+        recipe: Further fields of the events.
+        considered: Why preemption does not help, if the planner tried it.
     """
     drafts = decide_observed(state, tree, recipe)
     root = state.roots.get(tree.root.uid)
     if isinstance(verdict, Plan) and verdict.assignments:
         return [*drafts, draft_for(tree, _admission(root, tree, request, verdict, recipe), recipe)]
     fact = _refusal(verdict, recipe, considered)
-    if not fact.reasons or not _says_something_new(root, fact):
+    if not fact.reasons or not _differs(root, fact):
         return drafts
     return [*drafts, draft_for(tree, fact, recipe)]
 
 
 def only_counts_more(root: GangState | None, verdict: Verdict) -> bool:
-    """Say whether a tree waits for the same groups as recorded, of which another number is there by now."""
+    """Return whether a tree waits for the same groups as recorded, and only the numbers of members differ."""
     if root is None or root.answer is None or not isinstance(verdict, Refusal):
         return False
     if (root.answer.outcome, verdict.outcome) != ("waiting", "waiting"):
@@ -130,15 +128,15 @@ def only_counts_more(root: GangState | None, verdict: Verdict) -> bool:
     return before == [_COUNT.sub("", text) for text in _reasons(verdict)]
 
 
-def _says_something_new(root: GangState | None, fact: GangRefused) -> bool:
+def _differs(root: GangState | None, fact: GangRefused) -> bool:
     if root is None or root.answer is None:
         return True
-    said = (fact.outcome, fact.reasons + fact.considered)
-    return (root.answer.outcome, root.answer.reasons) != said
+    answer = (fact.outcome, fact.reasons + fact.considered)
+    return (root.answer.outcome, root.answer.reasons) != answer
 
 
 def _refusal(verdict: Verdict, recipe: EventContext, considered: tuple[str, ...]) -> GangRefused:
-    if isinstance(verdict, Plan):  # satisfied, but extras found no room
+    if isinstance(verdict, Plan):  # satisfied, but no place for extra members
         outcome = "impossible" if verdict.search.exhausted else "unknown"
         conflict: tuple[ConflictRecord, ...] = ()
     else:
@@ -187,12 +185,12 @@ def _admission(
     )
     if root is not None and root.plan is not None:
         return extended
-    # an admission says all that an extension says, and of which kind the root is
+    # an admission has all fields of an extension, and the kind of the root
     return GangAdmitted(kind=tree.root.key.kind, **msgspec.structs.asdict(extended))
 
 
 def group_records(tree: Tree, plan: Plan | None) -> tuple[GroupRecord, ...]:
-    """Write a tree down, root first, with the domains a plan chose."""
+    """Return the groups of a tree, root first, with the domains of a plan."""
     domains = {p.group: dict(p.domain) for p in plan.placements} if plan is not None else {}
     return tuple(
         GroupRecord(
@@ -224,11 +222,11 @@ def _topology(
 
 
 def still_holds(request: PlanRequest, plan: Plan, now: PlanRequest) -> bool:
-    """Say whether a plan made for `request` may be recorded under the input as it is `now`.
+    """Return whether a plan made for `request` may be recorded with the input `now`.
 
-    Conservative: the tree must be the same, and every node that is used must look the same but for
-    its free room, which must hold what the plan puts there. Needed because planning may take a
-    while in another process, and what is decided must be decided on what is.
+    The check is conservative: the tree must be the same, and every used node must be the same except for its free
+    capacity, which must suffice for the plan. It is needed because the input may change while the planner runs in
+    another process.
     """
     if (
         request.root != now.root
@@ -250,10 +248,10 @@ def still_holds(request: PlanRequest, plan: Plan, now: PlanRequest) -> bool:
             return False
         if any(new.free.get(resource, 0) < amount for resource, amount in room.items()):
             return False
-    return not _vetoed(plan, now)
+    return not _uses_rejected_node(plan, now)
 
 
-def _vetoed(plan: Plan, now: PlanRequest) -> bool:
+def _uses_rejected_node(plan: Plan, now: PlanRequest) -> bool:
     refused: set[tuple[NodeName, PodUid | int | None]] = {
         (v.node, v.uid if v.uid is not None else v.shape) for v in now.vetoes
     }

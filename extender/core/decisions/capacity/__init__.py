@@ -1,1 +1,1 @@
-"""What is free on nodes, and what reservations, preemptions and replacements hold of it; imports no other folder of decisions."""
+"""Free capacity of nodes, capacity claims and replacement holds; imports no other folder of decisions."""

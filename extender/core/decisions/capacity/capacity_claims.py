@@ -1,4 +1,4 @@
-"""Room that pending preemptions hold on nodes, beside what assigned pods take there."""
+"""Capacity that pending preemptions claim on nodes, beside the usage of assigned pods."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def claimants(
     root_uid: RootUid | str,
     lower: bool = False,
 ) -> Iterator[PendingPreemption]:
-    """Give the preemptions that hold room on a node against somebody.
+    """Yield the preemptions whose claims on a node must be left free by a tree or pod.
 
     Args:
-        state: What is pending.
-        node: Where.
-        priority: Of who asks.
-        root_uid: Of who asks; nobody is kept out of the room held for himself.
-        lower: Also those of lower priority, which keep nobody out in the end, but somebody should not take over
-            without need; of those that have ended only the others.
+        state: The reservation state.
+        node: The node.
+        priority: Of the tree or pod.
+        root_uid: Of the tree or pod; its own claims are left out.
+        lower: Also preemptions of lower priority that have not ended: their claims may be taken over, but only by
+            a tree or pod that fits nowhere else.
     """
     for uid in state.claimed_on.get(node, ()):
         preemption = state.preemptions[uid]
@@ -36,13 +36,13 @@ def claimants(
 
 
 def has_evicted(state: ReservationState, uid: RootUid) -> bool:
-    """Say whether a tree holds room that it evicts others for: it does not run yet."""
+    """Return whether a tree has a preemption that has not ended."""
     preemption = state.preemptions.get(uid)
     return preemption is not None and not preemption.ended
 
 
 def room_made_on(state: ReservationState) -> frozenset[NodeName]:
-    """Name the nodes with room that somebody evicts for, being made or reserved already."""
+    """Return the nodes with capacity for preemptors that evict others: claimed, or already reserved."""
     found: set[NodeName] = set(state.claimed_on)
     for uid in state.preemptions:
         root = state.roots.get(uid)
@@ -52,19 +52,19 @@ def room_made_on(state: ReservationState) -> frozenset[NodeName]:
 
 
 def cleared(view: ClusterView, preemption: PendingPreemption) -> bool:
-    """Say whether all whose room a preemptor waits for are gone."""
+    """Return whether all pods whose capacity a preemptor waits for are gone."""
     return not preemption.victims and not any(uid in view.pods for uid in preemption.awaits)
 
 
 def wholly_claimed(
     view: ClusterView, preemption: PendingPreemption, node: NodeName
 ) -> dict[str, int]:
-    """Give the room that a preemptor needs on a node, whoever sits in it now."""
+    """Return the capacity that a preemptor claims on a node, including what other pods still use of it."""
     needed: dict[str, int] = {}
     for claim in preemption.claims.get(node, ()):
         pod = view.pods.get(claim.uid)
         if pod is not None and pod.node is not None:
-            continue  # it runs, here or elsewhere: the view counts it
+            continue  # it is bound, here or elsewhere: the usage includes it
         for name, amount in claim.requests.items():
             needed[name] = needed.get(name, 0) + amount
     return needed
@@ -77,21 +77,21 @@ def lacks(
     *,
     stay: Collection[PodUid] = (),
 ) -> bool:
-    """Say whether a node has too little for a preemptor, also when all that has to go and all that goes is gone.
+    """Return whether the claims on a node do not fit even after victims and terminating pods are gone.
 
     Args:
         view: The cluster.
         preemption: Not ended.
-        node: One that it holds room on.
-        stay: Pods on their way out that are counted as staying all the same.
+        node: A node with claims of it.
+        stay: Terminating pods that count as staying.
     """
     offers = view.nodes.get(node)
     if offers is None:
-        return False  # another matter than who sits there
+        return False  # the node is gone, which is handled elsewhere
     used = dict(view.usage.get(node, NOTHING).requests)
     for uid, pod in view.on_node.get(node, {}).items():
-        goes = pod.deleting or uid in preemption.victims or uid in preemption.awaits
-        if goes and uid not in stay:
+        leaves = pod.deleting or uid in preemption.victims or uid in preemption.awaits
+        if leaves and uid not in stay:
             for name, amount in pod.shape.requests:
                 used[name] = used.get(name, 0) - amount
     needed = wholly_claimed(view, preemption, node)
@@ -104,10 +104,9 @@ def lacks(
 def held_beyond_victims(
     view: ClusterView, preemption: PendingPreemption, node: NodeName
 ) -> Mapping[str, int]:
-    """Give the room on a node that others must leave free now, beside what assigned pods take.
+    """Return the claimed capacity on a node that is free now and that others must leave free.
 
-    That is what the preemptor needs there less what victims still occupy: while victims sit in the room,
-    nobody else can take it, and what they do not cover must stay free from now on.
+    That is the claim less what victims still use: capacity that victims use is not available to other pods anyway.
 
     Returns:
         Amounts above zero, by resource.
@@ -130,11 +129,17 @@ def behind_victims(
     root_uid: RootUid | str,
     lower: bool = False,
 ) -> dict[str, int]:
-    """Give the room on a node that victims of others sit in now and that is theirs when those are gone.
+    """Return the claimed capacity on a node that victims still use.
 
-    kube-scheduler counts it twice meanwhile: as taken by the victims, and for the members nominated there.
+    kube-scheduler counts it twice meanwhile: as used by the victims, and for the members nominated there.
 
-    Args: as `claimants`.
+    Args:
+        view: The cluster.
+        state: The reservation state.
+        node: The node.
+        priority: As in `claimants`.
+        root_uid: As in `claimants`.
+        lower: As in `claimants`.
     """
     amounts: dict[str, int] = {}
     for preemption in claimants(state, node, priority=priority, root_uid=root_uid, lower=lower):

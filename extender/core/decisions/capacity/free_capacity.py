@@ -1,12 +1,14 @@
-"""Free room per node, and the planner's row of each node, kept from one request to the next.
+"""Free capacity per node, and the planner's row of each node, cached between requests.
 
-Free room on a node is what is left after assigned pods (terminating ones too), unassigned pods that
-are nominated there with equal or higher priority, every held reservation whose pod is not
-assigned yet, what lost members of equal or higher priority hold for their replacements (`vacancies`),
-and what pending preemptions hold (`holds`): also those of lower priority, because who
-goes elsewhere wastes no eviction; who cannot takes their room over as it takes reservations (`units`).
-Pods that may run on this node only (DaemonSets) and have not come yet count as nominated ones, where they
-fit beside what runs there.
+Free capacity of a node is what is left after
+
+- assigned pods, including terminating ones,
+- unmanaged pods that are nominated there with equal or higher priority,
+- reservations whose pod is not assigned yet,
+- replacement holds of equal or higher priority,
+- claims of pending preemptions, also of lower priority: a tree that fits elsewhere does not make their evictions
+  useless, and one that fits nowhere else takes the claims over (`disruption_units`),
+- unassigned pods that may run on this node only (DaemonSets), where they fit beside the assigned pods.
 """
 
 from __future__ import annotations
@@ -34,18 +36,18 @@ _NO_USAGE: Map[NodeName, Usage] = Map()
 
 
 class UsedCapacity(msgspec.Struct):
-    """Who takes room on a node without being assigned to it."""
+    """Capacity of a node that is used without an assigned pod."""
 
-    held: tuple[Reservation, ...] = ()  # their pods are not assigned yet
-    nominated: tuple[Pod, ...] = ()  # or pinned; no members: nominations of members are ours
+    held: tuple[Reservation, ...] = ()  # reservations whose pods are not assigned yet
+    nominated: tuple[Pod, ...] = ()  # nominated or pinned pods, no members: those have reservations
     ports: tuple[HostPort, ...] = ()
     claimed: tuple[
         tuple[str, int], ...
-    ] = ()  # held for preemptors, beside what victims occupy, and for replacements
-    reserved: bool = False  # some of it is held for another tree than the one that asks
+    ] = ()  # claims of preemptors beyond what victims use, and replacement holds
+    reserved: bool = False  # some of it is held for another tree than that of the request
 
     def same(self, other: UsedCapacity | None) -> bool:
-        """Say whether the very same pods and reservations take room."""
+        """Return whether both consist of the same objects."""
         return (
             other is not None
             and self.reserved == other.reserved
@@ -59,12 +61,14 @@ class UsedCapacity(msgspec.Struct):
 def taken_room(
     view: ClusterView, state: ReservationState, *, priority: int, root_uid: str = ""
 ) -> dict[NodeName, UsedCapacity]:
-    """Collect per node what reservations and nominations take beside the assigned pods.
+    """Return per node the capacity that is used beside the assigned pods.
 
     Args:
+        view: The cluster.
+        state: The reservation state.
         priority: Nominations below it are not counted (kube-scheduler ignores them as well).
-        root_uid: Reservations of this tree are counted as room but not flagged as somebody else's; of a lone pod
-            its own nomination is not counted.
+        root_uid: Reservations of this tree are counted, but do not set `reserved`; if it is the UID of a pod, the
+            nomination of that pod is not counted.
     """
     found: dict[NodeName, UsedCapacity] = {}
     for node, held in state.held_on.items():
@@ -87,7 +91,7 @@ def taken_room(
 def taken_on(
     view: ClusterView, state: ReservationState, node: NodeName, *, priority: int
 ) -> UsedCapacity | None:
-    """Collect the same for one node as kube-scheduler sees it: preemptors below `priority` hold nothing."""
+    """Return the same for one node as kube-scheduler counts it: claims of preemptors below `priority` are left out."""
     taken = _held_back(view, state.held_on.get(node, NO_HOLDS).values(), "")
     taken = _with_claims(taken, view, state, node, priority, "")
     for pod in view.nominated.values():
@@ -101,10 +105,10 @@ def taken_on(
 def _coming(
     view: ClusterView, pinned: Iterable[Pod], priority: int
 ) -> Iterator[tuple[NodeName, Pod]]:
-    """Give the pods that are about to come to their only node, the highest priority first.
+    """Yield the pinned pods that can be scheduled to their only node now, the highest priority first.
 
-    One that the node would not take, or for which there is no room beside what runs there, is not about to come,
-    and holds nothing up: it waits for others to go, or preempts them.
+    A pod that does not fit beside the assigned pods, or that the node excludes, is left out: it waits for other pods
+    to end, or preempts them.
     """
     found: dict[NodeName, PlanNode] = {}
     for pod in sorted(pinned, key=lambda p: (-p.priority, p.created_us, p.path)):
@@ -122,7 +126,7 @@ def _coming(
 
 
 def _counts(pod: Pod, priority: int) -> bool:
-    """Say whether a nomination takes room; those of members are ours: their reservations do instead."""
+    """Return whether a nomination uses capacity; those of members do not, because their reservations are counted."""
     return pod.group is None and pod.priority >= priority
 
 
@@ -136,7 +140,7 @@ def _held_back(
         pod = view.pods.get(reservation.uid)
         if pod is not None:
             if pod.node is not None:
-                continue  # the pod itself is counted by now
+                continue  # the usage of the node includes the pod
             ports += pod.shape.host_ports
         waiting.append(reservation)
         reserved = reserved or reservation.root_uid != root_uid
@@ -153,7 +157,7 @@ def _with_claims(
     *,
     lower: bool = False,
 ) -> UsedCapacity | None:
-    """Add what preemptors hold on a node, see `claimants`, and lost members of equal or higher priority."""
+    """Return `taken` with the claims on a node, see `claimants`, and replacement holds of equal or higher priority."""
     amounts: dict[str, int] = {}
     ports: tuple[HostPort, ...] = ()
     for preemption in claimants(state, node, priority=priority, root_uid=root_uid, lower=lower):
@@ -163,8 +167,8 @@ def _with_claims(
             pod = view.pods.get(claim.uid)
             if pod is not None and pod.node is None:
                 ports += pod.shape.host_ports
-    for vacancy in vacancies_against(view, state, node, priority=priority, root_uid=root_uid):
-        for name, amount in vacancy.requests.items():
+    for hold in vacancies_against(view, state, node, priority=priority, root_uid=root_uid):
+        for name, amount in hold.requests.items():
             amounts[name] = amounts.get(name, 0) + amount
     if not amounts and not ports:
         return taken
@@ -190,7 +194,7 @@ def _with_nomination(taken: UsedCapacity | None, pod: Pod) -> UsedCapacity:
 
 
 def taken_requests(taken: UsedCapacity) -> dict[str, int]:
-    """Sum what is taken, by resource."""
+    """Return the sum by resource."""
     total: dict[str, int] = {}
     for reservation in taken.held:
         for name, amount in reservation.requests.items():
@@ -211,9 +215,9 @@ class _Kept(msgspec.Struct):
 
 
 class NodeRowCache:
-    """Rows of the planner's input: a row is the same object for as long as nothing on its node changes.
+    """Cache of the rows of plan requests: a row is the same object as long as nothing on its node changes.
 
-    What is made from rows (columns, bytes) can therefore be kept row by row as well.
+    Values that are made from rows (columns, bytes) can therefore be cached per row as well.
     """
 
     def __init__(self) -> None:
@@ -230,7 +234,7 @@ class NodeRowCache:
     def taken(
         self, view: ClusterView, state: ReservationState, *, priority: int, root_uid: RootUid
     ) -> Mapping[NodeName, UsedCapacity]:
-        """Give `taken_room`; made once for all trees of a priority for which nothing is held."""
+        """Return `taken_room`; the result is shared by all trees of one priority for which nothing is held."""
         root = state.roots.get(root_uid)
         lone = PodUid(root_uid) in view.nominated or PodUid(root_uid) in view.pinned
         own = root is not None and (root.held or root.vacant)
@@ -248,7 +252,7 @@ class NodeRowCache:
     def rows(
         self, view: ClusterView, taken: Mapping[NodeName, UsedCapacity]
     ) -> tuple[PlanNode, ...]:
-        """Give one row per node, sorted by name; the same tuple when no row changed."""
+        """Return one row per node, sorted by name; the same tuple when no row changed."""
         look: frozenset[NodeName] | set[NodeName]
         if view.nodes is not self._nodes and not self._same_names(view):
             self._begin(view)
@@ -261,7 +265,7 @@ class NodeRowCache:
         for name in look:
             place = self._place.get(name)
             if place is None:
-                continue  # room is held on a node that is gone; reconcile gives it back
+                continue  # the node is gone; reconciliation releases the reservations on it
             row = self._row(view, name, taken.get(name))
             if self._list[place] is not row:
                 self._list[place] = row
@@ -279,7 +283,7 @@ class NodeRowCache:
         self._place = {name: i for i, name in enumerate(order)}
         self._kept = {name: kept for name, kept in self._kept.items() if name in self._place}
         nothing = PlanNode(name=NodeName(""), labels={}, allocatable={})
-        self._list = [nothing] * len(order)  # every place is looked at next
+        self._list = [nothing] * len(order)  # the caller sets every row
         self._rows = ()
 
     def _row(self, view: ClusterView, name: NodeName, taken: UsedCapacity | None) -> PlanNode:
@@ -291,13 +295,13 @@ class NodeRowCache:
                 return kept.row
         row = make_row(node, usage, taken)
         if kept is not None and kept.row == row:
-            row = kept.row  # who takes the room changed, what is left of it did not
+            row = kept.row  # the free capacity is the same as before
         self._kept[name] = _Kept(node, usage, taken, row)
         return row
 
 
 def _changed(before: Map[NodeName, Usage], now: Map[NodeName, Usage]) -> set[NodeName]:
-    """Give the nodes whose usage is another object than before."""
+    """Return the nodes whose usage is another object than before."""
     if before is now:
         return set()
     changed = {name for name, usage in now.items() if before.get(name) is not usage}
@@ -306,7 +310,7 @@ def _changed(before: Map[NodeName, Usage], now: Map[NodeName, Usage]) -> set[Nod
 
 
 def make_row(node: Node, usage: Usage, taken: UsedCapacity | None) -> PlanNode:
-    """Make the planner's row of a node."""
+    """Return the planner's row of a node."""
     free = dict(node.allocatable)
     ports = list(usage.host_ports)
     for name, amount in usage.requests.items():

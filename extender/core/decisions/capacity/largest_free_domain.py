@@ -1,10 +1,9 @@
-"""The largest room in one place: what of a resource is free on one node, in one rack, in the whole cluster.
+"""The largest free domain: the most of a resource that is free on one node, in one topology domain, in the cluster.
 
-It says how large a tree with a required domain could be now, and next to the total how scattered the rest
-is. Everybody's room is counted as taken: running pods (also those that are no members), reservations, nominations, and what
-preemptions hold. Nodes that take no new pods are left out: cordoned ones, those being deleted, and those that
-kube-controller-manager taints (`node.kubernetes.io/…`: not ready, under pressure). Other taints are the
-business of who tolerates them.
+It shows how large a tree with a required domain could be now; compared with the total it shows the fragmentation.
+All pods, reservations, nominations, replacement holds and capacity claims count as used. Nodes that are not
+schedulable are left out: cordoned ones, those being deleted, and those with a taint of kube-controller-manager
+(`node.kubernetes.io/…`: not ready, under pressure). Other taints are ignored, because some pods tolerate them.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import RootUid
 from extender.core.planner.plan_types import PlanNode
 
-NOBODY = RootUid("")
-LOWEST = -(1 << 31)  # everybody's claim counts against it: priorities are 32 bits
+NO_ROOT = RootUid("")
+LOWEST = -(1 << 31)  # the lowest priority (32 bits), so that every claim counts
 SYSTEM_TAINTS = "node.kubernetes.io/"
-MARKERS = "gang-extender.dev/"  # resources that no pod really takes
+MARKERS = "gang-extender.dev/"  # start of the names of resources that are only markers
 
 
 def measure_room(
     rows: NodeRowCache, view: ClusterView, state: ReservationState, keys: Sequence[str]
 ) -> RoomMeasured:
-    """Measure now.
+    """Return the measurement of the current view and state.
 
     Args:
-        rows: Kept from one measurement to the next, so that only nodes that changed are looked at again.
+        rows: The same object for each measurement, so that only changed nodes are counted again.
         view: The cluster.
-        state: What is reserved and held.
-        keys: Topology keys whose domains are levels, beside the single node.
+        state: The reservation state.
+        keys: Topology keys of the levels, beside the single node.
     """
-    taken = rows.taken(view, state, priority=LOWEST, root_uid=NOBODY)
+    taken = rows.taken(view, state, priority=LOWEST, root_uid=NO_ROOT)
     nodes = [row for row in rows.rows(view, taken) if _takes_pods(row)]
     records: list[RoomRecord] = []
     for resource in devices(nodes):
@@ -45,13 +44,13 @@ def measure_room(
 
 
 def levels_of(view: ClusterView, configured: Iterable[str]) -> tuple[str, ...]:
-    """Give the keys to measure: those that are configured, and those that groups require; sorted."""
+    """Return the topology keys to measure, sorted: the configured ones, and those that groups require."""
     asked = {key for group in view.groups.values() for key in group.topology}
     return tuple(sorted({*configured, *asked}))
 
 
 def devices(nodes: Iterable[PlanNode]) -> tuple[str, ...]:
-    """Give the resources that count: extended ones (their names have a slash), or CPU where there are none; sorted."""
+    """Return the resources to measure, sorted: extended ones (their names have a slash), or CPU if there are none."""
     found = {
         name
         for row in nodes
@@ -69,7 +68,7 @@ def _takes_pods(row: PlanNode) -> bool:
 
 
 def _largest(free: Iterable[tuple[PlanNode, int]], resource: str, key: str) -> RoomRecord:
-    """Find the domain with most; of equals the one on the fewest nodes, then the first by name."""
+    """Return the domain with the most; of equal ones that with the fewest nodes, then the first by name."""
     amounts: dict[str, int] = {}
     nodes: dict[str, int] = {}
     total = 0

@@ -1,4 +1,4 @@
-"""Who has no place on a node any more, when those who want room there want more than it has."""
+"""Selection of the reservations and replacement holds that do not fit on an oversubscribed node."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from extender.core.model.nodes import Node
 def squeezed_out(
     node: Node, taken: Iterable[Mapping[str, int]], wanted: Iterable[Reservation | ReplacementHold]
 ) -> Iterator[PodUid]:
-    """Give those for whom a node has no room; the lowest priority gives way first, then the youngest.
+    """Yield the pods that do not fit on a node; those of the lowest priority first, then the newest.
 
     Args:
-        node: Where.
-        taken: Requests that stand in front of all of them.
-        wanted: Who wants room.
+        node: The node.
+        taken: Requests that are subtracted before all others.
+        wanted: Reservations or holds on the node.
     """
     free = dict(node.allocatable)
     for requests in taken:

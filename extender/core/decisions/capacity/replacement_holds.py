@@ -1,8 +1,8 @@
-"""Room of lost bound members, held for their replacements for a bounded time (SPEC C.6, V26).
+"""Replacement holds: capacity of lost members, held for their replacements for a bounded time (SPEC C.6, V26).
 
-Held against everybody of equal or lower priority that is planned by us or passes filter; who has a higher
-priority does not see it and may take it, which is recorded (`superseded`). A member has a replacement only
-where its gang runs on: of one that is gone, or ends, as a whole nothing is held.
+A hold blocks trees and pods of equal or lower priority in planning and in filter. Trees and pods of higher priority
+ignore it and may use the capacity, which is recorded (`superseded`). There is a hold only while other members of the
+gang run: a gang that ended, or ends, as a whole has none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from extender.core.model.pod_groups import Tree
 from extender.core.model.pods import SUCCEEDED
 
 NO_VACANCIES: Map[PodUid, ReplacementHold] = Map()
-_NOT_HELD: tuple[LossCause, ...] = ("preempted", "node-lost")  # others have it, or nobody can
+_NOT_HELD: tuple[LossCause, ...] = (
+    "preempted",
+    "node-lost",
+)  # the capacity is for the preemptor, or gone
 
 
 def vacancies_against(
@@ -36,18 +39,18 @@ def vacancies_against(
     priority: int,
     root_uid: RootUid | str,
 ) -> Iterator[ReplacementHold]:
-    """Give the vacancies on a node whose room somebody must leave free, beside what assigned pods take.
+    """Yield the replacement holds on a node that a tree or pod must leave free, beside the usage of assigned pods.
 
     Args:
-        view: The cluster; a lost member that still terminates takes its room itself.
-        state: What is held.
-        node: Where.
-        priority: Of who asks; who has a higher one is not kept out.
-        root_uid: Of who asks; a tree is not kept out of its own room.
+        view: The cluster; a lost member that still terminates is left out, because the usage includes it.
+        state: The reservation state.
+        node: The node.
+        priority: Of the tree or pod; holds of lower priority are left out.
+        root_uid: Of the tree or pod; its own holds are left out.
     """
-    for vacancy in _against(state, node, priority=priority, root_uid=root_uid):
-        if not _occupied(view, vacancy):
-            yield vacancy
+    for hold in _against(state, node, priority=priority, root_uid=root_uid):
+        if not _occupied(view, hold):
+            yield hold
 
 
 def kept_from(
@@ -58,50 +61,55 @@ def kept_from(
     priority: int,
     root_uid: RootUid | str,
 ) -> Iterator[Mapping[str, int]]:
-    """Give what vacancies take from a pod that kube-scheduler offers a node, one mapping for each.
+    """Yield the requests of the replacement holds that block a pod on a node of a filter call, one mapping per hold.
 
-    One whose lost member is still there takes nothing beside it; but it counts, so that the pod is judged by
-    what we see: kube-scheduler may have heard of the end before us.
+    The mapping is empty while the lost member is still in the view. It is yielded all the same, so that the node is
+    checked against our view: kube-scheduler may have seen the end of the pod earlier.
 
-    Args: as `vacancies_against`.
+    Args:
+        view: The cluster.
+        state: The reservation state.
+        node: The node.
+        priority: As in `vacancies_against`.
+        root_uid: As in `vacancies_against`.
     """
-    for vacancy in _against(state, node, priority=priority, root_uid=root_uid):
-        yield {} if _occupied(view, vacancy) else vacancy.requests
+    for hold in _against(state, node, priority=priority, root_uid=root_uid):
+        yield {} if _occupied(view, hold) else hold.requests
 
 
 def _against(
     state: ReservationState, node: NodeName, *, priority: int, root_uid: RootUid | str
 ) -> Iterator[ReplacementHold]:
-    for vacancy in state.vacant_on.get(node, NO_VACANCIES).values():
-        if vacancy.root_uid != root_uid and vacancy.priority >= priority:
-            yield vacancy
+    for hold in state.vacant_on.get(node, NO_VACANCIES).values():
+        if hold.root_uid != root_uid and hold.priority >= priority:
+            yield hold
 
 
-def _occupied(view: ClusterView, vacancy: ReplacementHold) -> bool:
-    pod = view.pods.get(vacancy.uid)
-    return pod is not None and pod.node == vacancy.node
+def _occupied(view: ClusterView, hold: ReplacementHold) -> bool:
+    pod = view.pods.get(hold.uid)
+    return pod is not None and pod.node == hold.node
 
 
 def leaves_room_to(
     state: ReservationState, node: NodeName, uid: PodUid, *, priority: int, root_uid: RootUid
 ) -> bool:
-    """Say whether the room of a pod that terminates may be waited for: nobody's replacement has it.
+    """Return whether a tree may wait for the capacity of a terminating pod: no replacement hold blocks it.
 
     Args:
-        state: What is held.
+        state: The reservation state.
         node: Where the pod terminates.
         uid: The pod.
-        priority: Of who would wait.
-        root_uid: Of who would wait.
+        priority: Of the tree.
+        root_uid: Of the tree.
     """
-    vacancy = state.vacant_on.get(node, NO_VACANCIES).get(uid)
-    return vacancy is None or vacancy.root_uid == root_uid or vacancy.priority < priority
+    hold = state.vacant_on.get(node, NO_VACANCIES).get(uid)
+    return hold is None or hold.root_uid == root_uid or hold.priority < priority
 
 
 def taken_vacancies(view: ClusterView, state: ReservationState) -> frozenset[PodUid]:
-    """Find vacancies whose room is gone: assigned pods and reservations leave no place for them.
+    """Return the lost members whose hold does not fit any more beside assigned pods and reservations.
 
-    The lowest priorities give way first, then the youngest, until the rest fits.
+    Holds of the lowest priority are dropped first, then the newest, until the rest fits.
     """
     taken: set[PodUid] = set()
     for name, vacant in state.vacant_on.items():
@@ -121,20 +129,20 @@ def taken_vacancies(view: ClusterView, state: ReservationState) -> frozenset[Pod
 
 
 def time_over(state: ReservationState, now_us: int) -> frozenset[PodUid]:
-    """Find the vacancies that have been held long enough."""
+    """Return the lost members whose hold has reached its end time."""
     return frozenset(
         uid
         for vacant in state.vacant_on.values()
-        for uid, vacancy in vacant.items()
-        if vacancy.until_us <= now_us
+        for uid, hold in vacant.items()
+        if hold.until_us <= now_us
     )
 
 
 def seats_of(root: GangState) -> Mapping[str, list[NodeName]]:
-    """Give by leaf the nodes where its lost members were, the oldest loss first."""
+    """Return by leaf the nodes of its lost members, the oldest loss first."""
     seats: dict[str, list[NodeName]] = {}
-    for vacancy in sorted(root.vacant.values(), key=lambda v: (v.at_us, v.pod, v.uid)):
-        seats.setdefault(vacancy.group, []).append(vacancy.node)
+    for hold in sorted(root.vacant.values(), key=lambda v: (v.at_us, v.pod, v.uid)):
+        seats.setdefault(hold.group, []).append(hold.node)
     return seats
 
 
@@ -148,18 +156,18 @@ def held_until(
     now_us: int,
     held_us: int,
 ) -> int:
-    """Say until when the room of a lost member is held; 0 where it is not.
+    """Return the end of the replacement hold of a lost member, in microseconds since the epoch; 0 for no hold.
 
-    The time runs from the end of its grace period: until then it sits in the room itself.
+    The time starts at the end of its grace period: until then the pod itself uses the capacity.
 
     Args:
         view: The cluster.
-        tree: Its tree, where there is one.
-        member: Who was lost, while others of its gang run on.
-        lost: Why.
-        victims: Members that go for somebody else: their room is his.
-        now_us: Now.
-        held_us: How long room is held, 0 for not at all.
+        tree: Its tree, or None.
+        member: The lost member; other members of its gang still run.
+        lost: Its loss.
+        victims: Victims of preemptions: their capacity is for the preemptor.
+        now_us: The current time.
+        held_us: Length of a hold, 0 for none.
     """
     node = view.nodes.get(member.node)
     if not held_us or not member.requests or lost.cause in _NOT_HELD or member.uid in victims:
@@ -174,7 +182,7 @@ def held_until(
 
 
 def _is_replaced(tree: Tree | None, leaf: str) -> bool:
-    """Say whether a leaf still takes members."""
+    """Return whether a leaf still accepts members."""
     if tree is None or tree.root.deleting:
         return False
     key = GroupKey(tree.root.key.namespace, leaf, "PodGroup")
@@ -190,55 +198,55 @@ def given_up(
     *,
     runs: bool,
 ) -> Mapping[ReleaseReason, tuple[str, list[ReplacementHold]]]:
-    """Find the vacancies of a root that are held no longer, by reason, with the reason in words.
+    """Return the replacement holds of a root that end now, by reason, with the reason as text.
 
     Args:
         view: The cluster.
-        root: Whose.
-        tree: As it is now.
-        taken: What `taken_vacancies` gave.
-        over: Those whose time is over.
-        runs: Whether any member of it runs.
+        root: The root.
+        tree: Its tree now, or None.
+        taken: The result of `taken_vacancies`.
+        over: The result of `time_over`.
+        runs: Whether any member of the root runs.
     """
     found: dict[ReleaseReason, tuple[str, list[ReplacementHold]]] = {}
-    for vacancy in _in_order(root.vacant.values()):
-        why = _why_given_up(view, root, vacancy, tree, taken, over, runs=runs)
+    for hold in _in_order(root.vacant.values()):
+        why = _why_given_up(view, root, hold, tree, taken, over, runs=runs)
         if why is not None:
-            found.setdefault(why[0], (why[1], []))[1].append(vacancy)
+            found.setdefault(why[0], (why[1], []))[1].append(hold)
     return found
 
 
-def _replaced_past_us(root: GangState, tree: Tree | None, vacancy: ReplacementHold) -> bool:
-    """Say whether another member of the leaf runs in the place, which the log is about to learn."""
-    key = GroupKey(root.root.partition("/")[0], vacancy.group, "PodGroup")
+def _replaced_past_us(root: GangState, tree: Tree | None, hold: ReplacementHold) -> bool:
+    """Return whether a member of the leaf that the log does not have yet runs on the node of the hold."""
+    key = GroupKey(root.root.partition("/")[0], hold.group, "PodGroup")
     members = tree.members.get(key, ()) if tree is not None else ()
     known = (root.bound, root.held)
-    return any(p.node == vacancy.node and not any(p.uid in k for k in known) for p in members)
+    return any(p.node == hold.node and not any(p.uid in k for k in known) for p in members)
 
 
-def _in_order(vacancies: Iterable[ReplacementHold]) -> list[ReplacementHold]:
-    return sorted(vacancies, key=lambda v: v.pod)
+def _in_order(holds: Iterable[ReplacementHold]) -> list[ReplacementHold]:
+    return sorted(holds, key=lambda v: v.pod)
 
 
 def _why_given_up(
     view: ClusterView,
     root: GangState,
-    vacancy: ReplacementHold,
+    hold: ReplacementHold,
     tree: Tree | None,
     taken: Collection[PodUid],
     over: Collection[PodUid],
     *,
     runs: bool,
 ) -> tuple[ReleaseReason, str] | None:
-    node = view.nodes.get(vacancy.node)
-    if not _is_replaced(tree, vacancy.group):
+    node = view.nodes.get(hold.node)
+    if not _is_replaced(tree, hold.group):
         return "deleted", "its group is gone or being deleted"
     if not runs:
         return "deleted", "no member of its gang runs any more"
     if node is None or node.unschedulable or node.deleting:
         return "node-lost", "its node is gone or takes no pods"
-    if vacancy.uid in taken and not _replaced_past_us(root, tree, vacancy):
+    if hold.uid in taken and not _replaced_past_us(root, tree, hold):
         return "superseded", "others took it"
-    if vacancy.uid in over:
+    if hold.uid in over:
         return "expired", "no replacement came in time"
     return None

@@ -1,11 +1,11 @@
-"""Collect what could go for one tree: units of what runs, reservations of others, pods on their way out.
+"""Collection of what can free capacity for one tree: units of running pods, reservations of other trees, terminating pods.
 
-A unit is found by climbing from a pod: the highest group above it that is disrupted as a whole, else
-the pod alone (SPEC E-4). Of a tree whose rules are broken the higher of both priorities counts, so that
-nothing is ever evicted for less than its own priority.
+The unit of a pod is the highest group above it that is disrupted as a whole, else the pod alone (SPEC E-4).
+The priority of a unit is the highest of its pods and of its root group, which differ only in an invalid tree,
+so that no pod is evicted for a preemptor of lower priority.
 
-A pod that terminates and does not go (a finalizer, a dead node) is neither room to wait for nor a victim; it takes
-its room like a pod that must stay. Otherwise one such pod would keep trees waiting for ever.
+A pod that terminates but stays (because of a finalizer or a failed node) is not a victim, and no tree waits for its
+capacity: it counts as a running pod that cannot be evicted. Otherwise one such pod could keep trees waiting for ever.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ NEVER = "Never"
 
 
 class EvictableContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What is so now, beside view and state."""
+    """Input beside view and state."""
 
     releasing: Collection[
         RootUid
-    ] = ()  # roots whose barrier lets members through: reservations stay
-    now_us: int = 0  # tells who terminates too long to be waited for; without a clock nobody does
+    ] = ()  # roots whose barrier is binding members: their reservations stay
+    now_us: int = 0  # finds pods that terminate for too long; 0: no pod counts as such
 
 
 def evictable_for(
@@ -56,26 +56,26 @@ def evictable_for(
     spared: Collection[str] = (),
     moment: EvictableContext | None = None,
 ) -> Evictable:
-    """Collect what could make room for a tree.
+    """Return what can be evicted or released for a tree.
 
-    The caller keeps a tree from asking while victims of an earlier decision still go (SPEC P15), and
-    from asking for extras before its minimum is bound (C.6): to a request its reservations are bound.
+    The caller does not call this while victims of an earlier decision of the tree still terminate (SPEC P15), nor for
+    extra members before the minimum is bound (C.6): a plan request counts reservations of the tree as bound.
 
     Args:
         view: The cluster, with its budgets.
-        state: What is held.
+        state: The reservation state.
         forest: The trees of `view`.
-        tree: Who asks.
-        ruled: What `ruled_part` gives for the request that this becomes part of.
-        spared: Units and roots that must not be taken, whatever their priority, as Kind/namespace/name.
-        moment: Whose reservations stay, and what time it is.
+        tree: The preemptor.
+        ruled: The result of `ruled_part` for the same request.
+        spared: Units and roots that must not be evicted at any priority, as Kind/namespace/name.
+        moment: Roots whose reservations stay, and the time.
     """
-    made = _Collection(view, state, forest, tree, ruled)
-    return made.collect(moment or EvictableContext(), set(spared))
+    collection = _Collection(view, state, forest, tree, ruled)
+    return collection.collect(moment or EvictableContext(), set(spared))
 
 
 def may_preempt(tree: Tree) -> bool:
-    """Say whether a tree may evict others: neither its root nor any of its pods says Never."""
+    """Return whether neither the root of a tree nor any of its pods has the preemption policy Never."""
     policies = {tree.root.preemption_policy, *(pod.preemption_policy for pod in tree.pods)}
     return NEVER not in policies
 
@@ -89,7 +89,7 @@ def _unit_name(pod: Pod, above: _Above) -> str:
 
 
 def groups_above(view: ClusterView, leaf: GroupKey | None) -> list[Group]:
-    """List a leaf and the groups above it, as far as they exist and a tree may reach (SPEC B7)."""
+    """Return a leaf and the existing groups above it, at most as many as a tree has levels (SPEC B7)."""
     found: list[Group] = []
     key = leaf
     while key is not None and len(found) < DEPTH_MAX:
@@ -114,11 +114,11 @@ class _Draft(msgspec.Struct):
 
 
 class _Above(msgspec.Struct, frozen=True, kw_only=True):
-    """What the groups above the members of a leaf say about them."""
+    """The groups above the members of a leaf."""
 
     top: Group | None = None  # the highest that exists
     whole: Group | None = None  # the highest that is disrupted as a whole
-    tree: Tree | None = None  # theirs, where it can be broken: it does not go as a whole
+    tree: Tree | None = None  # their tree, unless it is disrupted as a whole
 
 
 class _Collection:
@@ -146,11 +146,11 @@ class _Collection:
         self.gang_of: dict[GroupKey, int] = {}
 
     def collect(self, moment: EvictableContext, spared: set[str]) -> Evictable:
-        """Collect; tables are in the order that `evictable_parts` gives them."""
+        """Return the collection; tables are in the order of `victim_codec`."""
         drafts, going, left_alone = self._drafts(spared, moment.now_us)
         budgets = self._add_budgets(drafts)
         self._add_gangs(drafts)
-        doomed = {uid for p in self.state.preemptions.values() for uid in p.victims}
+        victims = {uid for p in self.state.preemptions.values() for uid in p.victims}
         units = [
             PlanUnit(
                 name=d.name,
@@ -159,7 +159,7 @@ class _Collection:
                 priority=d.priority,
                 pods=tuple([self._victim(pod, running=True) for pod in _by_path(d.pods)]),
                 may_preempt=d.may_preempt,
-                doomed=bool(doomed) and all(pod.uid in doomed for pod in d.pods),
+                doomed=bool(victims) and all(pod.uid in victims for pod in d.pods),
             )
             for d in sorted(drafts, key=lambda d: (d.kind, d.name))
         ]
@@ -167,7 +167,7 @@ class _Collection:
         return Evictable(
             priority=self.tree.root.priority,
             may_preempt=may_preempt(self.tree),
-            units=tuple(units),  # kinds are in the order of the alphabet
+            units=tuple(units),  # kinds are in alphabetical order
             going=tuple(self._victim(pod, running=False) for pod in _by_path(going)),
             shapes=tuple(self.shapes),
             gangs=tuple(self.gangs),
@@ -176,7 +176,7 @@ class _Collection:
         )
 
     def _drafts(self, spared: set[str], now_us: int) -> tuple[list[_Draft], list[Pod], set[str]]:
-        """Give the units that may go, the pods that terminate, and the names of units that are spared."""
+        """Return the units that may be evicted, the terminating pods, and the names of units that are spared."""
         drafts: dict[str, _Draft] = {}
         barred: set[str] = set()  # units with a pod that must stay
         going: list[Pod] = []
@@ -198,7 +198,7 @@ class _Collection:
         return leaves_room_to(state, node, pod.uid, priority=root.priority, root_uid=root.uid)
 
     def _take(self, drafts: dict[str, _Draft], pod: Pod) -> bool:
-        """Put a pod into its unit; False where it must stay."""
+        """Add a pod to its unit and return True; return False if it must stay."""
         above = self._above(pod.group)
         top, whole = above.top, above.whole
         priority = pod.priority if top is None else max(pod.priority, top.priority)
@@ -238,14 +238,14 @@ class _Collection:
         )
 
     def _add_gangs(self, drafts: Iterable[_Draft]) -> None:
-        """Add the trees of which some pod may go, unless they go as a whole."""
+        """Add the trees of which a pod may be evicted, except those that are disrupted as a whole."""
         leaves = {pod.group for draft in drafts for pod in draft.pods}
         trees = {tree.root.key: tree for leaf in leaves if (tree := self._above(leaf).tree)}
         for tree in sorted(trees.values(), key=lambda tree: str(tree.root.key)):
             self._add_tree(tree)
 
     def _add_tree(self, tree: Tree) -> None:
-        inside: set[GroupKey] = set()  # of a unit
+        inside: set[GroupKey] = set()  # groups that belong to a unit
         for group in tree.groups:
             parent = (
                 None if group.parent is None else composite_key(group.key.namespace, group.parent)
@@ -267,7 +267,7 @@ class _Collection:
             )
 
     def _add_budgets(self, drafts: Iterable[_Draft]) -> tuple[PlanBudget, ...]:
-        """Number the budgets that protect somebody who may go, in order of their names."""
+        """Return the budgets that protect a pod that may be evicted, by name, and number them."""
         if not self.guards:
             return ()
         used = {b.path: b for draft in drafts for pod in draft.pods for b in self._guarding(pod)}
@@ -279,7 +279,7 @@ class _Collection:
         return [budget for budget in guards if budget.protects(pod.namespace, pod.labels)]
 
     def _victim(self, pod: Pod, *, running: bool) -> PlanVictim:
-        """Describe a pod; who terminates is protected by no budget and missed by no gang any more."""
+        """Return a pod as a victim; a terminating pod counts for no budget and no gang."""
         assert pod.node is not None
         guarded = running and pod.namespace in self.guards
         gang = self.gang_of.get(pod.group, -1) if running and pod.group is not None else -1
@@ -302,10 +302,10 @@ class _Collection:
     def _reservations(
         self, priority: int, releasing: set[RootUid], spared: set[str]
     ) -> list[PlanUnit]:
-        """List who holds room in which nobody runs yet, reserved or being made for it; all of a tree's together.
+        """Return units of reservations and claims whose pods do not run yet, one unit per tree.
 
-        Not that of a started gang, which is completed and not stopped (DESIGN 9.6): some members are
-        bound, and its minimum is not.
+        Those of a started gang are left out: some of its members are bound, but not its minimum, so it is completed
+        and not stopped (DESIGN 9.6).
         """
         units = []
         for name, uid, lower in self._lower_holders(priority):
@@ -328,7 +328,7 @@ class _Collection:
         return units
 
     def _lower_holders(self, priority: int) -> list[tuple[str, RootUid, int]]:
-        """Give names, UIDs and priorities of the others that hold room, in the order of their units."""
+        """Return name, UID and priority of the other holders of lower priority, in the order of their units."""
         found = {
             (f"{root.kind}/{root.root}", uid, root.priority)
             for uid, root in self.state.roots.items()
@@ -343,7 +343,7 @@ class _Collection:
         return sorted(f for f in found if f[2] < priority and f[1] != own)
 
     def _promised(self, uid: RootUid) -> list[PlanVictim]:
-        """Describe the room that is being made for a preemptor, as `rows` counts it."""
+        """Return the claims of a preemptor as victims, as `free_capacity` counts them."""
         preemption = self.state.preemptions.get(uid)
         pending = preemption is not None and not preemption.ended
         claims = preemption.claims.values() if preemption is not None and pending else ()
@@ -364,7 +364,7 @@ class _Collection:
         return root.phase != "satisfied" and (bool(root.bound) or seen)
 
     def _expected(self, reservation: Reservation | CapacityClaim) -> PlanVictim:
-        """Describe the room of a reservation as `rows` counts it; who only waits for room uses no claim and no rule."""
+        """Return a reservation or a capacity claim as a victim, as `free_capacity` counts it; the latter uses no volume claim and no rule."""
         pod = self.view.pods.get(reservation.uid)
         requests = tuple(sorted(reservation.requests.items()))
         known = pod.shape if pod is not None else PodShape()

@@ -1,21 +1,21 @@
-"""What becomes of pending preemptions: victims that are gone, the end, and what is to be deleted next.
+"""Lifecycle of pending preemptions: victims that are gone, the end, and the victims to delete next.
 
 The rules (SPEC E-11, P15, issue 5):
 
-- A victim counts as gone when the view does not show it any more: deleted, or ended by itself. Which of
-  the two is recorded; for the room it is the same.
-- A unit is *begun* when one of its pods was asked to go, by us or (for a lone pod) by kube-scheduler. A unit that
-  was begun goes whole, whatever happens to the preemption: half a gang is of no use to anybody. A unit that was
-  not begun is spared as soon as the preemption ends.
-- Preemptor deleted (its group, its pod, or all members that room is held for), or its tree broken: abandoned.
-- A better offer: the tree fits while units have not begun. It is admitted there, they are spared.
-- Victims that refuse to go are told of, never evicted around: neither are others chosen, nor is the hold
-  given up while one terminates. Only when the API server refuses every deletion that is left, for as long
-  as a reservation lives, the preemption is abandoned.
-- A pod that was on its way out by itself, and whose room the plan counted on, does not go: abandoned, and
-  decided anew without it.
-- All victims gone, and the tree does not fit (kube-scheduler refuses the nodes, or somebody of higher
-  priority took the room): abandoned, and decided anew.
+- A victim counts as gone when the view does not contain it any more: deleted, or ended by itself. The event
+  records which of the two; the capacity is free in both cases.
+- A unit is *begun* when the deletion of one of its pods was requested, by the extender or (for an unmanaged
+  preemptor) by kube-scheduler. A begun unit is evicted completely, even if the preemption ends: a gang below its
+  minimum cannot work. A unit that was not begun is spared as soon as the preemption ends.
+- Preemptor deleted (its group, its pod, or all members with claims), or its tree invalid: abandoned.
+- A better offer: the tree fits while there are units that were not begun. It is admitted, they are spared.
+- Victims that are not deleted are reported. No other victims are chosen, and the claims stay while one of them
+  terminates. The preemption is abandoned only when the API server rejects all remaining deletions for the
+  lifetime of a reservation.
+- A pod that already terminated when the plan was made, and whose capacity the plan uses, stays: abandoned, and
+  planned again without that capacity.
+- All victims are gone and the tree does not fit (kube-scheduler rejects the nodes, or pods of higher priority
+  use the capacity): abandoned, and planned again.
 """
 
 from __future__ import annotations
@@ -43,35 +43,43 @@ from extender.core.model.pod_groups import Forest, Tree, kind_of
 from extender.core.model.pods import Pod
 
 NAMED_MAX: Final = 3  # victims named in a text
-# what we, or the Eviction API on our behalf, write as reason of DisruptionTarget before a pod is deleted
+# reasons of DisruptionTarget on pods that the extender evicts, written by itself or by the Eviction API
 DOOMED_BY_US: Final[Mapping[str, EvictionHow]] = {
     "PreemptionByScheduler": "deleted",
     "EvictionByEvictionAPI": "evicted",
 }
-GRACE_OVER_US: Final = 10_000_000  # so long after the end of its grace period a pod counts as stuck
+GRACE_OVER_US: Final = (
+    10_000_000  # a pod counts as stuck this long after the end of its grace period
+)
 
 
 class EvictionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A deletion that the API server was asked for, and that it did not refuse for certain."""
+    """A requested deletion that the API server accepted, or may have accepted."""
 
     how: EvictionHow  # deleted | evicted
-    at_us: int  # 0 where it was taken before this process began
+    at_us: int  # 0 if it was requested before this process started
 
 
 class EvictionContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What the service knows of its victims beside view and state; all of it is lost by a restart."""
+    """Data about victims beside view and state; a restart loses it."""
 
     actor: str
     cause: str
-    epoch: Epoch  # of now: victims of plans of earlier epochs may have gone while nobody looked
+    epoch: (
+        Epoch  # the current one: victims of earlier epochs may have ended while there was no leader
+    )
     now_us: int
     asked: Mapping[PodUid, EvictionRequest] = {}
-    seen: frozenset[PodUid] = frozenset()  # seen on their nodes, not on their way out by our doing
-    there: Mapping[PlanId, frozenset[PodUid]] = {}  # pods on the nodes of a plan at the first look
-    stalled_us: int = 300_000_000  # a preemption that nobody obeys for so long is abandoned
+    seen: frozenset[PodUid] = (
+        frozenset()
+    )  # seen on their nodes while no deletion was requested by the extender
+    there: Mapping[
+        PlanId, frozenset[PodUid]
+    ] = {}  # pods on the nodes of a plan in the first pass after it
+    stalled_us: int = 300_000_000  # a preemption without progress for this time is abandoned
 
     def draft(self, preemption: PendingPreemption, fact: AnyEventData) -> NewEvent:
-        """Put a fact into the stream of the preemptor."""
+        """Return an event for the stream of the preemptor."""
         return NewEvent(
             root_uid=preemption.root_uid,
             root=preemption.root,
@@ -85,7 +93,7 @@ class EvictionContext(msgspec.Struct, frozen=True, kw_only=True):
 def decide_evictions(
     view: ClusterView, state: ReservationState, forest: Forest, known: EvictionContext
 ) -> list[NewEvent]:
-    """Give the facts that bring pending preemptions up to what the view shows."""
+    """Return the events that bring pending preemptions up to date with the view."""
     drafts: list[NewEvent] = []
     for preemption in state.preemptions.values():
         gone = [v for v in preemption.victims.values() if _is_gone(view, v)]
@@ -111,7 +119,7 @@ def _gone_fact(
     if asked is not None:
         how = asked.how
     elif preemption.kind == "Pod" and end is not None and end.cause == "preempted":
-        how = "deleted"  # by kube-scheduler, which evicts for a lone pod itself, on the node that it gets
+        how = "deleted"  # by kube-scheduler, which itself evicts the victims of an unmanaged pod on its node
     elif victim.uid in known.seen:
         how = "ended"
     elif preemption.epoch == known.epoch:
@@ -138,7 +146,7 @@ def _end(
     gone: list[Victim],
     known: EvictionContext,
 ) -> AnyEventData | None:
-    """Say how a preemption ends, if it does now."""
+    """Return the event by which a preemption ends now, or None."""
     bound = _bound(view, state, preemption)
     if bound:
         return PreemptionCompleted(
@@ -165,15 +173,15 @@ def _why_stalled(
     if left:
         return "victims-refuse", f"nothing went for {seconds} s"
     why: AbandonReason = "vetoed" if preemption.kind == "Pod" else "room-lost"
-    return why, f"nobody used the room within {seconds} s"
+    return why, f"the room was not used within {seconds} s"
 
 
 def _why_not_free(
     view: ClusterView, state: ReservationState, preemption: PendingPreemption, now_us: int
 ) -> tuple[AbandonReason | Literal[""], str]:
-    """Say whether room that the plan took for free stays taken: somebody who was on his way out does not go.
+    """Return why capacity of a terminating pod that the plan counted as free does not become free, or empty strings.
 
-    Victims that do not go are waited for, whoever chose them.
+    Pods that are victims of any preemption are not considered: the preemption waits for them.
     """
     chosen = {uid for other in state.preemptions.values() for uid in other.victims}
     for uid in sorted(preemption.awaits - chosen):
@@ -181,13 +189,13 @@ def _why_not_free(
         if pod is None or pod.node is None or not is_stuck(pod, now_us):
             continue
         if lacks(view, preemption, pod.node, stay=(uid,)):
-            text = f"pod {pod.path} was on its way out, and is still there after its grace period"
+            text = f"pod {pod.path} is still there after its grace period"
             return "room-lost", text
     return "", ""
 
 
 def _bound(view: ClusterView, state: ReservationState, preemption: PendingPreemption) -> int:
-    """Count the members that the preemptor has bound; 0 while it has not got what it asked for."""
+    """Return how many members of the preemptor are bound; 0 while those it preempts for are not."""
     if preemption.kind == "Pod":
         pod = view.pods.get(PodUid(preemption.root_uid))
         return int(pod is not None and pod.node is not None)
@@ -236,7 +244,7 @@ def _waits(view: ClusterView, uid: PodUid) -> bool:
 def _stalled(
     view: ClusterView, preemption: PendingPreemption, left: Iterable[Victim], known: EvictionContext
 ) -> bool:
-    """Say whether nothing has moved for long: no victim went, none is terminating."""
+    """Return whether there is no progress for `stalled_us`: no victim ended, and none is terminating."""
     if known.now_us - preemption.progress_us < known.stalled_us or not preemption.claims:
         return False
     going = [*(v.uid for v in left), *preemption.awaits]
@@ -244,7 +252,7 @@ def _stalled(
 
 
 def preemptor_key(preemption: PendingPreemption) -> GroupKey:
-    """Name the root group of the preemptor, which is no lone pod."""
+    """Return the key of the root group of the preemptor, which is not an unmanaged pod."""
     namespace, _, name = preemption.root.partition("/")
     return GroupKey(namespace, name, kind_of(preemption.kind))
 
@@ -252,7 +260,7 @@ def preemptor_key(preemption: PendingPreemption) -> GroupKey:
 def begun_units(
     view: ClusterView, preemption: PendingPreemption, known: EvictionContext
 ) -> frozenset[str]:
-    """Name the units of which a pod was asked to go by us, by what is recorded, remembered or seen."""
+    """Return the units of which the extender evicted a pod, by the state, by `known` or by the condition of the pod."""
     found = set()
     for uid, victim in preemption.victims.items():
         pod = view.pods.get(uid)
@@ -269,7 +277,7 @@ def abandonment(
     why: AbandonReason,
     text: str,
 ) -> PreemptionAbandoned:
-    """End a preemption: spare what was not begun, and let go whole what was."""
+    """Return the event that abandons a preemption; units that were not begun are spared."""
     begun = begun_units(view, preemption, known)
     left = {v.unit for v in preemption.victims.values() if not _is_gone(view, v)}
     gone = sum(_is_gone(view, v) for v in preemption.victims.values())
@@ -286,25 +294,25 @@ def abandonment(
 def better_offer(
     view: ClusterView, preemption: PendingPreemption, nodes: frozenset[str], known: EvictionContext
 ) -> PreemptionAbandoned | None:
-    """End a preemption whose preemptor is admitted before it is needed; None when it is what made the room.
+    """Return the event that ends a preemption because its preemptor fits without it; None if its evictions made it fit.
 
     Args:
         view: The cluster.
         preemption: Not ended.
-        nodes: Where the preemptor is admitted now.
-        known: What the service knows.
+        nodes: The nodes on which the preemptor is admitted now.
+        known: Data about victims.
     """
     fact = abandonment(
         view, preemption, known, why="better-offer", text="the tree fits without further evictions"
     )
     made = nodes & {v.node for v in preemption.victims.values()} or nodes & set(preemption.claims)
-    # where victims are gone already, theirs may be the room: with nobody to spare it is simply completed sooner
+    # if victims are gone, the plan may use their capacity: without a unit to spare the preemption then completes
     elsewhere = bool(fact.finishing) and not fact.evicted and not made
     return fact if fact.spared or elsewhere else None
 
 
 def due(view: ClusterView, preemption: PendingPreemption, known: EvictionContext) -> list[Victim]:
-    """Give the victims that are to be asked to go now, unit by unit in the order of the plan."""
+    """Return the victims to evict now, unit by unit in the order of the plan."""
     place = {unit: number for number, unit in enumerate(preemption.units)}
     units = begun_units(view, preemption, known) if preemption.ended else place.keys()
     found = [v for v in preemption.victims.values() if v.unit in units and _stays(view, v)]
@@ -314,7 +322,7 @@ def due(view: ClusterView, preemption: PendingPreemption, known: EvictionContext
 def is_due(
     view: ClusterView, preemption: PendingPreemption, uid: PodUid, known: EvictionContext
 ) -> bool:
-    """Say whether one pod is among those that `due` gives."""
+    """Return whether a pod is one of the victims that `due` returns."""
     victim = preemption.victims.get(uid)
     if victim is None or not _stays(view, victim):
         return False
@@ -322,7 +330,7 @@ def is_due(
 
 
 def _stays(view: ClusterView, victim: Victim) -> bool:
-    """Say whether a victim is there and not on its way out."""
+    """Return whether a victim runs and is not terminating."""
     pod = view.pods.get(victim.uid)
     return pod is not None and not pod.deleting and pod.node == victim.node
 
@@ -330,12 +338,12 @@ def _stays(view: ClusterView, victim: Victim) -> bool:
 def refusing(
     view: ClusterView, preemption: PendingPreemption, refused: Mapping[PodUid, str], now_us: int
 ) -> tuple[tuple[Victim, str], ...]:
-    """Give the victims that do not go, each with why, in words that do not change by themselves.
+    """Return the victims that are not deleted, each with the reason as a text that does not change with time.
 
     Args:
         view: The cluster.
         preemption: Pending.
-        refused: What the API server said to our last request, by victim.
+        refused: The error of the API server for the last request, by victim.
         now_us: For the end of grace periods.
     """
     found = []
@@ -351,12 +359,12 @@ def refusing(
 
 
 def is_stuck(pod: Pod, now_us: int) -> bool:
-    """Say whether a pod terminates and does not go: a finalizer keeps it, or nobody plays its kubelet any more."""
+    """Return whether a pod is still there after its grace period: it has a finalizer, or its kubelet does not run."""
     return pod.deleting and pod.deletes_us > 0 and now_us - pod.deletes_us > GRACE_OVER_US
 
 
 def refusing_text(found: tuple[tuple[Victim, str], ...]) -> str:
-    """Word what does not go, for a condition; empty when everything goes."""
+    """Return the text about victims that are not deleted, for a condition, or an empty string."""
     if not found:
         return ""
     words = "; ".join(f"pod {victim.pod} {why}" for victim, why in found[:NAMED_MAX])

@@ -1,4 +1,4 @@
-"""Ask for victims on what is, and turn the planner's answer into facts."""
+"""The planner's request for a preemption, and the events that record its answer."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ def preemption_request(
     ruled: InterpodRulePart,
     moment: EvictableContext | None = None,
 ) -> PlanRequest:
-    """Make the input of `preempt` from that of `plan`.
+    """Return the request for a preemption, made from the plan request of the tree.
 
-    Room that other preemptors have made for themselves is not there for this one, also while their victims still
-    sit in it: evicting the same victims again gives nobody more. That of a lower one can be taken over.
+    Capacity claimed by other preemptors is not free for this one, also while their victims still use it: evicting the
+    same victims again would free no more capacity. Claims of lower priority can be taken over.
 
     Args:
         view: The cluster.
-        state: What is held.
+        state: The reservation state.
         forest: The trees of `view`.
-        tree: Who asks.
-        request: What was planned for it.
-        ruled: What `ruled_part` gives for it.
-        moment: Whose reservations stay, and what time it is.
+        tree: The preemptor.
+        request: Its plan request.
+        ruled: The result of `ruled_part` for that request.
+        moment: Roots whose reservations stay, and the time.
     """
     evictable = evictable_for(
         view,
@@ -80,11 +80,11 @@ def preemption_request(
 
 
 def spared_by(state: ReservationState, uid: RootUid, now_us: int) -> frozenset[str]:
-    """Name the units that a preemptor had evicted and does not evict again when they come back (no thrash).
+    """Return the units that a preemptor evicted and must not evict again when they are created again.
 
-    For its extras it takes no such gang any more, for its minimum none within `SPARED_US`: who lost the room that
-    was made for him must not chase one victim round the cluster, nor wait for ever behind somebody of lower priority.
-    A unit is known by kind, namespace and name.
+    For extra members it never evicts such a gang again, for the minimum not within `SPARED_US`. So a preemptor that
+    lost the freed capacity does not evict one victim repeatedly, and does not wait for ever for a unit of lower
+    priority. A unit is identified by kind, namespace and name.
     """
     took = state.took.get(uid)
     if not took:
@@ -101,7 +101,7 @@ def spared_by(state: ReservationState, uid: RootUid, now_us: int) -> frozenset[s
 def _behind_victims(
     view: ClusterView, state: ReservationState, tree: Tree
 ) -> Mapping[NodeName, Mapping[str, int]]:
-    """Give by node the room that victims of others sit in and that is theirs when they are gone."""
+    """Return by node the capacity that other preemptors claim and that their victims still use."""
     root = tree.root
     amounts = (
         (
@@ -121,9 +121,9 @@ def _lessened(node: PlanNode, amounts: Mapping[str, int]) -> PlanNode:
 
 
 def still_makes_room(asked: PlanRequest, found: PreemptionPlan, now: PlanRequest) -> bool:
-    """Say whether an answer to `asked` may be recorded under the input as it is `now`.
+    """Return whether an answer to `asked` may be recorded with the input `now`.
 
-    Every unit must be the same pods as then, and what they leave must hold the plan: see `still_holds`.
+    Every unit must have the same pods in both, and the plan must fit without them: see `still_holds`.
     """
     units = (*found.victims, *found.superseded)
     there = {_identity(unit) for unit in (now.evictable or Evictable(priority=0)).units}
@@ -137,7 +137,7 @@ def _identity(unit: PlanUnit) -> tuple[str, int, frozenset[tuple[str, str]]]:
 
 
 def _made(request: PlanRequest, units: Collection[PlanUnit]) -> PlanRequest:
-    """Give a request as it is when units and all that terminates are gone."""
+    """Return a request as it is when some units and all terminating pods are gone."""
     source = request.evictable or Evictable(priority=0)
     gone = {p.uid for unit in units for p in unit.pods} | {p.uid for p in source.going}
     pods = [p for unit in source.units for p in unit.pods if p.uid in gone]
@@ -154,19 +154,19 @@ def decide_preemption(
     found: PreemptionPlan,
     recipe: EventContext,
 ) -> list[NewEvent]:
-    """Record a preemption: reservations that give way or go with their units, and the plan, in one append.
+    """Return the events of a preemption for one append: reservations that are released, and the plan.
 
     Args:
         view: The cluster.
-        state: What is held.
+        state: The reservation state.
         forest: The trees of `view`.
         tree: The preemptor.
-        asked: The planner's input.
-        found: Its answer.
+        asked: The planner's request.
+        found: The planner's answer.
         recipe: `plan` is the id of the preemption.
 
     Returns:
-        The plan last; preemptors that it outranks come in front of it (`outranked_by_plan`).
+        The plan last; the caller records the preemptions that it supersedes before it (`outranked_by_plan`).
     """
     source = asked.evictable or Evictable(priority=0)
     drafts = decide_observed(state, tree, recipe)
@@ -232,7 +232,7 @@ def decide_preemption(
 def _superseded(
     state: ReservationState, units: Iterable[PlanUnit]
 ) -> tuple[list[SupersededRecord], list[SupersededRecord]]:
-    """Say who gives way: what was reserved, by its plan, and what was being made, by the preemption."""
+    """Return the superseded reservations by plan, and the superseded claims by preemption."""
     reserved, promised = [], []
     for unit in units:
         root = state.roots.get(RootUid(unit.uid))
@@ -284,7 +284,7 @@ def _leaf(view: ClusterView, uid: PodUid) -> str:
 
 
 def numbers(cost: VictimCost) -> dict[str, int]:
-    """Write a cost down by the names of its parts, the first counts most; parts that are nothing are left out."""
+    """Return a cost by the names of its parts, most important first; parts that are zero are left out."""
     parts = msgspec.structs.asdict(cost)
     del parts["names"]
     if parts["highest"] == NOBODY:

@@ -1,19 +1,19 @@
-"""Who loses the room that is being made for him: no eviction is in vain because somebody of higher priority came.
+"""Takeover: a preemptor of higher priority gets the capacity that a pending preemption frees.
 
 The rules (issue 5, no thrash):
 
-- Room that is being made for a tree, or held by one that evicted for it and does not run yet, is nobody else's.
-  A tree of higher priority that fits elsewhere goes elsewhere (`rows`), an ordinary pod as well (`verbs`).
-- A tree of higher priority that fits nowhere else takes that room over before it evicts anybody (`units`): its
-  `PreemptionPlanned` names whose room it takes, and has those of the victims in it that are still there. In the same
-  append the one who made the room is told of: `PreemptionAbandoned`, *outranked*, `by` whom. So what he evicted
-  is evicted for the other from then on, and nobody more goes for it.
-- An ordinary pod of higher priority takes it without a plan, as kube-scheduler lets it: that is seen when it runs.
-- A preemptor that is evicted as a whole himself, before he runs, is outranked by his evictor.
+- The capacity that a preemption frees is only for its preemptor until that runs. A tree of higher priority that
+  fits elsewhere is placed elsewhere (`free_capacity`), an unmanaged pod as well (`filter_and_prioritize`).
+- A tree of higher priority that fits nowhere else takes the capacity over before it evicts further units
+  (`disruption_units`): its `PreemptionPlanned` names the superseded preemption and includes the remaining victims in
+  that capacity. The same append ends the superseded preemption: `PreemptionAbandoned` with `why` *outranked* and `by`.
+- An unmanaged pod of higher priority takes the capacity without a plan, because kube-scheduler permits it; this is
+  recorded when the pod runs.
+- A preemptor that is evicted as a whole before it runs is superseded by its own preemptor in the same way.
 
-Who was outranked asks again at once, because somebody came, not because he chose badly; but what he had evicted
-and what came back he leaves alone (`preemption.spared_by`). Until the victims that were begun are gone, what is
-left of the room stays held for him (`preemptions.abandoned`).
+The superseded preemptor is planned again without back-off, but units that it evicted and that were created again are
+spared (`preemption_planning.spared_by`). Until the victims of begun units are gone, it keeps its claims on the other
+nodes (`preemption_state.abandoned`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from extender.core.model.pods import Pod
 
 
 class TakeoverPreemptor(msgspec.Struct, frozen=True, kw_only=True):
-    """Who takes the room over."""
+    """The preemptor that takes the capacity over."""
 
     name: str  # Kind/namespace/name
     uid: str
@@ -53,13 +53,13 @@ class TakeoverPreemptor(msgspec.Struct, frozen=True, kw_only=True):
 def outranked_by_plan(
     view: ClusterView, state: ReservationState, planned: NewEvent, known: EvictionContext
 ) -> list[NewEvent]:
-    """End the preemptions whose room a plan takes, or whose preemptor it evicts.
+    """Return the ends of the preemptions whose capacity a plan takes, or whose preemptor it evicts.
 
     Args:
         view: The cluster.
-        state: What is pending.
-        planned: A `PreemptionPlanned` that is about to be recorded behind these, in the same append.
-        known: What the service knows of victims.
+        state: The pending state.
+        planned: A `PreemptionPlanned` that is recorded after these events, in the same append.
+        known: Data about victims.
     """
     plan = planned.fact
     assert isinstance(plan, PreemptionPlanned)
@@ -71,25 +71,25 @@ def outranked_by_plan(
     evicted = {unit.name for unit in plan.victims}
     drafts = []
     for uid, preemption in state.preemptions.items():
-        goes = f"{preemption.kind}/{preemption.root}" in evicted
-        if preemption.ended or uid == by.uid or not (goes or uid in taken):
+        is_victim = f"{preemption.kind}/{preemption.root}" in evicted
+        if preemption.ended or uid == by.uid or not (is_victim or uid in taken):
             continue
-        lost = sorted(n for n in preemption.claims if goes or n in used)
-        what = "evicts it" if goes else f"takes over the room{_on(lost)}"
-        drafts.append(_outranked(view, preemption, by, known, lost=lost, what=what))
+        lost = sorted(n for n in preemption.claims if is_victim or n in used)
+        what = "evicts it" if is_victim else f"takes over the room{_on(lost)}"
+        drafts.append(_superseding_event(view, preemption, by, known, lost=lost, what=what))
     return drafts
 
 
 def outranked_by_pods(
     view: ClusterView, state: ReservationState, decided: Iterable[NewEvent], known: EvictionContext
 ) -> list[NewEvent]:
-    """End the preemptions whose room pods of higher priority sit in now.
+    """Return the ends of the preemptions whose capacity is used by running pods of higher priority.
 
     Args:
         view: The cluster.
-        state: What is pending.
-        decided: What is about to be recorded in front of it: ends, and reservations that are given back.
-        known: What the service knows of victims.
+        state: The pending state.
+        decided: Events that are recorded before these: ends of preemptions, and released reservations.
+        known: Data about victims.
     """
     facts = [(d.root_uid, d.fact) for d in decided]
     ends = {
@@ -117,14 +117,14 @@ def outranked_by_pods(
             by = TakeoverPreemptor(name=f"Pod/{pod.path}", uid=pod.uid, priority=pod.priority)
             nodes = sorted(found)
             what = f"runs in the room{_on(nodes)}"
-            drafts.append(_outranked(view, preemption, by, known, lost=nodes, what=what))
+            drafts.append(_superseding_event(view, preemption, by, known, lost=nodes, what=what))
     return drafts
 
 
 def _sitting_in_claims(
     view: ClusterView, preemption: PendingPreemption, there: Collection[PodUid]
 ) -> Mapping[NodeName, Pod]:
-    """Give by node a pod of higher priority that came into the room of a preemptor, where that is too small now."""
+    """Return by node a new pod of higher priority, where the rest is too small for the claims of the preemptor."""
     found: dict[NodeName, Pod] = {}
     for node in preemption.claims:
         pod = _newcomer(view, preemption, node, there)
@@ -136,7 +136,7 @@ def _sitting_in_claims(
 def _newcomer(
     view: ClusterView, preemption: PendingPreemption, node: NodeName, there: Collection[PodUid]
 ) -> Pod | None:
-    """Give the youngest pod of higher priority that was not on a node when the room was planned, and stays there."""
+    """Return the newest pod of higher priority that runs on a node and was not there at the time of the plan."""
     above = [
         pod
         for uid, pod in view.on_node.get(node, {}).items()
@@ -145,7 +145,7 @@ def _newcomer(
     return max(above, key=lambda p: (p.created_us, p.path), default=None)
 
 
-def _outranked(
+def _superseding_event(
     view: ClusterView,
     preemption: PendingPreemption,
     by: TakeoverPreemptor,

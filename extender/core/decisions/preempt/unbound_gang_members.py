@@ -1,8 +1,8 @@
-"""Units on their way out: whole means also those of their members that do not run yet.
+"""Release of the reservations of unbound members when their unit is evicted.
 
-A gang that is evicted as a whole may hold room for members that are not bound: they would come to run when the
-others are gone, half a gang for nobody's use. So their reservations are given back with the plan, and their
-tree is not planned while victims of it are there.
+A gang that is evicted as a whole may have reservations of members that are not bound yet. These would be bound after
+the others are gone, and the gang would run below its minimum. So the reservations are released with the plan, and the
+tree is not planned while victims of it exist.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, PlanId, PodUid
 from extender.core.model.pod_groups import Forest, Tree, kind_of
 
-LONE = "Pod/"  # begins the names of units that are a pod alone
+LONE = "Pod/"  # start of the name of a unit that is a single pod
 
 
 def held_below(
     view: ClusterView, state: ReservationState, forest: Forest, units: Iterable[str]
 ) -> list[Reservation]:
-    """Give the reservations of members of some units that do not run yet, by pod.
+    """Return the reservations of unbound members of some units, sorted by pod.
 
     Args:
         view: The cluster.
-        state: What is held.
+        state: The reservation state.
         forest: The trees of `view`.
         units: `Kind/namespace/name`.
     """
@@ -61,14 +61,14 @@ def give_back(
     actor: str,
     cause: str,
 ) -> list[NewEvent]:
-    """Give back what members of evicted units hold, tree by tree.
+    """Return the events that release reservations, one per tree and plan.
 
     Args:
-        state: What is held.
-        reservations: As `held_below` gives them.
-        but: Members whose reservation is given back already.
-        actor: Who.
-        cause: Why it is decided now.
+        state: The reservation state.
+        reservations: The result of `held_below`.
+        but: Members whose reservation is already released.
+        actor: For the events.
+        cause: For the events.
     """
     plans: dict[tuple[str, PlanId], list[Reservation]] = {}
     for reservation in reservations:
@@ -92,7 +92,7 @@ def give_back(
 
 
 def leaving(view: ClusterView, state: ReservationState) -> Mapping[GroupKey, int]:
-    """Give the leaves of which pods are evicted as part of a unit, each with when the newest of them was created.
+    """Return the leaves of which pods are evicted as part of a unit, with the creation time of the newest such pod.
 
     Returns:
         Microseconds by leaf.
@@ -107,5 +107,5 @@ def leaving(view: ClusterView, state: ReservationState) -> Mapping[GroupKey, int
 
 
 def is_leaving(leaves: Mapping[GroupKey, int], tree: Tree) -> bool:
-    """Say whether members of a tree are evicted as part of a unit; pods of an earlier one of its name do not count."""
+    """Return whether members of a tree are evicted as part of a unit; pods of an earlier tree of the same name do not count."""
     return any(leaves.get(key, -1) >= tree.root.created_us for key in tree.members)

@@ -1,1 +1,1 @@
-"""Compare cluster and log, and give the events that bring the log to what the cluster shows; imports `decisions.admit`."""
+"""Comparison of cluster and log, and the events that bring the log up to date; imports `decisions.admit`."""

@@ -1,9 +1,9 @@
-"""Turn what the cluster shows into facts: bound, lost, deleted, overtaken, completed.
+"""Reconciliation: the events by which the log follows the cluster (bound, lost, deleted, superseded, completed).
 
-Observations only: nothing here plans. A tree of which nothing is bound yet loses all its
-reservations when one of its minimum goes (it is planned again as a whole); a tree that has started
-loses only what is gone (DESIGN 9.6: a started gang is completed, not stopped). Gone is also what
-kube-scheduler will not let onto its node any more: cordoned, tainted, relabelled, smaller.
+This module records observations and does not plan. If a tree without bound members loses a reservation of its
+minimum, all its reservations are released and it is planned again as a whole. A started tree loses only the
+reservations that cannot be used any more (DESIGN 9.6: a started gang is completed, not stopped). Those include
+reservations on a node that kube-scheduler would reject: cordoned, tainted, relabelled, or with less capacity.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ from extender.core.model.pod_groups import Forest, Tree, kind_of
 from extender.core.model.pods import ENDED_BY, TAINTED, PodEnd
 
 NO_PLAN = PlanId("")
-NAMED_MAX = 5  # pods named in a text; the fact lists all of them
-# Taints of a node whose kubelet does not answer, or says that it cannot run pods
+NAMED_MAX = 5  # pods named in a text; the event lists all of them
+# Taints of a node whose kubelet does not answer, or reports that it is not ready
 SILENT = frozenset({"node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"})
 HELD_ROOM = "room that was held for the replacement of a lost member"
 
@@ -67,8 +67,8 @@ HELD_ROOM = "room that was held for the replacement of a lost member"
 def decide_reconcile(
     view: ClusterView, state: ReservationState, forest: Forest, now: ReconcileContext
 ) -> list[NewEvent]:
-    """Give the facts that bring the log up to what the view shows; nothing when they agree."""
-    look = _Look(
+    """Return the events that bring the log up to date with the view; none when they agree."""
+    shared = _Shared(
         overtaken=overtaken_pods(view, state),
         taken=taken_vacancies(view, state),
         victims=_victims(state),
@@ -78,19 +78,19 @@ def decide_reconcile(
         tree = forest.trees.get(group_key_of(root))
         placed = root.held or root.bound or root.vacant
         if tree is not None and tree.root.uid == root.uid and not placed:
-            continue  # it is there, and nothing of it is placed: nothing can have happened to it
-        drafts += _root_drafts(view, state, root, tree, look, now)
+            continue  # the root exists, and none of its members is placed: there is nothing to compare
+        drafts += _root_drafts(view, state, root, tree, shared, now)
     for tree in forest.trees.values():
         drafts += bound_outside(view, state, tree, now)
     return drafts
 
 
-class _Look(msgspec.Struct, frozen=True):
-    """What is found once for all roots."""
+class _Shared(msgspec.Struct, frozen=True):
+    """Results that are computed once for all roots."""
 
-    overtaken: Collection[PodUid]  # reservations whose room is gone
-    taken: Collection[PodUid]  # vacancies whose room is
-    victims: Collection[PodUid]  # who goes for somebody else
+    overtaken: Collection[PodUid]  # reservations that do not fit any more
+    taken: Collection[PodUid]  # replacement holds that do not fit any more
+    victims: Collection[PodUid]  # victims of preemptions
 
 
 def _victims(state: ReservationState) -> frozenset[PodUid]:
@@ -104,9 +104,9 @@ def losses_that_hold(
     tree: Tree | None,
     now: ReconcileContext,
 ) -> list[MemberLost]:
-    """Give the losses of a root that the log does not know yet and after which room is held."""
-    look = _Look(overtaken=(), taken=(), victims=_victims(state))
-    facts = [draft.fact for draft in _root_drafts(view, state, root, tree, look, now)]
+    """Return the losses of a root that are not recorded yet and that lead to a replacement hold."""
+    shared = _Shared(overtaken=(), taken=(), victims=_victims(state))
+    facts = [draft.fact for draft in _root_drafts(view, state, root, tree, shared, now)]
     return [
         fact
         for fact in facts
@@ -115,9 +115,9 @@ def losses_that_hold(
 
 
 class SettledCheck:
-    """The last look at which log and cluster agreed; on the same parts of both they agree still.
+    """Remembers the input for which log and cluster agreed; with the same input they still agree.
 
-    Most changes of a busy cluster are pods outside of all groups, which matter only where room is held.
+    Most changes of a busy cluster are unmanaged pods, which matter only on nodes with reservations or holds.
     """
 
     def __init__(self) -> None:
@@ -127,21 +127,21 @@ class SettledCheck:
     def stands(
         self, view: ClusterView, state: ReservationState, forest: Forest, now: ReconcileContext
     ) -> bool:
-        """Say whether `decide_reconcile` could only give nothing again."""
+        """Return whether `decide_reconcile` would certainly return no events."""
         seen = _rests_on(view, state, forest)
         return same_objects(self._seen, seen) and self._circumstances == _of_moment(now)
 
     def reached(
         self, view: ClusterView, state: ReservationState, forest: Forest, now: ReconcileContext
     ) -> None:
-        """Remember a look that found nothing; not where a pod of the log has left its group."""
+        """Record an input without events, unless a pod of the log has left its group."""
         strays = any(uid in view.pods and view.pods[uid].group is None for uid in state.root_of)
         self._seen = () if strays else _rests_on(view, state, forest)
         self._circumstances = _of_moment(now)
 
 
 def _rests_on(view: ClusterView, state: ReservationState, forest: Forest) -> tuple[object, ...]:
-    """Name all that `decide_reconcile` reads: of pods only members, of room only where some is held."""
+    """Return all objects that `decide_reconcile` reads: of pods only members, usage only if capacity is held."""
     parts = (forest, view.nodes, view.groups, view.members, view.ends, state.roots, state.held_on)
     return (*parts, state.vacant_on, view.usage) if state.held_on or state.vacant_on else parts
 
@@ -155,7 +155,7 @@ def _root_drafts(
     state: ReservationState,
     root: GangState,
     tree: Tree | None,
-    look: _Look,
+    shared: _Shared,
     now: ReconcileContext,
 ) -> list[NewEvent]:
     group = view.groups.get(group_key_of(root))
@@ -179,10 +179,10 @@ def _root_drafts(
     ]
     runs = bool(bound_here) or len(root.bound) > len(lost)
     running = tree if runs else None
-    facts += [_held_on(view, _lost(view, m, now), m, running, look.victims, now) for m in lost]
-    facts += _vacated(view, root, tree, look, now, runs=runs)
+    facts += [_held_on(view, _lost(view, m, now), m, running, shared.victims, now) for m in lost]
+    facts += _ended_holds(view, root, tree, shared, now, runs=runs)
     broken = tree is not None and bool(tree.problems)
-    facts += _given_back(view, state, root, look.overtaken, bound_here, now, broken=broken)
+    facts += _released(view, state, root, shared.overtaken, bound_here, now, broken=broken)
     counts = _counts(view, root, facts, now)
     if root.phase not in ("satisfied", "invalid") and satisfied(_minima(root, tree), counts):
         facts.append(GangSatisfied(plan=root.plan or NO_PLAN, bound=sum(counts.values())))
@@ -190,9 +190,9 @@ def _root_drafts(
 
 
 def _minima(root: GangState, tree: Tree | None) -> tuple[GroupRecord, ...]:
-    """Give the groups as admitted; of a tree that runs without our doing as they are.
+    """Return the groups as admitted; the current groups of a tree that runs without an admission.
 
-    So it is when a group was made again while its pods ran on, and when history was lost.
+    The latter happens when a group was created again while its pods ran, and when part of the log was lost.
     """
     if root.groups or root.held or tree is None or tree.root.uid != root.uid or tree.problems:
         return root.groups
@@ -200,7 +200,7 @@ def _minima(root: GangState, tree: Tree | None) -> tuple[GroupRecord, ...]:
 
 
 def _short_lived(view: ClusterView, root: GangState, now: ReconcileContext) -> list[AnyEventData]:
-    """Record members that we bound and that ended before anybody saw them run, as when a kubelet refuses."""
+    """Return the events of members that were bound and ended before the view showed them on a node."""
     facts: list[AnyEventData] = []
     for r in root.held.values():
         if r.uid in now.posted and r.uid not in view.pods and r.uid not in now.awaited:
@@ -210,7 +210,7 @@ def _short_lived(view: ClusterView, root: GangState, now: ReconcileContext) -> l
 
 
 def _relabelled(view: ClusterView, root: GangState) -> list[AnyEventData]:
-    """Record nodes of this tree whose topology labels are not those of the admission (D11, D14)."""
+    """Return the events for nodes of this tree whose topology labels differ from those of the admission (D11, D14)."""
     facts: list[AnyEventData] = []
     used = {r.node for r in root.held.values()} | {m.node for m in root.bound.values()}
     for name in sorted(used & set(root.topology)) if root.topology else ():
@@ -230,7 +230,7 @@ def _relabelled(view: ClusterView, root: GangState) -> list[AnyEventData]:
 
 
 def _changed_groups(view: ClusterView, root: GangState) -> Mapping[str, str]:
-    """Say by leaf what happened to a group below the root since the admission: deleted or recreated (B5)."""
+    """Return by leaf a text about a group below the root that was deleted or recreated since the admission (B5)."""
     namespace = group_key_of(root).namespace
     changed: dict[tuple[str, str], str] = {}
     for record in root.groups[1:]:
@@ -241,18 +241,18 @@ def _changed_groups(view: ClusterView, root: GangState) -> Mapping[str, str]:
     if not changed:
         return {}
     texts = {}
-    for leaf, way in ways(root.groups).items():
-        found = [changed[g.kind, g.name] for g in way if (g.kind, g.name) in changed]
+    for leaf, path in ways(root.groups).items():
+        found = [changed[g.kind, g.name] for g in path if (g.kind, g.name) in changed]
         if found:
             texts[leaf] = found[0]
     return texts
 
 
 def _leaves_being_deleted(view: ClusterView, root: GangState) -> Mapping[str, str]:
-    """Say which leaves with reservations are not planned any more: they, or the root, are being deleted.
+    """Return by leaf with reservations a text, if the leaf or the root is being deleted.
 
-    A finalizer may keep a deleted group for long; only reservations count, or a leaf that holds none
-    would end every new plan of its siblings.
+    A finalizer may keep a deleted group for long. Leaves without reservations are left out, because they would
+    otherwise cause the release of every new plan of their siblings.
     """
     top = group_key_of(root)
     found = {}
@@ -281,7 +281,7 @@ def _is_lost(view: ClusterView, uid: PodUid, node: NodeName) -> bool:
 
 
 def untold(view: ClusterView, drafts: Iterable[NewEvent]) -> list[MemberLost]:
-    """Give the losses of which the view does not tell the cause, because the pod is not in it any more."""
+    """Return the losses without a known cause, because the pod is not in the view any more."""
     return [
         draft.fact
         for draft in drafts
@@ -294,9 +294,9 @@ def untold(view: ClusterView, drafts: Iterable[NewEvent]) -> list[MemberLost]:
 def _lost(
     view: ClusterView, member: BoundMember | Reservation, now: ReconcileContext
 ) -> MemberLost:
-    """Record a loss with what the cluster tells of its cause: who deleted a pod is told nowhere.
+    """Return the event of a loss, with the cause as far as the cluster reports it.
 
-    A pod whose node does not answer is deleted for the taints that the node got for it.
+    A pod on a node that does not answer is deleted because of the taints of that node.
     """
     pod, node = view.pods.get(member.uid), view.nodes.get(member.node)
     if pod is not None:
@@ -318,34 +318,34 @@ def _held_on(
     victims: Collection[PodUid],
     now: ReconcileContext,
 ) -> MemberLost:
-    """Say in a loss until when its room is held; `tree` is None where nothing of it runs on."""
+    """Return the loss with the end of its replacement hold; `tree` is None if no member of it runs."""
     until_us = held_until(
         view, tree, member, lost, victims, now_us=now.now_us, held_us=now.room_held_us
     )
     return msgspec.structs.replace(lost, room_until_us=until_us)
 
 
-def _vacated(
+def _ended_holds(
     view: ClusterView,
     root: GangState,
     tree: Tree | None,
-    look: _Look,
+    shared: _Shared,
     now: ReconcileContext,
     *,
     runs: bool,
 ) -> list[AnyEventData]:
-    """Record which room of lost members is held no longer, and why."""
+    """Return the events for replacement holds that end now."""
     if not root.vacant:
         return []
-    found = given_up(view, root, tree, look.taken, now.over, runs=runs)
+    found = given_up(view, root, tree, shared.taken, now.over, runs=runs)
     return [
         ReservationReleased(
-            plan=vacancies[0].plan,
+            plan=holds[0].plan,
             why=why,
-            pods=tuple(ReleasedPod(pod=v.pod, uid=v.uid, node=v.node) for v in vacancies),
+            pods=tuple(ReleasedPod(pod=v.pod, uid=v.uid, node=v.node) for v in holds),
             text=f"{HELD_ROOM}: {words}",
         )
-        for why, (words, vacancies) in sorted(found.items())
+        for why, (words, holds) in sorted(found.items())
     ]
 
 
@@ -356,7 +356,7 @@ def _is_silent(node: Node) -> bool:
 def _counts(
     view: ClusterView, root: GangState, facts: Iterable[AnyEventData], now: ReconcileContext
 ) -> Mapping[str, int]:
-    """Count bound members per leaf as they will be after `facts`; who is bound and lost already does not count."""
+    """Return the number of bound members per leaf after `facts`, without members that are lost."""
     counts: dict[str, int] = {}
     for member in root.bound.values():
         if member.uid not in now.awaited:
@@ -387,7 +387,7 @@ def _release(
     )
 
 
-def _given_back(
+def _released(
     view: ClusterView,
     state: ReservationState,
     root: GangState,
@@ -397,16 +397,16 @@ def _given_back(
     *,
     broken: bool,
 ) -> list[AnyEventData]:
-    """Release what cannot be redeemed any more; a whole tree in one fact, so that no crash can halve it."""
-    on_its_way = {uid for uid in now.binding if unassigned(view, uid)}
-    settled = on_its_way | bound_here.keys() | now.awaited
+    """Return the events for reservations that cannot be used any more; a whole tree is released by one event."""
+    in_flight = {uid for uid in now.binding if unassigned(view, uid)}
+    settled = in_flight | bound_here.keys() | now.awaited
     open_ones = {uid: r for uid, r in root.held.items() if uid not in settled}
     if not open_ones:
         return []
     running = [*((u, m.node) for u, m in root.bound.items()), *bound_here.items()]
     started = root.uid in now.started or any(not _is_lost(view, u, n) for u, n in running)
     if root.uid in now.expired and not started:
-        return [_release(open_ones.values(), "expired", "nobody redeemed the reservation in time")]
+        return [_release(open_ones.values(), "expired", "the reservation was not used in time")]
     if broken and not started:
         return [_release(open_ones.values(), "invalid", "the tree breaks a rule now")]
     changed = {**_leaves_being_deleted(view, root), **_changed_groups(view, root)}
@@ -445,7 +445,7 @@ def _gone(
     overtaken: Collection[PodUid],
     changed: Mapping[str, str],
 ) -> Mapping[ReleaseReason, list[tuple[Reservation, str]]]:
-    """Find the reservations that nobody can redeem, each with what happened to it."""
+    """Return the reservations that cannot be used any more, with the text of the cause."""
     unfit = unfit_pods(view, root, open_ones)
     found: dict[ReleaseReason, list[tuple[Reservation, str]]] = {}
     for uid, reservation in open_ones.items():
@@ -476,7 +476,7 @@ def _why_gone(
 
 
 def _release_text(found: list[tuple[Reservation, str]]) -> str:
-    """Name some of the pods by what happened to them."""
+    """Return a text that names some of the pods by cause."""
     by_words: dict[str, list[str]] = {}
     for reservation, words in sorted(found, key=lambda f: f[0].pod)[:NAMED_MAX]:
         by_words.setdefault(words, []).append(reservation.pod)

@@ -1,20 +1,19 @@
-"""Where cluster and log differ, and the facts by which the log says so and follows the cluster.
+"""Drift: differences between cluster and log, and the events that record them and update the log.
 
-The kinds of `DriftFound` that come from here:
+The kinds of `DriftFound` from this module:
 
-| kind | what was found | what the log does with it |
+| kind | difference | further events |
 |---|---|---|
 | `bound-elsewhere` | a member runs on another node than was reserved, or than the log has it on | `PodBound` there (`MemberLost` before, where it counted as bound) |
 | `bound-outside-admission` | a member runs without any reservation | `PodBound` |
 | `bound-by-unknown-plan` | the annotation of its Binding names a plan that holds no room for it | `PodBound` |
-| `not-bound` | a member that the log has as bound waits in the cluster | `MemberLost`; it is planned again |
-| `nomination-altered` | the nomination of a reservation was there and names another node now | nothing: filter refuses that node and tells the right one |
+| `not-bound` | a member that is bound in the log is not assigned in the cluster | `MemberLost`; it is planned again |
+| `nomination-altered` | the nomination of a reservation was observed and names another node now | none: filter passes only the reserved node |
 
-`memory` comes from `control/monitors/state_verifier`. No drift but life: a pod that is gone, or was made again under its
-name (`MemberLost` or `ReservationReleased` say it); a node that was deleted and registers again with
-its pods (`MemberLost`, then `PodBound` under the same plan); and a nomination that was erased:
-kube-scheduler does that itself after every failed bind, and filter tells the node of the reservation
-all the same.
+The kind `memory` is from `control/monitors/state_verifier`. These differences are not drift: a pod that is gone, or was
+created again with the same name (`MemberLost` or `ReservationReleased`); a node that was deleted and registers again
+with its pods (`MemberLost`, then `PodBound` with the same plan); and a nomination that was removed: kube-scheduler
+does that after every failed bind, and filter still passes only the reserved node.
 """
 
 from __future__ import annotations
@@ -45,25 +44,29 @@ from extender.core.model.pods import Pod, PodEnd
 
 
 class ReconcileContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What the service knows beside view and state."""
+    """Input of reconciliation beside view and state."""
 
     actor: str
     cause: str
     started: frozenset[RootUid] = (
         frozenset()
     )  # barriers of these roots are releasing or have released
-    binding: frozenset[PodUid] = frozenset()  # their Binding was sent, and may be seen any moment
-    posted: frozenset[PodUid] = frozenset()  # the API server took their Binding
-    expired: frozenset[RootUid] = frozenset()  # reservations older than their time to live
-    # Members that vanished, of which the API server was asked how: None where nobody can tell
+    binding: frozenset[PodUid] = (
+        frozenset()
+    )  # their Binding was sent, but is perhaps not in the view yet
+    posted: frozenset[PodUid] = frozenset()  # the API server accepted their Binding
+    expired: frozenset[RootUid] = frozenset()  # roots with reservations older than their lifetime
+    # How members that left the view ended, by the answer of the API server; None: unknown
     ends: Mapping[PodUid, PodEnd | None] = {}
-    awaited: frozenset[PodUid] = frozenset()  # ... and has not answered yet; told when it has
-    over: frozenset[PodUid] = frozenset()  # lost members whose room has been held long enough
+    awaited: frozenset[PodUid] = (
+        frozenset()
+    )  # members for which the answer is pending; recorded after it
+    over: frozenset[PodUid] = frozenset()  # lost members whose replacement hold has reached its end
     now_us: int = 0
-    room_held_us: int = 0  # how long the room of a lost member is held; 0: not at all
+    room_held_us: int = 0  # length of a replacement hold; 0: none
 
     def draft(self, uid: RootUid, root: str, fact: AnyEventData) -> NewEvent:
-        """Put a fact into the stream of a root (namespace/name)."""
+        """Return an event for the stream of a root (namespace/name)."""
         return NewEvent(root_uid=uid, root=root, fact=fact, actor=self.actor, cause=self.cause)
 
 
@@ -72,7 +75,7 @@ def _drift(kind: str, path: str, text: str) -> DriftFound:
 
 
 def bound_facts(reservation: Reservation, pod: Pod) -> list[AnyEventData]:
-    """Record that a member with a reservation runs, and what is odd about it."""
+    """Return the events for a member with a reservation that is bound, with its drift."""
     assert pod.node is not None
     facts: list[AnyEventData] = [
         PodBound(
@@ -93,7 +96,7 @@ def bound_facts(reservation: Reservation, pod: Pod) -> list[AnyEventData]:
 
 
 def strayed_facts(view: ClusterView, root: GangState) -> list[AnyEventData]:
-    """Record members that the log has as bound and the cluster somewhere else, or not at all."""
+    """Return the events for members that the log has as bound and that are on another node, or on none."""
     facts: list[AnyEventData] = []
     for member in root.bound.values():
         pod = view.pods.get(member.uid)
@@ -119,7 +122,7 @@ def _bound_of(member: BoundMember) -> PodBound:
 def bound_outside(
     view: ClusterView, state: ReservationState, tree: Tree, now: ReconcileContext
 ) -> list[NewEvent]:
-    """Record members that run without a reservation of ours; one whose node is gone runs no more."""
+    """Return the events for members that run without a reservation; members on nodes that are gone are left out."""
     root = state.roots.get(tree.root.uid)
     facts: list[AnyEventData] = []
     for leaf, pods in tree.members.items():
@@ -147,7 +150,7 @@ def _outside_facts(leaf: str, pod: Pod, root: GangState | None) -> list[AnyEvent
     node = NodeName(pod.node)
     away = root.away.get(pod.uid) if root is not None else None
     if away is not None and away.node == node:
-        return [_bound_of(away)]  # its node was gone and is back, and so is the member
+        return [_bound_of(away)]  # its node registered again with the member
     bound = PodBound(plan=PlanId(pod.plan), pod=pod.path, uid=pod.uid, node=node, group=leaf)
     text = f"runs on {node} without a reservation in the log"
     if not pod.plan:
@@ -157,10 +160,10 @@ def _outside_facts(leaf: str, pod: Pod, root: GangState | None) -> list[AnyEvent
 
 
 class NominationDrift:
-    """Remembers which nominations the cluster has shown, to see them altered.
+    """Keeps the observed nominations of reservations, to detect that another client changed one.
 
-    One that was not shown yet is on its way; one that was shown and names another node now was changed by
-    somebody else. Said once; it is never written again (DESIGN 2.7).
+    A nomination that was not observed yet may still be in flight; one that was observed and names another node now
+    was changed by another client. This is recorded once, and the nomination is not written again (DESIGN 2.7).
     """
 
     def __init__(self) -> None:
@@ -169,7 +172,7 @@ class NominationDrift:
     def look(
         self, view: ClusterView, state: ReservationState, now: ReconcileContext
     ) -> list[NewEvent]:
-        """Compare once with what was shown before; gives the facts."""
+        """Return the events for nominations that changed since the last call."""
         shown: dict[PodUid, PlanId] = {}
         drafts: list[NewEvent] = []
         for reservation in _held(state):

@@ -1,11 +1,11 @@
-"""Which of our group objects carry our finalizer, and which may go (SPEC B12).
+"""Rules for our finalizer on group objects of our API group (SPEC B12).
 
-A PodGroup stays while a pod that names it was bound and has not ended, or holds a reservation, so that
-no pod that runs loses its policy. A pod that was never bound keeps nothing: it waits for the group, and the
-group would wait for the pod. A CompositePodGroup stays while groups name it as their parent; on a cycle of
-parents they would keep one another for ever and do not count. Built-in groups have a finalizer of their own,
-which Kubernetes sets and lifts. A group that does not count (its name is taken by a built-in one) or breaks
-a rule is let go like any other.
+A PodGroup keeps the finalizer while a pod that names it is bound and has not ended, or has a reservation, so that
+no running pod loses its policy. A pod that was never bound does not count: it waits for the group, and the group
+would wait for the pod. A CompositePodGroup keeps it while groups name it as their parent; groups on a cycle of
+parents do not count, because they would keep one another for ever. Built-in groups have a finalizer that Kubernetes
+adds and removes. The rules also hold for groups that are not used, because a built-in group has the same name, and
+for invalid ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FINALIZER: Final = "gang-extender.dev/group-protection"
 
 
 class FinalizerChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The finalizers one group is to have; its UID and version are preconditions."""
+    """The new finalizers of one group; its UID and version are preconditions of the write."""
 
     group: GroupKey
     guard: Guard
@@ -32,7 +32,7 @@ class FinalizerChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def held_leaves(*states: ReservationState) -> frozenset[GroupKey]:
-    """Give the PodGroups of which some member holds a reservation in any of the states."""
+    """Return the PodGroups with a reservation of some member in any of the states."""
     return frozenset(
         leaf_key(reservation.pod.partition("/")[0], reservation.group)
         for state in states
@@ -44,11 +44,11 @@ def held_leaves(*states: ReservationState) -> frozenset[GroupKey]:
 def decide_protection(
     view: ClusterView, held: Collection[GroupKey] = frozenset()
 ) -> tuple[FinalizerChange, ...]:
-    """Give what differs: new groups without our finalizer, deleted ones that nothing needs any more.
+    """Return the changes: new groups get the finalizer, deleted ones that are not needed any more lose it.
 
     Args:
         view: The cluster.
-        held: As `held_leaves` gives them.
+        held: The result of `held_leaves`.
     """
     parents: frozenset[GroupKey] | None = None
     found = []
@@ -65,13 +65,13 @@ def decide_protection(
         else:
             continue
         found.append(FinalizerChange(group=key, guard=guard, finalizers=finalizers))
-    # What goes comes first: its deletion waits for it.
+    # Removals first, because deletions wait for them.
     found.sort(key=lambda p: (not p.guard.deleting, p.group))
     return tuple(found)
 
 
 def may_go(view: ClusterView, key: GroupKey, held: Collection[GroupKey] = frozenset()) -> bool:
-    """Say of one deleted group what `decide_protection` says of all."""
+    """Return whether one deleted group loses the finalizer, as in `decide_protection`."""
     if _runs(view, key, held):
         return False
     if key.kind != "CompositePodGroup":
@@ -85,13 +85,13 @@ def may_go(view: ClusterView, key: GroupKey, held: Collection[GroupKey] = frozen
 
 
 def _runs(view: ClusterView, key: GroupKey, held: Collection[GroupKey]) -> bool:
-    """Say whether a member of a leaf was bound and has not ended, or may be bound at any moment."""
+    """Return whether a member of a leaf is bound and has not ended, or has a reservation."""
     pods = view.members.get(key)
     return key in held or (pods is not None and any(pod.node is not None for pod in pods.values()))
 
 
 def _references(view: ClusterView) -> Iterator[tuple[GroupKey, str]]:
-    """Give the groups that name a parent, with its name."""
+    """Yield the groups that name a parent, with the name of the parent."""
     for key, group in view.groups.items():
         if group.parent is not None:
             yield key, group.parent
@@ -101,7 +101,7 @@ def _references(view: ClusterView) -> Iterator[tuple[GroupKey, str]]:
 
 
 def _parents(view: ClusterView) -> frozenset[GroupKey]:
-    """Give what groups name as their parent; groups on a cycle of parents do not keep one another."""
+    """Return the parents that groups name, without the references of groups on a cycle of parents."""
     above = {key: composite_key(key.namespace, name) for key, name in _references(view)}
     circular = _on_cycles(above)
     return frozenset(
@@ -110,24 +110,24 @@ def _parents(view: ClusterView) -> frozenset[GroupKey]:
 
 
 def _on_cycles(above: Mapping[GroupKey, GroupKey]) -> set[GroupKey]:
-    """Give the groups that come back to themselves by their parents."""
+    """Return the groups that are on a cycle of parents."""
     found: set[GroupKey] = set()
     known: set[GroupKey] = set()
     for key in above:
-        way: dict[GroupKey, None] = {}
+        path: dict[GroupKey, None] = {}
         here: GroupKey | None = key
-        while here is not None and here not in known and here not in way:
-            way[here] = None
+        while here is not None and here not in known and here not in path:
+            path[here] = None
             here = above.get(here)
-        if here is not None and here in way:
-            keys = list(way)
+        if here is not None and here in path:
+            keys = list(path)
             found.update(keys[keys.index(here) :])
-        known.update(way)
+        known.update(path)
     return found
 
 
 def _above(view: ClusterView, key: GroupKey) -> set[GroupKey]:
-    """Give a group and the groups above it if it is on a cycle, nothing otherwise."""
+    """Return a group and the groups above it if it is on a cycle, else an empty set."""
     found: set[GroupKey] = set()
     here = key
     while here not in found:

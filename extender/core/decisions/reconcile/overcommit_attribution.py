@@ -1,9 +1,9 @@
-"""Who took room that was reserved: pods of a scheduler that does not see what we hold, and others.
+"""Attribution of overcommitment: which pods use capacity that was reserved for members.
 
-What we reserve binds us, and kube-scheduler through the nomination. Another scheduler, somebody who writes
-spec.nodeName, a pod of higher priority and a DaemonSet's pod come into that room all the same. It is noticed when
-the pod is seen on its node; the room is given back as `superseded`, with who took it, and the tree is planned
-again: at once the first time, after a pause that doubles when it happens over and over.
+The extender respects reservations, and kube-scheduler does through the nomination. A pod of another scheduler, a pod
+that is created with spec.nodeName, a pod of higher priority and a pod of a DaemonSet can still use that capacity. The
+extender notices it when the pod runs on the node. It releases the reservations as `superseded`, with the pods that use
+the capacity, and plans the tree again: at once the first time, after that with a pause that doubles each time.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import NodeName
 from extender.core.model.pods import Pod
 
-PAUSE_US: Final = 1_000_000  # after the second time in a row; doubled each time ...
+PAUSE_US: Final = 1_000_000  # after the second consecutive time; doubled each time ...
 PAUSE_US_MAX: Final = 15_000_000  # ... up to this
-NAMED_MAX: Final = 5  # in a text; the fact lists all of them
+NAMED_MAX: Final = 5  # in a text; the event lists all of them
 _HOW: Final[dict[TakenHow, str]] = {
     "pinned": "which may run on that node only",
     "higher-priority": "of higher priority",
@@ -32,46 +32,46 @@ _HOW: Final[dict[TakenHow, str]] = {
 def takers(
     view: ClusterView, state: ReservationState, lost: Iterable[Reservation]
 ) -> tuple[RoomTaker, ...]:
-    """Name the pods that took the room of reservations: on each node those that came last, as many as it takes.
+    """Return the pods that use the capacity of lost reservations: on each node the last ones, as many as explain the excess.
 
     Args:
-        view: The cluster, which shows when each pod got its node.
-        state: What is held.
-        lost: Reservations for which there is no room any more.
+        view: The cluster, with the time of each assignment.
+        state: The reservation state.
+        lost: Reservations that do not fit any more.
 
     Returns:
-        By node, the latest first; nothing where only pods that we placed are there.
+        By node, the last first; empty where only pods with a reservation of ours are on the nodes.
     """
     by_node: dict[NodeName, list[Reservation]] = {}
     for reservation in lost:
         by_node.setdefault(reservation.node, []).append(reservation)
     return tuple(
-        taker for name in sorted(by_node) for taker in _takers_on(view, state, name, by_node[name])
+        user for name in sorted(by_node) for user in _users_on(view, state, name, by_node[name])
     )
 
 
-def _takers_on(
+def _users_on(
     view: ClusterView, state: ReservationState, name: NodeName, lost: Sequence[Reservation]
 ) -> Iterable[RoomTaker]:
-    lacking = _lacking(view, state, name, lost)
+    excess = _excess(view, state, name, lost)
     priority = max(reservation.priority for reservation in lost)
     foreign = [pod for pod in view.on_node.get(name, {}).values() if not _ours(state, pod)]
     for pod in sorted(foreign, key=lambda p: (-p.assigned_us, -p.created_us, p.path)):
-        if not lacking:
+        if not excess:
             return
-        takes = {resource: n for resource, n in pod.shape.requests if resource in lacking}
-        if takes:
-            yield _taker(pod, name, priority)
-        for resource, amount in takes.items():
-            lacking[resource] -= amount
-            if lacking[resource] <= 0:
-                del lacking[resource]
+        used = {resource: n for resource, n in pod.shape.requests if resource in excess}
+        if used:
+            yield _record(pod, name, priority)
+        for resource, amount in used.items():
+            excess[resource] -= amount
+            if excess[resource] <= 0:
+                del excess[resource]
 
 
-def _lacking(
+def _excess(
     view: ClusterView, state: ReservationState, name: NodeName, lost: Sequence[Reservation]
 ) -> dict[str, int]:
-    """Give by how much pods and reservations exceed a node, of what the lost reservations ask for."""
+    """Return by how much pods and reservations exceed a node, for the resources of the lost reservations."""
     node = view.nodes.get(name)
     if node is None:
         return {}
@@ -86,7 +86,7 @@ def _lacking(
 
 
 def _ours(state: ReservationState, pod: Pod) -> bool:
-    """Say whether a pod is where we put it: its room was counted when the others were planned."""
+    """Return whether a pod has a reservation on its node, or was bound by an admission."""
     root = state.roots.get(state.root_of[pod.uid]) if pod.uid in state.root_of else None
     if root is None:
         return False
@@ -94,7 +94,7 @@ def _ours(state: ReservationState, pod: Pod) -> bool:
     return (held is not None and held.node == pod.node) or (bound is not None and bool(bound.plan))
 
 
-def _taker(pod: Pod, node: NodeName, priority: int) -> RoomTaker:
+def _record(pod: Pod, node: NodeName, priority: int) -> RoomTaker:
     how: TakenHow = "unaware"
     if pod.pinned is not None:
         how = "pinned"
@@ -111,7 +111,7 @@ def _taker(pod: Pod, node: NodeName, priority: int) -> RoomTaker:
 
 
 def taker_words(found: Sequence[RoomTaker]) -> str:
-    """Say who took room; empty for nobody.
+    """Return the text about pods that use reserved capacity, or an empty string.
 
     >>> taker_words([RoomTaker(pod="ns/p", uid="u", node="n", scheduler="s", priority=0, how="unaware")])
     'taken by ns/p (scheduler s, priority 0), which does not see what is reserved'
@@ -126,8 +126,8 @@ def taker_words(found: Sequence[RoomTaker]) -> str:
 
 
 def planned_again_us(root: GangState) -> int:
-    """Give when a tree is planned again whose room was taken: microseconds since the epoch, 0 for at once."""
-    if root.taken < 2:  # noqa: PLR2004 -- the first time at once
+    """Return when a tree is planned again after other pods used its capacity: microseconds since the epoch, 0 for at once."""
+    if root.taken < 2:  # noqa: PLR2004 -- no pause the first time
         return 0
     doubled = min(root.taken - 2, PAUSE_US_MAX.bit_length())
     return root.taken_us + min(PAUSE_US << doubled, PAUSE_US_MAX)

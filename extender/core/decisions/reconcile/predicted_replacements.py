@@ -1,7 +1,7 @@
-"""Losses that the log is about to learn: who vanished leaves its room to its replacement from that moment on.
+"""Replacement holds for losses that are not recorded yet.
 
-A loss is recorded by the next pass, and not before the API server was asked how the pod ended. kube-scheduler and the
-planner see the room as soon as the pod is gone; without this they would have given it away by then.
+A loss is recorded by the next pass, after the API server has answered how the pod ended. But kube-scheduler and the
+planner see the capacity as free as soon as the pod is gone; without these holds they would use it before that.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.object_identity import same_objects
 from extender.core.model.pod_groups import Forest
 
-NOBODY: frozenset[PodUid] = frozenset()
+NO_PODS: frozenset[PodUid] = frozenset()
 
 
 class PredictedLosses:
-    """Remembers what it found for as long as members, log and what is awaited are the same."""
+    """Cache of the holds; valid as long as members, state and awaited answers are the same."""
 
     def __init__(self) -> None:
         self._seen: tuple[object, ...] = ()
-        self._gone: frozenset[PodUid] = NOBODY
+        self._gone: frozenset[PodUid] = NO_PODS
         self._rests_on: tuple[object, ...] = ()
         self._found: tuple[ReplacementHold, ...] = ()
         self._state: ReservationState | None = None
@@ -42,14 +42,14 @@ class PredictedLosses:
         before: ClusterView,
         now: ReconcileContext,
     ) -> ReservationState:
-        """Give the state with the room that members leave of whose loss it does not know.
+        """Return the state with a replacement hold for each loss that it does not contain yet.
 
         Args:
-            view: As it is.
-            state: What is known.
-            forest: The trees, at most a moment old.
-            before: The view that the last pass compared with the log.
-            now: What the next pass will know; whose end is awaited counts as told.
+            view: The current view.
+            state: The committed state.
+            forest: The trees, perhaps of a slightly older view.
+            before: The view of the last pass.
+            now: The context of the next pass; pods with an awaited answer count as answered.
         """
         seen = (view.members, before.members, now.awaited)
         if not same_objects(self._seen, seen):
@@ -58,7 +58,7 @@ class PredictedLosses:
             return state
         rests_on = (self._gone, view.nodes, view.groups, view.ends, state.roots, now.ends)
         if not same_objects(self._rests_on, rests_on):
-            self._found = tuple(_vacancies(view, state, forest, self._gone, now))
+            self._found = tuple(_holds(view, state, forest, self._gone, now))
             self._rests_on, self._state = rests_on, None
         if not self._found:
             return state
@@ -68,7 +68,7 @@ class PredictedLosses:
 
 
 def vanished(before: ClusterView, view: ClusterView) -> Iterator[PodUid]:
-    """Give the members that had a node and are not in the view any more."""
+    """Yield the members that had a node and are not in the view any more."""
     if view.members is before.members:
         return
     for leaf, pods in before.members.items():
@@ -79,18 +79,18 @@ def vanished(before: ClusterView, view: ClusterView) -> Iterator[PodUid]:
                     yield uid
 
 
-def _vacancies(
+def _holds(
     view: ClusterView,
     state: ReservationState,
     forest: Forest,
     gone: Collection[PodUid],
     now: ReconcileContext,
 ) -> Iterator[ReplacementHold]:
-    told = msgspec.structs.replace(now, awaited=NOBODY)
+    answered = msgspec.structs.replace(now, awaited=NO_PODS)
     for root_uid in sorted({state.root_of[uid] for uid in gone if uid in state.root_of}):
         root = state.roots[root_uid]
         tree = forest.trees.get(group_key_of(root))
-        for lost in losses_that_hold(view, state, root, tree, told):
+        for lost in losses_that_hold(view, state, root, tree, answered):
             member = root.bound[lost.uid]
             yield ReplacementHold(
                 plan=member.plan, root_uid=root_uid, pod=member.pod, uid=member.uid, group=member.group,
@@ -101,8 +101,8 @@ def _vacancies(
 
 def _with(state: ReservationState, found: Collection[ReplacementHold]) -> ReservationState:
     vacant_on = state.vacant_on
-    for vacancy in found:
-        node = NodeName(vacancy.node)
-        here = vacant_on.get(node, NO_VACANCIES).set(vacancy.uid, vacancy)
+    for hold in found:
+        node = NodeName(hold.node)
+        here = vacant_on.get(node, NO_VACANCIES).set(hold.uid, hold)
         vacant_on = vacant_on.set(node, here)
     return msgspec.structs.replace(state, vacant_on=vacant_on)

@@ -1,6 +1,6 @@
-"""Which reservations kube-scheduler would not honour any more: node unfit for the pod, or room gone.
+"""Reservations that kube-scheduler would reject now: the node does not suit the pod, or has too little capacity.
 
-By the planner's own static filters and by plain sums; nothing here knows what follows from it.
+The checks are the static filters of the planner, and sums. The caller decides about the consequences.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from extender.core.planner.plan_types import PlanNode
 def unfit_pods(
     view: ClusterView, root: GangState, reservations: Mapping[PodUid, Reservation]
 ) -> Mapping[PodUid, str]:
-    """Find reservations on nodes that would not take their pod any more, whatever is free there.
+    """Return the reservations whose node does not suit the pod any more, apart from capacity, with the reason.
 
-    By the planner's own static filters, and by the domains of the admission; with the reason.
+    Checked are the static filters of the planner, and the domains of the admission.
     """
     domains = {
-        leaf: {key: value for group in way for key, value in group.domain.items()}
-        for leaf, way in ways(root.groups).items()
+        leaf: {key: value for group in path for key, value in group.domain.items()}
+        for leaf, path in ways(root.groups).items()
     }
     unfit: dict[PodUid, str] = {}
-    doubtful: dict[PodShape, dict[NodeName, list[PodUid]]] = {}
+    to_check: dict[PodShape, dict[NodeName, list[PodUid]]] = {}
     for uid, reservation in reservations.items():
         pod, node = view.pods.get(uid), view.nodes.get(reservation.node)
         if pod is None or node is None:
@@ -42,9 +42,9 @@ def unfit_pods(
                 unfit[uid] = f"node {node.name} is not in {key}={value} any more:"
         shape = pod.shape
         if node.unschedulable or node.taints or shape.node_selector or shape.selectors:
-            doubtful.setdefault(shape, {}).setdefault(node.name, []).append(uid)
-    for shape, uids_on in doubtful.items():
-        nodes = [view.nodes[name] for name in uids_on]  # each once, however many members it has
+            to_check.setdefault(shape, {}).setdefault(node.name, []).append(uid)
+    for shape, uids_on in to_check.items():
+        nodes = [view.nodes[name] for name in uids_on]  # each node once
         fleet = NodeTable(tuple(_bare_row(node) for node in nodes))
         passes, chosen = may_run(fleet, shape), selected(fleet, shape)
         for i, node in enumerate(nodes):
@@ -73,15 +73,15 @@ def _unfit_words(node: Node, *, chosen: bool) -> str:
 
 
 def overtaken_pods(view: ClusterView, state: ReservationState) -> frozenset[PodUid]:
-    """Find reservations whose room is gone: assigned pods and reservations exceed the node.
+    """Return the reservations that do not fit any more: assigned pods and reservations exceed the node.
 
-    The lowest priorities give way first, then the youngest, until the rest fits.
+    Reservations of the lowest priority are returned first, then the newest, until the rest fits.
     """
     return frozenset(uid for name in state.held_on for uid in overtaken_on(view, state, name))
 
 
 def overtaken_on(view: ClusterView, state: ReservationState, name: NodeName) -> Iterator[PodUid]:
-    """Find them on one node; see `overtaken_pods`."""
+    """Yield those on one node; see `overtaken_pods`."""
     node = view.nodes.get(name)
     if node is None:
         return
@@ -90,19 +90,19 @@ def overtaken_on(view: ClusterView, state: ReservationState, name: NodeName) -> 
 
 
 def unassigned(view: ClusterView, uid: PodUid) -> bool:
-    """Say whether a pod still needs its reservation: not assigned, and not on its way out."""
+    """Return whether a pod still needs its reservation: not assigned, and not terminating."""
     pod = view.pods.get(uid)
     return pod is not None and pod.node is None and not pod.deleting
 
 
 def ways(groups: tuple[GroupRecord, ...]) -> Mapping[str, tuple[GroupRecord, ...]]:
-    """Give the groups from the root down to each leaf, by the name of the leaf."""
+    """Return the groups from the root down to each leaf, by the name of the leaf."""
     composites = {g.name: g for g in groups if g.kind == "CompositePodGroup"}
-    ways = {}
+    paths = {}
     for leaf in groups:
         if leaf.kind == "PodGroup":
-            way = [leaf]
-            while way[0].parent in composites:
-                way.insert(0, composites[way[0].parent])
-            ways[leaf.name] = tuple(way)
-    return ways
+            path = [leaf]
+            while path[0].parent in composites:
+                path.insert(0, composites[path[0].parent])
+            paths[leaf.name] = tuple(path)
+    return paths

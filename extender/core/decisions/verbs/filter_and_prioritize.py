@@ -1,7 +1,7 @@
-"""Answer kube-scheduler: filter, prioritize, bind. Nothing here plans and nothing here changes state.
+"""The answers to filter and prioritize. This module neither plans nor changes state.
 
-Refusal texts are a function of state only: a text that changes by itself makes kube-scheduler spin
-(EXTENDER 3.4). Counts therefore stand on the groups' conditions, never in these words.
+Refusal texts are a function of state only: a text that changes without a change of state makes kube-scheduler
+retry without end (EXTENDER 3.4). Counts are therefore in the conditions of the groups, never in these texts.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ FilterOutcome = Literal["redeemed", "not-offered", "held-back", "refused", "pass
 TAKEN = "other pods took its room before it was bound; it is planned again"
 COMMITTED_LAST = "volumes and claims are committed when the rest of the gang has reached its nodes"
 SCORE_MAX = 10  # MaxExtenderPriority of kube-scheduler
-NAMED_MAX = 64  # in an answer to prioritize; each costs kube-scheduler some microseconds
+NAMED_MAX = 64  # nodes in an answer to prioritize; each costs kube-scheduler some microseconds
 
 
 class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """Which of the offered nodes pass, and the words for those that do not."""
+    """Which of the offered nodes pass, and the reason for the others."""
 
     outcome: FilterOutcome
     passed: tuple[NodeName, ...]
@@ -46,7 +46,7 @@ class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reservation_of(state: ReservationState, uid: PodUid) -> Reservation | None:
-    """Give the reservation a pod holds."""
+    """Return the reservation of a pod, or None."""
     root_uid = state.root_of.get(uid)
     root = state.roots.get(root_uid) if root_uid is not None else None
     return root.held.get(uid) if root is not None else None
@@ -63,16 +63,16 @@ def decide_filter(
 ) -> FilterDecision:
     """Answer /filter.
 
-    A member gets its reserved node or nothing; any other pod gets all nodes but those whose room
-    is reserved for trees of equal or higher priority, and those where it would take room that a lower one
-    has evicted for, if it can run elsewhere.
+    A member gets its reserved node or no node. Any other pod gets all nodes except those whose capacity is reserved
+    for trees of equal or higher priority, and, if it can run elsewhere, those where it would use capacity for which a
+    preemptor of lower priority evicts pods.
 
     Args:
         view: The cluster.
-        state: What is held.
+        state: The committed state.
         forest: The trees of `view`.
-        pod: Who asks.
-        offered: Where kube-scheduler would have it.
+        pod: The pod of the call.
+        offered: The nodes of the call.
         held_back: Its volumes and claims must not be committed yet.
     """
     reservation = reservation_of(state, pod.uid)
@@ -117,7 +117,7 @@ def _redeem(
 def pending_reason(
     state: ReservationState, forest: Forest, view: ClusterView, leaf: GroupKey
 ) -> str:
-    """Say why a member has no node, in words that change only with the kind of reason."""
+    """Return the reason why a member has no node; the text changes only with the kind of reason."""
     if leaf not in view.groups:
         return f"gang {leaf.path}: waiting for {leaf}, which does not exist"
     orphan = forest.orphans.get(leaf)
@@ -133,7 +133,7 @@ def pending_reason(
 
 
 def tree_reason(state: ReservationState, tree: Tree) -> str:
-    """Say why a tree (or the rest of it) is pending."""
+    """Return the reason why a tree, or the rest of it, is pending."""
     name = tree.root.key.path
     if tree.problems:
         return f"gang {name}: invalid: {tree.problems[0].text}"
@@ -151,7 +151,7 @@ def tree_reason(state: ReservationState, tree: Tree) -> str:
 
 
 def suspect_rules(root: GangState, tree: Tree) -> tuple[str, ...]:
-    """Name the rules between pods that may be why kube-scheduler refuses nodes with room (SPEC H10)."""
+    """Return the rules between pods that may be why kube-scheduler rejects nodes with free capacity (SPEC H10)."""
     if not _refused_by_scheduler(root):
         return ()
     waiting = (pod for pod in tree.pods if pod.node is None)
@@ -174,7 +174,7 @@ def _answer_words(root: GangState, tree: Tree) -> str:
     if root.answer.outcome == PREEMPTING:
         return "waits for its preemption to finish"
     if root.answer.outcome == "invalid":
-        return "not planned yet"  # it was invalid, is mended, and the next pass plans it
+        return "not planned yet"  # it is valid again, and the next pass plans it
     beyond = root.phase in ("admitted", "satisfied")
     if root.answer.outcome == "unknown":
         what = "more members" if beyond else "its minimum"
@@ -229,7 +229,7 @@ def _protect(
 def room_beside(
     view: ClusterView, state: ReservationState, name: NodeName, pod: Pod, *, lower: bool = False
 ) -> bool:
-    """Say whether a node has room for a pod beside what is held there against it; see `left_beside`."""
+    """Return whether a pod fits on a node beside what is held there against it; see `left_beside`."""
     left = left_beside(view, state, name, pod, lower=lower)
     asks = dict(pod.shape.requests)
     return left is None or all(amount >= asks[resource] for resource, amount in left.items())
@@ -244,19 +244,19 @@ def left_beside(
     *,
     lower: bool = False,
 ) -> dict[str, int] | None:
-    """Give what a node has for a pod beside what is held there against it, of each resource that the pod asks for.
+    """Return what a node has left for a pod beside what is held there against it, for each resource that it requests.
 
     Args:
         view: The cluster.
-        state: What is held.
+        state: The committed state.
         name: The node.
-        pod: Outside of all groups.
-        without: Pods to be counted as gone, so that filter and preempt say the same.
-        lower: Also what those of lower priority hold who have evicted for it.
+        pod: An unmanaged pod.
+        without: Pods to be counted as gone, so that filter and preempt give the same answer.
+        lower: Also count what preemptors of lower priority hold.
 
     Returns:
-        None where nothing is held: there kube-scheduler alone judges. Resources that the node does not offer are
-        not in it.
+        None where nothing is held: kube-scheduler alone decides about such a node. Resources that the node does not
+        have are left out.
     """
     node = view.nodes.get(name)
     if node is None:
@@ -283,7 +283,7 @@ def left_beside(
 def _held_against(
     view: ClusterView, state: ReservationState, name: NodeName, pod: Pod, *, lower: bool
 ) -> Iterator[Mapping[str, int]]:
-    """Give what is held on a node against a pod, by holder; `lower` as in `claimants`."""
+    """Yield what is held on a node against a pod, one mapping per holder; `lower` as in `claimants`."""
     for reservation in state.held_on.get(name, NO_HOLDS).values():
         member = view.pods.get(reservation.uid)
         below = reservation.priority < pod.priority
@@ -302,20 +302,19 @@ def decide_prioritize(
     offered: Sequence[NodeName],
     scores: Callable[[], Mapping[NodeName, int]],
 ) -> tuple[tuple[NodeName, int], ...]:
-    """Say by how much the best of the nodes offered score above the others, at most 10; only of the best.
+    """Return the best of the offered nodes, with the amount by which they score above the others, at most 10.
 
-    For a member its reserved node wins. For any other pod a node scores the more, the less of its
-    narrowest topology domain is still empty, so that the largest free domains stay whole. kube-scheduler adds
-    what it is told to its own scores, so what is the same for all says nothing, and each entry costs it time:
-    scores are told from the best down, all nodes of one score or none, for at most `NAMED_MAX` nodes, and
-    as their distance to the best one that is not told. Where more nodes than that are equally good, kube-scheduler
-    takes one of them without our help more often than not.
+    A member gets its reserved node. For any other pod the score of a node is higher, the fewer nodes of its domains
+    are empty, so that the largest free domains stay whole. kube-scheduler adds these scores to its own: an equal
+    score for all nodes has no effect, and each entry costs time. So the answer has at most `NAMED_MAX` nodes, from
+    the best score down, all nodes of one score or none; their scores are the difference to the best score that is
+    left out. It is empty where more nodes than that share the best score.
 
     Args:
-        state: Who holds what.
-        pod: Who asks.
-        offered: Between which nodes.
-        scores: Gives `room_scores`, not necessarily of this moment; asked only where it counts.
+        state: The committed state.
+        pod: The pod of the call.
+        offered: The nodes of the call.
+        scores: Returns `room_scores`, perhaps from an earlier call; called only where it is needed.
     """
     reservation = reservation_of(state, pod.uid)
     if reservation is not None:
@@ -324,25 +323,26 @@ def decide_prioritize(
     if not found or not offered:
         return ()
     of_offered = [found.get(name, SCORE_MAX) for name in offered]
-    named, untold = 0, min(of_offered)
+    named, left_out = 0, min(of_offered)
     for score, nodes in sorted(Counter(of_offered).items(), reverse=True):
         named += nodes
         if named > NAMED_MAX:
-            untold = score
+            left_out = score
             break
     return tuple(
-        (name, score - untold)
+        (name, score - left_out)
         for name, score in zip(offered, of_offered, strict=True)
-        if score > untold
+        if score > left_out
     )
 
 
 def room_scores(
     view: ClusterView, state: ReservationState, keys: Sequence[str]
 ) -> Mapping[NodeName, int]:
-    """Score nodes by the share of empty nodes in their domain, averaged over the topology keys: 10 for none.
+    """Return scores by the share of empty nodes in the domains of a node, averaged over the topology keys: 10 for none.
 
-    Nodes without any of the keys have no score. Empty: neither a pod that requests more than its slot, nor a reservation. Looks at every node.
+    Nodes without any of the keys have no score. An empty node has no reservations and no pods with requests other than
+    `pods`. The function reads every node.
     """
     if not keys:
         return {}

@@ -1,19 +1,19 @@
-"""Answer the preempt verb: kube-scheduler's candidates, changed so that no gang is broken by a part of it.
+"""The answer to the preempt verb: kube-scheduler's candidates, changed so that no gang falls below its minimum.
 
-kube-scheduler asks for one pod, offers nodes with the victims it would delete there, and deletes those of
-one node of the answer (EXTENDER 4). It knows of no groups and of no reservations, so here
+kube-scheduler calls it for one pod with nodes and the victims that it would delete there, and deletes those of
+one node of the answer (EXTENDER 4). It has no data about groups and reservations, so here
 
-- a node is dropped where filter would refuse the pod all the same when the victims are gone, because the room
-  is held for a tree of equal or higher priority: victims must not die for nothing;
-- a node is dropped where the victims would leave a running gang below its minimum; a gang that can lose
-  members without that loses them, extras go first;
-- a victim that belongs to a group that is disrupted as a whole stands for the whole unit. Its node is
-  dropped, unless that is cheaper (by the order of SPEC E-9) than every other node: then the unit is taken as
-  one preemption of ours, recorded before the answer, and kube-scheduler hears of its pods on that node.
+- a node is dropped where filter would still refuse the pod after the victims are gone, because the capacity
+  is held for a tree of equal or higher priority: pods must not be evicted without effect;
+- a node is dropped where the victims would leave a running gang below its minimum; members beyond the minimum
+  may be evicted;
+- a victim in a group that is disrupted as a whole stands for the whole unit. Its node is dropped, unless the
+  node is cheaper (in the order of SPEC E-9) than every other node: then the unit is evicted by a preemption of
+  the extender, recorded before the answer, and the answer names the pods of the unit on that node.
 
-Members get nothing: their tree asks once for all of them, and what it was given is being evicted already.
+Members get an empty answer: the extender plans one preemption for their whole tree.
 
-The choice is made on a `PreemptVerbInput` alone, which is stored with the preemption that comes of it.
+The choice depends on a `PreemptVerbInput` alone, which is stored with the preemption.
 """
 
 from __future__ import annotations
@@ -47,26 +47,28 @@ from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.model.pods import Pod
 from extender.core.planner.plan_types import PLANNER_VERSION
 
-SHIFT = 2**31  # makes every priority count as more than nothing
+SHIFT = 2**31  # added to a priority (32 bits, signed), so that every unit has a positive weight
 
 
 class NodeCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """A node and the pods that kube-scheduler would delete there."""
 
     node: NodeName
-    victims: tuple[PodUid, ...]  # most important first, as kube-scheduler ranks nodes by the first
+    victims: tuple[
+        PodUid, ...
+    ]  # highest priority first, because kube-scheduler ranks nodes by the first
     violations: int = 0
 
 
 class VictimChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """What to answer; with `plan` only after it was recorded (see `recorded`)."""
+    """The answer; if it has a `plan`, that is recorded first (see `recorded`)."""
 
     candidates: tuple[NodeCandidate, ...]
     plan: PreemptionPlanned | None = None
 
 
 class _Price(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """What a node costs; compared field by field, in this order (SPEC E-9)."""
+    """The cost of a node; compared field by field, in this order (SPEC E-9)."""
 
     violations: int
     highest: int
@@ -84,11 +86,11 @@ class _Option(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def answered_before(view: ClusterView, state: ReservationState, pod: Pod) -> VictimChoice | None:
-    """Give the answer that needs no look at the offers: to members, and to who waits for victims already.
+    """Return the answer for a member or for a pod with a pending preemption, which needs no choice; else None.
 
     Args:
         view: The cluster.
-        state: What is held.
+        state: The committed state.
         pod: The preemptor.
     """
     if pod.group is not None:
@@ -104,7 +106,7 @@ def _left(
     claims: Mapping[NodeName, object],
     victims: Mapping[PodUid, object],
 ) -> tuple[NodeCandidate, ...]:
-    """Give again what was answered before, as far as it is not on its way out."""
+    """Return the earlier answer again, without the nodes where a victim terminates."""
     found = []
     for node in claims:
         pods = [p for uid in victims if (p := view.pods.get(uid)) is not None and p.node == node]
@@ -117,7 +119,7 @@ def _ordered(pods: Iterable[OfferedPod]) -> tuple[PodUid, ...]:
     return tuple(p.uid for p in sorted(pods, key=lambda p: (-p.priority, p.created_us, p.pod)))
 
 
-# --- what the choice depends on
+# --- the input of the choice
 
 
 def question_about(
@@ -129,19 +131,18 @@ def question_about(
     *,
     spared: Collection[str] = (),
 ) -> PreemptVerbInput:
-    """Describe kube-scheduler's candidates by what the cluster shows and what is held.
+    """Return the input of the choice for kube-scheduler's candidates.
 
-    A candidate with a victim that we do not see there is left out: kube-scheduler has seen other pods than
-    we, and no answer may rest on it. So is one with a static pod, which would run on, and one with a unit that
-    is spared.
+    A candidate is left out if our view does not show one of its victims on the node, if it has a static pod, which
+    would continue to run, or if one of its units is in `spared`.
 
     Args:
         view: The cluster.
-        state: What is held.
+        state: The committed state.
         forest: The trees of `view`.
-        pod: The preemptor, outside of all groups.
+        pod: The preemptor, an unmanaged pod.
         offered: kube-scheduler's candidates.
-        spared: Units that this pod had evicted before, see `spared_by`.
+        spared: Units that this pod evicted before, see `spared_by`.
     """
     units: dict[str, OfferedUnit] = {}
     trees: dict[str, OfferedTree] = {}
@@ -151,16 +152,16 @@ def question_about(
         known = [p for p in pods if p is not None and p.node == candidate.node]
         if not known or len(known) != len(pods) or any(p.static for p in known):
             continue
-        mine = _units(view, forest, known, trees)
-        if not mine.keys().isdisjoint(spared):
+        here = _units(view, forest, known, trees)
+        if not here.keys().isdisjoint(spared):
             continue
-        units |= mine
-        gone = {p.uid for unit in mine.values() for p in unit.pods}
+        units |= here
+        gone = {p.uid for unit in here.values() for p in unit.pods}
         offers.append(
             NodeOffer(
                 node=candidate.node,
                 violations=candidate.violations,
-                units=tuple(sorted(mine)),
+                units=tuple(sorted(here)),
                 left=left_beside(view, state, candidate.node, pod, without=gone),
             )
         )
@@ -178,7 +179,7 @@ def question_about(
 def _units(
     view: ClusterView, forest: Forest, victims: list[Pod], trees: dict[str, OfferedTree]
 ) -> dict[str, OfferedUnit]:
-    """Give the disruption units of some pods (SPEC E-4), by name, and add their trees to `trees`."""
+    """Return the disruption units of some pods (SPEC E-4) by name, and add their trees to `trees`."""
     found: dict[str, OfferedUnit] = {}
     for pod in victims:
         above = groups_above(view, pod.group)
@@ -231,11 +232,11 @@ def _tree(tree: Tree) -> OfferedTree:
 
 
 def choose(question: PreemptVerbInput, *, preemption: PlanId | None) -> VictimChoice:
-    """Choose among nodes: all that kube-scheduler may use, or the one that a whole unit is taken for.
+    """Return all nodes that kube-scheduler may use, or the one node for which whole units are evicted.
 
     Args:
-        question: What it depends on, and nothing else.
-        preemption: Id of a preemption to record, None where nobody may be evicted by us.
+        question: The input of the choice.
+        preemption: Id of the preemption to record; None if the extender must not evict pods.
     """
     units = {unit.name: unit for unit in question.units}
     trees = {tree.root: tree for tree in question.trees}
@@ -262,7 +263,7 @@ def _option(
     every: Mapping[str, OfferedUnit],
     trees: Mapping[str, OfferedTree],
 ) -> _Option | None:
-    """Price an offer; None where it must not be used."""
+    """Return an offer with its price; None where it must not be used."""
     units = tuple(every[name] for name in offer.units)
     if any(unit.priority >= question.priority for unit in units):
         return None
@@ -293,11 +294,11 @@ def _option(
 
 
 def _breaks(tree: OfferedTree, units: Iterable[OfferedUnit]) -> bool:
-    """Say whether a gang that holds now, and of which something stays, falls below its minimum."""
+    """Return whether a gang that meets its minimum now, and keeps some members, falls below it."""
     gone = {p.uid: p.group for unit in units if unit.tree == tree.root for p in unit.pods}
     after = Counter(tree.running) - Counter(gone.values())
     if not after:
-        return False  # all of it goes
+        return False  # the whole tree is evicted
     return any(
         satisfied(tree.groups, tree.running, group) and not satisfied(tree.groups, after, group)
         for group in tree.groups
@@ -329,7 +330,7 @@ def _plan(
             ),
         ),
         planner=PLANNER_VERSION,
-        exhausted=True,  # every node that was offered was looked at
+        exhausted=True,  # every offered node was compared
     )
 
 
@@ -345,7 +346,7 @@ def _victim_unit(unit: OfferedUnit) -> VictimUnit:
 
 
 def recorded(view: ClusterView, plan: PreemptionPlanned, digest: str) -> PreemptionPlanned:
-    """Make the fact of a plan: with the digest of its input, and with the pods that terminate on its node already."""
+    """Return a plan with the digest of its input, and with the pods that already terminate on its node."""
     (assigned,) = plan.assignments
     awaits = tuple(
         VictimPod(pod=p.path, uid=p.uid, node=assigned.node)

@@ -1,7 +1,7 @@
-"""What the preempt verb chooses among, as values and as bytes, so that its decision can be made again.
+"""The input of the preempt verb as values and as bytes, so that its decision can be replayed.
 
-The bytes are a head, which tells of the pod that asks, and parts that decisions share (`planner/cuts`):
-offers, units and trees, each in the order of their names. Nothing here decides.
+The bytes are a head with the preemptor, and parts that decisions share (`planner/codec/content_defined_chunks`):
+offers, units and trees, each in the order of their names. This module decides nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from extender.core.planner.codec.request_codec import EncodedRequest, InputSumma
 
 
 class OfferedPod(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A pod that would go."""
+    """A pod that would be evicted."""
 
     pod: str  # namespace/name
     uid: PodUid
@@ -30,44 +30,44 @@ class OfferedPod(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class OfferedUnit(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A disruption unit with a pod on some node that is offered: all of it would go."""
+    """A disruption unit with a pod on an offered node: all of its pods would be evicted."""
 
     kind: str  # CompositePodGroup | PodGroup | Pod
     path: str  # namespace/name
     uid: str
     priority: int
-    tree: str  # of `OfferedTree.root`, whose running members these are; empty: of none
+    tree: str  # `OfferedTree.root` of the tree that loses these members; empty: of no tree
     pods: tuple[OfferedPod, ...]  # sorted by pod
 
     @property
     def name(self) -> str:
-        """Give `Kind/namespace/name`."""
+        """Return `Kind/namespace/name`."""
         return f"{self.kind}/{self.path}"
 
 
 class OfferedTree(msgspec.Struct, frozen=True, array_like=True):
-    """A tree that would lose members."""
+    """A tree of which members would be evicted."""
 
     root: str  # Kind/namespace/name
     groups: tuple[GroupRecord, ...]  # root first
-    running: dict[str, int]  # members that run now, by the name of their leaf
+    running: dict[str, int]  # number of running members by the name of their leaf
 
 
 class NodeOffer(msgspec.Struct, frozen=True, array_like=True):
-    """A node of kube-scheduler's, with the units that its victims belong to."""
+    """A candidate of kube-scheduler, with the units of its victims."""
 
     node: NodeName
-    violations: int  # of PodDisruptionBudgets, as kube-scheduler has counted
+    violations: int  # of PodDisruptionBudgets, counted by kube-scheduler
     units: tuple[str, ...]  # by name, sorted
     left: dict[str, int] | None
-    """What there would be for the pod of each resource that it asks for, beside all that is held there against it.
+    """What would be left for the pod of each requested resource, beside what is held there against it.
 
-    None: nothing is held, kube-scheduler alone judges.
+    None: nothing is held, kube-scheduler alone decides.
     """
 
 
 class PreemptVerbInput(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that the choice of a node depends on."""
+    """All data that the choice of a node depends on."""
 
     pod: str  # namespace/name of the preemptor
     uid: PodUid
@@ -98,7 +98,7 @@ _PART: msgspec.json.Decoder[_Part] = msgspec.json.Decoder(_Part)
 
 
 def encode(question: PreemptVerbInput) -> EncodedRequest:
-    """Encode a question in storable pieces."""
+    """Return an input encoded as head and parts."""
     head = _ENCODER.encode(msgspec.structs.replace(question, offers=(), units=(), trees=()))
     parts = tuple(map(_ENCODER.encode, _parts(question)))
     return EncodedRequest(
@@ -116,10 +116,10 @@ def _parts(question: PreemptVerbInput) -> Iterator[_Part]:
 
 
 def decode(head: bytes, parts: Sequence[bytes]) -> PreemptVerbInput:
-    """Put a question together again; `decode(e.head, e.parts)` equals what `e` was made from.
+    """Return the input from head and parts; the inverse of `encode`.
 
     Raises:
-        msgspec.ValidationError: A piece is not what it should be.
+        msgspec.ValidationError: The head or a part has another shape.
     """
     offers: list[NodeOffer] = []
     units: list[OfferedUnit] = []
@@ -138,12 +138,12 @@ def decode(head: bytes, parts: Sequence[bytes]) -> PreemptVerbInput:
 
 
 def summarize(head: bytes, parts: Sequence[bytes]) -> Generator[None, None, InputSummary]:
-    """Count what is in an encoded question: the nodes offered, and the units of lower priority on them.
+    """Return the number of offered nodes, and of units of lower priority on them, in an encoded input.
 
-    Yields after each part, as `canonical.summarize`, and returns the numbers.
+    Yields after each part, as `request_codec.summarize`, and returns the numbers at the end.
 
     Raises:
-        msgspec.ValidationError: A piece is not what it should be.
+        msgspec.ValidationError: The head or a part has another shape.
     """
     question = _HEAD.decode(head)
     nodes = evictable = pods = 0

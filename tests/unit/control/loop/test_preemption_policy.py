@@ -174,7 +174,7 @@ async def test_who_was_on_his_way_out_and_does_not_go_is_not_waited_for_for_ever
         await settled(stage, 3)
         (end,) = stage.facts(PreemptionAbandoned)
         assert (end.why, end.evicted) == ("room-lost", 1)
-        assert "default/going was on its way out" in end.text
+        assert "default/going is still there after its grace period" in end.text
         stage.later(6)
         await settled(stage)
         again = stage.facts(PreemptionPlanned)[-1]
