@@ -26,7 +26,7 @@ class NodeSpec(Part, frozen=True, kw_only=True):
 
 
 class NodeStatus(Part, frozen=True, kw_only=True):
-    """What the kubelet says of a node."""
+    """What the kubelet reports of a node."""
 
     capacity: Resources = field(default_factory=dict)
     allocatable: Resources = field(default_factory=dict)
