@@ -1,4 +1,4 @@
-"""The index of what facts name: `gx.note_mentions`, called behind the appends."""
+"""The index of the names in events: `gx.note_mentions`, called after the appends."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Old shapes of facts become the next one; what is stored is never rewritten.
+"""Convert older versions of events to the current one when they are read; stored events never change.
 
 Owns one pure function per (type, version) that was ever shipped and is not current. Must not look at
-anything but the decoded object. The surprise: steps are small, from a version to the next; `upcast` walks
-them, so a new shape needs one function, not one per old version.
+anything but the decoded object. Note: each function converts a version to the next one and `upcast` applies
+them in order, so a new version needs one function, not one per old version.
 
-To change a fact: raise its version in `codec.VERSIONS`, add the function here under the old version, keep
-the old golden file and add one of the new version.
+To change an event: raise its version in `event_codec.VERSIONS`, add the function here under the old version,
+keep the old golden file and add one of the new version.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ Upcaster: TypeAlias = Callable[[JsonObject], JsonObject]
 
 
 def _refused_without_preemption(data: JsonObject) -> JsonObject:
-    """Version 2 says why preemption does not help; before it, nobody had looked."""
+    """Add `considered`, why preemption does not help; version 1 did not consider it."""
     return {**data, "considered": []}
 
 
-def _released_to_nobody(data: JsonObject) -> JsonObject:
-    """Version 2 names the pods that took the room; before it, nobody had looked."""
+def _released_without_users(data: JsonObject) -> JsonObject:
+    """Add `taken_by`, the pods that took the capacity; version 1 did not record them."""
     return {**data, "taken_by": []}
 
 
-def _abandoned_for_nobody(data: JsonObject) -> JsonObject:
-    """Version 2 says who takes the room over; before it, nobody did by a record."""
+def _abandoned_without_takeover(data: JsonObject) -> JsonObject:
+    """Add the preemptor of a takeover; version 1 did not record takeovers."""
     return {**data, "by": "", "by_uid": "", "lost": []}
 
 
 def _planned_without_doubts(data: JsonObject) -> JsonObject:
-    """Version 2 may say of a victim why it was not put back; where nothing is said nothing is left out."""
+    """Return the data unchanged: version 2 adds only an optional reason why a victim was not reprieved."""
     return data
 
 
 def _lost_without_room(data: JsonObject) -> JsonObject:
-    """Version 2 says how long its room is held; before it, no room of a lost member was."""
+    """Add `room_until_us`, the end of the replacement hold; version 1 had no such holds."""
     return {**data, "room_until_us": 0}
 
 
 UPCASTERS: Mapping[tuple[str, int], Upcaster] = {
     ("GangRefused", 1): _refused_without_preemption,
-    ("PreemptionAbandoned", 1): _abandoned_for_nobody,
+    ("PreemptionAbandoned", 1): _abandoned_without_takeover,
     ("PreemptionPlanned", 1): _planned_without_doubts,
-    ("ReservationReleased", 1): _released_to_nobody,
+    ("ReservationReleased", 1): _released_without_users,
     ("MemberLost", 1): _lost_without_room,
 }
 
@@ -59,11 +59,11 @@ def upcast(
     current: int,
     upcasters: Mapping[tuple[str, int], Upcaster] = UPCASTERS,
 ) -> JsonObject:
-    """Bring an object from version `ver` of its type to version `current`.
+    """Return an object of version `ver` of its type as one of version `current`.
 
     Args:
         data: The decoded payload.
-        tag: Type of the fact.
+        tag: Type of the event.
         ver: Version it was stored with, from 1.
         current: Version that this program writes.
         upcasters: Steps, by (type, version they start from).
