@@ -89,7 +89,7 @@ class PostgresSnapshots:
         )
         aged = sa.select(*place, age.label("age")).subquery()
         newest = sa.select(aged.c.position, aged.c.codec).where(aged.c.age <= KEPT)
-        rungs = (
+        older = (
             sa.select(sa.func.min(CHECKPOINT.c.position))
             .where(CHECKPOINT.c.codec == checkpoint.codec)
             .group_by(CHECKPOINT.c.position // self.stretch(checkpoint.position))
@@ -104,7 +104,7 @@ class PostgresSnapshots:
                     sa.not_(
                         sa.and_(
                             CHECKPOINT.c.codec == checkpoint.codec,
-                            CHECKPOINT.c.position.in_(rungs),
+                            CHECKPOINT.c.position.in_(older),
                         )
                     ),
                 )

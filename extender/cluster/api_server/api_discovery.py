@@ -63,7 +63,7 @@ async def discover(server: ApiServer) -> tuple[Resource, ...]:
     return tuple(found)
 
 
-def serves_ours(found: tuple[Resource, ...]) -> bool:
+def serves_our_group(found: tuple[Resource, ...]) -> bool:
     """Return whether all kinds of our API group are served."""
     ours = {one.name for one in found if one.api_version.startswith(f"{OURS}/")}
     return ours >= set(GROUP_KINDS)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Self
 
-from extender.cluster.api_server.api_discovery import discover, serves_ours
+from extender.cluster.api_server.api_discovery import discover, serves_our_group
 from extender.cluster.api_server.feature_gate_reader import FullObjects, SchedulerMetrics
 from extender.cluster.api_server.informers import Informer, Resource, ResourceNotServed
 from extender.cluster.connection.api_client import (
@@ -269,7 +269,7 @@ class KubernetesCluster:
         """Record a Kubernetes Event, within the rate limits; see the port."""
         related = self._api_version_of(*notice.related[:3]) if notice.related else ""
         version = self._api_version_of(notice.kind, notice.namespace, notice.name)
-        await self._recorder.say(notice, version, related)
+        await self._recorder.record(notice, version, related)
 
     def _api_version_of(self, kind: str, namespace: str, name: str) -> str:
         if kind == "Pod":
@@ -319,7 +319,7 @@ class KubernetesCluster:
             await self._adjust(wanted)
             self._discovered = True
             self._statuses.forget({group.uid for group in self._world.view.groups.values()})
-            pause_s = DISCOVER_EVERY_S if serves_ours(wanted) else DISCOVER_MISSING_S
+            pause_s = DISCOVER_EVERY_S if serves_our_group(wanted) else DISCOVER_MISSING_S
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._rediscover.wait(), pause_s)
 

@@ -60,7 +60,7 @@ class FileWatcher:
         self._memory.incarnation = dict(gone)
         return await asyncio.to_thread(self._complete, now)
 
-    def again(self) -> None:
+    def read_again(self) -> None:
         """Read the manifests again at the next check even if they have not changed."""
         self._read = None
 

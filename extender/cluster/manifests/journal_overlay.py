@@ -82,7 +82,7 @@ class JournalOverlay:
             table.pop(record.uid, None)
 
 
-def done_to(thing: api.Readable, overlay: JournalOverlay) -> api.Readable:
+def with_writes(thing: api.Readable, overlay: JournalOverlay) -> api.Readable:
     """Return an object of the manifests with the writes to it applied."""
     if isinstance(thing, api.Pod):
         return _pod(thing, overlay)

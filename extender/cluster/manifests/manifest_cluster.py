@@ -43,7 +43,7 @@ from extender.cluster.manifests.journal import (
     Nominated,
     Record,
 )
-from extender.cluster.manifests.journal_overlay import JournalOverlay, done_to
+from extender.cluster.manifests.journal_overlay import JournalOverlay, with_writes
 from extender.cluster.manifests.manifest_loader import (
     CompleteManifest,
     Ident,
@@ -52,7 +52,7 @@ from extender.cluster.manifests.manifest_loader import (
 from extender.cluster.manifests.yaml_reader import STDIN
 from extender.cluster.read.object_decoding import source_of
 from extender.cluster.read.object_store import ObjectStore
-from extender.cluster.write.log_head_configmap import read_mark, written
+from extender.cluster.write.log_head_configmap import published_form, read_mark
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
 from extender.core.log.events import EvictionHow
@@ -172,7 +172,7 @@ class ManifestCluster:
             await self._take(found)
         except (BadInput, OSError, ClusterUnavailable) as fault:
             if not isinstance(fault, BadInput):
-                self._watcher.again()
+                self._watcher.read_again()
             if str(fault) != self._fault:
                 data = {"fault": str(fault), "kept": self._was_valid}
                 logger.warning("Manifests cannot be used", extra=data)
@@ -199,7 +199,7 @@ class ManifestCluster:
         }
         for kind, source in _KINDS:
             of_kind = [
-                done_to(thing, self._overlay)
+                with_writes(thing, self._overlay)
                 for thing in things.values()
                 if isinstance(thing, kind) and _source(thing) == source
             ]
@@ -216,7 +216,7 @@ class ManifestCluster:
         for uid in sorted(changed):
             ident = self._by_uid.get(uid)
             if ident is not None:
-                self._world.upsert(done_to(self._things[ident], self._overlay))
+                self._world.upsert(with_writes(self._things[ident], self._overlay))
         if changed:
             self._wake_waiting()
 
@@ -364,7 +364,7 @@ class ManifestCluster:
         """
         new = self._anchor.with_suffix(".new")
         try:
-            await asyncio.to_thread(new.write_bytes, msgspec.json.encode(written(mark)))
+            await asyncio.to_thread(new.write_bytes, msgspec.json.encode(published_form(mark)))
             new.replace(self._anchor)
         except OSError as fault:
             raise ClusterUnavailable(f"{self._anchor}: {fault}") from fault

@@ -20,9 +20,9 @@ from typing import Final
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.manifests.manifest_validation import check, questions
+from extender.cluster.manifests.manifest_validation import admission_warnings, check
 from extender.cluster.manifests.yaml_reader import Document, files_of, read_file
-from extender.cluster.read.disruption_budget_conversion import counted
+from extender.cluster.read.disruption_budget_conversion import with_status
 from extender.cluster.read.object_decoding import (
     BUILTIN_GROUP,
     OUR_GROUP,
@@ -239,7 +239,7 @@ def complete(entries: Iterable[Entry], memory: Memory | None = None) -> Complete
             f"{len(limited)} nodes have no pods in their capacity, such as {limited[0].thing.label}; "
             f"{KUBELET_PODS_MAX} is assumed, the kubelet's default"
         )
-    warnings += [text for entry in roomy for text in questions(entry.thing)]
+    warnings += [text for entry in roomy for text in admission_warnings(entry.thing)]
     _check_priorities(roomy)
     return CompleteManifest(entries=tuple(roomy), warnings=tuple(warnings))
 
@@ -313,7 +313,7 @@ def _with_counts(entries: Sequence[Entry]) -> list[Entry]:
         if not isinstance(entry.thing, api.PodDisruptionBudget):
             return entry
         try:
-            return msgspec.structs.replace(entry, thing=counted(entry.thing, pods))
+            return msgspec.structs.replace(entry, thing=with_status(entry.thing, pods))
         except BadInput as fault:
             msg = f"{entry.where}: {fault}"
             raise BadInput(msg) from fault

@@ -52,7 +52,7 @@ def check(thing: api.Readable) -> None:
         raise BadInput(msg)
 
 
-def questions(thing: api.Readable) -> Iterator[str]:
+def admission_warnings(thing: api.Readable) -> Iterator[str]:
     """Yield warnings about fields of a group that an API server would refuse but that do not affect planning.
 
     These are an invalid name or label key, and a missing reference to a Workload.
@@ -176,9 +176,9 @@ def _template(
         yield f'{path}: template "{template.name}" of a PodGroup has child templates'
     yield from _common(path, template, composite=composite)
     yield from _policy(path, template, composite=composite)
-    if whole(template.disruption_mode):
+    if disrupts_all(template.disruption_mode):
         for child in (*leaves, *composites):
-            if not whole(child.disruption_mode):
+            if not disrupts_all(child.disruption_mode):
                 yield (
                     f'{path}.disruptionMode: child "{child.name}" is single under "{template.name}", '
                     "which is disrupted as a whole (all)"
@@ -195,10 +195,10 @@ def _policy(path: str, template: api.Template, *, composite: bool) -> Iterator[s
         if minimum is None:
             field = "minGroupCount" if composite else "minCount"
             yield f"{path}.schedulingPolicy.gang.{field}: is required, at least 1"
-    elif whole(template.disruption_mode) and not composite:
+    elif disrupts_all(template.disruption_mode) and not composite:
         yield f"{path}.disruptionMode: all needs a gang, the policy is basic"
 
 
-def whole(mode: api.DisruptionMode | str | None) -> bool:
+def disrupts_all(mode: api.DisruptionMode | str | None) -> bool:
     """Return whether a disruption mode is `all`; unset and `Pod` (Kubernetes 1.36) mean `single`."""
     return mode == "PodGroup" or (isinstance(mode, api.DisruptionMode) and mode.all is not None)

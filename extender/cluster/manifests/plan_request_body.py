@@ -86,12 +86,12 @@ def planned(body: bytes, ours: LiveInput | None = None) -> bytes:
     view = found.world.view
     if ours is not None:
         view, question = _added(found, question, ours)
-    odd = questionable(view, question)
+    extra_warnings = questionable(view, question)
     result = answer(view, question)
     reply = PlanReply(
         verdict=result.verdict,
         roots=result.roots,
-        warnings=tuple(dict.fromkeys((*found.warnings, *odd))),
+        warnings=tuple(dict.fromkeys((*found.warnings, *extra_warnings))),
         as_of=ours.as_of if ours is not None else "",
     )
     return msgspec.json.encode(reply)

@@ -51,7 +51,7 @@ def budget_of(found: api.PodDisruptionBudget) -> PodDisruptionBudget:
     )
 
 
-def counted(found: api.PodDisruptionBudget, pods: Iterable[api.Pod]) -> api.PodDisruptionBudget:
+def with_status(found: api.PodDisruptionBudget, pods: Iterable[api.Pod]) -> api.PodDisruptionBudget:
     """Return the budget with the number of allowed disruptions in its status, computed if it was not set.
 
     Args:

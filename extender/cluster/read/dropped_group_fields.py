@@ -30,7 +30,7 @@ class _Applied(msgspec.Struct):
     spec: dict[str, Any] = {}
 
 
-def lost_of(found: api.Group, parent: str) -> tuple[str, ...]:
+def dropped_fields_of(found: api.Group, parent: str) -> tuple[str, ...]:
     """Return the fields of its spec that a built-in group was written with and does not have, sorted.
 
     Args:

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.read.dropped_group_fields import lost_of
+from extender.cluster.read.dropped_group_fields import dropped_fields_of
 from extender.cluster.read.priority_classes import Priorities
 from extender.core.model.cluster_view import Guard
 from extender.core.model.errors import BadInput, BadQuantity
@@ -331,7 +331,7 @@ def group_of(found: api.Group, priorities: Priorities) -> Group:
         deleting=found.metadata.deletion_timestamp is not None,
         deleted_us=micros(found.metadata.deletion_timestamp),
         source=source,
-        lost=lost_of(found, parent) if source == "builtin" else (),
+        lost=dropped_fields_of(found, parent) if source == "builtin" else (),
         resource_version=found.metadata.resource_version,
         generation=found.metadata.generation,
         api_version=found.api_version,

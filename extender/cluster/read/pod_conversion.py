@@ -77,7 +77,7 @@ def end_of(found: api.Pod) -> PodEnd:
         Failed with reason Evicted.
     """
     status = found.status
-    disruption = reason_of_doom(found)
+    disruption = disruption_reason(found)
     if disruption in ENDED_BY:
         return PodEnd(ENDED_BY[disruption], disruption)
     if status.phase == SUCCEEDED:
@@ -96,7 +96,7 @@ def end_of_doomed(reason: str) -> PodEnd:
     return PodEnd(ENDED_BY.get(reason, "deleted"), reason)
 
 
-def reason_of_doom(found: api.Pod) -> str:
+def disruption_reason(found: api.Pod) -> str:
     """Return the reason of the condition DisruptionTarget, or an empty string without the condition."""
     marks = (c for c in found.status.conditions if c.type == "DisruptionTarget")
     return next((c.reason for c in marks if c.status == "True"), "")
@@ -135,7 +135,7 @@ def pod_of(found: api.Pod, priorities: Priorities, volumes: VolumeFacts = NO_VOL
         gates=tuple(gate.name for gate in spec.scheduling_gates),
         deleting=metadata.deletion_timestamp is not None,
         deletes_us=micros(metadata.deletion_timestamp),
-        doomed=reason_of_doom(found),
+        doomed=disruption_reason(found),
         phase=found.status.phase or "Pending",
         unschedulable=next(
             (

@@ -68,7 +68,7 @@ class EventRecorder:
         self._objects: OrderedDict[str, _Bucket] = OrderedDict()
         self._all = _Bucket(BURST_ALL, clock.monotonic_ms())
 
-    async def say(self, notice: K8sEvent, api_version: str, related_version: str = "") -> None:
+    async def record(self, notice: K8sEvent, api_version: str, related_version: str = "") -> None:
         """Write an Event, count it in an existing one, or drop it; a failed write is logged, not raised.
 
         Args:

@@ -40,7 +40,7 @@ class _ConfigMap(msgspec.Struct):
     data: msgspec.Raw = msgspec.Raw(b"null")
 
 
-def written(mark: LogMark) -> PublishedHead:
+def published_form(mark: LogMark) -> PublishedHead:
     """Return the published form of a log mark."""
     return PublishedHead(str(mark.position), str(mark.epoch), mark.chain.hex())
 
@@ -96,7 +96,7 @@ class LogHeadConfigMap:
 
     async def publish(self, mark: LogMark) -> None:
         """Replace the published log head; see the port."""
-        data = {"data": msgspec.to_builtins(written(mark))}
+        data = {"data": msgspec.to_builtins(published_form(mark))}
         try:
             try:
                 await self._server.call(self._request("PATCH", f"{self._folder}/{NAME}", data))

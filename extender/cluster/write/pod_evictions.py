@@ -15,7 +15,7 @@ from extender.cluster.connection.api_client import (
     Method,
     Request,
 )
-from extender.cluster.read.pod_conversion import end_of, end_of_doomed, ended, reason_of_doom
+from extender.cluster.read.pod_conversion import disruption_reason, end_of, end_of_doomed, ended
 from extender.cluster.write.group_status import MESSAGE_MAX, rfc3339
 from extender.cluster.write.pod_writer import fault_of, patch_pod, pod_path, read_pod
 from extender.core.log.events import EvictionHow
@@ -83,5 +83,5 @@ class PodEvictions:
         if ended(found):
             return end_of(found)
         if found.metadata.deletion_timestamp is not None:
-            return end_of_doomed(reason_of_doom(found))
+            return end_of_doomed(disruption_reason(found))
         return None

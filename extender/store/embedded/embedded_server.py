@@ -26,7 +26,7 @@ from urllib.parse import quote
 
 from extender.core.model.errors import InvariantBroken, StoreUnavailable
 from extender.store.database_roles import AUDITOR, WRITER, prepare_roles
-from extender.store.embedded.os_account import ServerHome, give, lodge, usable_binaries
+from extender.store.embedded.os_account import ServerHome, change_owner, lodge, usable_binaries
 from extender.store.embedded.postgres_binaries import Binaries, find_binaries
 from extender.store.embedded.server_process import (
     diagnostics_size,
@@ -175,7 +175,7 @@ class EmbeddedPostgres:
             except OSError:
                 lock.close()
                 return False
-            give(server_home.lock, server_home.account)
+            change_owner(server_home.lock, server_home.account)
             self._lock = lock
         return True
 
@@ -252,7 +252,7 @@ class EmbeddedPostgres:
                 new = path.with_name(name + ".new")
                 new.write_text(content, encoding="utf-8")
                 new.chmod(0o600)
-                give(new, server_home.account)
+                change_owner(new, server_home.account)
                 new.replace(path)
 
     def _run(self, command: list[str], *, stdin: str = "") -> None:
@@ -322,7 +322,7 @@ class EmbeddedPostgres:
         }.items():
             command += ["-c", f"{name}={value}"]
         with server_home.diagnostics.open("ab") as diagnostics:
-            give(server_home.diagnostics, server_home.account)
+            change_owner(server_home.diagnostics, server_home.account)
             return subprocess.Popen(  # noqa: S603 - fixed program, arguments of our own
                 command,
                 stdin=subprocess.DEVNULL,

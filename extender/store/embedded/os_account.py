@@ -116,12 +116,12 @@ def usable_binaries(binaries: Binaries, server_home: ServerHome) -> Binaries:
         libraries = package.with_name(f"{package.name}.libs")
         if libraries.is_dir():
             shutil.copytree(libraries, new / libraries.name, symlinks=True)
-        give(new, account)
+        change_owner(new, account)
         new.rename(copy)
     return Binaries(copy / package.name / tree.name / binaries.folder.name, binaries.major)
 
 
-def give(path: Path, account: Account) -> None:
+def change_owner(path: Path, account: Account) -> None:
     """Set the owner of a directory tree that this process created to the account."""
     if account.is_us:
         return

@@ -50,13 +50,13 @@ async def reading_connection(url: str, *, name: str) -> AsyncIterator[asyncpg.Co
         connection = await connect(url, name=name, settings=SETTINGS, command_timeout_s=30.0)
     try:
         with our_faults(name):
-            await read_payloads(connection)
+            await use_raw_json(connection)
         yield connection
     finally:
         await close_quietly(connection)
 
 
-async def read_payloads(connection: asyncpg.Connection) -> None:
+async def use_raw_json(connection: asyncpg.Connection) -> None:
     """Set a connection to return json as bytes, so that the hashed bytes are decoded."""
     await connection.set_type_codec(
         "json", schema="pg_catalog", encoder=bytes, decoder=bytes, format="binary"
@@ -78,7 +78,7 @@ async def chain_at(fetch: Fetch, position: int) -> bytes:
     return chain
 
 
-async def read_apart(
+async def read_on_new_connection(
     url: str, *, after: int, until: int | None, page_events: int
 ) -> AsyncIterator[Sequence[RecordedEvent]]:
     """Yield the pages of `read_pages`, on a separate connection."""

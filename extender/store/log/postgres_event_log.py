@@ -29,10 +29,10 @@ from extender.store.log.log_reader import (
     SETTINGS,
     chain_at,
     next_page,
-    read_apart,
+    read_on_new_connection,
     read_pages,
-    read_payloads,
     reading_connection,
+    use_raw_json,
 )
 from extender.store.tables import CHANNEL
 
@@ -203,7 +203,7 @@ class PostgresEventLog:
         size = self._page_events
         if until is not None and until - after <= SHORT_EVENTS:
             return read_pages(self._fetch, after=after, until=until, page_events=size)
-        return read_apart(self._url, after=after, until=until, page_events=size)
+        return read_on_new_connection(self._url, after=after, until=until, page_events=size)
 
     async def _fetch(self, query: str, *values: object) -> list[asyncpg.Record]:
         async with self._query("reading the log") as connection:
@@ -286,7 +286,7 @@ class PostgresEventLog:
                             connect_timeout_s=self._limits.connect_timeout_s,
                             command_timeout_s=self._limits.command_timeout_s,
                         )
-                        await read_payloads(self._query_connection)
+                        await use_raw_json(self._query_connection)
                     yield self._query_connection
             except BaseException:
                 connection, self._query_connection = self._query_connection, None
