@@ -309,7 +309,7 @@ class ApiServer:
                     raise refusal
                 yield response.content.iter_any()
         except TimeoutError as silence:
-            raise ClusterUnavailable(f"watch {path}: nothing for {idle_s:.0f} s") from silence
+            raise ClusterUnavailable(f"watch {path}: no data for {idle_s:.0f} s") from silence
         except (aiohttp.ClientError, OSError) as problem:
             message = f"watch {path}: {type(problem).__name__}: {problem}"
             raise ClusterUnavailable(message) from problem

@@ -108,7 +108,7 @@ class TopologyConstraint(Struct):
 
 
 class Constraints(Struct):
-    """Where a group may run as a whole."""
+    """Constraints on the nodes of the whole group."""
 
     topology: (
         Annotated[

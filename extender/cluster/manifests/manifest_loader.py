@@ -232,16 +232,16 @@ def complete(entries: Iterable[Entry], memory: Memory | None = None) -> Complete
         last[entry.ident] = entry if before is None else _inherited(entry, before)
     filled = [_identified(entry, memory) for entry in last.values()]
     filled = list(_dated(filled, memory))
-    roomy = _with_counts([_with_room(entry) for entry in filled])
+    converted = _with_counts([_with_allocatable(entry) for entry in filled])
     limited = [f for f in filled if _lacks_pods(f.thing)]
     if limited:
         warnings.append(
             f"{len(limited)} nodes have no pods in their capacity, such as {limited[0].thing.label}; "
             f"{KUBELET_PODS_MAX} is assumed, the kubelet's default"
         )
-    warnings += [text for entry in roomy for text in admission_warnings(entry.thing)]
-    _check_priorities(roomy)
-    return CompleteManifest(entries=tuple(roomy), warnings=tuple(warnings))
+    warnings += [text for entry in converted for text in admission_warnings(entry.thing)]
+    _check_priorities(converted)
+    return CompleteManifest(entries=tuple(converted), warnings=tuple(warnings))
 
 
 def _inherited(entry: Entry, before: Entry) -> Entry:
@@ -287,16 +287,16 @@ def _lacks_pods(thing: api.Readable) -> bool:
     )
 
 
-def _with_room(entry: Entry) -> Entry:
+def _with_allocatable(entry: Entry) -> Entry:
     node = entry.thing
     if not isinstance(node, api.Node):
         return entry
-    room = node.status.allocatable or node.status.capacity
-    if room is node.status.allocatable and "pods" in room:
+    resources = node.status.allocatable or node.status.capacity
+    if resources is node.status.allocatable and "pods" in resources:
         return entry
     status = msgspec.structs.replace(
         node.status,
-        allocatable={"pods": node.status.capacity.get("pods", KUBELET_PODS_MAX), **room},
+        allocatable={"pods": node.status.capacity.get("pods", KUBELET_PODS_MAX), **resources},
     )
     return msgspec.structs.replace(entry, thing=msgspec.structs.replace(node, status=status))
 

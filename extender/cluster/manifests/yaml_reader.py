@@ -190,7 +190,7 @@ class _Reader:
         top = self._stack[-1] if self._stack else None
         if top is not None and top.key is None and isinstance(top.value, dict):
             if event.value in top.value:
-                self._fail(event, f'key "{event.value}" is there twice')
+                self._fail(event, f'key "{event.value}" is a duplicate')
             top.key = event.value
             return
         self._tag(event)
@@ -204,7 +204,7 @@ class _Reader:
     ) -> None:
         self._tag(event)
         if self._wants_key():
-            self._fail(event, "a key has to be text")
+            self._fail(event, "a key must be text")
         if len(self._stack) >= DEPTH_MAX:
             self._fail(event, f"nested deeper than {DEPTH_MAX} levels")
         self._stack.append(_Open(value, event.anchor))
@@ -225,7 +225,7 @@ class _Reader:
         if event.anchor not in self._anchors:
             self._fail(event, f'alias "{event.anchor}" is not defined before')
         if self._wants_key():
-            self._fail(event, "a key has to be text")
+            self._fail(event, "a key must be text")
         value, size = self._anchors[event.anchor]
         self._expanded += size
         if self._expanded > EXPANDED_MAX:

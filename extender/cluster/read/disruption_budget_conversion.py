@@ -38,7 +38,9 @@ def budget_of(found: api.PodDisruptionBudget) -> PodDisruptionBudget:
         if one.operator in {"Gt", "Lt"} or wants_values != bool(one.values):
             field = f"spec.selector.matchExpressions[{n}]"
             raise bad(
-                found, field, f"{one.key} {one.operator} {list(one.values)}: is no expression"
+                found,
+                field,
+                f"{one.key} {one.operator} {list(one.values)}: is not a valid expression",
             )
     about = None
     if selector is not None:
@@ -89,5 +91,5 @@ def _scaled(found: api.PodDisruptionBudget, field: str, bound: int | str, of: in
         return bound
     match = _PERCENT.fullmatch(bound)
     if match is None:
-        raise bad(found, f"spec.{field}", f'"{bound}" is no number and no percentage')
+        raise bad(found, f"spec.{field}", f'"{bound}" is neither a number nor a percentage')
     return -(-int(match[1]) * of // 100)

@@ -165,7 +165,7 @@ def _instant_us(found: api.Pod, written: str | None) -> int:
     try:
         return micros(msgspec.convert(written, Instant)) if written else 0
     except msgspec.ValidationError as error:
-        text = f'"{written}" is no instant of RFC 3339'
+        text = f'"{written}" is not an RFC 3339 time'
         raise bad(found, "status.conditions[].lastTransitionTime", text) from error
 
 

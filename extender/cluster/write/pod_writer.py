@@ -40,7 +40,7 @@ def fault_of(what: str, refusal: ApiResponse) -> RequestRejected | ClusterUnavai
     text = f"{what}: {refusal}"
     if refusal.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         logger.error(
-            "the API server does not let us; see deploy/kubernetes/rbac.yaml", extra={"why": text}
+            "the API server denied access; see deploy/kubernetes/rbac.yaml", extra={"why": text}
         )
         return ClusterUnavailable(text)
     if refusal.status == HTTPStatus.CONFLICT and PRECONDITION not in refusal.message:

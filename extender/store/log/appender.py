@@ -104,7 +104,7 @@ class Appender:
         call = _Call(grant, events, loop.create_future())
         deadline = loop.time() + self._limits.call_timeout_s
         if self._gate.locked() or self._queued_events >= self._limits.queue_events_max:
-            await self._wait_for_room(grant, deadline)
+            await self._wait_for_queue(grant, deadline)
         self._enqueue(call)
         overdue = loop.call_at(deadline, self._overdue, call)
         try:
@@ -112,7 +112,7 @@ class Appender:
         finally:
             overdue.cancel()
 
-    async def _wait_for_room(self, grant: LeaseGrant, deadline: float) -> None:
+    async def _wait_for_queue(self, grant: LeaseGrant, deadline: float) -> None:
         """Wait until the queue is no longer full, first come, first served."""
         try:
             async with asyncio.timeout_at(deadline), self._gate:

@@ -226,7 +226,7 @@ class PostgresEventLog:
                         seen = await chain_at(connection.fetch, position)
                     if chain is not None and seen != chain:
                         raise CorruptLog(
-                            f"position {position} is not the event it was; the log's history has changed"
+                            f"position {position} has another event than before; the history of the log has changed"
                         )
                     chain = seen
                     while True:

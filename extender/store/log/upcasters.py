@@ -37,7 +37,7 @@ def _planned_without_doubts(data: JsonObject) -> JsonObject:
     return data
 
 
-def _lost_without_room(data: JsonObject) -> JsonObject:
+def _lost_without_hold(data: JsonObject) -> JsonObject:
     """Add `room_until_us`, the end of the replacement hold; version 1 had no such holds."""
     return {**data, "room_until_us": 0}
 
@@ -47,7 +47,7 @@ UPCASTERS: Mapping[tuple[str, int], Upcaster] = {
     ("PreemptionAbandoned", 1): _abandoned_without_takeover,
     ("PreemptionPlanned", 1): _planned_without_doubts,
     ("ReservationReleased", 1): _released_without_users,
-    ("MemberLost", 1): _lost_without_room,
+    ("MemberLost", 1): _lost_without_hold,
 }
 
 
