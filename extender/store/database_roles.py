@@ -1,8 +1,8 @@
-"""Who may do what in the database: the roles of `deploy/postgres`, made in an embedded server at its start.
+"""Create the database roles of `deploy/postgres` in an embedded server at its start, and check the rights of a role.
 
-Owns the choice of role. Must not grant anything by itself: the SQL files and the migrations do. The surprise: an
-embedded database that was restored from a dump may belong to its superuser; it is handed over here, so that the
-service writes as `gx_writer` there too.
+Owns the choice of role. Must not grant anything itself: the SQL files and the migrations do. Note: an embedded
+database that was restored from a dump may belong to its superuser; its ownership is changed here, so that the service
+writes as `gx_writer` there too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from extender.store.engine import connect, our_faults, plain_url
 WRITER = "gx_writer"
 AUDITOR = "gx_auditor"
 _FILES = ("roles.sql", "ownership.sql")
-_LOCK = 0x67785F72  # "gx_r": two processes on one data directory start at once
+_LOCK = 0x67785F72  # "gx_r", key of an advisory lock: two processes may start on one data directory
 _POWERS = """
 SELECT array_remove(ARRAY[
     CASE WHEN r.rolsuper THEN 'is a superuser' END,
@@ -29,16 +29,16 @@ FROM pg_roles r WHERE r.rolname = current_user
 
 
 def as_role(url: str, role: str) -> str:
-    """Give the URL of the same database for another role, without a password."""
+    """Return the URL of the same database for another role, without a password."""
     changed = make_url(plain_url(url)).set(username=role, password=None)
     return changed.render_as_string(hide_password=False)
 
 
 async def prepare_roles(url: str) -> None:
-    """Make the roles in an embedded database, let writer and auditor log in, and give gx_owner what it should own.
+    """Create the roles of an embedded database, with LOGIN for writer and auditor, and set the owner of its objects.
 
     Args:
-        url: Of the database, as superuser.
+        url: Database URL of the superuser.
 
     Raises:
         StoreUnavailable: No answer.
@@ -58,7 +58,7 @@ async def prepare_roles(url: str) -> None:
 
 
 async def powers(url: str) -> list[str]:
-    """Say what a role may do that the service must not need; nothing, as it should be, for a member of gx_writer.
+    """Return the rights of a role that the service must not need; empty for a member of gx_writer.
 
     Raises:
         StoreUnavailable: No answer.
@@ -72,7 +72,7 @@ async def powers(url: str) -> list[str]:
 
 
 def _folder() -> Path:
-    """Find the SQL files: packaged in an installed wheel, else in the checkout."""
+    """Return the folder of the SQL files: packaged in an installed wheel, else in the checkout."""
     here = Path(__file__).resolve().parent
     for folder in (here / "postgres", here.parents[1] / "deploy" / "postgres"):
         if (folder / _FILES[0]).is_file():

@@ -1,8 +1,8 @@
-"""Inputs of decisions in PostgreSQL, by content.
+"""Store decision inputs in PostgreSQL, by digest.
 
-Owns the tables `decision_input` and `decision_part`. Must not know what the bytes mean. The surprise: an
-input is stored as a list of part numbers, not of digests; parts first seen together have neighbouring
-numbers, so the list of five thousand of them compresses to next to nothing.
+Owns the tables `decision_input` and `decision_part`. Must not interpret the bytes. Note: an input is
+stored as a list of part numbers, not of digests; parts that are first stored together have consecutive
+numbers, so a list of five thousand of them compresses to some dozen bytes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ from extender.store.tables import DECISION_INPUT, DECISION_PART
 BATCH_MAX = 64  # inputs stored in one transaction
 REMEMBERED_PARTS_MAX = 100_000  # digests and numbers, some 15 MB at most
 _NUMBERS = msgspec.json.Decoder(list[int])
-_MARK = sa.text("SELECT obj_description('gx.decision_part'::regclass, 'pg_class')")  # see `pruning`
+_MARK = sa.text(  # see `retention`
+    "SELECT obj_description('gx.decision_part'::regclass, 'pg_class')"
+)
 
 
 class _PartsRemoved(ExtenderError):
-    """What was known of the numbers of parts is not so any more."""
+    """Parts were removed, so the remembered part numbers may be wrong."""
 
 
 class PostgresDecisionInputs:
@@ -45,17 +47,15 @@ class PostgresDecisionInputs:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self._known: dict[bytes, int] = {}  # digest of a part -> its number
-        self._mark: str | None = (
-            None  # left by whoever removed parts; what is known is of the time since
-        )
+        self._mark: str | None = None  # of the last removal of parts before `_known` was filled
         self._waiting: list[tuple[DecisionInput, asyncio.Future[None]]] = []
         self._writer: asyncio.Task[None] | None = None
 
     async def save(self, decision: DecisionInput) -> None:
-        """See `DecisionInputs.save`. What is asked for while one is being stored is stored together.
+        """See `DecisionInputs.save`. Inputs that are queued while others are stored are stored together.
 
         Raises:
-            StoreUnavailable: Unknown outcome; saving again is harmless.
+            StoreUnavailable: The outcome is unknown; saving again is harmless.
         """
         done = asyncio.get_running_loop().create_future()
         self._waiting.append((decision, done))
@@ -71,7 +71,9 @@ class PostgresDecisionInputs:
                 await self._store([decision for decision, _ in batch])
             except BaseException as error:
                 fault = error
-                if not isinstance(error, Exception):  # we end: nobody may be left waiting
+                if not isinstance(
+                    error, Exception
+                ):  # cancelled: every waiting caller is cancelled too
                     batch, self._waiting = batch + self._waiting, []
                     raise
             finally:
@@ -107,14 +109,13 @@ class PostgresDecisionInputs:
                 for d, _, hashes in found
             ]
             await connection.execute(insert(DECISION_INPUT).on_conflict_do_nothing(), rows)
-            mark = (
-                await connection.execute(_MARK)
-            ).scalar_one()  # nobody removes parts between here and the commit
+            # The lock on decision_input prevents removals between here and the commit.
+            mark = (await connection.execute(_MARK)).scalar_one()
             if mark != self._mark:
                 self._mark = mark
                 self._known.clear()
                 raise _PartsRemoved("parts were removed meanwhile")
-        # Only now: before the commit the numbers might have been rolled back.
+        # After the commit: before it the numbers could be rolled back.
         if len(self._known) + len(new) > REMEMBERED_PARTS_MAX:
             self._known.clear()
         self._known.update(new)
@@ -149,20 +150,20 @@ class PostgresDecisionInputs:
     async def _number(
         self, connection: AsyncConnection, bodies: dict[bytes, bytes]
     ) -> dict[bytes, int]:
-        """Give each of these parts its number, storing those that are new."""
+        """Return the numbers of parts; new parts are stored."""
         numbers = await _look_up(connection, list(bodies))
         new = [digest for digest in bodies if digest not in numbers]
         if new:
             rows = await asyncio.to_thread(_compress, new, bodies)
-            # In the order of the input, so that neighbours get neighbouring numbers. Two writers of the same
-            # parts in different orders may wait in a circle; the server then ends one, which saves again.
+            # In the order of the input, so that consecutive parts get consecutive numbers. Two writers of the same
+            # parts in different orders may deadlock; the server then aborts one of them, which saves again.
             await connection.execute(insert(DECISION_PART).on_conflict_do_nothing(), rows)
             numbers |= await _look_up(connection, new)
         return numbers
 
 
 async def _hashes_of(decision: DecisionInput) -> Sequence[bytes]:
-    """Give the SHA-256 of head and parts."""
+    """Return the SHA-256 of head and parts."""
     if decision.hashes:
         return decision.hashes
     bodies = (decision.head, *decision.parts)
@@ -198,7 +199,7 @@ def _whole(stored: dict[int, tuple[bytes, bytes]], name: str) -> dict[int, bytes
 
 
 def _pack(numbers: Sequence[int]) -> bytes:
-    """Pack part numbers as the differences of each to the one before.
+    """Return part numbers, packed as the difference of each to the previous one.
 
     >>> unpack(_pack([7, 8, 9, 3]), "x")
     [7, 8, 9, 3]
@@ -208,10 +209,10 @@ def _pack(numbers: Sequence[int]) -> bytes:
 
 
 def unpack(packed: bytes, name: str) -> list[int]:
-    """Give the numbers of the parts of an input.
+    """Return the part numbers of an input.
 
     Raises:
-        CorruptLog: They cannot be read.
+        CorruptLog: The list cannot be read.
     """
     try:
         return list(accumulate(_NUMBERS.decode(zlib.decompress(packed))))

@@ -1,8 +1,8 @@
-"""Connections: how a database URL becomes one, and how a driver's exception becomes one of our faults.
+"""Open database connections, and map exceptions of the driver to our faults.
 
-Owns everything that knows asyncpg's connect arguments. Must not hold queries. The surprise: any exception
-that is not known by its SQLSTATE is `StoreUnavailable`, also those that look like defects, because asyncpg
-raises internal errors when a server dies in the middle of a message and a caller must hear of it.
+Owns asyncpg's connect arguments. Must not contain queries. Note: every exception without a known SQLSTATE
+becomes `StoreUnavailable`, even one that looks like a defect, because asyncpg raises internal errors when a
+server dies in the middle of a message.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONNECT_TIMEOUT_S = 5.0
 COMMAND_TIMEOUT_S = 10.0
 POOL_SIZE = 3
 
-# What gx.* functions raise, and what an outdated schema looks like (undefined table, column, function, schema).
+# SQLSTATEs of the gx.* functions, and of an outdated schema (undefined table, column, function, schema).
 FAULTS: Mapping[str, type[ExtenderError]] = {
     "XE001": Fenced,
     "XE002": HeadMoved,
@@ -52,7 +52,7 @@ UNIQUE_FAULTS: Mapping[str, type[ExtenderError]] = {
     "event_root_uid_version_key": InvariantBroken,
 }
 
-# A database or role that defaults to asynchronous commit would make "durable on return" a lie.
+# With asynchronous commit, the default of some databases and roles, `append` would return before its commit is durable.
 ENSURE_DURABLE = """
 SELECT set_config('synchronous_commit', 'on', false)
 WHERE current_setting('synchronous_commit') = 'off'
@@ -60,13 +60,13 @@ WHERE current_setting('synchronous_commit') = 'off'
 
 
 def plain_url(url: str) -> str:
-    """Turn a database URL into the form asyncpg reads.
+    """Return a database URL in the form that asyncpg reads.
 
     Args:
         url: `postgresql://…` or `postgresql+asyncpg://…`; a unix socket directory goes into the query as `host`.
 
     Raises:
-        BadInput: It is not a URL of PostgreSQL.
+        BadInput: The URL is not one of PostgreSQL.
     """
     try:
         parsed = make_url(url)
@@ -87,11 +87,11 @@ async def connect(
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
     command_timeout_s: float = COMMAND_TIMEOUT_S,
 ) -> asyncpg.Connection:
-    """Open one connection; raises what asyncpg raises.
+    """Return a new connection; raises the exceptions of asyncpg.
 
     Args:
         url: See `plain_url`.
-        name: What the connection is for; shown in `pg_stat_activity`.
+        name: Purpose of the connection; shown in `pg_stat_activity`.
         settings: Session settings, by the server's names.
         connect_timeout_s: Limit on the whole handshake.
         command_timeout_s: Limit on each later command.
@@ -116,16 +116,16 @@ def create_engine(
     pool_size: int = POOL_SIZE,
     command_timeout_s: float = COMMAND_TIMEOUT_S,
 ) -> AsyncEngine:
-    """Give a small pool for SQLAlchemy Core; it opens nothing before the first query.
+    """Return a small connection pool for SQLAlchemy Core; it connects at the first query.
 
     Args:
         url: See `plain_url`.
-        name: What the pool is for; shown in `pg_stat_activity`.
+        name: Purpose of the pool; shown in `pg_stat_activity`.
         settings: Session settings, by the server's names.
         pool_size: Connections at most.
         command_timeout_s: Limit on each command.
     """
-    plain_url(url)  # a bad URL is refused here, not at the first query
+    plain_url(url)  # raises for a bad URL now, not at the first query
 
     async def open_one() -> asyncpg.Connection:
         return await connect(url, name=name, settings=settings, command_timeout_s=command_timeout_s)
@@ -141,11 +141,11 @@ def create_engine(
 
 
 def fault_of(error: BaseException, doing: str) -> ExtenderError:
-    """Name a foreign exception as one of our faults.
+    """Return the fault for an exception of a library or the operating system.
 
     Args:
         error: From asyncpg, SQLAlchemy (which wraps asyncpg's) or the operating system.
-        doing: What was being done, for the message.
+        doing: The failed operation, for the message.
     """
     original = getattr(error, "orig", None)
     foreign = (getattr(original, "__cause__", None) or original or error) if original else error
@@ -163,10 +163,10 @@ def fault_of(error: BaseException, doing: str) -> ExtenderError:
 
 @contextmanager
 def our_faults(doing: str) -> Iterator[None]:
-    """Let nothing but our own faults (and cancellation) out of a block.
+    """Raise the exceptions of a block as our faults; cancellation passes unchanged.
 
     Args:
-        doing: What the block does, for the message.
+        doing: The operation of the block, for the message.
     """
     try:
         yield
@@ -178,11 +178,11 @@ def our_faults(doing: str) -> Iterator[None]:
 
 @asynccontextmanager
 async def transaction(engine: AsyncEngine, doing: str) -> AsyncIterator[AsyncConnection]:
-    """Run a block in one transaction of the engine, with our faults and no endless wait.
+    """Run a block in one transaction of the engine, with our faults and a timeout.
 
     Args:
         engine: From `create_engine`.
-        doing: What the block does, for the message.
+        doing: The operation of the block, for the message.
     """
     with our_faults(doing):
         async with (

@@ -1,8 +1,8 @@
-"""The projection on PostgreSQL: functions of the database fold the log into tables of intervals.
+"""The projection on PostgreSQL: functions of the database fold the log into the interval tables.
 
-Owns the calls, on an engine of its own. Must not write these tables itself: only `gx.project` does, as their
-owner. The surprise: whoever asks second waits for the first and goes on from there, so two leaders in a row, or a
-command beside the service, do no harm.
+Owns the calls, on a separate engine. Must not write these tables itself: only `gx.project` does, as their
+owner. Note: of two concurrent calls the second waits and continues where the first ended, so two leaders in
+succession, or a command beside the service, are safe.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from extender.ports.protocols import IntervalProjection
 from extender.store.engine import transaction
 from extender.store.tables import PROJECTION
 
-# What a crash undoes is projected again; nobody waits for its disk.
+# A projection lost in a crash is made again, so its commits need not be durable.
 SETTINGS = {"synchronous_commit": "off"}
-TIMEOUT_S = 30.0  # a batch takes a fraction of a second on a machine that has time for it
+TIMEOUT_S = 30.0  # a batch takes a fraction of a second on an idle machine
 
 _PROJECT = sa.text("SELECT gx.project(:upto, :max_events)")
 _FORGET = sa.text("SELECT gx.forget_projection()")
@@ -29,7 +29,7 @@ class PostgresIntervalProjection:
     """The `IntervalProjection` port on PostgreSQL.
 
     Args:
-        engine: A writing engine of its own with `SETTINGS`, so that it never waits for others nor they for it.
+        engine: A separate writing engine with `SETTINGS`, so that it does not compete with others for connections.
     """
 
     def __init__(self, engine: AsyncEngine) -> None:
@@ -37,9 +37,9 @@ class PostgresIntervalProjection:
 
     async def project(self, upto: Position, *, max_events: int) -> Position:
         """See `IntervalProjection.project`."""
-        asked = {"upto": upto, "max_events": max_events}
+        values = {"upto": upto, "max_events": max_events}
         async with transaction(self._engine, "projecting the log") as connection:
-            return Position((await connection.execute(_PROJECT, asked)).scalar_one())
+            return Position((await connection.execute(_PROJECT, values)).scalar_one())
 
     async def projected(self) -> Position:
         """See `IntervalProjection.projected`."""

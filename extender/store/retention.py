@@ -1,11 +1,11 @@
-"""Inputs of decisions that nobody needs any more are removed; the log, its chain and its checkpoints stay as they are.
+"""Remove old decision inputs; the log, its hash chain and its snapshots do not change.
 
-Owns the one way past the triggers that keep `decision_input` and `decision_part` append-only: a member of gx_owner,
-some hundred rows at a time, while writers wait for milliseconds. Kept are the inputs of every decision since the
-given time, and of every decision about a root group that is still there, however old.
+Owns the only code that disables the triggers that keep `decision_input` and `decision_part` append-only: as a member
+of gx_owner, for some hundred rows at a time, while writers wait for milliseconds. The inputs of every decision since
+the given time, and of every decision about a tree that still exists, are kept.
 
-The surprise: a running service remembers the numbers of parts, and would name one that is gone. So every removal of
-parts leaves a mark, the comment of `decision_part`, which whoever saves an input reads in its own transaction.
+Note: a running service remembers part numbers, and could refer to a removed part. So every removal of parts changes a
+mark, the comment of `decision_part`, which is read in every transaction that saves an input.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WHERE s.to_position IS NULL AND s.state <> 'gone'
 
 
 class PruneResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was removed, or would be."""
+    """What was removed, or with `dry_run` would be."""
 
     before: str  # RFC 3339
     inputs: int
@@ -59,13 +59,13 @@ async def prune(url: str, before: datetime, *, dry_run: bool = False) -> PruneRe
     """Remove the inputs of decisions made before a time, and the parts that no other input has.
 
     Args:
-        url: Of the database, as a member of gx_owner (as for `migrate`).
+        url: Database URL of a member of gx_owner (as for `migrate`).
         before: With a time zone.
-        dry_run: Only look.
+        dry_run: Count only, remove nothing.
 
     Raises:
-        BadInput: The role may not.
-        StoreUnavailable: No answer; what was removed until then stays removed, and another run goes on.
+        BadInput: The role is not allowed to.
+        StoreUnavailable: No answer; what was removed so far stays removed, and another call continues.
     """
     with our_faults("pruning inputs of decisions"):
         connection = await connect(url, name="prune", command_timeout_s=600.0)
@@ -89,7 +89,7 @@ async def _prune(connection: asyncpg.Connection, before: datetime, *, dry_run: b
     inputs = [row[0] for row in old if row[0] not in kept]
     if not dry_run:
         for piece in _pieces(inputs):
-            async with _past_the_triggers(connection, "decision_input"):
+            async with _triggers_disabled(connection, "decision_input"):
                 since = await connection.fetch(_SINCE, int(begun.timestamp() * 1e6))
                 again = {row[0] for row in since}
                 await connection.execute(
@@ -101,7 +101,7 @@ async def _prune(connection: asyncpg.Connection, before: datetime, *, dry_run: b
     parts, size = await _unused(connection, used, last_part)
     if not dry_run:
         for number, piece in enumerate(_pieces(parts)):
-            async with _past_the_triggers(connection, "decision_part"):
+            async with _triggers_disabled(connection, "decision_part"):
                 newer = await connection.fetch(
                     "SELECT digest, parts FROM gx.decision_input WHERE saved_at >= $1",
                     begun - OVERLAP,
@@ -128,8 +128,8 @@ async def _prune(connection: asyncpg.Connection, before: datetime, *, dry_run: b
 
 
 @asynccontextmanager
-async def _past_the_triggers(connection: asyncpg.Connection, table: str) -> AsyncIterator[None]:
-    """Run a block in a transaction in which rows of a table may be removed, and nobody saves an input."""
+async def _triggers_disabled(connection: asyncpg.Connection, table: str) -> AsyncIterator[None]:
+    """Run a block in a transaction that may delete rows of a table, with writers of inputs locked out."""
     async with connection.transaction():
         await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
         await connection.execute(BECOME_OWNER)
@@ -143,7 +143,7 @@ async def _past_the_triggers(connection: asyncpg.Connection, table: str) -> Asyn
 
 
 async def _used(connection: asyncpg.Connection, gone: frozenset[str]) -> set[int]:
-    """Give the numbers of the parts that inputs have, but for those that are gone."""
+    """Return the part numbers of all inputs except those in `gone`."""
     used: set[int] = set()
     last = ""
     while rows := await connection.fetch(
@@ -161,7 +161,7 @@ async def _used(connection: asyncpg.Connection, gone: frozenset[str]) -> set[int
 async def _unused(
     connection: asyncpg.Connection, used: set[int], last_part: int
 ) -> tuple[list[int], int]:
-    """Give the parts that nobody has, up to one, and their size."""
+    """Return the numbers of parts up to `last_part` that are not in `used`, and their size in bytes."""
     found: list[int] = []
     last, size = 0, 0
     while rows := await connection.fetch(

@@ -1,9 +1,9 @@
-"""Bring a database to the schema of this version.
+"""Migrate a database to the schema of this version.
 
-Owns where migrations are found and how they are run; the migrations themselves live in `migrations/`,
-beside the checkout or packaged into the wheel. Must not be called on an external database without being
-asked to: `serve` refuses an outdated one and names the command. The surprise: alembic is imported late,
-it costs a quarter of a second that most commands need not pay.
+Owns finding and running the migrations; they are in `migrations/`, in the checkout or packaged into the
+wheel. Must not be called on an external database unless the user asked for it: `serve` refuses an outdated
+one and names the command. Note: alembic is imported in the functions, because its import takes a quarter of
+a second that most commands do not need.
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 MIGRATION_TIMEOUT_S = 3600.0  # building an index on a large log, or waiting for a replica that does
-_ONE_AT_A_TIME = (
-    asyncio.Lock()
-)  # Alembic keeps what it is doing in globals; the database's lock is between processes
+_ONE_AT_A_TIME = asyncio.Lock()  # Alembic has global state; the advisory lock is between processes
 
 
 def migrations_folder() -> Path:
-    """Find the migrations: packaged in an installed wheel, else at the root of the checkout.
+    """Return the folder of the migrations: packaged in an installed wheel, else at the root of the checkout.
 
     Raises:
         SchemaOutdated: Neither place has them; the installation is broken.
@@ -42,7 +40,7 @@ def migrations_folder() -> Path:
 
 
 def newest_revision() -> str:
-    """Give the revision that this version needs."""
+    """Return the revision that this version needs."""
     from alembic.script import ScriptDirectory
 
     head = ScriptDirectory.from_config(_config()).get_current_head()
@@ -60,7 +58,7 @@ async def upgrade(url: str) -> str:
         The revision the database now has.
 
     Raises:
-        StoreUnavailable: No answer, or not allowed.
+        StoreUnavailable: No answer, or the role is not allowed to.
         SchemaOutdated: The database was migrated by a newer version.
     """
     from alembic import command
@@ -70,7 +68,9 @@ async def upgrade(url: str) -> str:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
 
-    await needs_migration(url)  # refuses a database from the future before Alembic stumbles over it
+    await needs_migration(
+        url
+    )  # raises for a database of a newer version, with a better message than Alembic's
     engine = create_engine(url, name="migrate", command_timeout_s=MIGRATION_TIMEOUT_S)
     try:
         with our_faults("migrating the database"):
@@ -83,7 +83,7 @@ async def upgrade(url: str) -> str:
 
 
 async def current_revision(url: str) -> str | None:
-    """Read which revision a database has; None when it has no schema of ours.
+    """Return the revision of a database; None if it has no schema of ours.
 
     Raises:
         StoreUnavailable: No answer.
@@ -96,11 +96,11 @@ async def current_revision(url: str) -> str | None:
 
 
 async def needs_migration(url: str) -> bool:
-    """Tell whether `upgrade` has something to do.
+    """Return whether the database lacks migrations of this version.
 
     Raises:
         StoreUnavailable: No answer.
-        SchemaOutdated: The database has a revision that this version has never heard of.
+        SchemaOutdated: The database has a revision that this version does not know.
     """
     from alembic.script import ScriptDirectory
 

@@ -1,7 +1,7 @@
-"""Saved folds in PostgreSQL.
+"""Store snapshots in PostgreSQL.
 
-Owns the table `checkpoint`. Must not look into a body. The surprise: a checkpoint is given out only if the
-log still has the event it was made at, hash for hash; after a fail-over to a lagging standby it may not.
+Owns the table `checkpoint`. Must not interpret a body. Note: a snapshot is returned only if the log still has
+the event at its position with the same hash; after a failover to a lagging standby it may not.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from extender.ports.protocols import Snapshot, Snapshots
 from extender.store.engine import transaction
 from extender.store.tables import CHECKPOINT, EVENT
 
-KEPT = 3  # newest ones of a codec, to start from
-RUNG_EVENTS = 2_000  # a look back folds about so many events at most, while the log is short
-RUNGS = 512  # older checkpoints at most; when the log outgrows them every second one goes
+KEPT = 3  # newest snapshots of a codec, for a start
+RUNG_EVENTS = 2_000  # distance of older snapshots: a query about the past folds at most about this many events
+RUNGS = 512  # older snapshots at most; for a longer log the distance is doubled
 POSITION_MAX = 2**63 - 1
 
 _NEWEST = (
@@ -44,9 +44,9 @@ class PostgresSnapshots:
     """The `Snapshots` port on PostgreSQL.
 
     Args:
-        engine: Of `engine.create_engine`, writing if anything is to be saved; never the connection that appends.
-        rung_events: Shortest stretch of the log for which one older checkpoint is kept.
-        rungs: Stretches at most.
+        engine: Of `engine.create_engine`, a writing one for `save`; never the connection that appends.
+        rung_events: Least distance of the older snapshots that are kept, in events.
+        rungs: Most older snapshots that are kept.
     """
 
     def __init__(
@@ -57,17 +57,17 @@ class PostgresSnapshots:
         self._rungs = rungs
 
     def stretch(self, position: int) -> int:
-        """Give how many events a kept checkpoint stands for when the log ends at a position."""
+        """Return the distance of older snapshots, in events, for a log that ends at a position."""
         events = self._rung_events
         while position > events * self._rungs:
             events *= 2
         return events
 
     async def save(self, checkpoint: Snapshot, *others: Snapshot) -> None:
-        """See `Snapshots.save`. A second one of the same position and codec replaces the first.
+        """See `Snapshots.save`. A second snapshot of the same position and codec replaces the first.
 
         Raises:
-            StoreUnavailable: Not saved, or unknown; the next one will do.
+            StoreUnavailable: Not saved, or the outcome is unknown; no retry is needed, the next snapshot replaces it.
         """
         rows = [
             {
@@ -89,13 +89,13 @@ class PostgresSnapshots:
         )
         aged = sa.select(*place, age.label("age")).subquery()
         newest = sa.select(aged.c.position, aged.c.codec).where(aged.c.age <= KEPT)
-        rungs = (
+        older = (
             sa.select(sa.func.min(CHECKPOINT.c.position))
             .where(CHECKPOINT.c.codec == checkpoint.codec)
             .group_by(CHECKPOINT.c.position // self.stretch(checkpoint.position))
         )
         async with transaction(self._engine, "saving a checkpoint") as connection:
-            # The writer may insert and delete here, but not update: what is there is never altered.
+            # gx_writer may insert and delete here, but not update: rows are never changed.
             await connection.execute(sa.delete(CHECKPOINT).where(same))
             await connection.execute(insert(CHECKPOINT).on_conflict_do_nothing(), rows)
             await connection.execute(
@@ -104,7 +104,7 @@ class PostgresSnapshots:
                     sa.not_(
                         sa.and_(
                             CHECKPOINT.c.codec == checkpoint.codec,
-                            CHECKPOINT.c.position.in_(rungs),
+                            CHECKPOINT.c.position.in_(older),
                         )
                     ),
                 )
@@ -117,9 +117,8 @@ class PostgresSnapshots:
             StoreUnavailable: No answer.
         """
         wanted = {"codec": codec, "until": until if until is not None else POSITION_MAX}
-        for skip in range(
-            KEPT
-        ):  # one body at a time: they are megabytes and the first is nearly always good
+        # One body at a time: they are megabytes and the first is nearly always intact.
+        for skip in range(KEPT):
             async with transaction(self._engine, "loading a checkpoint") as connection:
                 found = await connection.execute(_NEWEST, wanted | {"skip": skip})
                 row = found.one_or_none()

@@ -1,8 +1,8 @@
-"""The tables as SQLAlchemy Core metadata, for queries and for the test that migrations build exactly this.
+"""The tables as SQLAlchemy Core metadata, for queries and for the test that the migrations create exactly these.
 
-Owns names and shapes. Must not create anything: only `migrations/` changes a database. The surprise: what
-keeps the log append-only (functions, triggers, grants) is not here, SQLAlchemy cannot say it; see
-`migrations/sql`.
+Owns the names of tables, columns and indexes. Must not create anything: only `migrations/` changes a database.
+Note: functions, triggers and grants, which keep the log append-only, are not here, because SQLAlchemy cannot
+express them; see `migrations/sql`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EVENT = sa.Table(
     sa.Column("position", sa.BigInteger, autoincrement=False, nullable=False),
     sa.Column("event_id", UUID(as_uuid=False), nullable=False),
     sa.Column("epoch", sa.BigInteger, nullable=False),
-    sa.Column("at_us", sa.BigInteger, nullable=False),  # microseconds since 1970, never falling
+    sa.Column("at_us", sa.BigInteger, nullable=False),  # microseconds since 1970, never decreasing
     sa.Column("type", sa.Text, nullable=False),
     sa.Column("ver", sa.SmallInteger, nullable=False),
     sa.Column("root_uid", sa.Text, nullable=False),  # text: groups read from files have no UUID
@@ -43,7 +43,7 @@ EVENT = sa.Table(
     sa.Index("event_type_position_idx", "type", "position"),
     sa.Index("event_at_us_position_idx", "at_us", "position"),
     sa.Index("event_namespace_position_idx", sa.text("split_part(root, '/', 1)"), "position"),
-    # what reports tell by time, as the views write it
+    # for reports by time; the expression must equal that of the views
     sa.Index(
         "event_told_idx",
         "type",
@@ -62,13 +62,15 @@ LEADER = sa.Table(
     sa.Column("lease", UUID(as_uuid=False), nullable=False),
     sa.Column("holder", sa.Text, nullable=False),
     sa.Column("address", sa.Text, nullable=False),
-    sa.Column("renewed_at", sa.DateTime(timezone=True), nullable=True),  # NULL: given back
+    sa.Column("renewed_at", sa.DateTime(timezone=True), nullable=True),  # NULL: released
     sa.Column("ttl_ms", sa.Integer, nullable=False),
-    sa.Column("backend", sa.Integer, nullable=True),  # pid of the session that writes, for people
-    sa.Column("timeline", sa.Text, nullable=False),  # WAL timeline of the take: shows a failover
+    sa.Column(
+        "backend", sa.Integer, nullable=True
+    ),  # pid of the writing session, for administrators
+    sa.Column("timeline", sa.Text, nullable=False),  # WAL timeline at acquisition: shows a failover
     sa.PrimaryKeyConstraint("id", name="leader_pkey"),
     sa.CheckConstraint("id = 1", name="leader_id_check"),
-    # Half-empty pages keep renewals heap-only: no index entry, pruned in place.
+    # Half-empty pages keep renewals heap-only (HOT) updates: no index entry, pruned in place.
     postgresql_with={"fillfactor": "50"},
 )
 
@@ -102,7 +104,7 @@ DECISION_INPUT = sa.Table(
     METADATA,
     sa.Column("digest", sa.Text, nullable=False),
     # Ids of the head and the parts, in order: differences as JSON integers, zlib. Five thousand
-    # neighbours cost some dozen bytes, five thousand digests would cost 160 kB.
+    # consecutive ids take some dozen bytes, five thousand digests would take 160 kB.
     sa.Column("parts", sa.LargeBinary, nullable=False),
     sa.Column(
         "saved_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False
@@ -110,7 +112,7 @@ DECISION_INPUT = sa.Table(
     sa.PrimaryKeyConstraint("digest", name="decision_input_pkey"),
 )
 
-# What facts name beside their root; kept behind the appends by gx.note_mentions, up to the position in NOTED.
+# The names that events contain beside their root; gx.note_mentions fills it after the appends, up to the position in NOTED.
 MENTION = sa.Table(
     "mention",
     METADATA,
@@ -132,8 +134,8 @@ NOTED = sa.Table(
     postgresql_with={"fillfactor": "50"},
 )
 
-# Intervals, written by gx.project alone; what the columns mean is said in migrations/sql/0001/table_comments.sql.
-_UNTIL = sa.text(  # the end of an interval, as views write it
+# Interval tables, written by gx.project alone; COMMENT ON in migrations/sql describes the columns.
+_UNTIL = sa.text(  # the end of an interval; must equal the expression of the views
     "coalesce(to_timestamp(to_at_us / 1e6::double precision), 'infinity'::timestamptz)"
 )
 _SINCE = sa.text("to_timestamp(from_at_us / 1e6::double precision)")  # its begin
@@ -161,14 +163,14 @@ PLACEMENT = sa.Table(
     sa.Column("by_position", sa.BigInteger, nullable=True),
     sa.PrimaryKeyConstraint("pod_uid", "from_position", name="placement_pkey"),
     sa.CheckConstraint("kind IN ('reserved', 'bound', 'kept')", name="placement_kind_check"),
-    # coalesce: what goes on is found with what ended later, by one range of one index
+    # coalesce: one range of the index finds open intervals and those that ended later
     sa.Index("placement_node_idx", "node", sa.text("coalesce(to_position, 9223372036854775807)")),
     sa.Index("placement_pod_idx", "pod", "from_position"),
     sa.Index("placement_root_idx", "root", "from_position"),
     sa.Index(
         "placement_reserved_idx", _UNTIL, _SINCE, postgresql_where=sa.text("kind = 'reserved'")
     ),
-    # both, since a gang has a thousand that go on: a fact about one member must not read the others
+    # both columns: a gang has a thousand open intervals; an event about one member must not read the others
     sa.Index(
         "placement_open_pod_idx",
         "root_uid",

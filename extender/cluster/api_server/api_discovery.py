@@ -1,7 +1,7 @@
-"""What an API server serves of what we read.
+"""Find out which of the resources that the service reads an API server serves, and in which version.
 
-Owns the choice of versions: of the built-in groups the newest that we know, of ours the one we
-define. It must not remember anything; who asks compares with what it heard before.
+Owns the choice of versions: the newest known one of the built-in group, the only one of our group.
+It keeps no state; the caller compares the result with the previous one.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from extender.cluster.connection.api_client import ApiResponse, ApiServer, Reque
 from extender.core.model.dropped_fields import BUILTIN, OURS
 from extender.core.model.errors import ClusterUnavailable
 
-# Newest first; the first version that serves a kind counts. A version that is not named here is
-# not read: its fields may mean something else.
+# Newest first; a kind is read in the first version that serves it. A version that is not listed is
+# not read: its fields may have another meaning.
 VERSIONS: Final = {BUILTIN: ("v1beta1", "v1alpha3", "v1alpha2"), OURS: ("v1alpha1",)}
 GROUP_KINDS: Final[dict[str, type[api.Readable]]] = {
     "podgroups": api.PodGroup,
     "compositepodgroups": api.CompositePodGroup,
 }
-# A pod that has ended takes no room; leaving this selection is a DELETED for a watcher.
+# A pod that has ended uses no capacity; a watch reports a pod that leaves this selection as DELETED.
 RUNNING: Final = (("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed"),)
-# Priority classes, volumes and claims come before what is read in their light.
+# Priority classes, volumes and claims come before the nodes and pods that refer to them.
 ALWAYS: Final = (
     Resource(name="priorityclasses", kind=api.PriorityClass, api_version="scheduling.k8s.io/v1"),
     Resource(name="persistentvolumes", kind=api.PersistentVolume, api_version="v1"),
@@ -46,13 +46,10 @@ class _ResourceList(msgspec.Struct):
 
 
 async def discover(server: ApiServer) -> tuple[Resource, ...]:
-    """Ask which kinds of groups are served, and where.
-
-    Returns:
-        Everything to follow, `ALWAYS` included.
+    """Return the resources to watch: `ALWAYS`, and the kinds of groups that are served.
 
     Raises:
-        ClusterUnavailable: No answer; what was known before still counts.
+        ClusterUnavailable: No answer; the previous result stays valid.
     """
     found = list(ALWAYS)
     for group, versions in VERSIONS.items():
@@ -66,14 +63,14 @@ async def discover(server: ApiServer) -> tuple[Resource, ...]:
     return tuple(found)
 
 
-def serves_ours(found: tuple[Resource, ...]) -> bool:
-    """Say whether all kinds that we define are served."""
+def serves_our_group(found: tuple[Resource, ...]) -> bool:
+    """Return whether all kinds of our API group are served."""
     ours = {one.name for one in found if one.api_version.startswith(f"{OURS}/")}
     return ours >= set(GROUP_KINDS)
 
 
 async def served_resources(server: ApiServer, api_version: str) -> tuple[str, ...]:
-    """Name the resources of a version; none when it is not served."""
+    """Return the plural names of the resources of a version, none when it is not served."""
     try:
         body = await server.call(Request(method="GET", path=f"/apis/{api_version}"))
         return tuple(one.name for one in msgspec.json.decode(body, type=_ResourceList).resources)

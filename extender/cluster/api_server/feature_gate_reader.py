@@ -1,8 +1,8 @@
-"""Ask kube-apiserver what it keeps of full objects, and kube-scheduler for its feature gates.
+"""Find out which fields kube-apiserver keeps of full objects, and which feature gates kube-scheduler has.
 
-Owns the two questions (DESIGN 9.9); what the answers mean is `core/log/control_plane_features`. The first is a server-side dry run: it
-creates nothing, but needs the right to create, in a namespace that holds nothing else. The second reads a page of
-metrics, which is somebody else's server with a certificate of its own.
+Owns the two requests (DESIGN 9.9); `core/log/control_plane_features` interprets the answers. The first is a
+server-side dry run: it creates nothing, but needs the right to create, in a namespace that holds nothing else.
+The second reads the metrics of kube-scheduler, which has its own certificate.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ class FullObjects:
     """Dry runs on one API server."""
 
     def __init__(self, server: ApiServer, priority: Callable[[], PriorityOf | None]) -> None:
-        """Prepare.
+        """Keep the connection.
 
         Args:
-            server: Where.
-            priority: Gives a class that groups may have.
+            server: The API server to try objects on.
+            priority: Returns a priority class that groups may have.
         """
         self._server = server
         self._priority = priority
 
     async def trials(self) -> tuple[DryRunResult, ...]:
-        """Try a full object of every built-in kind and version that is served, and a member.
+        """Create, as a dry run, a full object of every served built-in kind and version, and a member.
 
         Raises:
-            ClusterUnavailable: No answer; nothing is known.
+            ClusterUnavailable: No answer; no result is known.
         """
         served = [
             (api_version, name)
@@ -89,26 +89,26 @@ class SchedulerMetrics:
     """The metrics of one kube-scheduler."""
 
     def __init__(self, url: str = "", *, ca_file: str = "", token_file: str = "") -> None:
-        """Prepare; files are read at every question, because they are renewed.
+        """Keep the settings; the files are read for every request, because their content is rotated.
 
         Args:
-            url: Of the page of metrics; empty: nobody is asked.
-            ca_file: Who may sign the server's certificate; empty: it is not looked at, because kube-scheduler makes
-                one up at its start. Settings allow that on this machine only.
-            token_file: Who we are; the ServiceAccount of this pod where empty.
+            url: URL of the metrics; empty: no request is sent.
+            ca_file: CA of the server's certificate; empty: the certificate is not verified, because kube-scheduler
+                signs its own at its start. Settings allow that on this machine only.
+            token_file: Bearer token; empty: the token of this pod's ServiceAccount.
         """
         self._url = url
         self._ca_file = ca_file
         self._token_file = token_file
 
     async def gates(self) -> SchedulerGates:
-        """Read the feature gates; every trouble is an answer."""
+        """Return the feature gates, or the reason why they cannot be read; never raises."""
         if not self._url:
             return SchedulerGates(None, NOT_CONFIGURED)
         try:
             text = await self._page()
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as problem:
-            return SchedulerGates(None, f"{self._url}: {_words(problem)}")
+            return SchedulerGates(None, f"{self._url}: {_message_of(problem)}")
         found = {name: value == "1" for name, value in _ENABLED.findall(text)}
         if not found:
             return SchedulerGates(None, f"{self._url}: no kubernetes_feature_enabled there")
@@ -144,8 +144,8 @@ class SchedulerMetrics:
         return tls
 
 
-def _words(problem: Exception) -> str:
-    """Say what is wrong in words that are the same every time: aiohttp's name addresses of objects."""
+def _message_of(problem: Exception) -> str:
+    """Return a message without object addresses (aiohttp prints them), equal for equal problems."""
     if isinstance(problem, aiohttp.ClientConnectorError):
         return str(problem.os_error)
     return str(problem) or type(problem).__name__

@@ -1,12 +1,13 @@
-"""Keep a copy of one resource: list it, then follow its changes.
+"""Keep a copy of one resource: list it, then watch its changes.
 
 Owns resource versions, bookmarks, when to list again, and how fresh the copy is. It must not
-interpret objects: what it hears goes to a `Sink` in the order in which it happened, each object
+interpret objects: changes go to a `Sink` in the order in which they happened, each object
 once per version, deletions included.
 
-The surprise: a list is applied only when all its pages are there, and against what was known
-before, so that what vanished while nobody watched is deleted. Any doubt (410, a torn line, a
-version that goes back) ends in a list, never in a guess; until then `doubt` says so.
+Note: a list is applied only when all its pages are there. It is compared with the copy, so that an
+object that was deleted while no watch was open is deleted from the copy too. After every error (410,
+a truncated line, a resourceVersion that decreases) the resource is listed again; until then `doubt`
+returns the reason.
 """
 
 from __future__ import annotations
@@ -36,51 +37,51 @@ WATCH_S = (
     270,
     330,
 )  # how long the API server keeps a watch open, at random so that they do not end at once
-# Bookmarks come every minute, so a stream that is silent for longer than that is dead.
+# Bookmarks come every minute, so a watch without data for longer than that is broken.
 IDLE_S = 90.0
 STALE_MS = 100_000
-SHORT_MS = 1000  # a watch that ends sooner counts as a failure
+SHORT_MS = 1000  # a watch that ends earlier counts as a failure
 PAUSE_FIRST_S = 0.2
 PAUSE_MAX_S = 15.0
-APPLY_SLICE = 250  # objects applied before others of the process get their turn (80 ms)
+APPLY_SLICE = 250  # objects applied before other tasks run (80 ms)
 LINE_MAX_BYTES = 32 * 1024 * 1024  # an object is at most 1.5 MiB in etcd
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
     """What is listed and watched."""
 
-    name: str  # plural, as people know it
+    name: str  # plural, as in the API path
     kind: type[api.Readable]
     api_version: str  # v1, scheduling.k8s.io/v1beta1, ...
     query: tuple[tuple[str, str], ...] = ()  # field selectors and the like
 
     @property
     def path(self) -> str:
-        """Give the path of the collection over all namespaces."""
+        """Return the path of the collection over all namespaces."""
         root = "/apis" if "/" in self.api_version else "/api"
         return f"{root}/{self.api_version}/{self.name}"
 
     @property
     def label(self) -> str:
-        """Give `podgroups.scheduling.k8s.io`, the name in messages and metrics."""
+        """Return the name in messages and metrics, such as `podgroups.scheduling.k8s.io`."""
         group = self.api_version.rpartition("/")[0]
         return f"{self.name}.{group}" if group else self.name
 
 
 class Sink(Protocol):
-    """Where changes go."""
+    """Receives the changes of one or more informers."""
 
     def upsert(self, found: api.Readable) -> None:
-        """Take an object that is new or has changed."""
+        """Add or replace an object."""
         ...
 
     def delete(self, found: api.Readable) -> None:
-        """Forget an object; only its kind, group, name and UID are sure to be given."""
+        """Remove an object; only its kind, group, name and UID are guaranteed to be set."""
         ...
 
 
 class ResourceVersionExpired(Exception):
-    """The version we know is too old to continue from, or in doubt: list again."""
+    """The known resourceVersion is too old to continue from, or unreliable: list again."""
 
 
 class ResourceNotServed(Exception):
@@ -88,7 +89,7 @@ class ResourceNotServed(Exception):
 
 
 class Informer:
-    """One resource, followed for ever by `run`."""
+    """The copy of one resource; `run` keeps it up to date."""
 
     def __init__(
         self,
@@ -101,20 +102,20 @@ class Informer:
         chance: random.Random | None = None,
         idle_s: float = IDLE_S,
     ) -> None:
-        """Prepare.
+        """Start with an empty copy; `run` fills it.
 
         Args:
-            server: Whom to ask.
-            resource: What to follow.
-            sink: Where changes go.
-            clock: For freshness.
+            server: The API server.
+            resource: What to list and watch.
+            sink: Receives the changes.
+            clock: For the age of the copy.
             applied: Called after every batch of changes.
             chance: Source of jitter, for tests.
-            idle_s: Silence after which a watch is opened anew.
+            idle_s: A watch without data for this long is opened again.
         """
         self.resource = resource
         self.synced = False
-        self.trouble = "not listed yet"  # last thing that went wrong
+        self.trouble = "not listed yet"  # the last error
         self._server = server
         self._sink = sink
         self._clock = clock
@@ -124,23 +125,23 @@ class Informer:
         # Name -> UID and version: whole objects would cost 50,000 pods a few hundred MiB.
         self._known: dict[tuple[str, str], tuple[str, str]] = {}
         self._version = ""
-        self._heard_ms = 0
+        self._received_ms = 0
         self._failures = 0
 
     def doubt(self, now_ms: int) -> str:
-        """Say why this copy must not be decided from, or the empty string."""
+        """Return the reason why decisions must not use this copy, or an empty string."""
         if not self.synced:
             return f"{self.resource.label}: not synced: {self.trouble}"
-        silent_ms = now_ms - self._heard_ms
+        silent_ms = now_ms - self._received_ms
         if silent_ms > STALE_MS:
-            return f"{self.resource.label}: nothing heard for {silent_ms // 1000} s: {self.trouble}"
+            return f"{self.resource.label}: no data for {silent_ms // 1000} s: {self.trouble}"
         return ""
 
     async def run(self) -> None:
-        """Follow the resource until cancelled.
+        """List and watch the resource until cancelled.
 
         Raises:
-            Vanished: It is not served any more.
+            ResourceNotServed: It is not served any more.
         """
         while True:
             try:
@@ -149,7 +150,7 @@ class Informer:
                 await self._watch()
             except ResourceVersionExpired as why:
                 self.synced = False
-                self._note("copy in doubt, listing again", str(why))
+                self._note("copy may be wrong, listing again", str(why))
                 if self._failures:
                     await self._pause()
                 self._failures += 1  # a list that is at once too old again must not spin
@@ -167,7 +168,7 @@ class Informer:
                 await self._pause()
 
     def purge(self) -> None:
-        """Delete all that is known: the resource is gone."""
+        """Delete every object of the copy: the resource is not served any more."""
         for key in list(self._known):
             self._forget(key)
         self.synced = False
@@ -203,7 +204,7 @@ class Informer:
             raise ClusterUnavailable(f"list {self.resource.path}: no resourceVersion")
         await self._replace(found)
         self._version = version
-        self._hear()
+        self._mark_received()
         self.synced = True
         METRICS.informer_lists.labels(self.resource.label).inc()
         self.trouble = ""
@@ -234,7 +235,7 @@ class Informer:
             raise ClusterUnavailable(str(problem)) from problem
 
     async def _replace(self, found: dict[tuple[str, str], api.Readable]) -> None:
-        """Apply a whole list; `synced` is false meanwhile, so nobody decides from the middle."""
+        """Apply a whole list; `synced` is false meanwhile, so no decision uses a partly applied list."""
         for key in [key for key in self._known if key not in found]:
             self._forget(key)
         for count, item in enumerate(found.values(), start=1):
@@ -243,13 +244,13 @@ class Informer:
                 await asyncio.sleep(0)
 
     def _take(self, item: api.Readable) -> None:
-        """Pass an object on unless this version of it is known."""
+        """Pass an object to the sink unless this version of it is known."""
         identity = (item.metadata.uid, item.metadata.resource_version)
         before = self._known.get(item.key)
         if before == identity:
             return
         if before is not None and before[0] != identity[0]:
-            self._forget(item.key)  # deleted and made again while nobody watched
+            self._forget(item.key)  # deleted and recreated while no watch was open
         self._known[item.key] = identity
         try:
             self._sink.upsert(item)
@@ -257,7 +258,7 @@ class Informer:
             self._left_out(problem)
 
     def _forget(self, key: tuple[str, str]) -> None:
-        """Delete what was known under a name, given by no more than its identity."""
+        """Delete the object of a name; the sink gets only its identity."""
         uid, version = self._known.pop(key)
         namespace, name = key
         metadata = api.ObjectMeta(namespace=namespace, name=name, uid=uid, resource_version=version)
@@ -278,11 +279,11 @@ class Informer:
         }
         try:
             async with self._server.watch(self.resource.path, query, idle_s=self._idle_s) as pieces:
-                self._hear()
-                began_ms = self._heard_ms
+                self._mark_received()
+                began_ms = self._received_ms
                 self.trouble = ""
                 async for lines in _whole_lines(pieces):
-                    self._hear()
+                    self._mark_received()
                     self._failures = 0
                     for line in lines:
                         self._change(line)
@@ -292,7 +293,7 @@ class Informer:
                 raise ResourceVersionExpired(str(refusal)) from refusal
             raise
         if self._clock.monotonic_ms() - began_ms < SHORT_MS:
-            await self._pause()  # a server that ends every watch at once must not be hammered
+            await self._pause()  # limits the requests to a server that ends every watch at once
 
     def _change(self, line: bytes) -> None:
         try:
@@ -320,7 +321,7 @@ class Informer:
             self._take(found)
 
     def _skip(self, raw: msgspec.Raw, problem: BadInput) -> None:
-        """Step over an object that cannot be read; what was known of it before stays."""
+        """Skip an object that cannot be read; its previous version stays in the copy."""
         try:
             found = msgspec.json.decode(raw, type=api.KubernetesObject)
         except msgspec.DecodeError:
@@ -329,7 +330,7 @@ class Informer:
         self._move_on(found.metadata.resource_version)
 
     def _move_on(self, version: str) -> None:
-        """Remember how far we are; versions of one resource only grow (comparable since 1.35)."""
+        """Record the resourceVersion; those of one resource only grow (comparable since 1.35)."""
         if not version:
             raise ResourceVersionExpired("a change without a resourceVersion")
         if version.isdigit() and self._version.isdigit() and int(version) < int(self._version):
@@ -345,12 +346,12 @@ class Informer:
             extra={"resource": self.resource.label, "why": str(problem)},
         )
 
-    def _hear(self) -> None:
-        self._heard_ms = self._clock.monotonic_ms()
+    def _mark_received(self) -> None:
+        self._received_ms = self._clock.monotonic_ms()
 
 
 async def _whole_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
-    """Cut a stream at its line ends; what is left when it ends is a torn line and is dropped."""
+    """Yield the complete lines of a stream; a truncated last line is dropped."""
     rest = b""
     async for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")

@@ -1,11 +1,11 @@
-"""The `Cluster` port on a real API server: caches in, few and careful writes out.
+"""The `Cluster` port on a real API server: informers for reads, rate-limited writes.
 
-Owns the life of the informers (which there are follows from discovery, asked again every minute
-and whenever a resource disappears) and the answer to "may I decide from this view". It decides
-nothing and repeats no effect by itself beyond the retries of one call.
+Owns the informers (discovery, repeated every minute and whenever a resource disappears, determines
+which there are) and whether decisions may use the view. It makes no decision, and repeats no write
+beyond the retries of one call.
 
-The surprise: a silent watch looks like a quiet cluster. So the API server is asked every few
-seconds whether it is there, and a view is doubted long before its watches time out.
+Note: a broken watch and a cluster without changes look the same. So the API server is pinged every few
+seconds, and without an answer the view counts as not ready long before its watches time out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Self
 
-from extender.cluster.api_server.api_discovery import discover, serves_ours
+from extender.cluster.api_server.api_discovery import discover, serves_our_group
 from extender.cluster.api_server.feature_gate_reader import FullObjects, SchedulerMetrics
 from extender.cluster.api_server.informers import Informer, Resource, ResourceNotServed
 from extender.cluster.connection.api_client import (
@@ -48,9 +48,9 @@ from extender.runtime.wakeup import Wakeup
 logger = logging.getLogger(__name__)
 
 ASK_EVERY_S = 5.0
-SILENT_MS = 15_000  # the age after which nothing is decided from the caches any more
+SILENT_MS = 15_000  # without an answer for longer than this, no decision uses the view
 DISCOVER_EVERY_S = 60.0
-DISCOVER_MISSING_S = 5.0  # while our own kinds are not served: somebody is about to install them
+DISCOVER_MISSING_S = 5.0  # while our kinds are not served: an installation is probably under way
 PAUSE_S = 1.0
 GROUP_PRIORITY_MAX = 1_000_000_000  # HighestUserDefinablePriority
 
@@ -67,31 +67,31 @@ class KubernetesCluster:
         instance: str = "",
         scheduler: SchedulerMetrics | None = None,
     ) -> None:
-        """Prepare; nothing is asked before `start`.
+        """Build the parts; no request is sent before `start`.
 
         Args:
             server: The connection; opened by `start`, closed by `stop`.
             clock: For ages and timestamps.
             chance: Source of jitter, for tests.
             instance: Name of this replica in Events; the host name when empty.
-            scheduler: The metrics of kube-scheduler, where they can be read.
+            scheduler: The metrics of kube-scheduler, if they can be read.
         """
         self._server = server
         self._clock = clock
         self._chance = chance or random.Random()  # noqa: S311 -- jitter, not a secret
         self._world = ObjectStore(guards=True)
-        self._bindings = PodWriter(server)
+        self._pods = PodWriter(server)
         self._evictions = PodEvictions(server, clock)
-        self._anchors = LogHeadConfigMap(server)
+        self._log_head = LogHeadConfigMap(server)
         self._statuses = GroupStatusWriter(server, clock)
-        self._notices = EventRecorder(server, clock, instance=instance or socket.gethostname())
+        self._recorder = EventRecorder(server, clock, instance=instance or socket.gethostname())
         self._full = FullObjects(server, self._a_priority)
         self._scheduler = scheduler or SchedulerMetrics()
         self.discoveries = 0
         self._informers: dict[Resource, Informer] = {}
         self._tasks: dict[Resource, asyncio.Task[None]] = {}
         self._background: list[asyncio.Task[None]] = []
-        self._turned = Wakeup()  # moves with the view
+        self._view_changed = Wakeup()
         self._rediscover = asyncio.Event()
         self._discovered = False
         self._answered_ms = 0
@@ -107,13 +107,13 @@ class KubernetesCluster:
         fence: Callable[[], bool] | None = None,
         scheduler: SchedulerMetrics | None = None,
     ) -> Self:
-        """Find the API server and prepare; `start` follows.
+        """Load the configuration of the API server and build the cluster; the caller then calls `start`.
 
         Args:
             kubeconfig: See `load_configuration`.
             clock: For ages and timestamps.
-            fence: Says whether this process may still have effects; asked before each try.
-            scheduler: The metrics of kube-scheduler, where they can be read.
+            fence: Returns whether this process may still write; checked before each try.
+            scheduler: The metrics of kube-scheduler, if they can be read.
 
         Raises:
             BadInput: There is no usable configuration.
@@ -129,15 +129,15 @@ class KubernetesCluster:
     # --- life
 
     async def start(self) -> None:
-        """Open the connection and begin to follow the cluster; returns before anything is synced."""
+        """Open the connection and start the informers; returns before any of them is synced."""
         await self._server.__aenter__()
         self._broken = asyncio.get_running_loop().create_future()
         self._answered_ms = self._clock.monotonic_ms()
-        for name, work in (("discovery", self._supervise()), ("ping", self._ask_for_ever())):
+        for name, work in (("discovery", self._supervise()), ("ping", self._ping_forever())):
             self._background.append(self._spawn(work, name))
 
     async def stop(self) -> None:
-        """End everything; nothing of it runs when this returns."""
+        """Stop all tasks and close the connection."""
         tasks = [*self._background, *self._tasks.values()]
         for task in tasks:
             task.cancel()
@@ -149,26 +149,28 @@ class KubernetesCluster:
             self._broken.cancel()
 
     async def broken(self) -> None:
-        """Wait until something of this runs no more though it should, and raise why: a defect."""
+        """Wait until a task fails, and raise its exception: a defect."""
         if self._broken is not None:
             await asyncio.shield(self._broken)
 
     async def synced(self) -> None:
-        """Wait until the view may be decided from."""
+        """Wait until decisions may use the view."""
         while self.doubt():
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._turned.wait(self._turned.revision), PAUSE_S)
+                await asyncio.wait_for(
+                    self._view_changed.wait(self._view_changed.revision), PAUSE_S
+                )
 
     # --- reading
 
     def view(self) -> ClusterView:
-        """Give the newest snapshot."""
+        """Return the newest view."""
         return self._world.view
 
     def doubt(self) -> str:
-        """Say why `view` must not be decided from, or the empty string."""
+        """Return the reason why decisions must not use `view`, or an empty string."""
         if self._broken is not None and self._broken.done():
-            return "a task that follows the cluster has ended by a defect; see the log"
+            return "a task that watches the cluster has ended by a defect; see the log"
         if not self._discovered:
             return f"API groups are not discovered yet: {self._trouble}"
         now_ms = self._clock.monotonic_ms()
@@ -181,22 +183,22 @@ class KubernetesCluster:
         return ""
 
     def priority_classes(self) -> tuple[bytes, ...]:
-        """Give the PriorityClasses as JSON objects."""
+        """Return the PriorityClasses as JSON objects."""
         return self._world.priorities.documents()
 
     async def changed(self, revision: int) -> int:
-        """Wait until the view's revision differs from `revision`; give the new one."""
+        """Wait until the view's revision differs from `revision`; return the new one."""
         while self._world.view.revision == revision:
-            await self._turned.wait(self._turned.revision)
+            await self._view_changed.wait(self._view_changed.revision)
         return self._world.view.revision
 
     @property
     def control_plane(self) -> Self:
-        """Give what tells of kube-apiserver and kube-scheduler themselves."""
+        """Return what reads the features of kube-apiserver and kube-scheduler."""
         return self
 
     async def trials(self) -> tuple[DryRunResult, ...]:
-        """Create full objects on trial; see the port."""
+        """Create full objects as dry runs; see the port."""
         return await self._full.trials()
 
     async def scheduler_gates(self) -> SchedulerGates:
@@ -204,7 +206,7 @@ class KubernetesCluster:
         return await self._scheduler.gates()
 
     def _a_priority(self) -> PriorityOf | None:
-        """Give a class that groups may have; those of Kubernetes itself are too high for them."""
+        """Return a class that groups may have; the system classes of Kubernetes are too high for them."""
         known = self._world.priorities
         found = ((name, known.resolve(None, name, "")) for name in sorted(known.names()))
         return next(
@@ -220,11 +222,11 @@ class KubernetesCluster:
 
     async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
         """Write `status.nominatedNodeName`; see the port."""
-        await self._bindings.nominate(pod, node)
+        await self._pods.nominate(pod, node)
 
     async def lift_gate(self, pod: PodRef) -> None:
         """Remove our scheduling gate; see the port."""
-        await self._bindings.lift_gate(pod)
+        await self._pods.lift_gate(pod)
 
     async def doom(self, pod: PodRef, message: str) -> None:
         """Mark a pod as about to be disrupted; see the port."""
@@ -235,20 +237,20 @@ class KubernetesCluster:
         await self._evictions.evict(pod, how)
 
     async def ending(self, pod: PodRef) -> PodEnd | None:
-        """Ask what became of a pod; see the port."""
+        """Read how a pod ended; see the port."""
         return await self._evictions.ending(pod)
 
     async def bind(self, binding: Binding) -> None:
         """Post a Binding; see the port."""
-        await self._bindings.bind(binding)
+        await self._pods.bind(binding)
 
     async def published(self) -> LogMark | None:
-        """Read the published end of the log; see the port."""
-        return await self._anchors.published()
+        """Read the published log head; see the port."""
+        return await self._log_head.published()
 
     async def publish(self, mark: LogMark) -> None:
-        """Publish the end of the log; see the port."""
-        await self._anchors.publish(mark)
+        """Publish the log head; see the port."""
+        await self._log_head.publish(mark)
 
     async def set_conditions(
         self, group: GroupKey, uid: str, conditions: Sequence[Condition]
@@ -256,7 +258,7 @@ class KubernetesCluster:
         """Merge conditions into the status of a group; see the port."""
         found = self._world.view.groups.get(group)
         if found is None or found.uid != uid:
-            raise RequestRejected(f"conditions of {group}: it is gone or was made again")
+            raise RequestRejected(f"conditions of {group}: it was deleted or recreated")
         await self._statuses.set_conditions(found, conditions)
 
     async def set_finalizers(self, wanted: FinalizerChange) -> None:
@@ -264,10 +266,10 @@ class KubernetesCluster:
         await write_finalizers(self._server, wanted)
 
     async def notice(self, notice: K8sEvent) -> None:
-        """Record a Kubernetes Event, if there are not too many; see the port."""
+        """Record a Kubernetes Event, within the rate limits; see the port."""
         related = self._api_version_of(*notice.related[:3]) if notice.related else ""
         version = self._api_version_of(notice.kind, notice.namespace, notice.name)
-        await self._notices.say(notice, version, related)
+        await self._recorder.record(notice, version, related)
 
     def _api_version_of(self, kind: str, namespace: str, name: str) -> str:
         if kind == "Pod":
@@ -296,14 +298,14 @@ class KubernetesCluster:
         )
         if self._broken is not None and not self._broken.done():
             self._broken.set_exception(problem)
-            self._broken.exception()  # it is logged; nobody has to fetch it
+            self._broken.exception()  # it is logged; marks it as retrieved for asyncio
 
     def _applied(self) -> None:
-        """Wake whoever waits for a change."""
-        self._turned.wake()
+        """Wake the tasks that wait for a change."""
+        self._view_changed.wake()
 
     async def _supervise(self) -> None:
-        """Keep one informer per resource that is served."""
+        """Keep one informer for every resource that is served."""
         while True:
             self._rediscover.clear()
             try:
@@ -317,12 +319,12 @@ class KubernetesCluster:
             await self._adjust(wanted)
             self._discovered = True
             self._statuses.forget({group.uid for group in self._world.view.groups.values()})
-            pause_s = DISCOVER_EVERY_S if serves_ours(wanted) else DISCOVER_MISSING_S
+            pause_s = DISCOVER_EVERY_S if serves_our_group(wanted) else DISCOVER_MISSING_S
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._rediscover.wait(), pause_s)
 
     async def _adjust(self, wanted: tuple[Resource, ...]) -> None:
-        """Stop what is not served any more, then start what is new."""
+        """Stop the informers of resources that are not served any more, then start those of new ones."""
         self.discoveries += set(wanted) != set(self._informers)
         for resource in [one for one in self._informers if one not in wanted]:
             task = self._tasks.pop(resource)
@@ -340,7 +342,7 @@ class KubernetesCluster:
                     applied=self._applied,
                     chance=self._chance,
                 )
-            if resource not in self._tasks or self._tasks[resource].done():  # gone for a moment
+            if resource not in self._tasks or self._tasks[resource].done():  # briefly not served
                 informer = self._informers[resource]
                 self._tasks[resource] = self._spawn(self._follow(informer), resource.label)
 
@@ -350,11 +352,11 @@ class KubernetesCluster:
         except ResourceNotServed:
             informer.synced = False
             informer.trouble = "not served any more"
-            await asyncio.sleep(PAUSE_S)  # discovery lags a little behind
+            await asyncio.sleep(PAUSE_S)  # discovery documents lag a little behind
             asyncio.get_running_loop().call_soon(self._rediscover.set)
 
-    async def _ask_for_ever(self) -> None:
-        """Ask every few seconds whether the API server is ready; any answer but 5xx is one."""
+    async def _ping_forever(self) -> None:
+        """Request `/readyz` every few seconds; any status below 500 counts as an answer."""
         request = Request(method="GET", path="/readyz", timeout_s=ASK_EVERY_S, tries_max=1)
         while True:
             try:

@@ -1,11 +1,11 @@
-"""One bounded connection to one API server: bytes out, bytes in.
+"""Send requests to one API server with bounded connections, timeouts and retries.
 
 kubernetes-asyncio finds the configuration (kubeconfig or in-cluster), the credentials and the TLS
-settings; requests are sent on its sessions and decoded elsewhere with msgspec. Owns time limits,
-retries and the names of faults. It must not know what it carries.
+settings; requests are sent on its sessions and decoded elsewhere with msgspec. Owns timeouts, retries
+and the mapping of errors to our exceptions. It must not interpret bodies.
 
-The surprise: there are two sessions. Watches stay open for minutes and would take the connections
-of the calls, which are few on purpose: 1,000 patches at once got 632 answers 429, 24 got none.
+Note: there are two sessions, because watches stay open for minutes and would occupy the connections of
+the calls. Calls have only 24 connections: of 1,000 concurrent patches 632 got status 429, of 24 none.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ from extender.core.model.errors import BadInput, ClusterUnavailable
 logger = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 24
-WATCHES_MAX = 64  # one per resource, ten or so; the limit is there against a leak
+WATCHES_MAX = 64  # one per resource, about ten; the limit bounds a leak
 CONNECT_TIMEOUT_S = 5.0
-CALL_TIMEOUT_S = 10.0  # one try; an API server answers in milliseconds or is in trouble
-EFFECT_TIMEOUT_S = 5.0  # half a lease: what was sent inside one must not land long after it
+CALL_TIMEOUT_S = 10.0  # one try; a healthy API server answers in milliseconds
+EFFECT_TIMEOUT_S = 5.0  # half a lease: a write sent during a lease must not arrive long after it
 CALL_BUDGET_S = 15.0  # all tries and pauses of one call
 TRIES_MAX = 5
 PAUSE_FIRST_S = 0.1
 PAUSE_MAX_S = 2.0
-RENEW_EVERY_S = 5.0  # an exec plugin is a process; a wrong credential must not start one per call
+RENEW_EVERY_S = (
+    5.0  # an exec plugin is a process; a wrong credential must not start one for every call
+)
 USER_AGENT = "gang-extender"
 RETRIED = frozenset({408, 429})  # and 5xx
 MERGE_PATCH = "application/merge-patch+json"
@@ -51,7 +53,7 @@ Method = Literal["GET", "POST", "PATCH", "DELETE"]
 
 
 class ApiResponse(Exception):
-    """The API server said no, with 4xx; the caller in this package knows what that means."""
+    """The API server answered with 4xx; the caller in this package maps it to a fault."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(f"{status} {reason}: {message}")
@@ -61,14 +63,14 @@ class ApiResponse(Exception):
 
 
 class _Status(msgspec.Struct):
-    """What an API server sends with an error."""
+    """The body of an error response."""
 
     message: str = ""
     reason: str = ""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One call; `effect` calls are checked by the fence before every try."""
+    """One call; a call with `effect` is sent only while the fence allows it."""
 
     method: Method
     path: str
@@ -82,16 +84,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Trial(NamedTuple):
-    """What came of sending a request once."""
+    """The result of sending a request once."""
 
     body: bytes | None
     problem: str = ""
-    wait_s: float = 0.0  # the server asks to be left alone for so long
-    refused: bool = False  # it did nothing, for certain
+    wait_s: float = 0.0  # Retry-After of the server
+    refused: bool = False  # the server certainly did not execute the request
 
 
-class _Line(NamedTuple):
-    """The client that knows the credentials, and a session on its connections."""
+class _Session(NamedTuple):
+    """The client that has the credentials, and a session on its connections."""
 
     client: ApiClient
     session: aiohttp.ClientSession
@@ -102,7 +104,7 @@ def _always() -> bool:
 
 
 def _proxy_of(url: str) -> str | None:
-    """Give the proxy that the environment names for a URL (HTTPS_PROXY, NO_PROXY), None for none."""
+    """Return the proxy that the environment names for a URL (HTTPS_PROXY, NO_PROXY), or None."""
     parts = urlsplit(url)
     if proxy_bypass(parts.hostname or ""):
         return None
@@ -110,7 +112,7 @@ def _proxy_of(url: str) -> str | None:
 
 
 async def load_configuration(kubeconfig: str | None) -> Configuration:
-    """Find out which API server to speak to, and as whom.
+    """Load the address of the API server and the credentials for it.
 
     Args:
         kubeconfig: Path (or several, separated as in KUBECONFIG); None: the ServiceAccount of this
@@ -134,10 +136,10 @@ async def load_configuration(kubeconfig: str | None) -> Configuration:
 
 
 class _Fenced(aiohttp.BytesPayload):
-    """The body of a call with an effect: the fence is asked in the step that hands its bytes to the kernel.
+    """The body of a call with an effect: the fence is checked in the step that writes its bytes to the socket.
 
-    A process can be stopped anywhere, also after it was decided to send: while the call waits for its turn, for a
-    connection, or for the loop to come round. Headers go out with the body, so without it nothing does.
+    The lease can end after the decision to send: while the call waits for a free connection, or while the process
+    is stopped. Headers are sent together with the body, so without the body nothing is sent.
     """
 
     def __init__(self, body: bytes, fence: Callable[[], bool]) -> None:
@@ -147,10 +149,10 @@ class _Fenced(aiohttp.BytesPayload):
     async def write_with_length(
         self, writer: AbstractStreamWriter, content_length: int | None
     ) -> None:
-        """Write, inside the lease only.
+        """Write the body if this process still holds the lease.
 
         Raises:
-            ConnectionAbortedError: The lease went; nothing was written.
+            ConnectionAbortedError: The lease is lost; nothing was written.
         """
         if not self._fence():
             raise ConnectionAbortedError("not the leader any more, not sent")
@@ -168,13 +170,13 @@ class ApiServer:
         renew: Callable[[], Awaitable[Configuration]] | None = None,
         chance: random.Random | None = None,
     ) -> None:
-        """Prepare; sessions are opened on entering.
+        """Keep the settings; sessions are opened on entering.
 
         Args:
             configuration: From `load_configuration`.
-            fence: Says whether this process may still have effects on the cluster; asked before
+            fence: Returns whether this process may still write to the cluster; checked before
                 each try of a call with an effect.
-            renew: Loads the configuration again after a 401: tokens of exec plugins and files end.
+            renew: Loads the configuration again after a 401: tokens of exec plugins and files expire.
             chance: Source of jitter, for tests.
         """
         self._configuration = configuration
@@ -183,42 +185,42 @@ class ApiServer:
         self._renewed_s = -RENEW_EVERY_S
         self._chance = chance or random.Random()  # noqa: S311 -- jitter, not a secret
         self._proxy = configuration.proxy or _proxy_of(configuration.host)
-        # In order of coming. Without it who has just been answered takes the connection again, before
-        # those who wait: Bindings stood behind nominations for as long as there was one more to write.
-        self._turns = asyncio.Semaphore(CONNECTIONS_MAX)
-        self._calls: _Line | None = None
-        self._watches: _Line | None = None
+        # First come, first served. Without it a task that has just got its answer takes the connection again
+        # before the waiting ones: Bindings waited until the last nomination was written.
+        self._slots = asyncio.Semaphore(CONNECTIONS_MAX)
+        self._calls: _Session | None = None
+        self._watches: _Session | None = None
 
     async def __aenter__(self) -> Self:
         try:
-            self._calls = self._line(CONNECTIONS_MAX)
-            self._watches = self._line(WATCHES_MAX)
-        except OSError as problem:  # a certificate that is not there or not one
+            self._calls = self._open_session(CONNECTIONS_MAX)
+            self._watches = self._open_session(WATCHES_MAX)
+        except OSError as problem:  # a certificate file is missing or malformed
             raise BadInput(f"TLS settings for {self._configuration.host}: {problem}") from problem
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
-        lines, self._calls, self._watches = (self._calls, self._watches), None, None
-        for line in lines:
-            if line is not None:
-                await line.session.close()
-                await line.client.close()
+        sessions, self._calls, self._watches = (self._calls, self._watches), None, None
+        for opened in sessions:
+            if opened is not None:
+                await opened.session.close()
+                await opened.client.close()
 
-    def _line(self, connections: int) -> _Line:
+    def _open_session(self, connections: int) -> _Session:
         self._configuration.connection_pool_maxsize = connections
         client = ApiClient(self._configuration)
         # The client's own session looks for proxies and a .netrc before every request, in a thread.
         connector = client.rest_client.pool_manager.connector
         session = aiohttp.ClientSession(connector=connector, connector_owner=False)
-        return _Line(client, session)
+        return _Session(client, session)
 
     async def call(self, request: Request) -> bytes:
-        """Send a request and give the body of its 2xx answer; 429, 5xx and silence are tried again.
+        """Send a request and return the body of its 2xx answer; 408, 429, 5xx and timeouts are tried again.
 
         Raises:
-            Answered: 4xx other than 408 and 429, at once.
-            ClusterUnavailable: No answer within the budget, or the fence is down. A call with an
-                effect may have had it.
+            ApiResponse: 4xx other than 408 and 429, at once.
+            ClusterUnavailable: No answer within the budget, or the fence does not allow it. A call with
+                an effect may have been executed.
         """
         clock = asyncio.get_running_loop().time
         deadline_s = clock() + request.budget_s
@@ -243,12 +245,12 @@ class ApiServer:
         raise ClusterUnavailable(text, retry_after_s=wait_s, refused=refused)
 
     async def _try(self, request: Request, limit_s: float) -> _Trial:
-        """Send once."""
+        """Send a request once."""
         limits = aiohttp.ClientTimeout(total=limit_s, sock_connect=CONNECT_TIMEOUT_S)
         try:
             async with (
                 asyncio.timeout(limit_s),
-                self._turns,
+                self._slots,
                 self._open(self._calls, request, limits) as response,
             ):
                 body = await response.read()
@@ -261,13 +263,13 @@ class ApiServer:
             return _Trial(None, f"{type(why).__name__}: {why}")
         if status < HTTPStatus.MULTIPLE_CHOICES:
             return _Trial(body)
-        refusal = _answered(status, body)
-        if _is_passing(status) or await self._was_renewed(status):
+        refusal = _response_of(status, body)
+        if _is_transient(status) or await self._was_renewed(status):
             return _Trial(None, str(refusal), wait_s, status == HTTPStatus.TOO_MANY_REQUESTS)
         raise refusal
 
     async def _was_renewed(self, status: int) -> bool:
-        """After a 401 load the credentials again, unless that was just done."""
+        """Load the credentials again after a 401, unless that was just done; return whether it succeeded."""
         now_s = asyncio.get_running_loop().time()
         if (
             status != HTTPStatus.UNAUTHORIZED
@@ -289,11 +291,11 @@ class ApiServer:
     async def watch(
         self, path: str, query: Mapping[str, str], *, idle_s: float
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Open a stream and give its bytes as they come, in pieces of any size.
+        """Open a watch and return its bytes as they arrive, in pieces of any size.
 
         Raises:
-            Answered: The server refused with 4xx (410: the version is too old).
-            ClusterUnavailable: 429, 5xx, no connection, or nothing came for `idle_s`.
+            ApiResponse: The server answered with 4xx (410: the version is too old).
+            ClusterUnavailable: 429, 5xx, no connection, or no data for `idle_s`.
         """
         request = Request(method="GET", path=path, query=query)
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=idle_s)
@@ -301,31 +303,31 @@ class ApiServer:
             async with self._open(self._watches, request, limits) as response:
                 status = response.status
                 if status >= HTTPStatus.MULTIPLE_CHOICES:
-                    refusal = _answered(status, await response.read())
-                    if _is_passing(status) or await self._was_renewed(status):
+                    refusal = _response_of(status, await response.read())
+                    if _is_transient(status) or await self._was_renewed(status):
                         raise ClusterUnavailable(str(refusal))
                     raise refusal
                 yield response.content.iter_any()
         except TimeoutError as silence:
-            raise ClusterUnavailable(f"watch {path}: nothing for {idle_s:.0f} s") from silence
+            raise ClusterUnavailable(f"watch {path}: no data for {idle_s:.0f} s") from silence
         except (aiohttp.ClientError, OSError) as problem:
             message = f"watch {path}: {type(problem).__name__}: {problem}"
             raise ClusterUnavailable(message) from problem
 
     @asynccontextmanager
     async def _open(
-        self, line: _Line | None, request: Request, limits: aiohttp.ClientTimeout
+        self, opened: _Session | None, request: Request, limits: aiohttp.ClientTimeout
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        if line is None:
+        if opened is None:
             raise ClusterUnavailable("the connection is closed")
         headers = {
             "Accept": JSON,
             "Content-Type": request.content_type,
             "User-Agent": USER_AGENT,
         }
-        # Refreshes the token where it is short-lived, as in-cluster and from an exec plugin.
-        await line.client.update_params_for_auth(headers, [], ["BearerToken"])
-        async with line.session.request(
+        # Refreshes a short-lived token (in-cluster, or from an exec plugin).
+        await opened.client.update_params_for_auth(headers, [], ["BearerToken"])
+        async with opened.session.request(
             request.method,
             f"{self._configuration.host}{request.path}",
             params=request.query,
@@ -344,14 +346,14 @@ class ApiServer:
             return request.body
         return _Fenced(request.body, self._fence)
 
-    def _pause(self, attempt: int, asked_s: float) -> float:
-        """Say how long to wait: what the server asks for, else doubling, with up to half on top."""
-        base_s = asked_s or min(PAUSE_FIRST_S * 2 ** (attempt - 1), PAUSE_MAX_S)
+    def _pause(self, attempt: int, retry_after_s: float) -> float:
+        """Return the seconds to wait: Retry-After, else doubled each time; plus jitter of up to a half."""
+        base_s = retry_after_s or min(PAUSE_FIRST_S * 2 ** (attempt - 1), PAUSE_MAX_S)
         return base_s * (1 + self._chance.random() / 2)
 
 
-def _is_passing(status: int) -> bool:
-    """Say whether the same request may be answered otherwise in a moment."""
+def _is_transient(status: int) -> bool:
+    """Return whether the same request may succeed when it is sent again soon."""
     return status in RETRIED or status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
@@ -360,19 +362,19 @@ def _name(request: Request) -> str:
 
 
 def _retry_after_s(header: str | None) -> float:
-    """Read Retry-After in seconds; API servers never send a date."""
+    """Return Retry-After in seconds; API servers never send a date."""
     try:
         return max(0.0, float(header or 0))
     except ValueError:
         return 0.0
 
 
-def _answered(status: int, body: bytes) -> ApiResponse:
+def _response_of(status: int, body: bytes) -> ApiResponse:
     try:
-        said = msgspec.json.decode(body, type=_Status)
+        error = msgspec.json.decode(body, type=_Status)
     except msgspec.DecodeError:
-        said = _Status(message=body[:200].decode(errors="replace"))
-    return ApiResponse(status, said.reason or _phrase(status), said.message)
+        error = _Status(message=body[:200].decode(errors="replace"))
+    return ApiResponse(status, error.reason or _phrase(status), error.message)
 
 
 def _phrase(status: int) -> str:

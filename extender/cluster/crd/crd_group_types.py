@@ -1,12 +1,12 @@
-"""The kinds of `gang-extender.dev/v1alpha1`, written once: fields, bounds, and rules in CEL.
+"""The kinds of `gang-extender.dev/v1alpha1`: fields, bounds, and rules in CEL.
 
-Owns what a user may store; `crds.py` renders it as CustomResourceDefinitions. The field names are
-those of the built-in `scheduling.k8s.io` kinds, so that a manifest moves between the groups by its
-`apiVersion` alone. These types are never decoded from: the service reads groups of every source
-with `parse.py`, which is forgiving; here is what an API server refuses.
+Owns what a user may store; `render_crds.py` renders it as CustomResourceDefinitions. The field names are
+those of the built-in `scheduling.k8s.io` kinds, so that a manifest moves between the API groups by its
+`apiVersion` alone. The service does not decode these types: it reads groups of both API groups with
+`object_decoding.py`, which accepts more than an API server does.
 
-Numbers E01 to E14 are those of SPEC A.7. What CEL cannot say (E08: does the class exist; E15: is
-the parent being deleted; what two objects must share) is judged at runtime (`core/model/pod_groups.py`).
+Numbers E01 to E14 are those of SPEC A.7. Rules about several objects (E08: the class exists; E15: the parent
+is not being deleted; values that two objects must share) are checked at runtime (`core/model/pod_groups.py`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ LABEL_KEY_PATTERN = (
     "[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 )
 SEGMENT_PATTERN = r"^[^/%]+$"
-PRIORITY_MAX = 1_000_000_000  # above it are the classes of the system
+PRIORITY_MAX = 1_000_000_000  # higher values are reserved for system classes
 
 
 class Rule(Struct, frozen=True):
-    """A rule in CEL and what the user reads when it does not hold."""
+    """A rule in CEL and the message for the user if it is violated."""
 
     rule: str
     message: str
@@ -39,9 +39,9 @@ def _exactly_one(first: str, second: str) -> Rule:
 
 
 def frozen(field: str, *, why: str = "recreate the object") -> Rule:
-    """Let a field neither change nor come nor go.
+    """Return the rule that a field is not changed, added or removed.
 
-    Written with `has`: the size of an optional is unknown to the cost estimate of an API server.
+    It uses `has`, because the cost estimate of an API server does not know the size of an optional.
     """
     same = f"has(self.{field}) == has(oldSelf.{field})"
     rule = f"{same} && (!has(self.{field}) || self.{field} == oldSelf.{field})"
@@ -64,11 +64,11 @@ PreemptionPolicy = Annotated[
 
 
 class Empty(Struct):
-    """Chosen by being there; it has no settings."""
+    """Selected by being set; it has no fields."""
 
 
 class GangPolicy(Struct, rename="camel"):
-    """All or nothing: no pod is bound before `minCount` of them can be."""
+    """All or nothing: no pod is bound before `minCount` pods can be bound."""
 
     min_count: Annotated[Count, Meta(description="Least pods to run together; may be changed.")]
 
@@ -108,7 +108,7 @@ class TopologyConstraint(Struct):
 
 
 class Constraints(Struct):
-    """Where a group may run as a whole."""
+    """Constraints on the nodes of the whole group."""
 
     topology: (
         Annotated[
@@ -120,7 +120,7 @@ class Constraints(Struct):
 
 
 class Disruption(Struct):
-    """Exactly one of single (unset means this) and all: what is preempted goes alone or together."""
+    """Exactly one of single (the default) and all: whether pods are preempted one by one or together."""
 
     RULES: ClassVar = (_exactly_one("single", "all"),)
     single: Empty | UnsetType = UNSET
@@ -137,14 +137,14 @@ class ResourceClaim(Struct, rename="camel"):
 
 
 class WorkloadReference(Struct, rename="camel"):
-    """The template a group was made from; the Workload need not exist."""
+    """The template from which the group was created; the Workload need not exist."""
 
     workload_name: Subdomain
     template_name: Label
 
 
 class Condition(Struct, rename="camel"):
-    """As every Kubernetes condition."""
+    """A condition, as in other Kubernetes objects."""
 
     type: Annotated[str, Meta(max_length=316)]
     status: Annotated[
@@ -161,7 +161,7 @@ class Condition(Struct, rename="camel"):
 
 
 def keyed_by(key: str) -> dict[str, object]:
-    """Let a list have one item per value of a field."""
+    """Return the schema of a list with one item per value of a field."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 
@@ -175,7 +175,7 @@ ALL_NEEDS_A_GANG = Rule(
 
 
 class Policies(Struct, rename="camel", kw_only=True):
-    """What leaves and composites, groups and templates have in common."""
+    """The fields that leaves and composites, groups and templates share."""
 
     scheduling_constraints: Constraints | UnsetType = UNSET
     disruption_mode: Disruption | UnsetType = UNSET
@@ -236,6 +236,6 @@ class CompositePodGroupSpec(Policies, rename="camel", kw_only=True):
 
 
 class GroupStatus(Struct):
-    """What was decided about the group, written by the extender."""
+    """The status of the group, written by the extender."""
 
     conditions: ConditionList | UnsetType = UNSET

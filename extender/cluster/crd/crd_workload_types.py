@@ -1,8 +1,8 @@
 """Workload of `gang-extender.dev/v1alpha1`: the templates of a tree, and the rules between them.
 
 A recursive type cannot be written as a structural schema, so three composite levels are written
-out. Rules look at parent and child, or at children of one parent; what holds between neighbours
-holds, link by link, for the whole tree. Only uniqueness of names does not: see `_unique_names`.
+out. A rule compares a parent with a child, or the children of one parent; together the rules hold for
+the whole tree. The exception is the uniqueness of names: see `_unique_names`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PodGroupTemplate(Policies, rename="camel", kw_only=True):
 
 
 def _same_names(field: str) -> Rule:
-    """Let no template come or go; written by name, so that order does not matter."""
+    """Return the rule that no template is added or removed; it compares names, so order does not matter."""
     rule = (
         f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field})"
         f" || (size(self.{field}) == size(oldSelf.{field})"
@@ -54,7 +54,7 @@ def _or(owner: str, field: str, default: str) -> str:
 
 
 def _every_child(holds: str, lists: tuple[str, ...]) -> str:
-    """Say in CEL that `holds` is true of every child template `t`."""
+    """Return the CEL expression that `holds` is true for every child template `t`."""
     return " && ".join(f"(!has(self.{name}) || self.{name}.all(t, {holds}))" for name in lists)
 
 
@@ -62,13 +62,13 @@ LISTS = ("podGroupTemplates", "compositePodGroupTemplates")
 
 
 def _unique_names(below: tuple[str, ...]) -> tuple[Rule, ...]:
-    """Let template names differ between children, and between the children of two children.
+    """Return the rules that template names are unique among children, and among the children of two children.
 
-    Names of further relatives are not compared: all pairs of 4,672 names are beyond what an API
-    server lets a rule cost.
+    Other names are not compared: all pairs of 4,672 names exceed the cost that an API server allows
+    for a rule.
 
     Args:
-        below: Lists whose names are compared between composite children; none: too many to.
+        below: Lists whose names are compared between composite children; empty if that costs too much.
     """
     leaves, inner = (f"self.{name}" for name in LISTS)
     children = (
@@ -93,10 +93,10 @@ def _unique_names(below: tuple[str, ...]) -> tuple[Rule, ...]:
 
 
 def _composite_rules(lists: tuple[str, ...], below: tuple[str, ...]) -> tuple[Rule, ...]:
-    """Give the rules of a composite template.
+    """Return the rules of a composite template.
 
     Args:
-        lists: Where its children are.
+        lists: Fields of its children.
         below: As in `_unique_names`.
     """
     is_all = "has(t.disruptionMode) && has(t.disruptionMode.all)"
@@ -188,7 +188,7 @@ class ControllerReference(Struct, rename="camel", kw_only=True):
 
 
 def _all_alike(field: str, default: str) -> Rule:
-    """Compare the tops of the lists, of which each is like its children already."""
+    """Return the rule that the top templates share a field; other rules hold between a template and its children."""
     each = [
         f"(!has(self.{name}) || self.{name}.all(t, {_or('t', field, default)}"
         f" == {_or(f'self.{name}[0]', field, default)}))"

@@ -2,9 +2,9 @@
 
     python -m extender.cluster.crd.render_crds > deploy/kubernetes/crds.yaml
 
-Owns the structural form that an API server wants: no references (every type is written out where
+Owns the structural schema that an API server requires: no references (every type is written out where
 it is used, three composite levels deep), no titles, rules of a type as `x-kubernetes-validations`.
-A test compares the file with what this prints.
+A test compares the file with the output.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from extender.cluster.crd import crd_group_types, crd_workload_types
 GROUP = "gang-extender.dev"
 VERSION = "v1alpha1"
 HEADER = """\
-# Generated from extender/cluster/crd/crd_group_types.py and crd_workloads.py; do not edit:
+# Generated from extender/cluster/crd/crd_group_types.py and crd_workload_types.py; do not edit:
 #   python -m extender.cluster.crd.render_crds > deploy/kubernetes/crds.yaml
 """
 
-Schema = dict[str, Any]  # JSON schema is open by nature; it is built and printed, never read
+Schema = dict[str, Any]  # JSON schema; it is built and printed, never read
 
 
 class Column(msgspec.Struct, frozen=True):
-    """What `kubectl get` prints."""
+    """A column of `kubectl get`."""
 
     name: str
     type: str
@@ -100,7 +100,7 @@ KINDS = (
 
 
 def structural_schema(of: type) -> Schema:
-    """Give the schema of a type with every reference written out and every rule attached."""
+    """Return the schema of a type with every reference written out and every rule attached."""
     (top,), named = msgspec.json.schema_components([of])
     return _written_out(top, named)
 
@@ -127,7 +127,7 @@ def _written_out(schema: Schema, named: dict[str, Schema]) -> Schema:
 
 
 def _rules_of(name: str) -> tuple[crd_group_types.Rule, ...]:
-    """Find the rules of a type by its name, which is all that a schema says of it."""
+    """Return the rules of a type by its name; a schema refers to a type by name only."""
     for module in (crd_group_types, crd_workload_types):
         if hasattr(module, name):
             rules: tuple[crd_group_types.Rule, ...] = getattr(getattr(module, name), "RULES", ())
@@ -136,7 +136,7 @@ def _rules_of(name: str) -> tuple[crd_group_types.Rule, ...]:
 
 
 def definition(kind: Kind) -> Schema:
-    """Give the CustomResourceDefinition of a kind."""
+    """Return the CustomResourceDefinition of a kind."""
     properties: Schema = {
         "apiVersion": {"type": "string"},
         "kind": {"type": "string"},
@@ -184,14 +184,14 @@ def definition(kind: Kind) -> Schema:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes no anchors: a reader of the file should not have to follow them."""
+    """Writes no YAML anchors, so that every schema can be read in its place."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
         return True
 
 
 def render() -> str:
-    """Give the text of `deploy/kubernetes/crds.yaml`."""
+    """Return the text of `deploy/kubernetes/crds.yaml`."""
     documents = [definition(kind) for kind in KINDS]
     text = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=100)
     return f"{HEADER}---\n{text}"

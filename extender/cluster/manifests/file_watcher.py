@@ -1,10 +1,10 @@
-"""Notice that manifests have changed, and read those again.
+"""Detect changed manifests and read them again.
 
-Owns looking at modification times and what was read before; it runs in the service's loop and reads
-in a thread. It keeps nothing of the cluster but names.
+Owns the modification times and the objects of unchanged files; checks run in the service's event loop,
+reads in a thread.
 
-The surprise: after the first time a file is read only when it has stayed the same for one look, so
-that a file half written is not taken for a cluster that has lost half of its pods.
+Note: after the first read, changed files are read only when two checks in a row find the same
+modification times. A partly written file would look like a cluster with half of its pods deleted.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ _Marks = dict[str, _Mark]  # by file, in the order in which the files count
 
 
 class FileWatcher:
-    """The manifests behind some paths."""
+    """The manifests of some paths."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = tuple(paths)
         self._memory = Memory()
         self._stored: dict[str, tuple[_Mark, tuple[Entry, ...]]] = {}
-        self._seen: _Marks | None = None  # at the last look
-        self._read: _Marks | None = None  # at the last reading, good or bad
+        self._seen: _Marks | None = None  # at the last check
+        self._read: _Marks | None = None  # at the last read, valid or not
 
     async def changed(self, gone: Mapping[Ident, int]) -> CompleteManifest | None:
-        """Read what has changed since the last time; None when nothing has, or it still changes.
+        """Return the manifests if they have changed since the last read and are stable, else None.
 
         Args:
-            gone: How often the object of each name has left, for the UIDs of those that come back.
+            gone: How often the object of each name was deleted, for the UIDs of recreated ones.
 
         Raises:
-            BadInput: The manifests cannot be used; they are not read again before they change.
-            OSError: A file went away while it was looked at.
+            BadInput: The manifests are invalid; they are not read again before they change.
+            OSError: A file was removed while it was checked.
         """
         now = self._marks()
         before, self._seen = self._seen, now
@@ -60,12 +60,12 @@ class FileWatcher:
         self._memory.incarnation = dict(gone)
         return await asyncio.to_thread(self._complete, now)
 
-    def again(self) -> None:
-        """Read everything at the next look, changed or not."""
+    def read_again(self) -> None:
+        """Read the manifests again at the next check even if they have not changed."""
         self._read = None
 
     def forget(self, left: Iterable[Ident]) -> None:
-        """Give these objects a new creation time should they come back."""
+        """Drop the creation times of these objects, so that recreated ones get new ones."""
         for ident in left:
             self._memory.created.pop(ident, None)
 
@@ -88,6 +88,6 @@ class FileWatcher:
         for name in self._stored.keys() - marks.keys():
             del self._stored[name]
         found = complete(entries, self._memory)
-        for text in build(found).warnings:  # a fault shows here, before anything is changed
-            logger.info("A manifest is odd", extra={"text": text})
+        for text in build(found).warnings:  # raises before any state is changed
+            logger.info("A manifest has a warning", extra={"text": text})
         return found

@@ -1,7 +1,7 @@
-"""What was done to a cluster of files: one append-only file of JSON lines, `cluster.jsonl`.
+"""The writes to a manifest cluster: one append-only file of JSON lines, `cluster.jsonl`.
 
-Owns the shapes of the lines, reading them and writing them durably; what they add up
-to is in `deeds`. Manifests stay read-only; a binding exists only here.
+Owns the format of the lines, and reads and durably writes them; `journal_overlay` folds
+them. Manifests are never written; a binding exists only here.
 
 Each line is an object with `type` and `at_us` (microseconds since the epoch):
 
@@ -16,13 +16,13 @@ Each line is an object with `type` and `at_us` (microseconds since the epoch):
     {"type":"evicted","at_us":7,"namespace":"default","name":"p-0","uid":"..."}
     {"type":"gone","at_us":8,"kind":"Pod","source":"","namespace":"default","name":"p-0","uid":"..."}
 
-`evicted`: the pod is gone at once, there is no kubelet to wait for, though its manifest may still be
-there. `gone`: the object left the manifests; an object that comes back under its name is a new one, with a
-new UID unless the manifest gives one. Readers may follow the file while it grows: only lines that
-end in a newline count, and types they do not know are to be skipped.
+`evicted`: the pod is removed at once, because there is no kubelet, though its manifest may still
+exist. `gone`: the object was removed from the manifests; an object of its name that is added later is a new
+one, with a new UID unless the manifest has one. Readers may follow the file while it grows: only lines that
+end in a newline are complete, and unknown types must be skipped.
 
-The surprise: a line torn by a crash is closed with a newline at the next start and then skipped; it
-was acknowledged to nobody. Several processes may append; the first of two contrary bindings counts.
+Note: a line truncated by a crash is closed with a newline at the next start and then skipped; it
+was never acknowledged. Several processes may append; of two bindings of a pod the first counts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from extender.ports.protocols import Condition
 logger = logging.getLogger(__name__)
 
 FILE: Final = "cluster.jsonl"
-READ_BYTES: Final = 1 << 20  # read at once; more for a line that does not fit
+READ_BYTES: Final = 1 << 20  # per read; more for a longer line
 LINE_MAX_BYTES: Final = 32 << 20  # as of a watch: an object is at most 1.5 MiB in etcd
 
 
@@ -54,13 +54,13 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class Nominated(_Line, frozen=True, kw_only=True, tag="nominated"):
-    """A pod got a nominated node."""
+    """A pod was nominated to a node, or its nomination was cleared."""
 
     node: str
 
 
 class GateLifted(_Line, frozen=True, kw_only=True, tag="gate-lifted"):
-    """Our scheduling gate was taken off a pod."""
+    """Our scheduling gate was removed from a pod."""
 
 
 class Bound(_Line, frozen=True, kw_only=True, tag="bound"):
@@ -71,7 +71,7 @@ class Bound(_Line, frozen=True, kw_only=True, tag="bound"):
 
 
 class MarkedDisrupted(_Line, frozen=True, kw_only=True, tag="doomed"):
-    """A pod was marked as about to be disrupted."""
+    """A pod got the condition DisruptionTarget."""
 
     message: str
 
@@ -81,7 +81,7 @@ class Evicted(_Line, frozen=True, kw_only=True, tag="evicted"):
 
 
 class Conditions(_Line, frozen=True, kw_only=True, tag="conditions"):
-    """Conditions of a group changed; only those that did."""
+    """Conditions of a group changed; contains only those that did."""
 
     kind: str
     source: str = ""
@@ -89,7 +89,7 @@ class Conditions(_Line, frozen=True, kw_only=True, tag="conditions"):
 
 
 class EventRecorded(_Line, frozen=True, kw_only=True, tag="notice"):
-    """A Kubernetes Event would have been written."""
+    """A Kubernetes Event was recorded."""
 
     kind: str
     reason: str
@@ -100,7 +100,7 @@ class EventRecorded(_Line, frozen=True, kw_only=True, tag="notice"):
 
 
 class DeletedObject(_Line, frozen=True, kw_only=True, tag="gone"):
-    """An object left the manifests."""
+    """An object was removed from the manifests."""
 
     kind: str
     source: str = ""
@@ -132,16 +132,16 @@ class Journal:
         self._writer: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Open the file, closing a torn last line.
+        """Open the file and end a truncated last line with a newline.
 
         Raises:
             OSError: The directory cannot be written.
         """
         await asyncio.to_thread(self._open)
-        self._writer = asyncio.create_task(self._write_for_ever(), name="cluster-records")
+        self._writer = asyncio.create_task(self._write_forever(), name="cluster-records")
 
     async def close(self) -> None:
-        """Write what is waiting, then stop."""
+        """Write the waiting lines, then close the file."""
         if self._writer is not None:
             self._queue.put_nowait(None)
             await self._writer
@@ -151,17 +151,17 @@ class Journal:
             self._file = -1
 
     def unread(self) -> Iterator[Record]:
-        """Give the whole lines that were not given before, of all writers.
+        """Yield the complete lines of all writers that were not yielded before.
 
         Raises:
-            BadInput: A line is longer than `LINE_MAX_BYTES`, so that nothing behind it can be read.
+            BadInput: A line is longer than `LINE_MAX_BYTES`; the lines behind it cannot be read.
         """
         size = READ_BYTES
         while True:
             body = os.pread(self._file, size, self._read_up_to)
             whole = body.rfind(b"\n") + 1
             if not whole and len(body) < size:
-                return  # the end of the file; of a line that is being written the rest comes later
+                return  # end of the file, or an incomplete last line
             if not whole:
                 if size >= LINE_MAX_BYTES:
                     limit = f"{LINE_MAX_BYTES >> 20} MiB"
@@ -183,7 +183,7 @@ class Journal:
         """Write a line; it is durable on return.
 
         Raises:
-            ClusterUnavailable: It could not be written; it may be there all the same.
+            ClusterUnavailable: The write failed; the line may have been written nevertheless.
         """
         if self._writer is None or self._writer.done():
             msg = f"{self._path} is not open"
@@ -209,8 +209,8 @@ class Journal:
             body = body[os.write(self._file, body) :]
         os.fsync(self._file)
 
-    async def _write_for_ever(self) -> None:
-        """Write what has gathered while the last write went on, with one fsync; end at a None."""
+    async def _write_forever(self) -> None:
+        """Write the lines queued during the last write with one fsync; None in the queue ends the loop."""
         going = True
         while going:
             items = [await self._queue.get()]

@@ -1,4 +1,4 @@
-"""What the lines of `cluster.jsonl` add up to, and objects of manifests as they are after it."""
+"""Fold the lines of `cluster.jsonl`, and apply the result to the objects of manifests."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from extender.ports.protocols import Condition
 
 
 class JournalOverlay:
-    """What all lines so far add up to, by UID."""
+    """The fold of all lines so far, by UID."""
 
     def __init__(self) -> None:
         self.bound: dict[str, Bound] = {}
         self.nominated: dict[str, str] = {}
         self.lifted: set[str] = set()
-        self.doomed: dict[str, str] = {}  # what their DisruptionTarget says
+        self.disrupted: dict[str, str] = {}  # message of their DisruptionTarget
         self.evicted: set[str] = set()
         self.conditions: dict[str, dict[str, Condition]] = {}
         self.where: dict[
@@ -36,12 +36,12 @@ class JournalOverlay:
         ] = {}  # UID -> kind, source, namespace, name
         self.gone: dict[
             tuple[str, str, str, str], int
-        ] = {}  # how often an object of a name has left
+        ] = {}  # how often an object of a name was deleted
 
     def apply(self, record: Record) -> bool:
-        """Take a line in; say whether it changed how its object stands.
+        """Fold a line; return whether it changed the state of its object.
 
-        The first of several bindings counts, whatever the later ones say.
+        Of several bindings of one pod only the first counts.
         """
         uid = record.uid
         match record:
@@ -57,7 +57,7 @@ class JournalOverlay:
             case GateLifted():
                 self.lifted.add(uid)
             case MarkedDisrupted():
-                self.doomed[uid] = record.message
+                self.disrupted[uid] = record.message
             case Evicted():
                 self.evicted.add(uid)
             case Conditions():
@@ -78,21 +78,21 @@ class JournalOverlay:
         self.gone[ident] = self.gone.get(ident, 0) + 1
         self.lifted.discard(record.uid)
         self.evicted.discard(record.uid)
-        for table in (self.bound, self.nominated, self.doomed, self.conditions, self.where):
+        for table in (self.bound, self.nominated, self.disrupted, self.conditions, self.where):
             table.pop(record.uid, None)
 
 
-def done_to(thing: api.Readable, deeds: JournalOverlay) -> api.Readable:
-    """Add to an object of the manifests what was done to it."""
+def with_writes(thing: api.Readable, overlay: JournalOverlay) -> api.Readable:
+    """Return an object of the manifests with the writes to it applied."""
     if isinstance(thing, api.Pod):
-        return _pod(thing, deeds)
+        return _pod(thing, overlay)
     if isinstance(thing, api.PodGroup | api.CompositePodGroup):
-        return _group(thing, deeds)
+        return _group(thing, overlay)
     return thing
 
 
-def _group(group: api.Group, deeds: JournalOverlay) -> api.Group:
-    conditions = deeds.conditions.get(group.metadata.uid)
+def _group(group: api.Group, overlay: JournalOverlay) -> api.Group:
+    conditions = overlay.conditions.get(group.metadata.uid)
     if conditions is None:
         return group
     stored = {c.type: c for c in group.status.conditions}
@@ -106,13 +106,13 @@ def _group(group: api.Group, deeds: JournalOverlay) -> api.Group:
     return msgspec.structs.replace(group, status=status)
 
 
-def _pod(pod: api.Pod, deeds: JournalOverlay) -> api.Pod:
+def _pod(pod: api.Pod, overlay: JournalOverlay) -> api.Pod:
     uid = pod.metadata.uid
     spec, status, metadata = pod.spec, pod.status, pod.metadata
-    if uid in deeds.lifted:
+    if uid in overlay.lifted:
         gates = tuple(gate for gate in spec.scheduling_gates if gate.name != GATE)
         spec = msgspec.structs.replace(spec, scheduling_gates=gates)
-    bound = deeds.bound.get(uid)
+    bound = overlay.bound.get(uid)
     if bound is not None and not spec.node_name:
         spec = msgspec.structs.replace(spec, node_name=bound.node)
         status = msgspec.structs.replace(
@@ -121,17 +121,17 @@ def _pod(pod: api.Pod, deeds: JournalOverlay) -> api.Pod:
         if bound.plan:
             annotations = {**metadata.annotations, PLAN_ANNOTATION: bound.plan}
             metadata = msgspec.structs.replace(metadata, annotations=annotations)
-    elif uid in deeds.nominated and not spec.node_name:
-        status = msgspec.structs.replace(status, nominated_node_name=deeds.nominated[uid])
-    if uid in deeds.doomed:
+    elif uid in overlay.nominated and not spec.node_name:
+        status = msgspec.structs.replace(status, nominated_node_name=overlay.nominated[uid])
+    if uid in overlay.disrupted:
         condition = api.StoredCondition(
             type="DisruptionTarget",
             status="True",
             reason="PreemptionByScheduler",
-            message=deeds.doomed[uid],
+            message=overlay.disrupted[uid],
         )
         status = msgspec.structs.replace(status, conditions=(*status.conditions, condition))
-    if uid in deeds.evicted:
+    if uid in overlay.evicted:
         status = msgspec.structs.replace(status, phase="Failed")
     if spec is pod.spec and status is pod.status:
         return pod

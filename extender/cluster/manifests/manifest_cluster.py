@@ -1,19 +1,19 @@
 """The `Cluster` port on a cluster that is read from files, for `serve --cluster PATH...`.
 
-Manifests are read-only and re-read when they change; what is done to the cluster (bindings,
-nominations, lifted gates, conditions, notices) goes to one append-only file in the data directory,
-`cluster.jsonl`, whose lines `records` describes. So this cluster outlives a SIGKILL. It is a
-try-out, not an API server: no admission runs (pods come with or without gates and markers as they
-are written), no kubelet starts anything, and a bound pod counts as running until it leaves the
-manifests or its manifest says that it ended.
+Manifests are never written, and are read again when they change. Writes to the cluster (bindings,
+nominations, removed gates, conditions, Kubernetes Events) go to one append-only file in the data directory,
+`cluster.jsonl`, whose lines `journal` describes; so they survive a SIGKILL. This is for trying the
+service out, not an API server: there is no admission (pods have the gates and markers of their
+manifests) and no kubelet, and a bound pod counts as running until it is removed from the manifests or
+its manifest has a phase that means it ended.
 
-A program that plays users and controllers writes manifests (best under another name, then renamed)
-and follows `cluster.jsonl`. A pod that leaves the manifests is deleted; one that comes back under
-its name is another pod, unless both have one UID. Leaving and coming back within two polls goes
-unnoticed when neither has a UID.
+A program that simulates users and controllers writes manifests (best under another name, then renamed)
+and reads `cluster.jsonl`. A pod that is removed from the manifests is deleted; one of the same name that
+is added later is a new pod, unless both have the same UID. A removal and addition within two polls is
+not detected if neither has a UID.
 
-The surprise: a manifest that breaks keeps the last good state, with a warning and no doubt; only a
-cluster that was never readable is doubted.
+Note: when a manifest becomes invalid, the last valid state stays in use and a warning is logged; the view
+is not ready only if the manifests were never valid.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from extender.cluster.manifests.journal import (
     Nominated,
     Record,
 )
-from extender.cluster.manifests.journal_overlay import JournalOverlay, done_to
+from extender.cluster.manifests.journal_overlay import JournalOverlay, with_writes
 from extender.cluster.manifests.manifest_loader import (
     CompleteManifest,
     Ident,
@@ -52,7 +52,7 @@ from extender.cluster.manifests.manifest_loader import (
 from extender.cluster.manifests.yaml_reader import STDIN
 from extender.cluster.read.object_decoding import source_of
 from extender.cluster.read.object_store import ObjectStore
-from extender.cluster.write.log_head_configmap import read_mark, written
+from extender.cluster.write.log_head_configmap import published_form, read_mark
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
 from extender.core.log.events import EvictionHow
@@ -68,7 +68,7 @@ logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.1  # a change is seen after at most two polls
 
-ANCHOR: Final = "log-end.json"  # the published end of the log, see `PublishedLogHead`
+ANCHOR: Final = "log-end.json"  # the published log head, see `PublishedHead`
 
 _KINDS: Final[tuple[tuple[type[api.Readable], Source], ...]] = (
     (api.PriorityClass, "crd"),
@@ -86,21 +86,21 @@ _KINDS: Final[tuple[tuple[type[api.Readable], Source], ...]] = (
 
 
 class ManifestCluster:
-    """A cluster of manifests, plus what was done to it."""
+    """A cluster of manifests and the writes to it."""
 
     def __init__(
         self, paths: Sequence[str], data_dir: Path, *, clock: Clock, poll_s: float = POLL_S
     ) -> None:
-        """Prepare; nothing is read before `start`.
+        """Check the paths; nothing is read before `start`.
 
         Args:
-            paths: Files and directories; standard input cannot be read again and is refused.
-            data_dir: Where `cluster.jsonl` is; made when it does not exist.
+            paths: Files and directories; standard input is refused, it cannot be read again.
+            data_dir: Directory of `cluster.jsonl`; created if it does not exist.
             clock: For the time in each line.
-            poll_s: Seconds between looks at the files.
+            poll_s: Seconds between checks of the files.
 
         Raises:
-            BadInput: A path is `-`, or does not exist. What is in it may come and go later.
+            BadInput: A path is `-`, or does not exist. A directory may be empty.
         """
         if STDIN in paths:
             msg = "--cluster -: standard input cannot be re-read; give files or directories"
@@ -109,18 +109,18 @@ class ManifestCluster:
             if not Path(path).exists():
                 msg = f"--cluster {path}: no such file or directory; make it first, it may be empty"
                 raise BadInput(msg)
-        self._reading = FileWatcher(paths)
+        self._watcher = FileWatcher(paths)
         self._clock = clock
         self._poll_s = poll_s
-        self._records = Journal(data_dir / FILE)
+        self._journal = Journal(data_dir / FILE)
         self._anchor = data_dir / ANCHOR
-        self._deeds = JournalOverlay()
+        self._overlay = JournalOverlay()
         self._world = ObjectStore()
-        self._things: dict[Ident, api.Readable] = {}  # as the manifests have them
+        self._things: dict[Ident, api.Readable] = {}  # of the manifests, without the overlay
         self._by_uid: dict[str, Ident] = {}
-        self._was_good = False
+        self._was_valid = False
         self._fault = "the manifests were not read yet"
-        self._news = Wakeup()  # moves with the view
+        self._view_changed = Wakeup()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._polling: asyncio.Task[None] | None = None
 
@@ -129,33 +129,33 @@ class ManifestCluster:
     # --- life
 
     async def start(self) -> None:
-        """Read what there is and begin to watch the files.
+        """Read the manifests and start to poll them.
 
-        Broken manifests do not stop the start; `doubt` says what is wrong until they are mended.
+        Invalid manifests do not prevent the start; `doubt` returns the fault until they are corrected.
 
         Raises:
             OSError: The data directory cannot be written.
         """
-        await self._records.open()
+        await self._journal.open()
         self._catch_up()
         await self._look()
-        self._polling = asyncio.create_task(self._poll_for_ever(), name="cluster-files")
+        self._polling = asyncio.create_task(self._poll_forever(), name="cluster-files")
 
     async def broken(self) -> None:
-        """Wait for as long as the files are watched, and raise what ended the watch: a defect."""
+        """Wait until the polling task ends, and raise its exception: a defect."""
         if self._polling is not None:
             await asyncio.shield(self._polling)
 
     async def stop(self) -> None:
-        """End everything; nothing of it runs when this returns."""
+        """Stop the polling task and close the journal."""
         if self._polling is not None:
             self._polling.cancel()
             with suppress(asyncio.CancelledError):
                 await self._polling
             self._polling = None
-        await self._records.close()
+        await self._journal.close()
 
-    async def _poll_for_ever(self) -> None:
+    async def _poll_forever(self) -> None:
         while True:
             await asyncio.sleep(self._poll_s)
             self._catch_up()
@@ -164,33 +164,33 @@ class ManifestCluster:
     # --- reading
 
     async def _look(self) -> None:
-        """Read the manifests again if they have changed, and make the cluster what they say."""
+        """Read the manifests again if they have changed, and apply them."""
         try:
-            found = await self._reading.changed(self._deeds.gone)
+            found = await self._watcher.changed(self._overlay.gone)
             if found is None:
                 return
             await self._take(found)
         except (BadInput, OSError, ClusterUnavailable) as fault:
             if not isinstance(fault, BadInput):
-                self._reading.again()
+                self._watcher.read_again()
             if str(fault) != self._fault:
-                data = {"fault": str(fault), "kept": self._was_good}
+                data = {"fault": str(fault), "kept": self._was_valid}
                 logger.warning("Manifests cannot be used", extra=data)
             self._fault = str(fault)
         else:
-            self._was_good, self._fault = True, ""
+            self._was_valid, self._fault = True, ""
 
     async def _take(self, found: CompleteManifest) -> None:
-        """Make the cluster what was read."""
+        """Replace the objects of the cluster by those of the manifests."""
         things = {entry.ident: entry.thing for entry in in_feed_order(found.entries)}
         there = {thing.metadata.uid for thing in things.values()}
-        known = self._deeds.where | self._by_uid
+        known = self._overlay.where | self._by_uid
         left = {uid: ident for uid, ident in known.items() if uid not in there}
         at_us = self._clock.now_us()
         await asyncio.gather(
-            *(self._write(_gone(uid, ident, at_us)) for uid, ident in sorted(left.items()))
+            *(self._write(_deleted(uid, ident, at_us)) for uid, ident in sorted(left.items()))
         )
-        self._reading.forget(left.values())
+        self._watcher.forget(left.values())
         self._things = things
         self._by_uid = {
             thing.metadata.uid: ident
@@ -198,62 +198,65 @@ class ManifestCluster:
             if isinstance(thing, api.Pod | api.PodGroup | api.CompositePodGroup)
         }
         for kind, source in _KINDS:
-            mine = [
-                done_to(thing, self._deeds)
+            of_kind = [
+                with_writes(thing, self._overlay)
                 for thing in things.values()
                 if isinstance(thing, kind) and _source(thing) == source
             ]
-            for fault in self._world.replace(kind, mine, source=source):
+            for fault in self._world.replace(kind, of_kind, source=source):
                 logger.warning("An object is left out", extra={"fault": str(fault)})
-        self._tell()
+        self._wake_waiting()
 
     def _catch_up(self) -> None:
-        """Apply the lines that were written since the last time, by us or by another process."""
+        """Apply the lines that were added since the last call, by this or another process."""
         changed = set()
-        for record in self._records.unread():
-            if self._deeds.apply(record):
+        for record in self._journal.unread():
+            if self._overlay.apply(record):
                 changed.add(record.uid)
         for uid in sorted(changed):
             ident = self._by_uid.get(uid)
             if ident is not None:
-                self._world.upsert(done_to(self._things[ident], self._deeds))
+                self._world.upsert(with_writes(self._things[ident], self._overlay))
         if changed:
-            self._tell()
+            self._wake_waiting()
 
     async def _write(self, record: Record) -> None:
-        await self._records.append(record)
+        await self._journal.append(record)
         self._catch_up()
 
-    def _tell(self) -> None:
-        self._news.wake()
+    def _wake_waiting(self) -> None:
+        self._view_changed.wake()
 
     # --- the port
 
     def view(self) -> ClusterView:
-        """Give the newest snapshot."""
+        """Return the newest view."""
         return self._world.view
 
     def doubt(self) -> str:
-        """Say why the view must not be decided from; a manifest that broke later is no reason."""
+        """Return the reason why decisions must not use the view, or an empty string.
+
+        Manifests that were valid once and are not now are no reason.
+        """
         if self._polling is not None and self._polling.done():
             return "the files are not watched any more"
-        return "" if self._was_good else self._fault
+        return "" if self._was_valid else self._fault
 
     def priority_classes(self) -> tuple[bytes, ...]:
-        """Give the PriorityClasses as JSON objects."""
+        """Return the PriorityClasses as JSON objects."""
         return self._world.priorities.documents()
 
     async def changed(self, revision: int) -> int:
-        """Wait until the view's revision differs from `revision`; give the new one."""
+        """Wait until the view's revision differs from `revision`; return the new one."""
         while self._world.view.revision == revision:
-            await self._news.wait(self._news.revision)
+            await self._view_changed.wait(self._view_changed.revision)
         return self._world.view.revision
 
     async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
-        """Note a nominated node; None clears it.
+        """Record a nominated node; None clears it.
 
         Raises:
-            BindRefused: The pod is gone, was recreated or is bound.
+            RequestRejected: The pod was deleted or recreated, or is bound.
             ClusterUnavailable: The file cannot be written.
         """
         async with self._lock(pod.uid):
@@ -273,9 +276,11 @@ class ManifestCluster:
                 )
 
     async def lift_gate(self, pod: PodRef) -> None:
-        """Take our scheduling gate off a pod; nothing happens when it is not there.
+        """Remove our scheduling gate from a pod, if it has it.
 
-        Raises: as `nominate`.
+        Raises:
+            RequestRejected: The pod was deleted or recreated.
+            ClusterUnavailable: The file cannot be written.
         """
         async with self._lock(pod.uid):
             if GATE in self._pod(pod).gates:
@@ -285,7 +290,7 @@ class ManifestCluster:
                 )
 
     async def doom(self, pod: PodRef, message: str) -> None:
-        """Note that a pod is about to be disrupted; see the port."""
+        """Record that a pod will be disrupted; see the port."""
         async with self._lock(pod.uid):
             self._pod(pod)
             at, namespace, name = self._clock.now_us(), pod.namespace, pod.name
@@ -296,23 +301,23 @@ class ManifestCluster:
             )
 
     async def evict(self, pod: PodRef, how: EvictionHow) -> None:  # noqa: ARG002 -- no budgets here
-        """Note that a pod was deleted; it is gone at once, there is no kubelet to wait for."""
+        """Record that a pod was deleted; without a kubelet it is removed at once."""
         async with self._lock(pod.uid):
             self._pod(pod)
             at, namespace, name = self._clock.now_us(), pod.namespace, pod.name
             await self._write(Evicted(at_us=at, namespace=namespace, name=name, uid=pod.uid))
 
     async def ending(self, pod: PodRef) -> PodEnd | None:
-        """Say what became of a pod: what has ended and is still in the manifests is in the view."""
+        """Return how a pod ended; None if it is in the view."""
         if pod.uid in self._world.view.pods:
             return None
         return self._world.view.ends.get(pod.uid, PodEnd("deleted"))
 
     async def bind(self, binding: Binding) -> None:
-        """Bind a pod. A pod already bound to this very node is a success.
+        """Bind a pod; a pod that is already bound to this node is a success.
 
         Raises:
-            BindRefused: For good: gone, recreated, deleted, gated, or bound elsewhere.
+            RequestRejected: The pod was deleted, recreated, is terminating, gated, or bound to another node.
             ClusterUnavailable: The file cannot be written.
         """
         pod, node = binding.pod, binding.node
@@ -333,15 +338,15 @@ class ManifestCluster:
                         plan=binding.plan or "",
                     )
                 )
-                found = self._pod(pod)  # another process may have been faster
+                found = self._pod(pod)  # another process may have bound it first
             if found.node != node:
                 raise _refused(pod, f"is bound to {found.node}, not to {node}")
 
     async def published(self) -> LogMark | None:
-        """Read the published end of the log.
+        """Return the published log head.
 
         Raises:
-            ClusterUnavailable: The file is there and cannot be read.
+            ClusterUnavailable: The file exists but cannot be read.
         """
         try:
             body = await asyncio.to_thread(self._anchor.read_bytes)
@@ -352,14 +357,14 @@ class ManifestCluster:
         return read_mark(body, str(self._anchor))
 
     async def publish(self, mark: LogMark) -> None:
-        """Publish the end of the log in a file of its own, whole or not at all.
+        """Publish the log head in a file, which is replaced atomically.
 
         Raises:
             ClusterUnavailable: The file cannot be written.
         """
         new = self._anchor.with_suffix(".new")
         try:
-            await asyncio.to_thread(new.write_bytes, msgspec.json.encode(written(mark)))
+            await asyncio.to_thread(new.write_bytes, msgspec.json.encode(published_form(mark)))
             new.replace(self._anchor)
         except OSError as fault:
             raise ClusterUnavailable(f"{self._anchor}: {fault}") from fault
@@ -367,9 +372,11 @@ class ManifestCluster:
     async def set_conditions(
         self, group: GroupKey, uid: str, conditions: Sequence[Condition]
     ) -> None:
-        """Merge conditions into the status of a group, noting only those that differ.
+        """Merge conditions into the status of a group; only those that differ are recorded.
 
-        Raises: as `nominate`.
+        Raises:
+            RequestRejected: The group was deleted or recreated.
+            ClusterUnavailable: The file cannot be written.
         """
         async with self._lock(uid):
             found = self._world.view.groups.get(group)
@@ -396,15 +403,15 @@ class ManifestCluster:
                 )
 
     async def set_finalizers(self, wanted: FinalizerChange) -> None:
-        """Refuse: what leaves the manifests is gone, no finalizer keeps it, and none is ever asked for.
+        """Reject the change: files have no finalizers.
 
         Raises:
-            BindRefused: Always.
+            RequestRejected: Always.
         """
         raise RequestRejected(f"finalizers of {wanted.group}: a cluster of files has none")
 
     async def notice(self, notice: K8sEvent) -> None:
-        """Note a Kubernetes Event; a failure is logged, not raised."""
+        """Record a Kubernetes Event; a failure is logged, not raised."""
         record = EventRecorded(
             at_us=self._clock.now_us(),
             kind=notice.kind,
@@ -420,12 +427,12 @@ class ManifestCluster:
         try:
             await self._write(record)
         except ClusterUnavailable as fault:
-            logger.warning("A notice is lost", extra={"fault": str(fault)})
+            logger.warning("A Kubernetes Event is lost", extra={"fault": str(fault)})
 
-    # --- small things
+    # --- helpers
 
     def _lock(self, uid: str) -> asyncio.Lock:
-        """Give the lock under which one object is looked at and changed."""
+        """Return the lock under which one object is read and changed."""
         lock = self._locks.get(uid)
         if lock is None:
             lock = self._locks[uid] = asyncio.Lock()
@@ -442,7 +449,7 @@ def _refused(pod: PodRef, why: str) -> RequestRejected:
     return RequestRejected(f"Pod/{pod.namespace}/{pod.name}: {why}")
 
 
-def _gone(uid: str, ident: Ident, at_us: int) -> DeletedObject:
+def _deleted(uid: str, ident: Ident, at_us: int) -> DeletedObject:
     kind, source, namespace, name = ident
     return DeletedObject(
         at_us=at_us, kind=kind, source=source, namespace=namespace, name=name, uid=uid

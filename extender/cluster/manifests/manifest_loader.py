@@ -1,14 +1,12 @@
-"""A cluster read from files: what `plan` plans on and what `serve --cluster` serves.
+"""Read a cluster from files, for `plan` and `serve --cluster`.
 
-Files hold what `kubectl get ... -o yaml` prints, or what a person writes. They come without
-admission, so this module fills in what an API server would: namespace, UID, creation time, the
-number behind a priority class, `allocatable` from `capacity`. What an API server would refuse is
-`BadInput`, naming file, document, object, field and value. It does not add gates, markers or a
-scheduler name: the MutatingAdmissionPolicy in `deploy/` does that on a real cluster, and manifests
-come as they are.
+Files contain the output of `kubectl get ... -o yaml`, or are written by users. No admission runs on
+them, so this module fills in what an API server would: namespace, UID, creation time, the
+value of a priority class, `allocatable` from `capacity`. What an API server would refuse is
+`BadInput`, with file, document, object, field and value. Gates, markers and a scheduler name are not
+added: on a real cluster the MutatingAdmissionPolicy in `deploy/` does that.
 
-The surprise: a node whose capacity does not name `pods` is given 110, the kubelet's default, and the
-warnings say so.
+Note: a node without `pods` in its capacity gets 110, the kubelet's default, and a warning.
 """
 
 from __future__ import annotations
@@ -22,9 +20,9 @@ from typing import Final
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.manifests.manifest_validation import check, questions
+from extender.cluster.manifests.manifest_validation import admission_warnings, check
 from extender.cluster.manifests.yaml_reader import Document, files_of, read_file
-from extender.cluster.read.disruption_budget_conversion import counted
+from extender.cluster.read.disruption_budget_conversion import with_status
 from extender.cluster.read.object_decoding import (
     BUILTIN_GROUP,
     OUR_GROUP,
@@ -42,7 +40,7 @@ from extender.core.model.ids import GroupKey, PodUid
 NAMESPACE: Final = "default"
 KUBELET_PODS_MAX: Final = 110  # the kubelet's default of maxPods
 STEP: Final = timedelta(seconds=1)  # between objects that have no creation time of their own
-_BEGINNING: Final = datetime(2000, 1, 1, tzinfo=UTC)  # where no object has a creation time
+_BEGINNING: Final = datetime(2000, 1, 1, tzinfo=UTC)  # used if no object has a creation time
 _UIDS: Final = uuid.uuid5(uuid.NAMESPACE_DNS, OUR_GROUP)
 _CLUSTER_WIDE: Final = (api.Node, api.PersistentVolume, api.PriorityClass)
 _GROUP_KINDS: Final = {"PodGroup", "CompositePodGroup", "Workload"}
@@ -55,11 +53,11 @@ _READ: Final[dict[str, frozenset[str]]] = {  # API group -> kinds that are read
 _OLDEST: Final = (
     "Workload",
     f"{BUILTIN_GROUP}/v1alpha1",
-)  # Kubernetes 1.35: another thing altogether
-_HARMLESS: Final = frozenset(  # allowed in -f, say nothing about where a pod fits
+)  # Kubernetes 1.35: same name, other meaning
+_HARMLESS: Final = frozenset(  # allowed in -f; they do not affect where a pod fits
     {("", "Namespace"), ("storage.k8s.io", "StorageClass")}
 )
-_FEED_ORDER: Final[tuple[type[api.Readable], ...]] = (  # so that nothing has to be derived twice
+_FEED_ORDER: Final[tuple[type[api.Readable], ...]] = (  # referenced objects first
     api.PriorityClass,
     api.PersistentVolume,
     api.PersistentVolumeClaim,
@@ -75,14 +73,14 @@ Ident = tuple[str, str, str, str]  # kind, API group (of groups), namespace, nam
 
 
 class Role(Enum):
-    """What a file is for."""
+    """The purpose of a file."""
 
-    CLUSTER = "--cluster"  # what there is; unknown kinds are somebody else's
-    WANTED = "-f"  # what is to be planned; an unknown kind is a mistake
+    CLUSTER = "--cluster"  # existing objects; unknown kinds are ignored
+    WANTED = "-f"  # objects to plan; an unknown kind is an error
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One object and where it was found."""
+    """One object and its place in the files."""
 
     thing: api.Readable
     where: str
@@ -90,39 +88,39 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ident(self) -> Ident:
-        """Give what makes two objects the same one."""
+        """Return the identity of the object."""
         return ident_of(self.thing)
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read, ready to be planned on."""
+    """The cluster of the files, and what is to be planned on it."""
 
     world: ObjectStore
     groups: tuple[GroupKey, ...]  # from -f, in file order
     pods: tuple[PodUid, ...]  # from -f, in file order; ended ones left out
-    order: Mapping[GroupKey | PodUid, int]  # file order of all groups and pods, to break ties
+    order: Mapping[GroupKey | PodUid, int]  # file order of all groups and pods, breaks ties
     warnings: tuple[str, ...]
 
 
 def load(cluster: Sequence[str], wanted: Sequence[str] = ()) -> Manifest:
-    """Read files and build the cluster they describe.
+    """Read files and return the cluster they describe.
 
     Args:
         cluster: Paths given with --cluster: files, directories, or `-` for standard input.
-        wanted: Paths given with -f; what they hold replaces the same object of `cluster`.
+        wanted: Paths given with -f; their objects replace the same objects of `cluster`.
 
     Raises:
-        BadInput: Anything that cannot be read or that an API server would refuse. Show the message.
+        BadInput: An object cannot be read, or an API server would refuse it. Show the message.
     """
     entries = (*read(cluster, Role.CLUSTER), *read(wanted, Role.WANTED))
     return build(complete(entries))
 
 
 def read(paths: Sequence[str], role: Role) -> tuple[Entry, ...]:
-    """Read the objects of files, as they stand.
+    """Return the objects of files, with nothing filled in.
 
     Raises:
-        BadInput: As `load`.
+        BadInput: An object cannot be read, or an API server would refuse it.
     """
     return tuple(
         entry
@@ -133,10 +131,10 @@ def read(paths: Sequence[str], role: Role) -> tuple[Entry, ...]:
 
 
 def objects_in(document: Document, role: Role) -> Iterator[Entry]:
-    """Give the objects of one document, those of lists one by one.
+    """Yield the objects of one document, and the items of lists one by one.
 
     Raises:
-        BadInput: It is no object, or of an unknown kind in -f.
+        BadInput: The document is not an object, or its kind is unknown in -f.
     """
     yield from _objects(document.value, document.where, role, {})
 
@@ -188,7 +186,7 @@ def _entry(thing: object, kind: type[api.Readable], where: str, role: Role) -> E
 
 
 def ident_of(thing: api.Readable) -> Ident:
-    """Name an object; groups of the two API groups are different objects."""
+    """Return the identity of an object; groups of the two API groups are different objects."""
     source = ""
     if isinstance(thing, api.PodGroup | api.CompositePodGroup):
         source = source_of(thing)
@@ -199,28 +197,28 @@ def ident_of(thing: api.Readable) -> Ident:
 
 
 class Memory(msgspec.Struct, kw_only=True):
-    """What a file-based cluster remembers from one reading to the next."""
+    """What a manifest cluster keeps from one reading of the files to the next."""
 
-    created: dict[Ident, datetime] = {}  # creation times that were given out
-    incarnation: dict[Ident, int] = {}  # how often an object of this name has gone
+    created: dict[Ident, datetime] = {}  # creation times that were filled in
+    incarnation: dict[Ident, int] = {}  # how often an object of this name was deleted
 
 
 class CompleteManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Objects as an API server would have stored them."""
+    """Objects as an API server would store them."""
 
     entries: tuple[Entry, ...]  # every object once, in file order, --cluster before -f
     warnings: tuple[str, ...]
 
 
 def complete(entries: Iterable[Entry], memory: Memory | None = None) -> CompleteManifest:
-    """Fill in what an API server, or a kubelet, would have.
+    """Return the objects with the fields that an API server or a kubelet would fill in.
 
     Args:
-        entries: In file order, --cluster before -f; of the same object twice the last one counts.
-        memory: Filled with the creation times given out, and read on the next call.
+        entries: In file order, --cluster before -f; of several entries of one object the last counts.
+        memory: Gets the creation times that are filled in, for the next call.
 
     Raises:
-        BadInput: A priority class that is named and not there.
+        BadInput: An object names a priority class that does not exist.
     """
     memory = Memory() if memory is None else memory
     last: dict[Ident, Entry] = {}
@@ -234,20 +232,20 @@ def complete(entries: Iterable[Entry], memory: Memory | None = None) -> Complete
         last[entry.ident] = entry if before is None else _inherited(entry, before)
     filled = [_identified(entry, memory) for entry in last.values()]
     filled = list(_dated(filled, memory))
-    roomy = _with_counts([_with_room(entry) for entry in filled])
+    converted = _with_counts([_with_allocatable(entry) for entry in filled])
     limited = [f for f in filled if _lacks_pods(f.thing)]
     if limited:
         warnings.append(
-            f"{len(limited)} nodes say nothing of how many pods they take, such as {limited[0].thing.label}; "
+            f"{len(limited)} nodes have no pods in their capacity, such as {limited[0].thing.label}; "
             f"{KUBELET_PODS_MAX} is assumed, the kubelet's default"
         )
-    warnings += [text for entry in roomy for text in questions(entry.thing)]
-    _check_priorities(roomy)
-    return CompleteManifest(entries=tuple(roomy), warnings=tuple(warnings))
+    warnings += [text for entry in converted for text in admission_warnings(entry.thing)]
+    _check_priorities(converted)
+    return CompleteManifest(entries=tuple(converted), warnings=tuple(warnings))
 
 
 def _inherited(entry: Entry, before: Entry) -> Entry:
-    """Let an object of -f be the one it replaces, as `kubectl apply` does."""
+    """Return an object of -f with UID and creation time of the object it replaces, as with `kubectl apply`."""
     mine, theirs = entry.thing.metadata, before.thing.metadata
     thing = _with_metadata(
         entry.thing,
@@ -268,7 +266,7 @@ def _identified(entry: Entry, memory: Memory) -> Entry:
 
 
 def _dated(entries: Sequence[Entry], memory: Memory) -> Iterator[Entry]:
-    """Let objects without a creation time follow all others, a second apart, in file order."""
+    """Yield the objects; those without a creation time get one after all others, a second apart, in file order."""
     known = [e.thing.metadata.creation_timestamp for e in entries]
     last = max([at for at in known if at] + list(memory.created.values()), default=_BEGINNING)
     for entry in entries:
@@ -289,25 +287,25 @@ def _lacks_pods(thing: api.Readable) -> bool:
     )
 
 
-def _with_room(entry: Entry) -> Entry:
+def _with_allocatable(entry: Entry) -> Entry:
     node = entry.thing
     if not isinstance(node, api.Node):
         return entry
-    room = node.status.allocatable or node.status.capacity
-    if room is node.status.allocatable and "pods" in room:
+    resources = node.status.allocatable or node.status.capacity
+    if resources is node.status.allocatable and "pods" in resources:
         return entry
     status = msgspec.structs.replace(
         node.status,
-        allocatable={"pods": node.status.capacity.get("pods", KUBELET_PODS_MAX), **room},
+        allocatable={"pods": node.status.capacity.get("pods", KUBELET_PODS_MAX), **resources},
     )
     return msgspec.structs.replace(entry, thing=msgspec.structs.replace(node, status=status))
 
 
 def _with_counts(entries: Sequence[Entry]) -> list[Entry]:
-    """Let budgets without a status allow what a disruption controller would.
+    """Return the entries, with the status of PodDisruptionBudgets computed if it is missing.
 
     Raises:
-        BadInput: A bound or a selector that is none; names file, object and field.
+        BadInput: A bound or a selector is invalid; names file, object and field.
     """
     pods = [entry.thing for entry in entries if isinstance(entry.thing, api.Pod)]
 
@@ -315,7 +313,7 @@ def _with_counts(entries: Sequence[Entry]) -> list[Entry]:
         if not isinstance(entry.thing, api.PodDisruptionBudget):
             return entry
         try:
-            return msgspec.structs.replace(entry, thing=counted(entry.thing, pods))
+            return msgspec.structs.replace(entry, thing=with_status(entry.thing, pods))
         except BadInput as fault:
             msg = f"{entry.where}: {fault}"
             raise BadInput(msg) from fault
@@ -324,7 +322,7 @@ def _with_counts(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _check_priorities(entries: Sequence[Entry]) -> None:
-    """Refuse a priority class that is named, is not there, and has no number beside it."""
+    """Raise BadInput if an object names a priority class that does not exist and has no number."""
     classes = Priorities()
     for entry in entries:
         if isinstance(entry.thing, api.PriorityClass):
@@ -353,10 +351,10 @@ def _with_metadata(thing: api.Readable, **changes: object) -> api.Readable:
 
 
 def build(found: CompleteManifest) -> Manifest:
-    """Feed a world with complete objects.
+    """Return the cluster of complete objects.
 
     Raises:
-        BadInput: An object says something impossible.
+        BadInput: An object is invalid.
     """
     world = ObjectStore()
     for entry in in_feed_order(found.entries):
@@ -388,5 +386,5 @@ def build(found: CompleteManifest) -> Manifest:
 
 
 def in_feed_order(entries: Sequence[Entry]) -> list[Entry]:
-    """Sort objects so that those that others look at come first."""
+    """Return the objects sorted so that referenced kinds come first."""
     return sorted(entries, key=lambda entry: _FEED_ORDER.index(type(entry.thing)))

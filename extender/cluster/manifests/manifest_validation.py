@@ -1,8 +1,8 @@
-"""What an API server would refuse to store, for groups and workloads that come from files.
+"""Validate groups and workloads from files, as an API server would.
 
-Owns the rules of SPEC A.7 that one object breaks by itself; rules between the groups of a tree are
-judged at run time by `extender.core.model.pod_groups`. An API server with our CRDs (or the built-in kinds)
-applies the same rules, so nothing that informers see needs this.
+Owns the rules of SPEC A.7 about a single object; rules between the groups of a tree are
+checked at run time by `extender.core.model.pod_groups`. An API server with our CRDs (or the built-in kinds)
+applies the same rules, so objects of informers need no validation here.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Templated = api.GroupSpec | api.Template
 
 
 def check(thing: api.Readable) -> None:
-    """Refuse what an API server would.
+    """Validate an object.
 
     Raises:
-        BadInput: The first rule that is broken; names object, field and value.
+        BadInput: An API server would refuse it; names object, field and value of the first violation.
 
     Source:
         SPEC A.7, E01 to E08, E10 to E12 and E14.
@@ -52,10 +52,10 @@ def check(thing: api.Readable) -> None:
         raise BadInput(msg)
 
 
-def questions(thing: api.Readable) -> Iterator[str]:
-    """Say what an API server would refuse of a group, and a planner can answer for all the same.
+def admission_warnings(thing: api.Readable) -> Iterator[str]:
+    """Yield warnings about fields of a group that an API server would refuse but that do not affect planning.
 
-    Files come without admission: a name or a missing reference does not change where a tree goes.
+    These are an invalid name or label key, and a missing reference to a Workload.
 
     Source:
         SPEC A.7, E12 and E14.
@@ -88,7 +88,7 @@ def _keys(spec: Templated) -> Iterator[str]:
 
 
 def _common(path: str, spec: Templated, *, composite: bool) -> Iterator[str]:
-    """Check what templates and running groups have in common."""
+    """Yield the violations of rules that hold for templates and for groups."""
     constraints = spec.scheduling_constraints
     topology = (*constraints.topology, *constraints.topology_constraints)
     yield from _too_many(f"{path}.schedulingConstraints.topology", topology, TOPOLOGY_MAX)
@@ -142,7 +142,7 @@ def _priority(template: api.Template) -> str:
 
 
 def _templates(thing: api.Workload) -> Iterator[tuple[str, api.Template, bool, int]]:
-    """Walk all templates: path, template, whether it stands in a list of composites, level from 1."""
+    """Yield all templates: path, template, whether it is in a list of composites, level from 1."""
 
     def walk(
         path: str, holder: api.WorkloadSpec | api.Template, level: int
@@ -176,9 +176,9 @@ def _template(
         yield f'{path}: template "{template.name}" of a PodGroup has child templates'
     yield from _common(path, template, composite=composite)
     yield from _policy(path, template, composite=composite)
-    if whole(template.disruption_mode):
+    if disrupts_all(template.disruption_mode):
         for child in (*leaves, *composites):
-            if not whole(child.disruption_mode):
+            if not disrupts_all(child.disruption_mode):
                 yield (
                     f'{path}.disruptionMode: child "{child.name}" is single under "{template.name}", '
                     "which is disrupted as a whole (all)"
@@ -195,10 +195,10 @@ def _policy(path: str, template: api.Template, *, composite: bool) -> Iterator[s
         if minimum is None:
             field = "minGroupCount" if composite else "minCount"
             yield f"{path}.schedulingPolicy.gang.{field}: is required, at least 1"
-    elif whole(template.disruption_mode) and not composite:
+    elif disrupts_all(template.disruption_mode) and not composite:
         yield f"{path}.disruptionMode: all needs a gang, the policy is basic"
 
 
-def whole(mode: api.DisruptionMode | str | None) -> bool:
-    """Say whether a disruption mode means all at once; unset and the 1.36 word Pod mean single."""
+def disrupts_all(mode: api.DisruptionMode | str | None) -> bool:
+    """Return whether a disruption mode is `all`; unset and `Pod` (Kubernetes 1.36) mean `single`."""
     return mode == "PodGroup" or (isinstance(mode, api.DisruptionMode) and mode.all is not None)

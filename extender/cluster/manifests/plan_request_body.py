@@ -1,4 +1,4 @@
-"""POST /v1/plan: the question of `gang-extender plan` as one JSON body, read and answered in the process it is run in."""
+"""Answer POST /v1/plan: the question of `gang-extender plan` as one JSON body."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ from extender.queries.plan.plan_query import (
 from extender.queries.plan.plan_service import NOW_BODY_MAX, LiveInput
 
 T = TypeVar("T", Group, Pod)
-ROOTS_MAX = 200  # of a question about our cluster, where thousands may wait
+ROOTS_MAX = 200  # per question about the cluster of the service, where thousands may be pending
 
 
 def planned(body: bytes, ours: LiveInput | None = None) -> bytes:
-    """Answer a question.
+    """Return the answer to a question.
 
     Args:
         body: JSON of a `PlanQuestion`.
-        ours: The cluster of the service, for a question that describes none.
+        ours: The cluster of the service, for a question without one.
 
     Returns:
         JSON of a `PlanReply`.
 
     Raises:
-        BadInput: Names object, field and value.
+        BadInput: The body is invalid; names object, field and value.
     """
     try:
         asked = msgspec.json.decode(body, type=PlanQuestion)
@@ -86,19 +86,19 @@ def planned(body: bytes, ours: LiveInput | None = None) -> bytes:
     view = found.world.view
     if ours is not None:
         view, question = _added(found, question, ours)
-    odd = questionable(view, question)
-    told = answer(view, question)
+    extra_warnings = questionable(view, question)
+    result = answer(view, question)
     reply = PlanReply(
-        verdict=told.verdict,
-        roots=told.roots,
-        warnings=tuple(dict.fromkeys((*found.warnings, *odd))),
+        verdict=result.verdict,
+        roots=result.roots,
+        warnings=tuple(dict.fromkeys((*found.warnings, *extra_warnings))),
         as_of=ours.as_of if ours is not None else "",
     )
     return msgspec.json.encode(reply)
 
 
 def _added(found: Manifest, question: PlanInput, ours: LiveInput) -> tuple[ClusterView, PlanInput]:
-    """Add what is wanted to our cluster; what is there already under its name is replaced, and stays the same object."""
+    """Return our cluster with the wanted objects; an existing object of the same name is replaced and keeps its UID."""
     saved, wanted = ours.snapshot, found.world.view
     view, state = restored(saved)
     for node in wanted.nodes.values():

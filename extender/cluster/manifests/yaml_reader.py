@@ -1,10 +1,10 @@
-"""Read YAML and JSON files the way kubectl does: many documents, plain data, nothing clever.
+"""Read YAML and JSON files as kubectl does: several documents, plain data.
 
-YAML goes from libyaml's events straight to dicts and lists, which is faster than pyyaml's own
-constructors and lets duplicate keys, bombs and foreign tags be refused with a line number. A plain
-scalar means what it means to kubectl: dates and `12:30` stay text, `on` is a boolean.
+Dicts and lists are built directly from libyaml's events. This is faster than pyyaml's constructors, and
+duplicate keys, alias bombs and unknown tags are refused with a line number. Plain scalars have the
+types that kubectl gives them: dates and `12:30` are text, `on` is a boolean.
 
-The surprise: JSON is read by msgspec, where the last of two equal keys wins silently.
+Note: JSON is read by msgspec, which silently uses the last of duplicate keys.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import yaml
 
 from extender.core.model.errors import BadInput
 
-DEPTH_MAX: Final = 100  # no object of Kubernetes is half as deep
+DEPTH_MAX: Final = 100  # Kubernetes objects have less than half of this depth
 EXPANDED_MAX: Final = 100_000  # values that aliases of one file may stand for, all together
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 STDIN: Final = "-"
@@ -49,7 +49,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def files_of(paths: Sequence[str]) -> tuple[str, ...]:
-    """List the files behind paths; a directory stands for its YAML and JSON files, by name.
+    """Return the files of paths; a directory gives its YAML and JSON files, sorted by name.
 
     Raises:
         BadInput: A path does not exist, or a directory has no such file.
@@ -72,10 +72,10 @@ def files_of(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_file(name: str) -> tuple[Document, ...]:
-    """Read one file, or standard input for `-`.
+    """Return the documents of one file, or of standard input for `-`.
 
     Raises:
-        BadInput: It cannot be read, or is neither YAML nor JSON.
+        BadInput: The file cannot be read, or is neither YAML nor JSON.
     """
     try:
         body = sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
@@ -86,10 +86,10 @@ def read_file(name: str) -> tuple[Document, ...]:
 
 
 def read_bytes(body: bytes, name: str) -> tuple[Document, ...]:
-    """Read the documents of a file; empty ones are left out.
+    """Return the documents of a file's content, without empty ones.
 
     Raises:
-        BadInput: As `read_file`.
+        BadInput: The content is neither YAML nor JSON.
     """
     if body.lstrip()[:1] in {b"{", b"["}:
         try:
@@ -100,7 +100,7 @@ def read_bytes(body: bytes, name: str) -> tuple[Document, ...]:
         except msgspec.DecodeError as fault:
             if name.endswith(".json"):
                 msg = f"{name}: {fault}"
-                raise BadInput(msg) from fault  # else it is YAML that begins like JSON
+                raise BadInput(msg) from fault  # otherwise it is YAML in flow style
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as fault:
@@ -113,11 +113,11 @@ def read_bytes(body: bytes, name: str) -> tuple[Document, ...]:
             if value is not None
         )
     except yaml.YAMLError as fault:
-        msg = f"{name}: {_said(fault)}"
+        msg = f"{name}: {_message_of(fault)}"
         raise BadInput(msg) from fault
 
 
-def _said(fault: yaml.YAMLError) -> str:
+def _message_of(fault: yaml.YAMLError) -> str:
     mark = getattr(fault, "problem_mark", None)
     problem = getattr(fault, "problem", None) or str(fault).replace("\n", " ")
     return problem if mark is None else f"line {mark.line + 1}: {problem}"
@@ -125,7 +125,7 @@ def _said(fault: yaml.YAMLError) -> str:
 
 @lru_cache(maxsize=65_536)
 def plain(text: str) -> bool | int | float | str | None:
-    """Say what an unquoted scalar means.
+    """Return the value of an unquoted scalar.
 
     >>> plain("8"), plain("0.5"), plain("1Gi"), plain("on"), plain("2026-01-01"), plain("0755")
     (8, 0.5, '1Gi', True, '2026-01-01', 493)
@@ -164,11 +164,11 @@ class _Reader:
         self._root: Value = None
 
     def documents(self) -> Iterator[Value]:
-        """Give the documents one after another.
+        """Yield the documents.
 
         Raises:
-            BadInput: A duplicate key, a bomb, a foreign tag.
-            YAMLError: Not YAML.
+            BadInput: There is a duplicate key, an alias bomb or an unknown tag.
+            YAMLError: The text is not YAML.
         """
         for event in self._events:
             if isinstance(event, yaml.ScalarEvent):
@@ -190,7 +190,7 @@ class _Reader:
         top = self._stack[-1] if self._stack else None
         if top is not None and top.key is None and isinstance(top.value, dict):
             if event.value in top.value:
-                self._fail(event, f'key "{event.value}" is there twice')
+                self._fail(event, f'key "{event.value}" is a duplicate')
             top.key = event.value
             return
         self._tag(event)
@@ -204,7 +204,7 @@ class _Reader:
     ) -> None:
         self._tag(event)
         if self._wants_key():
-            self._fail(event, "a key has to be text")
+            self._fail(event, "a key must be text")
         if len(self._stack) >= DEPTH_MAX:
             self._fail(event, f"nested deeper than {DEPTH_MAX} levels")
         self._stack.append(_Open(value, event.anchor))
@@ -225,7 +225,7 @@ class _Reader:
         if event.anchor not in self._anchors:
             self._fail(event, f'alias "{event.anchor}" is not defined before')
         if self._wants_key():
-            self._fail(event, "a key has to be text")
+            self._fail(event, "a key must be text")
         value, size = self._anchors[event.anchor]
         self._expanded += size
         if self._expanded > EXPANDED_MAX:
@@ -233,7 +233,7 @@ class _Reader:
         self._give(value, size)
 
     def _give(self, value: Value, size: int) -> None:
-        """Put a finished value where it belongs."""
+        """Add a complete value to the open mapping or sequence, or make it the root."""
         if not self._stack:
             self._root = value
             return

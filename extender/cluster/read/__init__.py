@@ -1,1 +1,1 @@
-"""From objects of the API to values of the core, kept up to date change by change; imports `cluster.types`."""
+"""Convert objects of the API to values of the core, change by change; imports `cluster.types`."""

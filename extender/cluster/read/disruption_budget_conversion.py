@@ -1,7 +1,7 @@
-"""PodDisruptionBudgets: from the object of the API to the core, and the count that files lack.
+"""Convert PodDisruptionBudgets of the API to those of the core, and compute the status that files lack.
 
-A cluster's disruption controller writes how many disruptions a budget allows into its status. A budget
-that a person wrote has no status; then it is counted here, from the pods of the files.
+The disruption controller of a cluster writes into the status how many disruptions a budget allows. A budget
+in a manifest has no status; for it the number is computed here from the pods of the files.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _PERCENT: Final = re.compile(r"([0-9]{1,3})%")
 
 
 def budget_of(found: api.PodDisruptionBudget) -> PodDisruptionBudget:
-    """Convert a budget; one that nobody has counted yet allows nothing.
+    """Return the budget of the core; without a status it allows no disruption.
 
     Raises:
-        BadInput: An expression of its selector that is none; names the field.
+        BadInput: An expression of its selector is invalid; names the field.
 
     Source:
         policy/v1: a missing selector matches no pod, an empty one every pod of the namespace.
@@ -38,7 +38,9 @@ def budget_of(found: api.PodDisruptionBudget) -> PodDisruptionBudget:
         if one.operator in {"Gt", "Lt"} or wants_values != bool(one.values):
             field = f"spec.selector.matchExpressions[{n}]"
             raise bad(
-                found, field, f"{one.key} {one.operator} {list(one.values)}: is no expression"
+                found,
+                field,
+                f"{one.key} {one.operator} {list(one.values)}: is not a valid expression",
             )
     about = None
     if selector is not None:
@@ -51,18 +53,18 @@ def budget_of(found: api.PodDisruptionBudget) -> PodDisruptionBudget:
     )
 
 
-def counted(found: api.PodDisruptionBudget, pods: Iterable[api.Pod]) -> api.PodDisruptionBudget:
-    """Fill in how many disruptions are allowed, where the status does not say.
+def with_status(found: api.PodDisruptionBudget, pods: Iterable[api.Pod]) -> api.PodDisruptionBudget:
+    """Return the budget with the number of allowed disruptions in its status, computed if it was not set.
 
     Args:
-        found: As written.
-        pods: All pods of the files; one with a node that has not ended counts as healthy.
+        found: The budget as written.
+        pods: All pods of the files; one that has a node and has not ended counts as healthy.
 
     Raises:
-        BadInput: A bound that is no number and no percentage; names the field.
+        BadInput: A bound is neither a number nor a percentage; names the field.
 
     Source:
-        The disruption controller, with the pods there are as the number that is expected.
+        The disruption controller, with the number of existing pods as the expected count.
     """
     if found.status.disruptions_allowed is not None:
         return found
@@ -84,10 +86,10 @@ def counted(found: api.PodDisruptionBudget, pods: Iterable[api.Pod]) -> api.PodD
 
 
 def _scaled(found: api.PodDisruptionBudget, field: str, bound: int | str, of: int) -> int:
-    """Read a number or a percentage, rounded up."""
+    """Return a number, or a percentage of `of`, rounded up."""
     if isinstance(bound, int):
         return bound
     match = _PERCENT.fullmatch(bound)
     if match is None:
-        raise bad(found, f"spec.{field}", f'"{bound}" is no number and no percentage')
+        raise bad(found, f"spec.{field}", f'"{bound}" is neither a number nor a percentage')
     return -(-int(match[1]) * of // 100)

@@ -1,8 +1,8 @@
-"""What a built-in group was written with and lost on its way into the API server.
+"""Find the fields of a built-in group that the API server dropped when the group was written.
 
-An API server drops fields whose feature gate is off without a word. What was written is told by an annotation that
-the admission policy of deploy/ puts on groups (admission sees the field before it is dropped), and by what kubectl
-keeps of the file that was applied. Where neither is there, nobody can tell.
+An API server drops fields whose feature gate is off silently. Two annotations show what was written: that of the
+admission policy of deploy/ (admission sees a field before it is dropped), and the last-applied configuration of
+kubectl. Without either, dropped fields cannot be found.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from extender.cluster import types as api
 
 WRITTEN: Final = "gang-extender.dev/written"  # fields of the spec, separated by commas
 APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
-# A policy of preemption that is lost is not missed: pods have it too, and theirs counts (SPEC B9).
+# preemptionPolicy is not listed: that of the pods takes precedence (SPEC B9).
 FIELDS: Final = (
     "disruptionMode",
     "parentCompositePodGroupName",
@@ -30,12 +30,12 @@ class _Applied(msgspec.Struct):
     spec: dict[str, Any] = {}
 
 
-def lost_of(found: api.Group, parent: str) -> tuple[str, ...]:
-    """Name the fields of its spec that a built-in group was written with and does not have, sorted.
+def dropped_fields_of(found: api.Group, parent: str) -> tuple[str, ...]:
+    """Return the fields of its spec that a built-in group was written with and does not have, sorted.
 
     Args:
         found: The group.
-        parent: Its parent, wherever it is named.
+        parent: Its parent, by the field or by an annotation; empty for none.
     """
     annotations = found.metadata.annotations
     written = {name.strip() for name in annotations.get(WRITTEN, "").split(",")}
@@ -45,7 +45,7 @@ def lost_of(found: api.Group, parent: str) -> tuple[str, ...]:
 
 
 def asked_by(spec: Mapping[str, Any]) -> set[str]:
-    """Name the fields by which a spec asks for something that it would not get without them."""
+    """Return the fields of a spec whose loss would change its meaning."""
     mode = spec.get("disruptionMode")
     whole = mode == "PodGroup" or (isinstance(mode, Mapping) and "all" in mode)
     asked = {name for name in FIELDS if spec.get(name)}
@@ -55,7 +55,7 @@ def asked_by(spec: Mapping[str, Any]) -> set[str]:
 def _spec_of(text: str) -> Mapping[str, Any]:
     try:
         return msgspec.json.decode(text, type=_Applied).spec
-    except msgspec.MsgspecError:  # anybody may write an annotation; then it tells nothing
+    except msgspec.MsgspecError:  # any client may write the annotation; an invalid one is ignored
         return {}
 
 

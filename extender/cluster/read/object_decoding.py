@@ -1,10 +1,10 @@
-"""From bytes, or what a YAML reader gives, to the Structs of `extender.cluster.types`, and on to the core.
+"""Decode bytes, or the dicts of a YAML reader, to the Structs of `extender.cluster.types`, and convert them to the core.
 
-Owns decoding, the words of its errors, and the conversion of nodes and groups; pods are converted in
-`shapes`. Nothing here remembers anything.
+Owns decoding, its error messages, and the conversion of nodes and groups; pods are converted in
+`pod_conversion`. The module has no state.
 
-The surprise: decoding is tried the fast way first; only when that fails are nulls dropped and is the
-fault looked for, so that a list of 5,000 nodes costs milliseconds and an error still names its field.
+Note: objects are decoded directly first; only if that fails, nulls are dropped and the wrong field is
+searched. So a list of 5,000 nodes takes milliseconds, and an error still names its field.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.read.dropped_group_fields import lost_of
+from extender.cluster.read.dropped_group_fields import dropped_fields_of
 from extender.cluster.read.priority_classes import Priorities
 from extender.core.model.cluster_view import Guard
 from extender.core.model.errors import BadInput, BadQuantity
@@ -29,7 +29,7 @@ from extender.core.model.quantities import amounts
 
 BUILTIN_GROUP: Final = "scheduling.k8s.io"
 OUR_GROUP: Final = "gang-extender.dev"
-PARENT_ANNOTATIONS: Final = (  # in the order in which they count (SPEC X3, DESIGN 7)
+PARENT_ANNOTATIONS: Final = (  # in the order of precedence (SPEC X3, DESIGN 7)
     "gang-extender.dev/parent",
     "scheduling.k8s.io/parent-compositepodgroup",
     "scheduling.k8s.io/parent-composite-podgroup",
@@ -67,7 +67,7 @@ class ObjectPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WatchLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a watch; `object` is decoded by `decode` once `type` says what it is."""
+    """One line of a watch; `type` determines how `decode` reads `object`."""
 
     type: str  # ADDED | MODIFIED | DELETED | BOOKMARK | ERROR
     object: msgspec.Raw = msgspec.Raw(b"{}")
@@ -81,7 +81,7 @@ _decoders: Final[dict[type, msgspec.json.Decoder[Any]]] = {
 
 
 def decode(kind: type[T], body: bytes | msgspec.Raw) -> T:
-    """Decode one object from JSON.
+    """Return one object, decoded from JSON.
 
     Raises:
         BadInput: Not JSON, or a field of the wrong type; names object, field and value.
@@ -97,7 +97,7 @@ def decode(kind: type[T], body: bytes | msgspec.Raw) -> T:
 
 
 def convert(kind: type[T], thing: object) -> T:
-    """Make a Struct of an object that was read from YAML or JSON into dicts and lists.
+    """Return the Struct of an object that was read from YAML or JSON into dicts and lists.
 
     Raises:
         BadInput: A field of the wrong type; names object, field and value.
@@ -113,10 +113,10 @@ def convert(kind: type[T], thing: object) -> T:
 
 
 def decode_page(kind: type[api.Readable], body: bytes) -> ObjectPage:
-    """Decode the answer of a list call; one bad object does not spoil the others.
+    """Return the page of a list call; objects that cannot be read are in `bad`.
 
     Raises:
-        BadInput: The answer is not a list of the API at all.
+        BadInput: The answer is not a list of the Kubernetes API.
     """
     try:
         raw = _raw_list.decode(body)
@@ -131,7 +131,7 @@ def decode_page(kind: type[api.Readable], body: bytes) -> ObjectPage:
         except BadInput as fault:
             bad.append(fault)
             continue
-        if not found.api_version:  # built-in lists leave it to the list
+        if not found.api_version:  # items of built-in lists omit it
             found = msgspec.structs.replace(found, api_version=raw.api_version)
         items.append(found)
     return ObjectPage(
@@ -143,10 +143,10 @@ def decode_page(kind: type[api.Readable], body: bytes) -> ObjectPage:
 
 
 def decode_watch(line: bytes) -> WatchLine:
-    """Decode the envelope of a watch line.
+    """Return a watch line with its object not yet decoded.
 
     Raises:
-        BadInput: It is not one (a torn connection can end inside a line).
+        BadInput: The line cannot be read (a broken connection can end inside a line).
     """
     try:
         return _watch.decode(line)
@@ -156,7 +156,7 @@ def decode_watch(line: bytes) -> WatchLine:
 
 
 def without_nulls(thing: object) -> object:
-    """Copy a tree of dicts and lists, leaving out fields that are null."""
+    """Return a copy of nested dicts and lists without the fields that are null."""
     if isinstance(thing, dict):
         return {key: without_nulls(value) for key, value in thing.items() if value is not None}
     if isinstance(thing, list):
@@ -165,7 +165,7 @@ def without_nulls(thing: object) -> object:
 
 
 def named(kind: str, thing: object) -> str:
-    """Name an object that may not be well formed: `Kind/namespace/name`, as far as it says."""
+    """Return `Kind/namespace/name` of an object that may be malformed, without the missing parts."""
     metadata = thing.get("metadata") if isinstance(thing, Mapping) else None
     if not isinstance(metadata, Mapping):
         return kind
@@ -174,13 +174,13 @@ def named(kind: str, thing: object) -> str:
 
 
 def shown(value: object) -> str:
-    """Quote a value for a message, cut to a bearable length."""
+    """Return a value quoted for a message, cut to `VALUE_SHOWN_MAX` characters."""
     text = msgspec.json.encode(value, enc_hook=str).decode()
     return text if len(text) <= VALUE_SHOWN_MAX else text[: VALUE_SHOWN_MAX - 3] + "..."
 
 
 def _explained(kind: str, thing: object, fault: str) -> str:
-    """Put object, field and value in front of msgspec's words."""
+    """Return msgspec's message with the names of object and field and the value."""
     what, _, where = fault.partition(" - at `")
     path = where.rstrip("`").split("`")[-1].removeprefix("$").removesuffix("[...]")
     here: Any = thing
@@ -200,20 +200,20 @@ def _explained(kind: str, thing: object, fault: str) -> str:
 
 
 def bad(thing: api.KubernetesObject, field: str, text: str) -> BadInput:
-    """Make an error that names object and field."""
+    """Return an error that names object and field."""
     return BadInput(f"{thing.label}: {field}: {text}")
 
 
 def micros(at: datetime | None) -> int:
-    """Give an instant in microseconds since the epoch; 0 for none."""
+    """Return an instant in microseconds since 1970; 0 for None."""
     return 0 if at is None else (at - _EPOCH) // _MICROSECOND
 
 
 def node_selector(found: api.RequiredNodes) -> NodeSelector:
-    """Convert the terms of a required node affinity.
+    """Return the node selector of a required node affinity.
 
     Raises:
-        BadInput: An operator with a wrong number of values; names the field below the terms.
+        BadInput: An operator has a wrong number of values; names the field below the terms.
     """
     return NodeSelector(
         terms=tuple(
@@ -260,10 +260,10 @@ def _wrong_values(operator: Operator, values: tuple[str, ...]) -> str:
 
 
 def node_of(found: api.Node) -> Node:
-    """Convert a node.
+    """Return the node of the core.
 
     Raises:
-        BadInput: A quantity that is none.
+        BadInput: A quantity is invalid.
     """
     try:
         allocatable = amounts(found.status.allocatable)
@@ -284,12 +284,12 @@ def node_of(found: api.Node) -> Node:
 
 
 def source_of(found: api.Group) -> Source:
-    """Say which of the two API groups an object comes from."""
+    """Return which of the two API groups an object belongs to."""
     return "builtin" if found.api_version.startswith(BUILTIN_GROUP + "/") else "crd"
 
 
 def key_of(found: api.Group) -> GroupKey:
-    """Name a group."""
+    """Return the key of a group."""
     namespace, name = found.key
     if isinstance(found, api.PodGroup):
         return leaf_key(namespace, name)
@@ -297,14 +297,14 @@ def key_of(found: api.Group) -> GroupKey:
 
 
 def group_of(found: api.Group, priorities: Priorities) -> Group:
-    """Convert a PodGroup or CompositePodGroup of any version.
+    """Return the group of the core for a PodGroup or CompositePodGroup of any version.
 
     Args:
-        found: As stored.
-        priorities: The classes that are known, for a group whose API server fills in no number.
+        found: The object as stored.
+        priorities: The known priority classes, for a group without a number in `spec.priority`.
 
     Raises:
-        BadInput: A union with no or several members, a missing minimum, an unknown word.
+        BadInput: A union has no or several members, a minimum is missing, or a value is unknown.
     """
     spec = found.spec
     ref, old = spec.workload_ref, spec.pod_group_template_ref
@@ -331,7 +331,7 @@ def group_of(found: api.Group, priorities: Priorities) -> Group:
         deleting=found.metadata.deletion_timestamp is not None,
         deleted_us=micros(found.metadata.deletion_timestamp),
         source=source,
-        lost=lost_of(found, parent) if source == "builtin" else (),
+        lost=dropped_fields_of(found, parent) if source == "builtin" else (),
         resource_version=found.metadata.resource_version,
         generation=found.metadata.generation,
         api_version=found.api_version,
@@ -340,7 +340,7 @@ def group_of(found: api.Group, priorities: Priorities) -> Group:
 
 
 def guard_of(found: api.Group) -> Guard:
-    """Read what its deletion depends on; never fails, whatever its spec says."""
+    """Return the metadata on which the deletion of a group depends; works for an invalid spec too."""
     metadata = found.metadata
     return Guard(
         uid=RootUid(metadata.uid),
@@ -352,7 +352,7 @@ def guard_of(found: api.Group) -> Guard:
 
 
 def parent_of(found: api.Group) -> str:
-    """Name the parent of a group: the field, else the first annotation that is there, else empty."""
+    """Return the name of a group's parent: the field, else the first annotation that is set, else empty."""
     if found.spec.parent_composite_pod_group_name:
         return found.spec.parent_composite_pod_group_name
     annotations = found.metadata.annotations
@@ -360,7 +360,7 @@ def parent_of(found: api.Group) -> str:
 
 
 def blueprints_of(found: api.Workload) -> tuple[Blueprint, ...]:
-    """List the templates of a Workload, each with the one above it."""
+    """Return the templates of a Workload, each with the name of its parent template."""
     lines: list[Blueprint] = []
 
     def add(templates: Iterable[api.Template], kind: GroupKind, parent: str) -> None:
@@ -375,16 +375,16 @@ def blueprints_of(found: api.Workload) -> tuple[Blueprint, ...]:
 
 
 def group_warnings(found: api.Group) -> tuple[str, ...]:
-    """Say which spellings of fields are accepted but not the ones we write (SPEC X1)."""
+    """Return a warning for each field in an accepted but deprecated spelling (SPEC X1)."""
     constraints = found.spec.scheduling_constraints
-    said = []
+    warnings = []
     if constraints.topology_constraints:
-        said.append("schedulingConstraints.topologyConstraints is read as topology")
+        warnings.append("schedulingConstraints.topologyConstraints is read as topology")
     for entry in (*constraints.topology, *constraints.topology_constraints):
         if not entry.key:
             alias = "level" if entry.level else "topologyKey"
-            said.append(f"schedulingConstraints.topology[].{alias} is read as key")
-    return tuple(f"{found.label}: spec.{text}" for text in dict.fromkeys(said))
+            warnings.append(f"schedulingConstraints.topology[].{alias} is read as key")
+    return tuple(f"{found.label}: spec.{text}" for text in dict.fromkeys(warnings))
 
 
 def _policy(found: api.Group) -> tuple[bool, int]:

@@ -1,11 +1,11 @@
-"""All objects of a cluster, and the `ClusterView` that follows from them, kept up to date change by change.
+"""Keep the objects of a cluster, and the `ClusterView` of them, up to date change by change.
 
-`World` is fed by informers or by files, one object at a time, in any order. It remembers only what
-is needed to look across objects: claims and volumes behind pods, priority classes, and which of two
-groups of one name counts. It does no I/O and knows no time.
+`ObjectStore` gets objects from informers or from files, one at a time, in any order. It keeps only what
+is needed to combine objects: the claims and volumes of pods, priority classes, and the two groups that
+may have one name. It does no I/O and uses no clock.
 
-The surprise: a change that cannot be read raises `BadInput` and leaves everything as it was, so the
-older version of the object stays in the view.
+Note: a change that cannot be converted raises `BadInput` and changes nothing, so the previous version of
+the object stays in the view.
 """
 
 from __future__ import annotations
@@ -72,20 +72,18 @@ Name = tuple[str, str]  # namespace and name; the namespace is empty for nodes, 
 ONE_POD: Final = "ReadWriteOncePod"
 _ZONE: Final = "topology.kubernetes.io/zone"
 _REGION: Final = "topology.kubernetes.io/region"
-_ZONE_LABELS: Final = {  # label of a volume -> the label of nodes that means the same
+_ZONE_LABELS: Final = {  # label of a volume -> equivalent label of nodes
     _ZONE: _ZONE,
     _REGION: _REGION,
     "failure-domain.beta.kubernetes.io/zone": _ZONE,
     "failure-domain.beta.kubernetes.io/region": _REGION,
 }
 _SHAPES_KEPT: Final = 4_096  # shapes shared between pods; a cluster has tens
-_ENDS_KEPT: Final = (
-    16_384  # pods of which it is known how they ended; the log has it a moment later
-)
+_ENDS_KEPT: Final = 16_384  # pod ends in the view; the log records them soon after
 
 
 class _Volume(msgspec.Struct, frozen=True):
-    """Where a volume can be used, and the CSI driver that attaches it, if one does."""
+    """The nodes on which a volume can be used, and the CSI driver that attaches it, if any."""
 
     reach: tuple[NodeSelector, ...]
     driver: str = ""
@@ -95,10 +93,10 @@ class ObjectStore:
     """The objects of a cluster and the view of them."""
 
     def __init__(self, *, guards: bool = False) -> None:
-        """Begin empty.
+        """Start without objects.
 
         Args:
-            guards: Whether to keep in the view what finalizers of our groups need; files have none.
+            guards: Whether the view has the data for finalizers of our groups; files have no finalizers.
         """
         self._guards = guards
         self.view = ClusterView()
@@ -118,14 +116,14 @@ class ObjectStore:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Say what is odd about the objects as they are now, in a fixed order."""
+        """Return the warnings about the current objects, in a fixed order."""
         return tuple(text for key in sorted(self._warnings) for text in self._warnings[key])
 
     def upsert(self, thing: api.Readable) -> None:
         """Add or replace an object.
 
         Raises:
-            BadInput: It says something impossible; nothing was changed. Log it and go on.
+            BadInput: The object is invalid; nothing was changed. Log it and continue.
         """
         match thing:
             case api.Pod():
@@ -156,7 +154,7 @@ class ObjectStore:
                 assert_never(thing)
 
     def delete(self, thing: api.Readable) -> None:
-        """Forget an object; a pod only if it is the one of this UID, or `thing` has none."""
+        """Remove an object; a pod only if its UID is that of `thing`, or `thing` has none."""
         if isinstance(thing, api.Pod):
             uid = self._uids.get(thing.key)
             if uid is None or thing.metadata.uid not in {"", uid}:
@@ -169,15 +167,15 @@ class ObjectStore:
     def replace(
         self, kind: type[api.Readable], things: Iterable[api.Readable], *, source: Source = "crd"
     ) -> tuple[BadInput, ...]:
-        """Make `things` all there is of a kind, as after a list call.
+        """Replace all objects of a kind, as after a list call.
 
         Args:
-            kind: What was listed.
-            things: All of it.
-            source: For groups: which of the two API groups was listed; the other one stays.
+            kind: Kind that was listed.
+            things: All objects of the kind.
+            source: For groups: which of the two API groups was listed; the objects of the other one stay.
 
         Returns:
-            What could not be taken; such an object keeps its older version, if there was one.
+            The faults of invalid objects; the previous version of such an object stays.
         """
         faults = []
         gone = set(self._names(kind, source))
@@ -191,7 +189,7 @@ class ObjectStore:
             self._forget(kind, name, source)
         return tuple(faults)
 
-    # --- forgetting
+    # --- removal
 
     def _names(self, kind: type[api.Readable], source: Source) -> Iterator[Name]:
         tables: dict[type[api.Readable], Iterable[Name]] = {
@@ -242,29 +240,29 @@ class ObjectStore:
 
     def _put_group(self, found: api.Group) -> None:
         key = key_of(found)
-        if self._guards and source_of(found) == "crd":  # also of a group that says nonsense
+        if self._guards and source_of(found) == "crd":  # also for a group with an invalid spec
             self.view = with_guard(self.view, key, guard_of(found))
         group_of(found, self.priorities)  # raises before anything is changed
         self._groups[key, source_of(found)] = found
         self._choose(key)
 
     def _choose(self, key: GroupKey) -> None:
-        """Put into the view which of the two objects of one name counts (DESIGN 7)."""
+        """Put into the view the one of two objects of one name that takes precedence (DESIGN 7)."""
         builtin, ours = self._groups.get((key, "builtin")), self._groups.get((key, "crd"))
         chosen = builtin or ours
         if chosen is None:
             self._warnings.pop(str(key), None)
             self.view = without_group(self.view, key)
             return
-        said = group_warnings(chosen)
+        warnings = group_warnings(chosen)
         if builtin is not None and ours is not None:
             text = f"{key}: exists in {builtin.api_version} and in {ours.api_version}; the first one counts"
-            said = (text, *said)
-        if said:
-            self._warnings[str(key)] = said
+            warnings = (text, *warnings)
+        if warnings:
+            self._warnings[str(key)] = warnings
         else:
             self._warnings.pop(str(key), None)
-        group = msgspec.structs.replace(group_of(chosen, self.priorities), warnings=said)
+        group = msgspec.structs.replace(group_of(chosen, self.priorities), warnings=warnings)
         self.view = with_group(self.view, group)
 
     def _derive_priorities(self) -> None:
@@ -283,7 +281,7 @@ class ObjectStore:
             self._drop_pod(name)
             self._uids[name] = uid = PodUid(found.metadata.uid)
             if group_named(found) is not None:
-                self._tell_end(uid, end_of(found))
+                self._keep_end(uid, end_of(found))
             return
         pod = self._pod_of(found)  # raises before anything is changed
         before = self._uids.get(name)
@@ -307,11 +305,11 @@ class ObjectStore:
             self._unlink(name)
         pod = self.view.pods.get(uid)
         if pod is not None and pod.group is not None and (pod.deleting or pod.doomed):
-            self._tell_end(uid, end_of_doomed(pod.doomed))
+            self._keep_end(uid, end_of_doomed(pod.doomed))
         self.view = without_pod(self.view, uid)
 
-    def _tell_end(self, uid: PodUid, end: PodEnd) -> None:
-        """Keep how a pod ended until it is in the log: its deletion may come with the word that tells why."""
+    def _keep_end(self, uid: PodUid, end: PodEnd) -> None:
+        """Keep in the view how a pod ended until the log has it; the deletion may be the only change that has it."""
         if uid not in self.view.ends:
             self._ends.append(uid)
         self.view = with_end(self.view, uid, end)
@@ -340,7 +338,7 @@ class ObjectStore:
     # --- volumes
 
     def _volume_facts(self, found: api.Pod) -> VolumeFacts:
-        """Say what the claims of a pod mean for where it may run."""
+        """Return how the claims of a pod restrict its nodes."""
         selectors: list[NodeSelector] = []
         exclusive, unmodelled = [], []
         for name in _claims_of(found):
@@ -398,7 +396,7 @@ def _take_out(index: dict[Name, set[Name]], key: Name, name: Name) -> None:
 
 
 def _claims_of(found: api.Pod) -> tuple[Name, ...]:
-    """Name the claims of a pod; a generic ephemeral volume makes one called `<pod>-<volume>`."""
+    """Return the names of a pod's claims; that of a generic ephemeral volume is `<pod>-<volume>`."""
     namespace, pod = found.key
     names = []
     for volume in found.spec.volumes:
@@ -410,9 +408,9 @@ def _claims_of(found: api.Pod) -> tuple[Name, ...]:
 
 
 def _reach(volume: api.PersistentVolume) -> tuple[NodeSelector, ...]:
-    """Say on which nodes a volume can be used: its node affinity, and its zone and region labels.
+    """Return the selectors of the nodes on which a volume can be used: its node affinity, zone and region labels.
 
-    A node without any zone or region label passes the labels, as in kube-scheduler.
+    A node without any zone or region label matches the labels, as in kube-scheduler.
 
     Source:
         Plugins VolumeBinding (bound volumes) and VolumeZone.

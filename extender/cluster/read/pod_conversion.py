@@ -1,11 +1,11 @@
-"""What a pod asks for and where it may run: from the object of the API to a `Pod` of the core.
+"""Convert a pod of the API to a `Pod` of the core: its requests, and where it may run.
 
-Owns the arithmetic of pod requests, which has to give exactly what kube-scheduler computes, and the
-list of things about a pod that the planner cannot see (`unmodelled`). Volumes need other objects;
-`world` looks them up and hands the facts in.
+Owns the arithmetic of pod requests, which must equal that of kube-scheduler, and the list of the pod's
+constraints that the planner does not model (`unmodelled`). Volumes depend on other objects;
+`object_store` looks them up and passes them in.
 
-The surprise: sums are made in nano-units and rounded once per pod, so ten containers of `100u` CPU
-take 1 millicore, not 10.
+Note: requests are summed in nano-units and rounded once per pod, so ten containers of `100u` CPU
+request 1 millicore, not 10.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ GROUP_LABELS: Final = ("gang-extender.dev/pod-group", "scheduling.x-k8s.io/pod-g
 PLAN_ANNOTATION: Final = "gang-extender.dev/plan"
 ENDED: Final = frozenset({"Succeeded", "Failed"})
 RESIZE_PENDING: Final = "PodResizePending"
-TEXT_MAX: Final = 512  # characters kept of what a pod says of its end
+TEXT_MAX: Final = 512  # characters kept of a pod's reason and message when it ended
 
 _Exact = dict[str, int]  # resource -> nano-units
 
 
 class VolumeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the claims of one pod mean for its place; all empty for a pod without claims."""
+    """How the claims of one pod restrict its nodes; all empty for a pod without claims."""
 
     selectors: tuple[NodeSelector, ...] = ()
     exclusive_claims: tuple[str, ...] = ()
@@ -64,22 +64,22 @@ NO_VOLUMES: Final = VolumeFacts()
 
 
 def ended(found: api.Pod) -> bool:
-    """Say whether a pod has run to its end; then it takes no room and is in no view."""
+    """Return whether a pod has ended; such a pod uses no capacity and is in no view."""
     return found.status.phase in ENDED
 
 
 def end_of(found: api.Pod) -> PodEnd:
-    """Say how a pod ended that has ended: who made it, by DisruptionTarget or its status, or it did by itself.
+    """Return how a pod ended that has ended, by its condition DisruptionTarget, else by its status.
 
     Source:
-        pkg/kubelet: a pod that is not let in is Failed with a reason (OutOfcpu, NodeAffinity,
-        UnexpectedAdmissionError, ...) and was never started; one that is evicted for want of resources is
+        pkg/kubelet: a pod that the kubelet does not admit is Failed with a reason (OutOfcpu, NodeAffinity,
+        UnexpectedAdmissionError, ...) and was never started; one that is evicted under node pressure is
         Failed with reason Evicted.
     """
     status = found.status
-    doomed = reason_of_doom(found)
-    if doomed in ENDED_BY:
-        return PodEnd(ENDED_BY[doomed], doomed)
+    disruption = disruption_reason(found)
+    if disruption in ENDED_BY:
+        return PodEnd(ENDED_BY[disruption], disruption)
     if status.phase == SUCCEEDED:
         return PodEnd("ended", SUCCEEDED)
     words = ": ".join(filter(None, (status.reason, status.message)))[:TEXT_MAX]
@@ -91,27 +91,27 @@ def end_of(found: api.Pod) -> PodEnd:
     return PodEnd("ended" if started else "refused-by-kubelet", words)
 
 
-def end_of_doomed(doomed: str) -> PodEnd:
-    """Say how a pod ends that terminates; by the reason of its DisruptionTarget, or the empty string."""
-    return PodEnd(ENDED_BY.get(doomed, "deleted"), doomed)
+def end_of_doomed(reason: str) -> PodEnd:
+    """Return how a terminating pod ends, by the reason of its DisruptionTarget (empty without one)."""
+    return PodEnd(ENDED_BY.get(reason, "deleted"), reason)
 
 
-def reason_of_doom(found: api.Pod) -> str:
-    """Give the reason of DisruptionTarget; empty where nobody is about to end the pod."""
+def disruption_reason(found: api.Pod) -> str:
+    """Return the reason of the condition DisruptionTarget, or an empty string without the condition."""
     marks = (c for c in found.status.conditions if c.type == "DisruptionTarget")
     return next((c.reason for c in marks if c.status == "True"), "")
 
 
 def pod_of(found: api.Pod, priorities: Priorities, volumes: VolumeFacts = NO_VOLUMES) -> Pod:
-    """Convert a pod.
+    """Return the pod of the core.
 
     Args:
-        found: As stored.
-        priorities: For a pod without a number, which only files have.
-        volumes: What its claims mean.
+        found: The object as stored.
+        priorities: Used if `spec.priority` is not set, which happens in files only.
+        volumes: How its claims restrict its nodes.
 
     Raises:
-        BadInput: A quantity, selector or toleration that no API server would have accepted.
+        BadInput: A quantity, selector or toleration is invalid; an API server would have refused it.
     """
     spec, metadata = found.spec, found.metadata
     priority = priorities.resolve(spec.priority, spec.priority_class_name, spec.preemption_policy)
@@ -135,7 +135,7 @@ def pod_of(found: api.Pod, priorities: Priorities, volumes: VolumeFacts = NO_VOL
         gates=tuple(gate.name for gate in spec.scheduling_gates),
         deleting=metadata.deletion_timestamp is not None,
         deletes_us=micros(metadata.deletion_timestamp),
-        doomed=reason_of_doom(found),
+        doomed=disruption_reason(found),
         phase=found.status.phase or "Pending",
         unschedulable=next(
             (
@@ -153,24 +153,24 @@ def pod_of(found: api.Pod, priorities: Priorities, volumes: VolumeFacts = NO_VOL
 
 
 def _assigned_us(found: api.Pod) -> int:
-    """Give when a pod got its node: what kube-apiserver notes at a Binding, else when it was made with one."""
-    made_us = micros(found.metadata.creation_timestamp)
+    """Return when a pod got its node: the time of PodScheduled, else its creation."""
+    created_us = micros(found.metadata.creation_timestamp)
     for condition in found.status.conditions:
         if (condition.type, condition.status) == ("PodScheduled", "True"):
-            return max(made_us, _instant_us(found, condition.last_transition_time))
-    return made_us
+            return max(created_us, _instant_us(found, condition.last_transition_time))
+    return created_us
 
 
 def _instant_us(found: api.Pod, written: str | None) -> int:
     try:
         return micros(msgspec.convert(written, Instant)) if written else 0
     except msgspec.ValidationError as error:
-        text = f'"{written}" is no instant of RFC 3339'
+        text = f'"{written}" is not an RFC 3339 time'
         raise bad(found, "status.conditions[].lastTransitionTime", text) from error
 
 
 def group_named(found: api.Pod) -> GroupKey | None:
-    """Name the leaf of a pod: the field, our label, the label of the coscheduling plugin (DESIGN 7)."""
+    """Return the leaf of a pod: by the field, else our label, else the coscheduling plugin's label (DESIGN 7)."""
     name = found.spec.scheduling_group.pod_group_name
     labels = found.metadata.labels
     if not name and labels:
@@ -179,7 +179,7 @@ def group_named(found: api.Pod) -> GroupKey | None:
 
 
 def is_static(found: api.Pod) -> bool:
-    """Say whether a pod is the mirror of one that a kubelet runs by itself.
+    """Return whether a pod is the mirror pod of a static pod.
 
     Source:
         kubernetes.io/docs/tasks/configure-pod-container/static-pod: the kubelet marks it with the annotation, and
@@ -190,7 +190,7 @@ def is_static(found: api.Pod) -> bool:
 
 
 def pinned_to(found: api.Pod) -> NodeName | None:
-    """Name the only node that the required affinity allows by name, as DaemonSet pods have it."""
+    """Return the only node that the required affinity allows by name (as for DaemonSet pods), or None."""
     required = found.spec.affinity.node_affinity.required
     if required is None or not required.node_selector_terms:
         return None
@@ -206,10 +206,10 @@ def pinned_to(found: api.Pod) -> NodeName | None:
 
 
 def shape_of(found: api.Pod, volumes: VolumeFacts) -> PodShape:
-    """Gather everything that decides on which nodes a pod fits.
+    """Return everything that decides on which nodes a pod fits.
 
     Raises:
-        BadInput: As `pod_of`.
+        BadInput: A quantity, selector or toleration is invalid.
     """
     spec = found.spec
     selectors = volumes.selectors
@@ -219,7 +219,7 @@ def shape_of(found: api.Pod, volumes: VolumeFacts) -> PodShape:
         except BadInput as fault:
             raise bad(found, "spec.affinity.nodeAffinity", str(fault)) from fault
         selectors = (own, *selectors)
-    rules, unseen = pod_rules(found)
+    rules, unmodelled = pod_rules(found)
     return PodShape(
         requests=requests_of(found),
         node_selector=tuple(sorted(spec.node_selector.items())),
@@ -227,13 +227,13 @@ def shape_of(found: api.Pod, volumes: VolumeFacts) -> PodShape:
         tolerations=_tolerations(found),
         host_ports=_host_ports(found),
         exclusive_claims=volumes.exclusive_claims,
-        unmodelled=tuple(sorted({*_unmodelled(spec), *volumes.unmodelled, *unseen})),
+        unmodelled=tuple(sorted({*_unmodelled(spec), *volumes.unmodelled, *unmodelled})),
         rules=rules,
     )
 
 
 def _tolerations(found: api.Pod) -> tuple[Toleration, ...]:
-    """Convert tolerations, in a fixed order; the numeric operators of newer servers tolerate nothing yet."""
+    """Return the tolerations in a fixed order, without those with numeric operators, which are not modelled."""
     read = set()
     for n, one in enumerate(found.spec.tolerations):
         operator = one.operator or "Equal"
@@ -250,7 +250,7 @@ def _tolerations(found: api.Pod) -> tuple[Toleration, ...]:
 
 
 def _host_ports(found: api.Pod) -> tuple[HostPort, ...]:
-    """Collect the ports that the pod takes of its node; in the host's network all its ports are."""
+    """Return the ports that the pod occupies on its node; with hostNetwork these are all its ports."""
     spec = found.spec
     ports = set()
     for container in (*spec.containers, *(c for c in spec.init_containers if _is_sidecar(c))):
@@ -263,7 +263,7 @@ def _host_ports(found: api.Pod) -> tuple[HostPort, ...]:
 
 
 def _unmodelled(spec: api.PodSpec) -> Iterable[str]:
-    """Name what about the pod itself the planner cannot see; the same words for equal pods."""
+    """Yield the constraints of the pod's spec that the planner does not model; equal pods give equal texts."""
     for claim in spec.resource_claims:
         yield f"{RESOURCE_CLAIM}{claim.name}"
     for volume in spec.volumes:
@@ -280,18 +280,18 @@ def _unmodelled(spec: api.PodSpec) -> Iterable[str]:
 
 
 def requests_of(found: api.Pod) -> tuple[tuple[str, int], ...]:
-    """Compute what a pod takes of a node.
+    """Return the resources that a pod requests of a node.
 
     Containers and sidecars run together; each init container runs beside the sidecars started
-    before it; the larger of the two counts, per resource. Requests of the pod as a whole replace
-    cpu, memory and huge pages. The overhead comes on top. A resized pod counts with the largest of
-    what it wants and what it has.
+    before it; the larger of the two sums counts, per resource. Pod-level requests replace
+    cpu, memory and huge pages. The overhead is added. A pod in resize counts with the maximum of
+    its desired and its actual requests.
 
     Returns:
-        By resource name, zeros and markers left out, `pods` always 1; CPU in millicores.
+        By resource name, without zeros and markers, `pods` always 1; CPU in millicores.
 
     Raises:
-        BadInput: A quantity that is none, or a negative one.
+        BadInput: A quantity is invalid or negative.
 
     Source:
         PodRequests in component-helpers resource/helpers.go; NodeResourcesFit's computePodResourceRequest.
@@ -332,13 +332,15 @@ def _of_containers(found: api.Pod) -> _Exact:
 
 
 def _of_pod_level(found: api.Pod, containers: _Exact) -> _Exact:
-    """Give the requests that replace those of the containers."""
+    """Return the pod-level requests, which replace those of the containers."""
     needs = found.spec.resources
     if not needs.requests and not needs.limits:
         return {}
     wanted = _read(found, "spec.resources.requests", needs.requests)
     for name, amount in _read(found, "spec.resources.limits", needs.limits).items():
-        if name not in containers:  # what containers ask for themselves counts before the limit
+        if (
+            name not in containers
+        ):  # requests of containers take precedence over the pod-level limit
             wanted.setdefault(name, amount)
     if found.status.resources is not None:
         _raise(wanted, _read(found, "status.resources.requests", found.status.resources.requests))
@@ -351,7 +353,7 @@ def _of_pod_level(found: api.Pod, containers: _Exact) -> _Exact:
 
 
 def _wanted(found: api.Pod, where: str, needs: api.ResourceNeeds) -> _Exact:
-    """Read the requests of a container; a limit without a request is the request (API defaulting)."""
+    """Return the requests of a container; a limit without a request is the request (API defaulting)."""
     wanted = _read(found, where, needs.requests, ".resources.requests")
     if len(needs.limits.keys() - wanted.keys()):
         limits = _read(found, where, needs.limits, ".resources.limits")
@@ -362,7 +364,7 @@ def _wanted(found: api.Pod, where: str, needs: api.ResourceNeeds) -> _Exact:
 def _effective(
     found: api.Pod, wanted: _Exact, status: api.ContainerStatus | None, *, infeasible: bool
 ) -> _Exact:
-    """Apply the rule of in-place resize: the most of wanted, given and allocated."""
+    """Return the maximum of desired, actual and allocated requests (in-place resize)."""
     if status is None or status.resources is None:
         return wanted
     most = {} if infeasible else dict(wanted)

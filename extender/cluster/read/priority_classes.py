@@ -1,4 +1,4 @@
-"""What a priority class name means; the part of the Priority admission plugin that files go without."""
+"""Resolve priority class names, as the Priority admission plugin does; objects from files need it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SYSTEM: Final = {  # built into every API server
 
 
 class Priority(msgspec.Struct, frozen=True, kw_only=True):
-    """A priority in full."""
+    """A resolved priority."""
 
     value: int = 0
     class_name: str = ""
     preemption_policy: str = PREEMPT
-    unknown: bool = False  # names a class that is not there and gives no number itself
+    unknown: bool = False  # the class does not exist and the object has no number
 
 
 class Priorities:
@@ -31,21 +31,21 @@ class Priorities:
         self._classes: dict[str, api.PriorityClass] = {}
 
     def put(self, found: api.PriorityClass) -> bool:
-        """Add or replace a class; say whether it means something else now."""
+        """Add or replace a class; return whether its meaning has changed."""
         before = self._classes.get(found.metadata.name)
         self._classes[found.metadata.name] = found
         return before is None or _meaning(before) != _meaning(found)
 
     def drop(self, name: str) -> bool:
-        """Forget a class; say whether it was there."""
+        """Remove a class; return whether it existed."""
         return self._classes.pop(name, None) is not None
 
     def names(self) -> frozenset[str]:
-        """Give the names of all known classes but the built-in ones."""
+        """Return the names of all known classes without the built-in ones."""
         return frozenset(self._classes)
 
     def documents(self) -> tuple[bytes, ...]:
-        """Give all known classes as JSON objects of Kubernetes."""
+        """Return all known classes as JSON objects of Kubernetes."""
         return tuple(
             msgspec.json.encode(
                 {
@@ -61,15 +61,15 @@ class Priorities:
         )
 
     def resolve(self, value: int | None, class_name: str, policy: str) -> Priority:
-        """Fill in what an object leaves out.
+        """Return the priority of an object, with missing fields filled in.
 
         Args:
-            value: `spec.priority`; it counts when it is there, as an API server has put it there.
-            class_name: `spec.priorityClassName`, else the global default class is meant.
-            policy: `spec.preemptionPolicy`, else that of the class.
+            value: `spec.priority`; if it is set, an API server has set it and it takes precedence.
+            class_name: `spec.priorityClassName`; empty: the global default class.
+            policy: `spec.preemptionPolicy`; empty: that of the class.
 
         Returns:
-            The priority; `unknown` when the class is not known and no value was given (value 0).
+            The priority; `unknown` if the class is not known and no value was given (value 0).
 
         Source:
             The Priority admission plugin. Of several global defaults it takes the lowest value.
@@ -85,7 +85,7 @@ class Priorities:
             )
         if found is None:
             return Priority(value=value or 0, preemption_policy=policy or PREEMPT)
-        if value is not None and not class_name:  # a default that came later does not reach back
+        if value is not None and not class_name:  # a default does not apply to older objects
             return Priority(value=value, preemption_policy=policy or PREEMPT)
         return Priority(
             value=found.value if value is None else value,

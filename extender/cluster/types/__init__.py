@@ -1,4 +1,4 @@
-"""Kubernetes objects as they stand in the API, cut down to the fields that are used."""
+"""Kubernetes objects as in the API, with only the fields that are used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What objects of several kinds have in common: metadata, conditions, node selectors."""
+"""Types that several kinds share: metadata, conditions, node selectors."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ Instant = Annotated[datetime, Meta(tz=True)]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Anything with fields in camelCase."""
+    """Base class of all types: fields are in camelCase."""
 
 
 class Present(Part, frozen=True, kw_only=True):
-    """A field of which only matters that it is there."""
+    """An object whose fields are not read, only whether it is set."""
 
 
 class OwnerReference(Part, frozen=True, kw_only=True):
-    """Who an object belongs to; only the kind matters."""
+    """The owner of an object; only its kind is read."""
 
     kind: str = ""
 
 
 class ObjectMeta(Part, frozen=True, kw_only=True):
-    """What every object has."""
+    """The metadata of an object."""
 
     name: str = ""
     namespace: str = ""
@@ -47,7 +47,7 @@ class ObjectMeta(Part, frozen=True, kw_only=True):
 
 
 class KubernetesObject(Part, frozen=True, kw_only=True):
-    """An object of the API; items of a list may come without `kind` and `apiVersion`."""
+    """An object of the API; items of a list may lack `kind` and `apiVersion`."""
 
     api_version: str = ""
     kind: str = ""
@@ -55,12 +55,12 @@ class KubernetesObject(Part, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str]:
-        """Give namespace and name, the identity among objects of one kind."""
+        """Return namespace and name, which identify an object of its kind."""
         return (self.metadata.namespace, self.metadata.name)
 
     @property
     def label(self) -> str:
-        """Give `Kind/namespace/name`, or `Kind/name`, the form of messages."""
+        """Return `Kind/namespace/name`, or `Kind/name`, for messages."""
         parts = (type(self).__name__, self.metadata.namespace, self.metadata.name)
         return "/".join(part for part in parts if part)
 
@@ -72,13 +72,11 @@ class StoredCondition(Part, frozen=True, kw_only=True):
     status: str = ""
     reason: str = ""
     message: str = ""
-    last_transition_time: str | None = (
-        None  # read where it is asked for: pods have five conditions each
-    )
+    last_transition_time: str | None = None  # parsed only where needed: pods have five conditions
 
 
 class Named(Part, frozen=True, kw_only=True):
-    """Scheduling gates and resource claims: only the name matters."""
+    """A scheduling gate or resource claim; only the name is read."""
 
     name: str
 
@@ -92,13 +90,13 @@ class SelectorRequirement(Part, frozen=True, kw_only=True):
 
 
 class NodeSelectorTerm(Part, frozen=True, kw_only=True):
-    """Expressions that must all hold."""
+    """Expressions that must all match."""
 
     match_expressions: tuple[SelectorRequirement, ...] = ()
     match_fields: tuple[SelectorRequirement, ...] = ()
 
 
 class RequiredNodes(Part, frozen=True, kw_only=True):
-    """Terms of which one must hold."""
+    """Terms of which at least one must match."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()

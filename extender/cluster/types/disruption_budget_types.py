@@ -7,7 +7,7 @@ from extender.cluster.types.pod_types import LabelSelector
 
 
 class BudgetSpec(Part, frozen=True, kw_only=True):
-    """How many pods must stay, or may go; a number or a percentage."""
+    """How many pods must be available, or may be unavailable; a number or a percentage."""
 
     selector: LabelSelector | None = None
     min_available: int | str | None = None
@@ -15,7 +15,7 @@ class BudgetSpec(Part, frozen=True, kw_only=True):
 
 
 class BudgetStatus(Part, frozen=True, kw_only=True):
-    """What the disruption controller counted; `disruptions_allowed` is missing before it did."""
+    """Written by the disruption controller; `disruptions_allowed` is missing before its first update."""
 
     disruptions_allowed: int | None = None
 

@@ -19,21 +19,21 @@ Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]  # minCount and minGroupCount: 
 
 
 class GangPolicy(Part, frozen=True, kw_only=True):
-    """All or nothing, from this many on; a leaf counts pods, a composite counts groups."""
+    """The minimum that is placed together; a leaf counts pods, a composite counts groups."""
 
     min_count: Count | None = None
     min_group_count: Count | None = None
 
 
 class SchedulingPolicy(Part, frozen=True, kw_only=True):
-    """Exactly one of the two."""
+    """Exactly one of basic and gang."""
 
     basic: Present | None = None
     gang: GangPolicy | None = None
 
 
 class TopologyEntry(Part, frozen=True, kw_only=True):
-    """A level to stay within; three spellings of one field (SPEC X1)."""
+    """The node label of a topology level; three spellings of one field (SPEC X1)."""
 
     key: str = ""
     level: str = ""
@@ -41,41 +41,41 @@ class TopologyEntry(Part, frozen=True, kw_only=True):
 
 
 class SchedulingConstraints(Part, frozen=True, kw_only=True):
-    """Where a group has to stay together."""
+    """The topology levels of which a group must be within one domain."""
 
     topology: tuple[TopologyEntry, ...] = ()
     topology_constraints: tuple[TopologyEntry, ...] = ()  # an old spelling (SPEC X1)
 
 
 class DisruptionMode(Part, frozen=True, kw_only=True):
-    """At most one of the two; neither means single."""
+    """At most one of single and all; none means single."""
 
     single: Present | None = None
     all: Present | None = None
 
 
 class WorkloadRef(Part, frozen=True, kw_only=True):
-    """The template that a group was made from."""
+    """The template from which a group was created."""
 
     workload_name: str = ""
     template_name: str = ""
 
 
 class OldTemplateRef(Part, frozen=True, kw_only=True):
-    """The same in Kubernetes 1.36 (SPEC X4)."""
+    """`WorkloadRef` of Kubernetes 1.36 (SPEC X4)."""
 
     workload_name: str = ""
     pod_group_template_name: str = ""
 
 
 class TemplateRef(Part, frozen=True, kw_only=True):
-    """A union with one member."""
+    """The union around `OldTemplateRef`; it has one member."""
 
     workload: OldTemplateRef | None = None
 
 
 class GroupSpec(Part, frozen=True, kw_only=True):
-    """Policy and place of a group in its tree."""
+    """The spec of a group: its parent and its policies."""
 
     parent_composite_pod_group_name: str = ""
     workload_ref: WorkloadRef | None = None
@@ -90,13 +90,13 @@ class GroupSpec(Part, frozen=True, kw_only=True):
 
 
 class GroupStatus(Part, frozen=True, kw_only=True):
-    """What is known of a group."""
+    """The status of a group."""
 
     conditions: tuple[StoredCondition, ...] = ()
 
 
 class PodGroup(KubernetesObject, frozen=True, kw_only=True):
-    """A leaf."""
+    """A group of pods."""
 
     spec: GroupSpec = GroupSpec()
     status: GroupStatus = GroupStatus()
@@ -110,7 +110,7 @@ class CompositePodGroup(KubernetesObject, frozen=True, kw_only=True):
 
 
 class Template(Part, frozen=True, kw_only=True):
-    """A group that a controller is to make; with child templates it is a composite."""
+    """A template of a group; with child templates it is a composite."""
 
     name: str = ""
     scheduling_policy: SchedulingPolicy | None = None
@@ -125,13 +125,13 @@ class Template(Part, frozen=True, kw_only=True):
 
 
 class WorkloadSpec(Part, frozen=True, kw_only=True):
-    """Templates, of leaves or of composites."""
+    """The templates of a tree: either of leaves or of composites."""
 
     pod_group_templates: tuple[Template, ...] = ()
     composite_pod_group_templates: tuple[Template, ...] = ()
 
 
 class Workload(KubernetesObject, frozen=True, kw_only=True):
-    """Templates of a tree; never consulted for a running group."""
+    """The templates of a tree; not used for existing groups."""
 
     spec: WorkloadSpec = WorkloadSpec()

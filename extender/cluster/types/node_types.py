@@ -1,4 +1,4 @@
-"""Nodes and priority classes: what belongs to no namespace and no volume."""
+"""Nodes and priority classes, which have no namespace."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class NodeTaint(Part, frozen=True, kw_only=True):
 
 
 class NodeSpec(Part, frozen=True, kw_only=True):
-    """What is wanted of a node."""
+    """The spec of a node."""
 
     unschedulable: bool = False
     taints: tuple[NodeTaint, ...] = ()
 
 
 class NodeStatus(Part, frozen=True, kw_only=True):
-    """What the kubelet says of a node."""
+    """The status of a node, reported by the kubelet."""
 
     capacity: Resources = field(default_factory=dict)
     allocatable: Resources = field(default_factory=dict)

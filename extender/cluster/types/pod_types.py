@@ -43,7 +43,7 @@ class Container(Part, frozen=True, kw_only=True):
 
 
 class NodeAffinity(Part, frozen=True, kw_only=True):
-    """Only the part that keeps a pod away from nodes."""
+    """Node affinity; only the required terms are read."""
 
     required: RequiredNodes | None = field(
         default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
@@ -51,14 +51,14 @@ class NodeAffinity(Part, frozen=True, kw_only=True):
 
 
 class LabelSelector(Part, frozen=True, kw_only=True):
-    """Which objects are meant, by their labels; without any expression every one."""
+    """A selector of objects by label; an empty one selects every object."""
 
     match_labels: dict[str, str] = field(default_factory=dict)
     match_expressions: tuple[SelectorRequirement, ...] = ()
 
 
 class PodAffinityTerm(Part, frozen=True, kw_only=True):
-    """A rule about other pods; without a selector it is about none."""
+    """A term about other pods; without a selector it selects no pod."""
 
     topology_key: str = ""
     label_selector: LabelSelector | None = None
@@ -69,7 +69,7 @@ class PodAffinityTerm(Part, frozen=True, kw_only=True):
 
 
 class PodAffinity(Part, frozen=True, kw_only=True):
-    """Rules about other pods, those that must hold."""
+    """Pod affinity or anti-affinity; only the required terms are read."""
 
     required: tuple[PodAffinityTerm, ...] = field(
         default=(), name="requiredDuringSchedulingIgnoredDuringExecution"
@@ -77,7 +77,7 @@ class PodAffinity(Part, frozen=True, kw_only=True):
 
 
 class Affinity(Part, frozen=True, kw_only=True):
-    """All affinities of a pod."""
+    """The affinity of a pod."""
 
     node_affinity: NodeAffinity = NodeAffinity()
     pod_affinity: PodAffinity = PodAffinity()
@@ -85,7 +85,7 @@ class Affinity(Part, frozen=True, kw_only=True):
 
 
 class PodToleration(Part, frozen=True, kw_only=True):
-    """A toleration as stored; newer API servers know operators that compare numbers."""
+    """A toleration as stored; newer API servers have operators that compare numbers."""
 
     key: str = ""
     operator: str = ""
@@ -107,13 +107,13 @@ class SpreadConstraint(Part, frozen=True, kw_only=True):
 
 
 class ClaimSource(Part, frozen=True, kw_only=True):
-    """A volume that is a claim by name."""
+    """A reference to a PersistentVolumeClaim."""
 
     claim_name: str
 
 
 class Volume(Part, frozen=True, kw_only=True):
-    """A volume of a pod; `ephemeral` is a claim called `<pod>-<volume>`."""
+    """A volume of a pod; `ephemeral` has a claim with the name `<pod>-<volume>`."""
 
     name: str = ""
     persistent_volume_claim: ClaimSource | None = None
@@ -131,7 +131,7 @@ class SchedulingGroup(Part, frozen=True, kw_only=True):
 
 
 class PodSpec(Part, frozen=True, kw_only=True):
-    """What is wanted of a pod."""
+    """The spec of a pod."""
 
     node_name: str = ""
     scheduler_name: str = "default-scheduler"
@@ -154,7 +154,7 @@ class PodSpec(Part, frozen=True, kw_only=True):
 
 
 class ContainerStatus(Part, frozen=True, kw_only=True):
-    """What a running container was really given (in-place resize)."""
+    """The actual resources of a running container (in-place resize)."""
 
     name: str = ""
     resources: ResourceNeeds | None = None
@@ -162,11 +162,11 @@ class ContainerStatus(Part, frozen=True, kw_only=True):
 
 
 class PodStatus(Part, frozen=True, kw_only=True):
-    """What is known of a pod."""
+    """The status of a pod."""
 
     phase: str = ""
-    reason: str = ""  # in CamelCase; a kubelet's, where it made the pod end
-    message: str = ""  # for people; a kubelet's, as the reason
+    reason: str = ""  # in CamelCase; set by the kubelet if it ended the pod
+    message: str = ""  # for users; set together with the reason
     nominated_node_name: str = ""
     conditions: tuple[StoredCondition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()

@@ -1,4 +1,4 @@
-"""Volumes and their claims."""
+"""PersistentVolumes and their claims."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from extender.cluster.types.common_types import KubernetesObject, Part, Required
 
 
 class VolumeNodeAffinity(Part, frozen=True, kw_only=True):
-    """The nodes from which a volume can be reached."""
+    """The nodes on which a volume can be used."""
 
     required: RequiredNodes | None = None
 
 
 class CsiSource(Part, frozen=True, kw_only=True):
-    """A volume of a CSI driver, which may limit how many of them a node attaches."""
+    """The CSI driver of a volume; it may limit the number of its volumes per node."""
 
     driver: str = ""
 
 
 class PersistentVolumeSpec(Part, frozen=True, kw_only=True):
-    """Of a volume only where it is, and whose."""
+    """The spec of a volume: its nodes and its driver."""
 
     node_affinity: VolumeNodeAffinity = VolumeNodeAffinity()
     csi: CsiSource | None = None
@@ -31,7 +31,7 @@ class PersistentVolume(KubernetesObject, frozen=True, kw_only=True):
 
 
 class ClaimSpec(Part, frozen=True, kw_only=True):
-    """Of a claim only what it is bound to and how exclusive it is."""
+    """The spec of a claim: its volume and its access modes."""
 
     volume_name: str = ""
     access_modes: tuple[str, ...] = ()

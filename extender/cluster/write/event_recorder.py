@@ -1,8 +1,9 @@
-"""Kubernetes Events, few enough that nobody minds.
+"""Write Kubernetes Events within rate limits.
 
-Owns the limits: what is said again within minutes is counted in the Event that is there (a
-series), at most once a minute; one object gets a handful at once and all objects together ten a
-second. What is over that is dropped and counted: the log and the conditions say it anyway.
+Owns the limits: a repetition within six minutes is counted in the existing Event (a series), which is
+written at most once a minute; a burst is at most 10 Events for one object; all objects together get ten
+a second. What exceeds the limits is dropped and counted in a metric: the log and the conditions have the
+same information.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 REPORTER: Final = "gang-extender.dev/extender"
 NOTE_MAX_BYTES = 1024
-SERIES_MS = 6 * 60_000  # as client-go: a series is over after six minutes of silence
+SERIES_MS = 6 * 60_000  # as client-go: a series ends after six minutes without a repetition
 WRITE_SERIES_EVERY_MS = 60_000
 REMEMBERED_MAX = 4096
 BURST_ALL, REFILL_ALL_MS = 50, 100  # ten a second
@@ -32,13 +33,13 @@ PATH: Final = "/apis/events.k8s.io/v1/namespaces"
 
 
 class _Bucket(msgspec.Struct):
-    """Tokens that come back one by one."""
+    """A token bucket."""
 
     tokens: float
     at_ms: int
 
     def take(self, now_ms: int, burst: int, refill_ms: int) -> bool:
-        """Take a token if there is one."""
+        """Take a token; return whether there was one."""
         self.tokens = min(burst, self.tokens + (now_ms - self.at_ms) / refill_ms)
         self.at_ms = now_ms
         if self.tokens < 1:
@@ -47,12 +48,12 @@ class _Bucket(msgspec.Struct):
         return True
 
 
-class _Said(msgspec.Struct):
-    """An Event that stands in the cluster."""
+class _Series(msgspec.Struct):
+    """An Event that was written to the cluster, and how often it was repeated."""
 
     name: str
     count: int
-    heard_ms: int
+    repeated_ms: int
     written_ms: int
 
 
@@ -63,21 +64,21 @@ class EventRecorder:
         self._server = server
         self._clock = clock
         self._instance = instance[:128]
-        self._said: OrderedDict[K8sEvent, _Said] = OrderedDict()
+        self._written: OrderedDict[K8sEvent, _Series] = OrderedDict()
         self._objects: OrderedDict[str, _Bucket] = OrderedDict()
         self._all = _Bucket(BURST_ALL, clock.monotonic_ms())
 
-    async def say(self, notice: K8sEvent, api_version: str, related_version: str = "") -> None:
-        """Write an Event, count it in an older one, or drop it. Never raises for the cluster.
+    async def record(self, notice: K8sEvent, api_version: str, related_version: str = "") -> None:
+        """Write an Event, count it in an existing one, or drop it; a failed write is logged, not raised.
 
         Args:
-            notice: What to say.
-            api_version: Of the object it is about.
-            related_version: Of the object that caused it.
+            notice: The Event.
+            api_version: API version of the object that it regards.
+            related_version: API version of the related object.
         """
         now_ms = self._clock.monotonic_ms()
         request = self._series(notice, now_ms)
-        if request is None and notice not in self._said:
+        if request is None and notice not in self._written:
             request = self._new(notice, api_version, related_version, now_ms)
         if request is None:
             return
@@ -85,29 +86,29 @@ class EventRecorder:
             await self._server.call(request)
         except (ClusterUnavailable, ApiResponse) as problem:
             METRICS.events_failed.inc()
-            self._said.pop(notice, None)
+            self._written.pop(notice, None)
             logger.warning(
                 "Event not written",
                 extra={"object": f"{notice.namespace}/{notice.name}", "why": str(problem)},
             )
 
     def _series(self, notice: K8sEvent, now_ms: int) -> Request | None:
-        """Count a repetition; a request when it is time to write the count down."""
-        said = self._said.get(notice)
-        if said is None:
+        """Count a repetition; return a request when the count is due to be written."""
+        known = self._written.get(notice)
+        if known is None:
             return None
-        if now_ms - said.heard_ms > SERIES_MS:
-            del self._said[notice]
+        if now_ms - known.repeated_ms > SERIES_MS:
+            del self._written[notice]
             return None
-        said.count += 1
-        said.heard_ms = now_ms
-        self._said.move_to_end(notice)
-        if now_ms - said.written_ms < WRITE_SERIES_EVERY_MS:
+        known.count += 1
+        known.repeated_ms = now_ms
+        self._written.move_to_end(notice)
+        if now_ms - known.written_ms < WRITE_SERIES_EVERY_MS:
             return None
-        said.written_ms = now_ms
+        known.written_ms = now_ms
         at = rfc3339(self._clock.now_us(), micro=True)
-        series = {"series": {"count": said.count, "lastObservedTime": at}}
-        return _request("PATCH", f"{PATH}/{notice.namespace}/events/{said.name}", series)
+        series = {"series": {"count": known.count, "lastObservedTime": at}}
+        return _request("PATCH", f"{PATH}/{notice.namespace}/events/{known.name}", series)
 
     def _new(
         self, notice: K8sEvent, api_version: str, related_version: str, now_ms: int
@@ -121,8 +122,8 @@ class EventRecorder:
             METRICS.events_dropped.inc()
             return None
         name = f"{notice.name[:200].rstrip('-.')}.{self._clock.new_id()}"
-        self._said[notice] = _Said(name, 1, now_ms, now_ms)
-        _forget_oldest(self._said)
+        self._written[notice] = _Series(name, 1, now_ms, now_ms)
+        _forget_oldest(self._written)
         event: dict[str, object] = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
@@ -168,13 +169,13 @@ def _request(method: str, path: str, body: object) -> Request:
 
 
 def _cut(text: str) -> str:
-    """Cut to what an API server takes, at a whole character."""
+    """Return the text cut to the length that an API server accepts, at a whole character."""
     encoded = text.encode()
     if len(encoded) <= NOTE_MAX_BYTES:
         return text
     return encoded[: NOTE_MAX_BYTES - 3].decode(errors="ignore") + "..."
 
 
-def _forget_oldest(kept: OrderedDict[K8sEvent, _Said] | OrderedDict[str, _Bucket]) -> None:
+def _forget_oldest(kept: OrderedDict[K8sEvent, _Series] | OrderedDict[str, _Bucket]) -> None:
     while len(kept) > REMEMBERED_MAX:
         kept.popitem(last=False)

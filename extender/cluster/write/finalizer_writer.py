@@ -1,8 +1,8 @@
-"""Write the finalizers of our groups.
+"""Write the finalizers of groups of our API group.
 
 Owns one request. UID and resourceVersion are preconditions: the list of finalizers is written as a
-whole, so it must be the list that was read, and a group that has just got a deletionTimestamp would
-refuse a new one anyway. Only our own kinds: Kubernetes protects its own.
+whole, so it must not have changed since it was read. An API server refuses a new finalizer on a group
+with a deletionTimestamp. Built-in groups are protected by Kubernetes itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ PATH = "/apis/gang-extender.dev/v1alpha1/namespaces"
 
 
 async def write_finalizers(server: ApiServer, wanted: FinalizerChange) -> None:
-    """Replace the finalizers of a group; faults as the port says."""
+    """Replace the finalizers of a group.
+
+    Raises:
+        RequestRejected: The group was deleted or recreated, or the request is invalid.
+        ClusterUnavailable: No answer, not allowed, or the group has changed since; try again later.
+    """
     key, guard = wanted.group, wanted.guard
     body = {
         "metadata": {

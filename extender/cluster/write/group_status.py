@@ -1,10 +1,9 @@
 """Write conditions into the status of groups.
 
-Owns the merge: conditions of others stay, ours are written only when they differ, and
-`lastTransitionTime` moves only with `status`. Works on our CRDs and on every version of the
-built-in kinds alike, so it writes the whole list under the resourceVersion that the list is known
-from: a CRD knows no strategic merge. The object is read only where its conditions are not known as a
-whole, or somebody else wrote since.
+Owns the merge: conditions of other writers stay, ours are written only when they differ, and
+`lastTransitionTime` changes only with `status`. A CRD has no strategic merge patch, so the whole list
+is written, for CRDs and built-in kinds alike, with the resourceVersion of the list as a precondition.
+The object is read first only if its conditions are not completely known, or another writer changed it.
 """
 
 from __future__ import annotations
@@ -51,16 +50,16 @@ class _Stored(msgspec.Struct):
     status: _Status | None = None
 
     def conditions(self) -> list[_Condition]:
-        """Give the conditions, none where nothing is written yet."""
+        """Return the conditions, none if nothing is written yet."""
         return (self.status.conditions if self.status else None) or []
 
-    def said(self) -> list[tuple[str, str, str, str]]:
-        """Give type, status, reason and message of each."""
+    def as_tuples(self) -> list[tuple[str, str, str, str]]:
+        """Return type, status, reason and message of each condition."""
         return [(c.type, c.status, c.reason, c.message) for c in self.conditions()]
 
 
 def rfc3339(at_us: int, *, micro: bool = False) -> str:
-    """Write an instant as the API does."""
+    """Return an instant in the format of the Kubernetes API."""
     at = datetime.fromtimestamp(at_us / 1_000_000, UTC)
     return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
 
@@ -68,7 +67,7 @@ def rfc3339(at_us: int, *, micro: bool = False) -> str:
 def differing(
     stored: Sequence[tuple[str, str, str, str]], wanted: Sequence[Condition]
 ) -> list[Condition]:
-    """Give the wanted conditions that are not stored like that."""
+    """Return the wanted conditions that are not stored, or stored differently."""
     have = {entry[0]: entry[1:] for entry in stored}
     return [
         condition
@@ -78,18 +77,18 @@ def differing(
 
 
 class GroupStatusWriter:
-    """Conditions of groups."""
+    """Writes the conditions of groups."""
 
     def __init__(self, server: ApiServer, clock: Clock) -> None:
         self._server = server
         self._clock = clock
-        self._known: dict[str, _Stored] = {}  # UID -> as our last write or look found it
+        self._known: dict[str, _Stored] = {}  # UID -> object of our last write or read
 
     async def set_conditions(self, group: Group, conditions: Sequence[Condition]) -> None:
         """Merge conditions into the status of a group as the view knows it.
 
         Raises:
-            BindRefused: The group is gone or was made again.
+            RequestRejected: The group was deleted or recreated.
             ClusterUnavailable: Try again later.
         """
         cut = [msgspec.structs.replace(c, message=c.message[:MESSAGE_MAX]) for c in conditions]
@@ -101,29 +100,29 @@ class GroupStatusWriter:
         )
         try:
             stored = self._as_known(group)
-            if stored is not None and not differing(stored.said(), cut):
-                stored = None  # that nothing is to be done takes more than memory
+            if stored is not None and not differing(stored.as_tuples(), cut):
+                stored = None  # only a read of the object proves that nothing is to be written
             for _ in range(TRIES_MAX):
                 stored = stored or await self._stored(Request(method="GET", path=path))
                 if await self._merge(path, group, cut, stored):
                     return
-                stored = None  # it is not so any more
+                stored = None  # outdated
         except ApiResponse as refusal:
             raise fault_of(f"conditions of {group.key}", refusal) from refusal
         raise ClusterUnavailable(f"conditions of {group.key}: {TRIES_MAX} conflicts in a row")
 
     def forget(self, uids: set[str]) -> None:
-        """Drop what is remembered of groups that are not in `uids`."""
+        """Drop the known objects of groups that are not in `uids`."""
         for uid in self._known.keys() - uids:
             del self._known[uid]
 
     def _has_seen_our_write(self, group: Group) -> bool:
-        """Say whether the view is as new as what we wrote; otherwise it proves nothing."""
+        """Return whether the view is at least as new as our last write; an older view proves nothing."""
         known = self._known.get(group.uid)
         return known is None or not _newer(known.metadata.resource_version, group.resource_version)
 
     def _as_known(self, group: Group) -> _Stored | None:
-        """Give the object as far as conditions go, if it need not be read; a conflict tells when it is not so."""
+        """Return the object with its conditions, or None if it must be read; a stale one gives a conflict later."""
         known = self._known.get(group.uid)
         if known is not None and not _newer(
             group.resource_version, known.metadata.resource_version
@@ -141,10 +140,10 @@ class GroupStatusWriter:
     async def _merge(
         self, path: str, group: Group, wanted: Sequence[Condition], stored: _Stored
     ) -> bool:
-        """Merge, write; false when somebody else wrote since."""
+        """Merge and write; return false if another writer has changed the object since."""
         if stored.metadata.uid != group.uid:
-            raise RequestRejected(f"conditions of {group.key}: it was deleted and made again")
-        changed = differing(stored.said(), wanted)
+            raise RequestRejected(f"conditions of {group.key}: it was deleted and recreated")
+        changed = differing(stored.as_tuples(), wanted)
         if not changed:
             self._known[group.uid] = stored
             return True
@@ -180,7 +179,7 @@ class GroupStatusWriter:
             raise ClusterUnavailable(f"{request.path}: {problem}") from problem
 
     def _merged(self, stored: _Stored, changed: Sequence[Condition]) -> list[_Condition]:
-        """Put changed conditions in their places; new ones at the end."""
+        """Return the stored conditions with the changed ones replaced in place and new ones at the end."""
         by_type = {condition.type: condition for condition in stored.conditions()}
         for condition in changed:
             before = by_type.get(condition.type)
@@ -199,7 +198,7 @@ class GroupStatusWriter:
 
 
 def _newer(one: str, other: str) -> bool:
-    """Say whether a resourceVersion is not known to be as old as another, or older."""
+    """Return whether a resourceVersion is newer than another, or not comparable with it."""
     if not one.isdigit() or not other.isdigit():
         return one != other
     return int(one) > int(other)

@@ -1,8 +1,8 @@
-"""The end of the log, published in a ConfigMap: the service may write it, the database's administrator not.
+"""Publish the log head in a ConfigMap, which the service may write and the administrator of the database may not.
 
-Owns that one object, `gang-extender-log` in our namespace, and its form. It must not judge what it
-reads. The surprise: an object that somebody has made unreadable counts as nothing published, with an
-error in the log; it must not keep the service from starting.
+Owns that one object, `gang-extender-log` in our namespace, and its format. It must not judge what it
+reads. Note: an unreadable object counts as nothing published and is logged as an error, so that it does
+not prevent the start of the service.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from extender.ports.protocols import LogMark
 logger = logging.getLogger(__name__)
 
 NAME: Final = "gang-extender-log"
-NAMESPACE: Final = "gang-extender"  # of deploy/; a Pod is told its own
+NAMESPACE: Final = "gang-extender"  # of deploy/; a pod reads its own from OWN_NAMESPACE
 OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 WHAT: Final = "the end of the log in ConfigMap"
 
 
 class PublishedHead(msgspec.Struct, frozen=True):
-    """A mark as it is written down outside, all text."""
+    """A log mark as it is published, all fields as text."""
 
     position: str
     epoch: str
@@ -40,13 +40,13 @@ class _ConfigMap(msgspec.Struct):
     data: msgspec.Raw = msgspec.Raw(b"null")
 
 
-def written(mark: LogMark) -> PublishedHead:
-    """Give the form that is stored."""
+def published_form(mark: LogMark) -> PublishedHead:
+    """Return the published form of a log mark."""
     return PublishedHead(str(mark.position), str(mark.epoch), mark.chain.hex())
 
 
 def read_mark(body: bytes, where: str) -> LogMark | None:
-    """Read a stored form; what nobody can read is nothing."""
+    """Return the mark of a published form; None if it is empty, or cannot be read (logged as an error)."""
     try:
         found = msgspec.json.decode(body, type=PublishedHead | None)
         if found is None:
@@ -57,7 +57,7 @@ def read_mark(body: bytes, where: str) -> LogMark | None:
             chain=bytes.fromhex(found.hash),
         )
     except (msgspec.MsgspecError, ValueError) as problem:
-        logger.error(  # noqa: TRY400 -- what is wrong is in the message
+        logger.error(  # noqa: TRY400 -- the message names the problem
             "the published end of the log is not readable and is not compared",
             extra={"where": where, "why": str(problem)},
         )
@@ -65,7 +65,7 @@ def read_mark(body: bytes, where: str) -> LogMark | None:
 
 
 def own_namespace() -> str:
-    """Give the namespace this process runs in, or that of deploy/ outside of a cluster."""
+    """Return the namespace of this pod, or outside of a cluster that of deploy/."""
     try:
         return OWN_NAMESPACE.read_text(encoding="utf-8").strip() or NAMESPACE
     except OSError:
@@ -73,14 +73,14 @@ def own_namespace() -> str:
 
 
 class LogHeadConfigMap:
-    """The ConfigMap."""
+    """Reads and writes the ConfigMap."""
 
     def __init__(self, server: ApiServer, namespace: str = "") -> None:
         self._server = server
         self._folder = f"/api/v1/namespaces/{namespace or own_namespace()}/configmaps"
 
     async def published(self) -> LogMark | None:
-        """Read what was published last; see the port."""
+        """Return the published log head; see the port."""
         path = f"{self._folder}/{NAME}"
         try:
             body = await self._server.call(Request(method="GET", path=path))
@@ -95,8 +95,8 @@ class LogHeadConfigMap:
         return read_mark(bytes(found.data), path)
 
     async def publish(self, mark: LogMark) -> None:
-        """Replace what was published; see the port."""
-        data = {"data": msgspec.to_builtins(written(mark))}
+        """Replace the published log head; see the port."""
+        data = {"data": msgspec.to_builtins(published_form(mark))}
         try:
             try:
                 await self._server.call(self._request("PATCH", f"{self._folder}/{NAME}", data))

@@ -1,6 +1,6 @@
-"""How pods are asked to go: marked as disrupted, then deleted or evicted; and how one went.
+"""Mark pods as disrupted, delete or evict them, and read how a pod ended.
 
-Owns the requests and what their refusals mean; every effect carries the UID of the pod as a precondition.
+Owns the requests and the mapping of their errors to faults; every write has the UID of the pod as a precondition.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from extender.cluster.connection.api_client import (
     Method,
     Request,
 )
-from extender.cluster.read.pod_conversion import end_of, end_of_doomed, ended, reason_of_doom
+from extender.cluster.read.pod_conversion import disruption_reason, end_of, end_of_doomed, ended
 from extender.cluster.write.group_status import MESSAGE_MAX, rfc3339
 from extender.cluster.write.pod_writer import fault_of, patch_pod, pod_path, read_pod
 from extender.core.log.events import EvictionHow
@@ -24,7 +24,7 @@ from extender.ports.protocols import Clock, PodRef
 
 
 class PodEvictions:
-    """Effects on victims."""
+    """Writes to victims of preemption."""
 
     def __init__(self, server: ApiServer, clock: Clock) -> None:
         self._server = server
@@ -43,7 +43,7 @@ class PodEvictions:
         await patch_pod(self._server, pod, "/status", STRATEGIC_PATCH, body)
 
     async def evict(self, pod: PodRef, how: EvictionHow) -> None:
-        """Delete a pod, or ask the Eviction API to; the grace period is the pod's own.
+        """Delete a pod, or evict it by the Eviction API, with the grace period of its spec.
 
         Source:
             pkg/scheduler/util/utils.go (DeletePod), pkg/registry/core/pod/storage/eviction.go: 429 with
@@ -68,7 +68,7 @@ class PodEvictions:
             body=msgspec.json.encode(body),
             content_type=JSON,
             effect=True,
-            tries_max=1,  # who asked looks whether it is still wanted before it asks again
+            tries_max=1,  # before another try the caller checks whether it is still wanted
         )
         try:
             await self._server.call(request)
@@ -76,12 +76,12 @@ class PodEvictions:
             raise fault_of(f"evict {pod.namespace}/{pod.name}", refusal) from refusal
 
     async def ending(self, pod: PodRef) -> PodEnd | None:
-        """Read how a pod went: it has ended, terminates, or is deleted already."""
+        """Return how a pod ended, or will end if it terminates; None if it does neither."""
         found = await read_pod(self._server, pod)
         if found is None or found.metadata.uid != pod.uid:
             return PodEnd("deleted")
         if ended(found):
             return end_of(found)
         if found.metadata.deletion_timestamp is not None:
-            return end_of_doomed(reason_of_doom(found))
+            return end_of_doomed(disruption_reason(found))
         return None

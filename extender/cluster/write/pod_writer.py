@@ -1,7 +1,7 @@
-"""What is done to pods: nominate, lift our gate, bind.
+"""Write to pods: nominate, remove our scheduling gate, bind.
 
-Owns the requests and what their refusals mean. Every one carries the UID of the pod as a
-precondition, so that a pod that was deleted and made again under its name is never touched.
+Owns the requests and the mapping of their errors to faults. Every request has the UID of the pod as a
+precondition, so that a recreated pod of the same name is never changed.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from extender.ports.protocols import Binding, PodRef
 
 logger = logging.getLogger(__name__)
 
-# The words of an API server for a UID (or resourceVersion) that is not the given one; another 409
-# means that it lost a race against other writers, and asking again helps.
+# Message of an API server for a UID (or resourceVersion) that does not match; any other 409
+# is a conflict with another writer, and the same request may succeed later.
 PRECONDITION: Final = "Precondition failed"
 
 
 def fault_of(what: str, refusal: ApiResponse) -> RequestRejected | ClusterUnavailable:
-    """Say in our words what a refusal means: for good, or until somebody repairs something."""
+    """Return the fault for an error response: `RequestRejected` is final, `ClusterUnavailable` may pass."""
     text = f"{what}: {refusal}"
     if refusal.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         logger.error(
-            "the API server does not let us; see deploy/kubernetes/rbac.yaml", extra={"why": text}
+            "the API server denied access; see deploy/kubernetes/rbac.yaml", extra={"why": text}
         )
         return ClusterUnavailable(text)
     if refusal.status == HTTPStatus.CONFLICT and PRECONDITION not in refusal.message:
@@ -49,18 +49,22 @@ def fault_of(what: str, refusal: ApiResponse) -> RequestRejected | ClusterUnavai
 
 
 def pod_path(pod: PodRef, subresource: str = "") -> str:
-    """Give the path of a pod or of one of its subresources."""
+    """Return the path of a pod or of one of its subresources."""
     return f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}{subresource}"
 
 
 class PodWriter:
-    """Effects on pods."""
+    """Writes to pods.
+
+    Every method raises `RequestRejected` if the pod was deleted or recreated or the request is refused, and
+    `ClusterUnavailable` if the caller may try again.
+    """
 
     def __init__(self, server: ApiServer) -> None:
         self._server = server
 
     async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
-        """Write `status.nominatedNodeName`, None clears it; faults as the port says."""
+        """Write `status.nominatedNodeName`; None clears it."""
         await self._patch(
             pod,
             "/status",
@@ -69,7 +73,7 @@ class PodWriter:
         )
 
     async def lift_gate(self, pod: PodRef) -> None:
-        """Remove our gate by name; nothing happens when it is not there, and others stay."""
+        """Remove our scheduling gate, if the pod has it; other gates stay."""
         gates = [{"$patch": "delete", "name": GATE}]
         await self._patch(
             pod,
@@ -79,7 +83,7 @@ class PodWriter:
         )
 
     async def bind(self, binding: Binding) -> None:
-        """Post a Binding; a pod that is on this node already counts as bound by us."""
+        """Post a Binding; a pod that is already on this node counts as bound."""
         pod = binding.pod
         metadata: dict[str, object] = {
             "name": pod.name,
@@ -100,7 +104,7 @@ class PodWriter:
             body=msgspec.json.encode(body),
             content_type=JSON,
             effect=True,
-            tries_max=1,  # the barrier asks again whether it may still bind before each try
+            tries_max=1,  # the bind barrier checks before each try whether it may still bind
         )
         try:
             await self._server.call(request)
@@ -110,11 +114,11 @@ class PodWriter:
             await self._look_after_conflict(binding, refusal)
 
     async def _look_after_conflict(self, binding: Binding, refusal: ApiResponse) -> None:
-        """Find out what a 409 was about: also the second try of a Binding whose answer was lost."""
+        """Read the pod after a 409; return if it is on the node, as after a Binding whose answer was lost."""
         found = await read_pod(self._server, binding.pod)
         what = f"bind {binding.pod.namespace}/{binding.pod.name} to {binding.node}"
         if found is None or found.metadata.uid != binding.pod.uid:
-            raise RequestRejected(f"{what}: the pod is gone or was made again") from refusal
+            raise RequestRejected(f"{what}: the pod was deleted or recreated") from refusal
         node = found.spec.node_name
         if node == binding.node:
             return
@@ -131,11 +135,11 @@ class PodWriter:
 
 
 async def read_pod(server: ApiServer, pod: PodRef) -> api.Pod | None:
-    """Give the pod that has the name now, also one that has ended; None where there is none.
+    """Return the pod that has the name now, even if it has ended, or None.
 
     Raises:
-        BindRefused: The API server does not take the question.
-        ClusterUnavailable: No answer, or none that can be read.
+        RequestRejected: The API server refuses the request.
+        ClusterUnavailable: No answer, or an unreadable one.
     """
     try:
         body = await server.call(Request(method="GET", path=pod_path(pod)))
@@ -151,7 +155,7 @@ async def read_pod(server: ApiServer, pod: PodRef) -> api.Pod | None:
 async def patch_pod(
     server: ApiServer, pod: PodRef, subresource: str, content_type: str, body: object
 ) -> None:
-    """Patch a pod once; who asked looks whether it is still wanted before it asks again."""
+    """Patch a pod with a single try; before another try the caller checks whether it is still wanted."""
     request = Request(
         method="PATCH",
         path=pod_path(pod, subresource),

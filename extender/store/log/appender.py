@@ -1,10 +1,9 @@
-"""The writing end of the log: one connection, one statement in flight, everything that queued meanwhile in it.
+"""Append events to the log: one connection with one statement in flight; calls that arrive meanwhile form the next batch.
 
-Owns the append connection and the queue in front of it. Must not decide what to do after a failure; the
-leader does. The surprises: there is no waiting for a batch to fill, batches form because one is in flight;
-and after an answer that did not come the grant is *spent*: everything queued under it, and everything appended
-later, gets `StoreUnavailable` until a fresh `take`. Otherwise a later call could succeed although an earlier
-one, of which nobody knows, did not.
+Owns the append connection and its queue. Must not decide what to do after a failure; the leader does. Notes:
+there is no delay to fill a batch; batches form only while a statement is in flight. When a statement gets no
+answer, its grant is *spent*: every queued or later call under it gets `StoreUnavailable` until the lease is
+acquired again. Otherwise a later call could succeed although an earlier one of unknown outcome had failed.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from extender.store.log.event_codec import EMPTY_CHAIN, Row, encode_event, link
 
 logger = logging.getLogger(__name__)
 
-# One fact is a function of its own: packing and unpacking arrays of one is a quarter of an append.
+# A separate function for a single event: arrays of length one would take a quarter of the time of an append.
 APPEND_ONE = (
     "SELECT gx.append_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
 )
@@ -36,18 +35,18 @@ OVERDUE = "appending: no answer in time"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes and times of the writing end."""
+    """Sizes and timeouts of appends."""
 
     batch_events_max: int = 512
-    batch_bytes_max: int = 1 << 20  # of payload; a single larger call still goes, alone
-    queue_events_max: int = 4096  # callers wait beyond it, first come first served
+    batch_bytes_max: int = 1 << 20  # of payload; a single larger call is written alone
+    queue_events_max: int = 4096  # beyond it callers wait, first come, first served
     connect_timeout_s: float = 5.0
     command_timeout_s: float = 5.0  # above any healthy commit, below the lease
-    call_timeout_s: float = 30.0  # the last resort: no caller waits longer, whatever happens
+    call_timeout_s: float = 30.0  # upper limit of the time that a caller waits
 
 
 class _Call:
-    """One call of `append`, waiting for its turn."""
+    """One queued call of `append`."""
 
     __slots__ = ("done", "grant", "images", "rows", "size")
 
@@ -71,25 +70,25 @@ class _Call:
 
 
 class Appender:
-    """The queue and its writer; see the module.
+    """The queue and its writer task; see the module.
 
     Args:
         url: Database URL.
-        limits: Sizes and times.
+        limits: Sizes and timeouts.
     """
 
     def __init__(self, url: str, limits: Limits) -> None:
         self._url = url
         self._limits = limits
         self._connection: asyncpg.Connection | None = None
-        self._turn = asyncio.Lock()  # who may use the connection
+        self._connection_lock = asyncio.Lock()
         self._gate = asyncio.Lock()  # fair: keeps the order of calls when the queue is full
         self._calls: deque[_Call] = deque()
         self._queued_events = 0
         self._arrived = asyncio.Event()
         self._drained = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
-        self._lease = ""  # the lease that the two below belong to
+        self._lease = ""  # the lease of `_tail_chain`
         self._tail_chain = EMPTY_CHAIN
         self._spent_leases: deque[str] = deque(maxlen=16)
         self._closed = False
@@ -105,7 +104,7 @@ class Appender:
         call = _Call(grant, events, loop.create_future())
         deadline = loop.time() + self._limits.call_timeout_s
         if self._gate.locked() or self._queued_events >= self._limits.queue_events_max:
-            await self._wait_for_room(grant, deadline)
+            await self._wait_for_queue(grant, deadline)
         self._enqueue(call)
         overdue = loop.call_at(deadline, self._overdue, call)
         try:
@@ -113,8 +112,8 @@ class Appender:
         finally:
             overdue.cancel()
 
-    async def _wait_for_room(self, grant: LeaseGrant, deadline: float) -> None:
-        """Wait until the queue is no longer full, first come first served."""
+    async def _wait_for_queue(self, grant: LeaseGrant, deadline: float) -> None:
+        """Wait until the queue is no longer full, first come, first served."""
         try:
             async with asyncio.timeout_at(deadline), self._gate:
                 while self._queued_events >= self._limits.queue_events_max:
@@ -145,12 +144,12 @@ class Appender:
 
     @asynccontextmanager
     async def connection(self, doing: str) -> AsyncIterator[asyncpg.Connection]:
-        """Lend the append connection; a failure of unknown kind closes it, and the next user opens another.
+        """Run a block with the append connection; after `StoreUnavailable` it is closed and opened again when needed.
 
         Args:
-            doing: What the block does, for the message of the fault.
+            doing: The operation of the block, for the message of the fault.
         """
-        async with self._turn:
+        async with self._connection_lock:
             try:
                 if self._connection is None or self._connection.is_closed():
                     self._connection = None
@@ -174,7 +173,7 @@ class Appender:
         connection = await connect(
             self._url,
             name="append",
-            # Else the server plans anew at every call: it thinks that short arrays deserve it.
+            # Otherwise the server plans every call again, because it prefers custom plans for short arrays.
             settings={"plan_cache_mode": "force_generic_plan"},
             connect_timeout_s=self._limits.connect_timeout_s,
             command_timeout_s=self._limits.command_timeout_s,
@@ -198,7 +197,7 @@ class Appender:
             try:
                 await self._settle(batch)
             except BaseException as error:
-                # Cancellation (close) or a defect of this class: nobody may be left waiting for either.
+                # Cancellation (close) or a defect of this class: no caller may wait forever.
                 fault = StoreUnavailable(f"appending: {type(error).__name__}: {error}")
                 self._fail(batch, fault)
                 if not isinstance(error, Exception):
@@ -206,7 +205,7 @@ class Appender:
                 logger.exception("writer failed")
 
     def _next_batch(self) -> list[_Call]:
-        """Take the calls that continue one another, under one grant, up to the limits; at least one."""
+        """Remove from the queue calls of consecutive positions under one grant, up to the limits; return them."""
         batch: list[_Call] = []
         events = size = 0
         while self._calls:
@@ -220,9 +219,7 @@ class Appender:
                 break
             self._calls.popleft()
             self._queued_events -= len(call.rows)
-            if (
-                call.done.done()
-            ):  # cancelled before it was sent; what continues it begins a new batch
+            if call.done.done():  # cancelled before it was sent; its successor begins a new batch
                 if batch:
                     break
                 continue
@@ -239,7 +236,7 @@ class Appender:
         elif isinstance(fault, StoreUnavailable):
             self._fail(batch, fault)
         else:
-            # Nothing was written. Alone, each call gets the verdict that is its own.
+            # Nothing was written. Each call is sent alone, so that it gets its own result.
             for number, call in enumerate(batch):
                 fault = await self._send([call])
                 if isinstance(fault, StoreUnavailable):
@@ -255,7 +252,7 @@ class Appender:
             call.settle(fault)
 
     async def _send(self, batch: list[_Call]) -> ExtenderError | None:
-        """Write a batch in one statement; returns the fault instead of raising it."""
+        """Write a batch in one statement; return the fault, or None."""
         grant = batch[0].grant
         if grant.lease in self._spent_leases:
             return StoreUnavailable(
@@ -287,7 +284,7 @@ class Appender:
     # Failure and end
 
     def _fail(self, batch: list[_Call], fault: ExtenderError) -> None:
-        """Tell the batch and everybody behind it under the same grant that nobody knows."""
+        """Settle the batch, and all queued calls under its grant, with `StoreUnavailable`: the outcome is unknown."""
         lease = batch[0].grant.lease
         self._spend(lease)
         behind = [call for call in self._calls if call.grant.lease == lease]
@@ -302,7 +299,7 @@ class Appender:
             self._spent_leases.append(lease)
 
     async def close(self) -> None:
-        """Stop writing; whoever still waits gets `StoreUnavailable`."""
+        """Stop writing; waiting callers get `StoreUnavailable`."""
         self._closed = True
         if self._writer is not None:
             self._writer.cancel()
@@ -316,27 +313,27 @@ class Appender:
 
 
 async def close_quietly(connection: asyncpg.Connection) -> None:
-    """Close a connection politely if that is quick, else at once."""
+    """Close a connection; terminate it if that fails or takes longer than a second."""
     try:
         await connection.close(timeout=1.0)
-    except Exception:  # noqa: BLE001 - whatever is wrong with it, it goes
+    except Exception:  # noqa: BLE001 - it is terminated after any failure
         connection.terminate()
     await asyncio.sleep(0)  # lets the transport finish closing
 
 
 def _values(row: Row) -> tuple[object, ...]:
-    """Give a row as `gx.append_one` takes it behind the first four arguments."""
+    """Return a row as the arguments of `gx.append_one` after the first four."""
     _, event_id, _, *rest, payload = row
     return (event_id, *rest, payload.decode())
 
 
 def _columns(rows: Sequence[Row]) -> list[list[object]]:
-    """Turn rows into the arrays that `gx.append` takes after the first four arguments."""
+    """Return rows as the array arguments of `gx.append` after the first four."""
     return [list(column) for column in zip(*map(_values, rows), strict=True)]
 
 
 def _check(grant: LeaseGrant, events: Sequence[RecordedEvent]) -> None:
-    """Refuse what no log may hold, before it can spoil a batch."""
+    """Raise InvariantBroken for events that the log would refuse, before they can fail a whole batch."""
     position: Position = events[0].position
     before = 0
     for event in events:

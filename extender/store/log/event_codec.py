@@ -1,7 +1,7 @@
-"""Facts as bytes: canonical JSON, type tag, version, and the hash that chains each to the one in front.
+"""Encode events as rows: canonical JSON, type tag, version, and the hash that chains each to its predecessor.
 
-Owns the stored form. Must not touch a connection. The surprise: an event is hashed over its columns and the
-exact payload bytes, so the form is fixed for ever; a new column would start a new kind of hash.
+Owns the stored format. Must not use a connection. Note: the hash covers the columns and the exact payload
+bytes, so the format must never change; a new column needs a new kind of hash.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from extender.core.log.events import AnyEventData, RecordedEvent
 from extender.core.model.errors import CorruptLog, InvariantBroken
 from extender.store.log.upcasters import UPCASTERS, Upcaster, upcast
 
-EMPTY_CHAIN: Final = bytes(32)  # the hash in front of position 1
+EMPTY_CHAIN: Final = bytes(32)  # the hash before position 1
 TYPES: Final[Mapping[str, type[AnyEventData]]] = {
     fact.__name__: fact for fact in get_args(AnyEventData)
 }
@@ -55,18 +55,15 @@ Columns: TypeAlias = Sequence[Any]  # a `Row`, or its values in the same order w
 
 
 def encode_fact(fact: AnyEventData) -> bytes:
-    """Give the canonical bytes: fields in declared order, keys of maps sorted, no spaces."""
+    """Return the canonical bytes: fields in declared order, keys of maps sorted, no spaces."""
     return _ENCODER.encode(fact)
 
 
 def encode_event(event: RecordedEvent) -> tuple[Row, bytes]:
-    """Encode an event.
-
-    Returns:
-        Its row, and the `image` of the row.
+    """Return the row of an event, and the `image` of the row.
 
     Raises:
-        InvariantBroken: PostgreSQL cannot hold it as it is; names the event and the field.
+        InvariantBroken: PostgreSQL cannot store the event unchanged; names the event and the field.
     """
     tag = type(event.fact).__name__
     for field in ("root_uid", "root", "actor", "cause"):
@@ -100,10 +97,10 @@ def encode_event(event: RecordedEvent) -> tuple[Row, bytes]:
 
 
 def chain(previous: bytes, row: Row) -> bytes:
-    """Hash a row together with the hash in front of it: SHA-256 over both, see `image`.
+    """Return the hash of a row: SHA-256 over the previous hash and the `image` of the row.
 
     Args:
-        previous: 32 bytes; `EMPTY_CHAIN` in front of the first event.
+        previous: 32 bytes; `EMPTY_CHAIN` for the first event.
         row: The row, payload as stored.
 
     Returns:
@@ -113,12 +110,12 @@ def chain(previous: bytes, row: Row) -> bytes:
 
 
 def link(previous: bytes, row_image: bytes) -> bytes:
-    """Do what `chain` does, with the image of the row at hand."""
+    """Return the hash of a row, given its `image`; see `chain`."""
     return hashlib.sha256(previous + row_image).digest()
 
 
 def image(row: Columns) -> bytes:
-    """Give the bytes of a row that are hashed behind the previous hash.
+    """Return the bytes of a row that are hashed together with the previous hash.
 
     Position, epoch, ver, version, at_us and cause_position (0 for none) as 8-byte big-endian integers;
     the 16 bytes of event_id; type, root_uid, root, actor, cause and the payload, each behind its length
@@ -149,13 +146,13 @@ def decode_fact(
     versions: Mapping[str, int] = VERSIONS,
     upcasters: Mapping[tuple[str, int], Upcaster] = UPCASTERS,
 ) -> AnyEventData:
-    """Decode a payload of any version this program knows.
+    """Return the data of a payload of any known version.
 
     Args:
         tag: Stored type.
         ver: Stored version.
         payload: Stored bytes.
-        position: Where it stands, for the message.
+        position: Position of the event, for the message.
         versions: Current version of each type.
         upcasters: Steps between versions.
 
@@ -182,10 +179,10 @@ def decode_fact(
 
 
 def to_event(row: Columns) -> RecordedEvent:
-    """Decode a row.
+    """Return the event of a row.
 
     Raises:
-        CorruptLog: See `decode_fact`.
+        CorruptLog: Type or version are unknown, or the payload cannot be decoded.
     """
     position, event_id, epoch, at_us, tag, ver, uid, version, root, actor, cause, by, payload = row
     return RecordedEvent(

@@ -1,7 +1,7 @@
-"""The reading end of the log: pages in order, every row checked against the one in front of it.
+"""Read the log in pages, and verify every row against its predecessor.
 
-Owns the queries of replay. Must not share a connection with the writer. The surprise: the next page is
-fetched while the caller works on the last one, which halves a replay.
+Owns the queries that read the log in order. Must not share a connection with the writer. Note: the next page
+is fetched while the caller processes the current one, which halves the time of a fold.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ from extender.store.engine import connect, our_faults
 from extender.store.log.appender import close_quietly
 from extender.store.log.event_codec import EMPTY_CHAIN, image, link, to_event
 
-PAGE_EVENTS = (
-    1000  # 5 ms of decoding; larger ones fall out of the processor's caches and are slower
-)
+PAGE_EVENTS = 1000  # 5 ms of decoding; larger pages exceed the processor's caches and are slower
 
-SETTINGS = {"jit": "off"}  # of a session that reads pages: compiling takes longer than the query
+SETTINGS = {"jit": "off"}  # of reading sessions: the compilation takes longer than the query
 
 HEAD = "SELECT position, hash, at_us FROM gx.event ORDER BY position DESC LIMIT 1"
 CHAIN_AT = "SELECT hash FROM gx.event WHERE position = $1"
@@ -35,41 +33,41 @@ FROM gx.event WHERE position > $1 AND position <= $2 ORDER BY position LIMIT $3
 
 
 class Fetch(Protocol):
-    """Runs a query and gives its rows; a connection's `fetch`, or what borrows one for each query."""
+    """Runs a query and returns its rows; the `fetch` of a connection or of a pool."""
 
     def __call__(self, query: str, *values: object) -> Awaitable[list[asyncpg.Record]]: ...  # noqa: D102
 
 
 @asynccontextmanager
 async def reading_connection(url: str, *, name: str) -> AsyncIterator[asyncpg.Connection]:
-    """Open a connection of its own for a walk through the log, and close it.
+    """Run a block with a separate connection for reading the log.
 
     Args:
         url: Database URL.
-        name: What the walk is for.
+        name: Purpose of the connection.
     """
     with our_faults(f"{name}: connecting"):
         connection = await connect(url, name=name, settings=SETTINGS, command_timeout_s=30.0)
     try:
         with our_faults(name):
-            await read_payloads(connection)
+            await use_raw_json(connection)
         yield connection
     finally:
         await close_quietly(connection)
 
 
-async def read_payloads(connection: asyncpg.Connection) -> None:
-    """Make a connection give json as its bytes: what was hashed is what is decoded."""
+async def use_raw_json(connection: asyncpg.Connection) -> None:
+    """Set a connection to return json as bytes, so that the hashed bytes are decoded."""
     await connection.set_type_codec(
         "json", schema="pg_catalog", encoder=bytes, decoder=bytes, format="binary"
     )
 
 
 async def chain_at(fetch: Fetch, position: int) -> bytes:
-    """Give the hash of the event at a position, which must exist; zeros for position 0.
+    """Return the hash of the event at a position; zeros for position 0.
 
     Raises:
-        CorruptLog: The log does not reach that far.
+        CorruptLog: The log has no event at the position.
     """
     if position == 0:
         return EMPTY_CHAIN
@@ -80,10 +78,10 @@ async def chain_at(fetch: Fetch, position: int) -> bytes:
     return chain
 
 
-async def read_apart(
+async def read_on_new_connection(
     url: str, *, after: int, until: int | None, page_events: int
 ) -> AsyncIterator[Sequence[RecordedEvent]]:
-    """Read pages as `read_pages` does, on a connection of its own."""
+    """Yield the pages of `read_pages`, on a separate connection."""
     async with reading_connection(url, name="read") as connection:
         pages = read_pages(connection.fetch, after=after, until=until, page_events=page_events)
         async with aclosing(pages):
@@ -94,7 +92,7 @@ async def read_apart(
 async def read_pages(
     fetch: Fetch, *, after: int, until: int | None, page_events: int
 ) -> AsyncGenerator[Sequence[RecordedEvent]]:
-    """Read pages up to the head as it is at the start; see `EventLog.read`."""
+    """Yield pages up to the log head at the time of the call; see `EventLog.read`."""
     with our_faults("reading the log"):
         previous = await chain_at(fetch, after)
         heads = await fetch(HEAD)
@@ -118,17 +116,13 @@ async def read_pages(
         fetching.cancel()
         await asyncio.wait([fetching])
         if not fetching.cancelled():
-            fetching.exception()  # looked at, so that nobody warns about it
+            fetching.exception()  # marks it as retrieved for asyncio
 
 
 async def next_page(
     connection: asyncpg.Connection, *, after: int, previous: bytes, page_events: int
 ) -> tuple[Sequence[RecordedEvent], bytes]:
-    """Read what stands behind a position: at most a page, empty at the head.
-
-    Returns:
-        The events, and the hash of the last one.
-    """
+    """Return at most a page of events after a position, and the hash of the last one."""
     rows = await connection.fetch(PAGE, after, 2**62, page_events)
     return verify(rows, after=after, previous=previous)
 
@@ -136,18 +130,18 @@ async def next_page(
 def verify(
     rows: Sequence[asyncpg.Record], *, after: int, previous: bytes
 ) -> tuple[list[RecordedEvent], bytes]:
-    """Decode rows and check that they follow each other without a gap and chain up.
+    """Decode rows, and verify that their positions have no gap and their hashes form a chain.
 
     Args:
-        rows: As `PAGE` gives them.
-        after: Position in front of the first row.
-        previous: Hash in front of the first row.
+        rows: Result of `PAGE`.
+        after: Position before the first row.
+        previous: Hash at that position.
 
     Returns:
         The events, and the hash of the last one.
 
     Raises:
-        CorruptLog: Names the first position that is wrong.
+        CorruptLog: A position is missing or a hash is wrong; names the first such position.
     """
     events: list[RecordedEvent] = []
     for record in rows:

@@ -1,8 +1,8 @@
-"""The event log on PostgreSQL: the port, put together from its writing and its reading end.
+"""The event log on PostgreSQL: implements the port with `appender` and `log_reader`.
 
-Owns the lease calls and the subscription. Must not fold or decide. The surprise: the lease is taken and
-renewed on the very connection that appends, so a take waits for an append in flight here as it does for one
-of another process, and the database can end that session if it is stuck.
+Owns the lease calls and the subscription. Must not fold or decide. Note: the lease is acquired and renewed on
+the connection that appends. So an acquisition waits for an append in flight, of this or another process, and
+the database can terminate that session if it hangs.
 """
 
 from __future__ import annotations
@@ -29,20 +29,18 @@ from extender.store.log.log_reader import (
     SETTINGS,
     chain_at,
     next_page,
-    read_apart,
+    read_on_new_connection,
     read_pages,
-    read_payloads,
     reading_connection,
+    use_raw_json,
 )
 from extender.store.tables import CHANNEL
 
 logger = logging.getLogger(__name__)
 
 START = Position(0)
-SHORT_EVENTS = (
-    10_000  # a tenth of a second of reading; opening a connection takes several milliseconds
-)
-POLL_S = 0.5  # notifications may get lost with a connection; this is the longest a follower is behind then
+SHORT_EVENTS = 10_000  # a tenth of a second of reading, without the time to open a connection
+POLL_S = 0.5  # notifications may get lost with a connection; this bounds the lag of a follower
 RECONNECT_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 TAKE_TRIES = 3
 LOCK_NOT_AVAILABLE = "55P03"
@@ -62,16 +60,16 @@ FIND = "SELECT event_id::text, position FROM gx.event WHERE event_id = ANY ($1::
 
 
 class PostgresEventLog:
-    """The `EventLog` port on PostgreSQL. Opens connections when they are first needed; close it with `close`.
+    """The `EventLog` port on PostgreSQL. Connections are opened at the first use; close it with `close`.
 
-    After `StoreUnavailable` from `append` the grant is spent: `take` again, `find` the ids of what was
-    appended, and append what was not found at the new head. The take comes first: it ends whatever the old
-    session might still do.
+    After `StoreUnavailable` from `append` the grant is spent: `take` the lease again, `find` the ids of the
+    events, and append those that were not found at the new head. `take` comes first, because it ensures that the
+    old session writes nothing more.
 
     Args:
         url: `postgresql://…` or `postgresql+asyncpg://…`. Not through a pooling proxy: the append connection
             must be a session.
-        limits: Sizes and times of the writing end.
+        limits: Sizes and timeouts of appends.
         page_events: Events per page of `read` and `follow`.
     """
 
@@ -82,15 +80,15 @@ class PostgresEventLog:
         self._limits = limits or Limits()
         self._page_events = page_events
         self._appender = Appender(url, self._limits)
-        self._asking: asyncpg.Connection | None = None
-        self._asking_turn = asyncio.Lock()
+        self._query_connection: asyncpg.Connection | None = None
+        self._query_lock = asyncio.Lock()
 
     async def close(self) -> None:
-        """Close the connections; appends under way get `StoreUnavailable`. The lease stays as it is."""
+        """Close the connections; appends in flight get `StoreUnavailable`. The lease is not released."""
         await self._appender.close()
-        asking, self._asking = self._asking, None
-        if asking is not None:
-            await close_quietly(asking)
+        connection, self._query_connection = self._query_connection, None
+        if connection is not None:
+            await close_quietly(connection)
 
     async def __aenter__(self) -> Self:
         return self
@@ -145,7 +143,7 @@ class PostgresEventLog:
 
     async def lease(self) -> LeaseRecord | None:
         """See `EventLog.lease`."""
-        async with self._ask("reading the lease") as connection:
+        async with self._query("reading the lease") as connection:
             row = await connection.fetchrow(LEASE)
         if row is None:
             return None
@@ -168,13 +166,13 @@ class PostgresEventLog:
 
     async def find(self, event_ids: Sequence[str]) -> Mapping[str, Position]:
         """See `EventLog.find`."""
-        async with self._ask("looking events up") as connection:
+        async with self._query("looking events up") as connection:
             rows = await connection.fetch(FIND, list(event_ids))
         return {row["event_id"]: Position(row["position"]) for row in rows}
 
     async def head(self) -> LogHead:
         """See `EventLog.head`."""
-        async with self._ask("reading the head") as connection:
+        async with self._query("reading the head") as connection:
             row = await connection.fetchrow(HEAD)
         return LogHead() if row is None else _head(row["position"], row["hash"], row["at_us"])
 
@@ -182,7 +180,7 @@ class PostgresEventLog:
         """See `EventLog.at`."""
         if position == 0:
             return LogHead()
-        async with self._ask("looking a position up") as connection:
+        async with self._query("looking a position up") as connection:
             row = await connection.fetchrow(AT, position)
         return None if row is None else _head(position, row["hash"], row["at_us"])
 
@@ -190,7 +188,7 @@ class PostgresEventLog:
         """See `EventLog.holds`."""
         if mark.position == 0:
             return True
-        async with self._ask("looking a position up") as connection:
+        async with self._query("looking a position up") as connection:
             row = await connection.fetchrow(AT, mark.position)
         return (
             row is not None
@@ -201,22 +199,22 @@ class PostgresEventLog:
     def read(
         self, *, after: Position = START, until: Position | None = None
     ) -> AsyncIterator[Sequence[RecordedEvent]]:
-        """See `EventLog.read`. A short stretch does not wait for a connection to be opened for it."""
+        """See `EventLog.read`. Up to `SHORT_EVENTS` are read without opening a new connection."""
         size = self._page_events
         if until is not None and until - after <= SHORT_EVENTS:
             return read_pages(self._fetch, after=after, until=until, page_events=size)
-        return read_apart(self._url, after=after, until=until, page_events=size)
+        return read_on_new_connection(self._url, after=after, until=until, page_events=size)
 
     async def _fetch(self, query: str, *values: object) -> list[asyncpg.Record]:
-        async with self._ask("reading the log") as connection:
+        async with self._query("reading the log") as connection:
             found: list[asyncpg.Record] = await connection.fetch(query, *values)
             return found
 
     async def follow(self, *, after: Position) -> AsyncIterator[Sequence[RecordedEvent]]:
-        """Read pages for ever; reconnects by itself when the database goes away.
+        """Yield pages forever; reconnects when the database is unavailable.
 
         Raises:
-            CorruptLog: See `read`; also when what was read before is not in the log any more.
+            CorruptLog: See `read`; or the event that was read last is not in the log any more.
         """
         position: int = after
         chain: bytes | None = None
@@ -228,7 +226,7 @@ class PostgresEventLog:
                         seen = await chain_at(connection.fetch, position)
                     if chain is not None and seen != chain:
                         raise CorruptLog(
-                            f"position {position} is not the event it was; the log's history has changed"
+                            f"position {position} has another event than before; the history of the log has changed"
                         )
                     chain = seen
                     while True:
@@ -254,46 +252,46 @@ class PostgresEventLog:
     async def _listen(
         self,
     ) -> AsyncIterator[tuple[asyncpg.Connection, Callable[[], Awaitable[None]]]]:
-        """Open a connection that hears of appends, with a way to wait for the next one or the poll."""
-        news = asyncio.Event()
+        """Open a connection that is notified of appends; yield it and a function that waits for one, or `POLL_S`."""
+        notified = asyncio.Event()
 
-        def hear(*_: object) -> None:
-            news.set()
+        def on_notify(*_: object) -> None:
+            notified.set()
 
         async def wait() -> None:
             try:
                 async with asyncio.timeout(POLL_S):
-                    await news.wait()
+                    await notified.wait()
             except TimeoutError:
                 pass
-            news.clear()
+            notified.clear()
 
         async with reading_connection(self._url, name="follow") as connection:
             with our_faults("following the log"):
-                await connection.add_listener(CHANNEL, hear)
+                await connection.add_listener(CHANNEL, on_notify)
             yield connection, wait
 
     @asynccontextmanager
-    async def _ask(self, doing: str) -> AsyncIterator[asyncpg.Connection]:
-        """Lend the connection for small questions; one at a time, reopened after a failure."""
-        async with self._asking_turn:
+    async def _query(self, doing: str) -> AsyncIterator[asyncpg.Connection]:
+        """Run a block with the connection for small queries; one block at a time, reopened after a failure."""
+        async with self._query_lock:
             try:
                 with our_faults(doing):
-                    if self._asking is None or self._asking.is_closed():
-                        self._asking = None
-                        self._asking = await connect(
+                    if self._query_connection is None or self._query_connection.is_closed():
+                        self._query_connection = None
+                        self._query_connection = await connect(
                             self._url,
                             name="ask",
                             settings=SETTINGS,
                             connect_timeout_s=self._limits.connect_timeout_s,
                             command_timeout_s=self._limits.command_timeout_s,
                         )
-                        await read_payloads(self._asking)
-                    yield self._asking
+                        await use_raw_json(self._query_connection)
+                    yield self._query_connection
             except BaseException:
-                asking, self._asking = self._asking, None
-                if asking is not None:
-                    asking.terminate()
+                connection, self._query_connection = self._query_connection, None
+                if connection is not None:
+                    connection.terminate()
                 raise
 
 

@@ -1,4 +1,4 @@
-"""The index of what facts name: `gx.note_mentions`, called behind the appends."""
+"""The index of the names in events: `gx.note_mentions`, called after the appends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PostgresReferenceIndex:
 
     async def note(self, most: int) -> int:
         """See `ReferenceIndex.note`."""
-        async with transaction(self._engine, "indexing what facts name") as connection:
+        async with transaction(self._engine, "indexing the names in events") as connection:
             looked_at = await connection.scalar(sa.select(sa.func.gx.note_mentions(most)))
         return int(looked_at or 0)
 

@@ -1,10 +1,10 @@
-"""Old shapes of facts become the next one; what is stored is never rewritten.
+"""Convert older versions of events to the current one when they are read; stored events never change.
 
 Owns one pure function per (type, version) that was ever released and is not current; nothing is released yet, so
-there is none. Must not look at anything but the decoded object. The surprise: steps are small, from a version to
-the next; `upcast` walks them, so a new shape needs one function, not one per old version.
+there is none. Must not look at anything but the decoded object. Note: each function converts a version to the next
+one and `upcast` applies them in order, so a new version needs one function, not one per old version.
 
-To change a fact: raise its `VERSION`, add the function here under the old version, raise the version in
+To change an event: raise its `VERSION`, add the function here under the old version, raise the version in
 `migrations/sql/*/project_fact.sql`, keep the old golden file and add one of the new version.
 """
 
@@ -27,11 +27,11 @@ def upcast(
     current: int,
     upcasters: Mapping[tuple[str, int], Upcaster] = UPCASTERS,
 ) -> JsonObject:
-    """Bring an object from version `ver` of its type to version `current`.
+    """Return an object of version `ver` of its type as one of version `current`.
 
     Args:
         data: The decoded payload.
-        tag: Type of the fact.
+        tag: Type of the event.
         ver: Version it was stored with, from 1.
         current: Version that this program writes.
         upcasters: Steps, by (type, version they start from).

@@ -1,10 +1,10 @@
-"""Read-only questions over the log, on connections of their own.
+"""Read-only queries of the log, on separate connections.
 
-Owns the queries of audit. Must not write, and never shares a connection with the scheduling path; a question
-that runs long is cut off, and rows are fetched and decoded a few at a time, so that the event loop is never
-held. The surprises: times are turned into positions first (recorded time never falls along the log, so a span of
-time is a span of positions, and one index answers in both orders); and what facts name is indexed behind the
-appends, so the end of the log, which is not indexed yet, is looked at fact by fact.
+Owns the queries of audit. Must not write, and never shares a connection with the scheduling path. Queries have a
+timeout, and rows are fetched and decoded a few at a time, so that the event loop is not blocked. Notes: times are
+converted to positions first (recorded time never decreases along the log, so a span of time is a span of positions,
+and one index serves both orders). The names in events are indexed after the appends, so events at the end of the log
+that are not indexed yet are searched one by one.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from extender.store.engine import create_engine, transaction
 from extender.store.log.event_codec import Row, to_event
 from extender.store.tables import EVENT, MENTION, NOTED, PLACEMENT
 
-LIMIT_MAX = 10_000  # events per answer; whoever wants more asks again with `after`
-PAGE_BYTES_MAX = 8 << 20  # of facts in a page
+LIMIT_MAX = 10_000  # events per answer; the next page is requested with `after`
+PAGE_BYTES_MAX = 8 << 20  # of payloads in a page
 FETCHED = 32  # rows per round trip
 SETTINGS = {
     "statement_timeout": "5s",
     "default_transaction_read_only": "on",
     "jit": "off",
-    "plan_cache_mode": "force_custom_plan",  # the plan for any values reads the log from its beginning for rare types
-    "max_parallel_workers_per_gather": "0",  # a question takes one processor of the database's, not three
+    "plan_cache_mode": "force_custom_plan",  # a generic plan reads the log from its beginning for rare types
+    "max_parallel_workers_per_gather": "0",  # a query uses one processor of the database, not three
 }
 
 _COLUMNS = [EVENT.c[name] for name in Row._fields if name != "payload"]
@@ -44,11 +44,11 @@ _namespace = sa.func.split_part(EVENT.c.root, sa.literal_column("'/'"), sa.liter
 
 
 def create_reading_engine(url: str, *, pool_size: int = 2) -> AsyncEngine:
-    """Give the pool for audit questions: read-only, five seconds a statement.
+    """Return the connection pool for queries: read-only, at most five seconds a statement.
 
     Args:
-        url: Database URL; of a replica, if there is one.
-        pool_size: Questions answered at the same time.
+        url: Database URL; that of a standby, if there is one.
+        pool_size: Number of concurrent queries.
     """
     return create_engine(url, name="audit", settings=SETTINGS, pool_size=pool_size)
 
@@ -66,20 +66,22 @@ class PostgresEventQueries:
     async def page(self, wanted: EventFilter) -> EventPage:
         """See `EventQueries.page`.
 
-        `after` is the position of the last fact of the page before, in either order: with `newest_first`
-        the answer goes on below it (0: from the end), otherwise above it. Times are inclusive. At most
-        `LIMIT_MAX` facts and about `PAGE_BYTES_MAX` bytes, at least one fact.
+        `after` is the position of the last event of the previous page, in either order: with `newest_first`
+        the page continues below it (0: from the end), otherwise above it. Times are inclusive. A page has at
+        most `LIMIT_MAX` events and about `PAGE_BYTES_MAX` bytes, at least one event.
 
         Raises:
-            CorruptLog: A fact this version does not know.
+            CorruptLog: The log has an event that this version does not know.
             StoreUnavailable: No answer, or it took too long.
         """
         return await self._page(wanted, PAGE_BYTES_MAX)
 
     async def events(self, wanted: EventFilter) -> Sequence[RecordedEvent]:
-        """See `EventQueries.events`; as `page`, whatever the size.
+        """See `EventQueries.events`; as `page`, without a limit on the size.
 
-        Raises: as `page`.
+        Raises:
+            CorruptLog: The log has an event that this version does not know.
+            StoreUnavailable: No answer, or it took too long.
         """
         return (await self._page(wanted, None)).events
 
@@ -93,7 +95,7 @@ class PostgresEventQueries:
             for query in queries:
                 if more:
                     break
-                # one more than asked for: it tells whether there is more
+                # one more than the limit shows whether there is another page
                 result = await connection.stream(query.limit(limit + 1 - len(events)))
                 async for row in _each(result):
                     if len(events) == limit or (bytes_max is not None and size >= bytes_max):
@@ -106,7 +108,7 @@ class PostgresEventQueries:
         return EventPage(events=tuple(events), head=Position(ends.head), more=more)
 
     async def lives(self, root: str, *, uid: RootUid | None = None) -> Sequence[GangIncarnation]:
-        """See `EventQueries.lives`. At most `LIMIT_MAX`, the oldest.
+        """See `EventQueries.lives`. Returns the oldest, at most `LIMIT_MAX`.
 
         Raises:
             StoreUnavailable: No answer, or it took too long.
@@ -179,7 +181,7 @@ Query = sa.Select[Any]
 async def _queries(
     connection: AsyncConnection, wanted: EventFilter, head: int, noted: int
 ) -> Sequence[Query]:
-    """Give the queries whose answers, one behind the other, are the answer."""
+    """Return the queries whose concatenated results are the answer."""
     query = _EVENTS.where(*_conditions(wanted), *await _span(connection, wanted, head))
     order = sa.desc if wanted.newest_first else sa.asc
     names = list(_names(wanted))
@@ -188,9 +190,8 @@ async def _queries(
     indexed, fresh = query.where(EVENT.c.position <= noted), query.where(EVENT.c.position > noted)
     for what, values in names:
         if len(values) == 1:
-            mention = (
-                MENTION.alias()
-            )  # joined, so that its index gives the order and a page ends early
+            # A join: its index gives the order, so a page needs few rows.
+            mention = MENTION.alias()
             indexed = indexed.join(
                 mention,
                 (mention.c.what == what)
@@ -202,9 +203,9 @@ async def _queries(
                 MENTION.c.what == what, MENTION.c.name == _any(values)
             )
             indexed = indexed.where(EVENT.c.position.in_(found))
-        told = sa.func.gx.mentions_of(EVENT.c.type, EVENT.c.payload).table_valued("what", "name")
+        named = sa.func.gx.mentions_of(EVENT.c.type, EVENT.c.payload).table_valued("what", "name")
         fresh = fresh.where(
-            sa.exists().where(told.c.what == what, told.c.name == _any(values)).correlate(EVENT)
+            sa.exists().where(named.c.what == what, named.c.name == _any(values)).correlate(EVENT)
         )
     parts = (
         _in_pieces(indexed.order_by(order(EVENT.c.position))),
@@ -222,7 +223,7 @@ def _any(values: Sequence[str]) -> sa.ColumnElement[Any]:
 
 
 def _names(wanted: EventFilter) -> Iterator[tuple[str, Sequence[str]]]:
-    """Give what the facts must name, by kind."""
+    """Yield the names that the events must contain, by kind."""
     if wanted.node:
         yield "node", [wanted.node]
     if wanted.plan:
@@ -245,7 +246,7 @@ def _conditions(wanted: EventFilter) -> Iterator[sa.ColumnElement[bool]]:
 async def _span(
     connection: AsyncConnection, wanted: EventFilter, head: int
 ) -> Sequence[sa.ColumnElement[bool]]:
-    """Give the positions that can match: up to the end that the answer knows."""
+    """Return the conditions on the position; it is at most that of the log head in the answer."""
     column = EVENT.c.position
     first, last = 0, head
     if wanted.since_us is not None:
@@ -264,7 +265,7 @@ async def _span(
 async def _first_position(
     connection: AsyncConnection, condition: sa.ColumnElement[bool]
 ) -> int | None:
-    """Find the first event of a span of time by the index on (at_us, position)."""
+    """Return the first position that fulfils a condition on the time, by the index on (at_us, position)."""
     query = (
         sa.select(EVENT.c.position)
         .where(condition)
@@ -275,7 +276,7 @@ async def _first_position(
 
 
 async def _each(result: AsyncResult[Any]) -> AsyncIterator[sa.Row[Any]]:
-    """Give row by row what is fetched in pieces; SQLAlchemy's own way takes a third of the time of a page."""
+    """Yield the rows of a result that is fetched in pieces; SQLAlchemy's iterator takes a third of the time of a page."""
     async for piece in result.partitions():
         for row in piece:
             yield row

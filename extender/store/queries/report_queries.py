@@ -1,9 +1,9 @@
-"""Rows of reports, from the views that psql reads too.
+"""Query the rows of reports from the SQL views that users of psql read too.
 
-Owns one query per report over `gx.v_*`. Must not parse payloads: that is the views' work. The surprise: a
-condition that nobody asked for is left out of the text instead of being written as always true, or the
-planner could not use the index for those that are there. And nothing is ordered by position alone, unless it
-begins at a position: with a limit, the planner would walk the primary key from the beginning of the log.
+Owns one query per report over `gx.v_*`. Must not parse payloads: the views do. Notes: a condition that is not
+requested is omitted from the text instead of being written as always true; otherwise the query planner could not
+use an index for the others. No query is ordered by position alone unless it begins at a position: with a limit,
+the query planner would read the primary key from the beginning of the log.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from extender.store.tables import EVENT, PROJECTION
 
 
 class _Query(msgspec.Struct, frozen=True, kw_only=True):
-    """Text with `{where}` and `_PHRASES` left open; what a namespace or gang restricts."""
+    """Text with placeholders for `{where}` and `_PHRASES`, and the conditions for a namespace and a gang."""
 
     text: str
     namespace: str = "namespace = :namespace"
@@ -53,11 +53,11 @@ WHERE {overlaps} {where}
 GROUP BY namespace, state
 ORDER BY seconds DESC, namespace, state"""
     ),
-    # What gx.v_passed_over tells, in the order of the admissions and 512 positions at a time: a page of them ends the
-    # work early, where the view would first make all pairs of a day, and an admission is compared with those that stood
-    # refused about then. A span of time is a span of positions, because recorded time never falls along the log.
-    # Whatever was pending is found by time: asked for the refused alone, the planner reads all that ever were, by state.
-    # MATERIALIZED inside: the JSON of an admission is read once, in whichever order the planner joins.
+    # The rows of gx.v_passed_over in the order of admissions, computed for 512 positions at a time. So a page needs
+    # little work (the view would first compute all pairs of a day), and an admission is compared only with trees that
+    # were refused in its range of positions. A span of time is a span of positions, because recorded time never
+    # decreases along the log. All pending states are selected by time and then filtered: for the refused alone the
+    # query planner would read all that ever were, by state. MATERIALIZED: the JSON of an admission is read once.
     "passed-over": _Query(
         text="""
 WITH refused AS MATERIALIZED (
@@ -136,7 +136,7 @@ SELECT gang, gang_uid, resource, level, domain, free, taken, pods, taken_at, pos
 FROM gx.v_room_taken
 WHERE at >= coalesce((SELECT r.at FROM gx.v_room r WHERE r.at < :since ORDER BY r.at DESC LIMIT 1), :since)
   AND at < :until AND taken_at >= :since AND taken_at < :until {where}
-ORDER BY at, taken_at, position, resource, level"""  # by measurement first: it is the same order, and a page ends early
+ORDER BY at, taken_at, position, resource, level"""  # ordered by `at` first: the order is the same, and a page needs few rows
     ),
     "reserved": _Query(
         text="""
@@ -171,27 +171,27 @@ _POSITIONS: Final = sa.select(
 )
 
 
-def query_of(asked: ReportQuery) -> tuple[sa.TextClause, dict[str, object]]:
-    """Give the text of a question and its parameters; nothing that was asked is part of the text."""
-    query = _QUERIES[asked.name]
+def query_of(report: ReportQuery) -> tuple[sa.TextClause, dict[str, object]]:
+    """Return the SQL of a report and its parameters; values of the request are only in the parameters."""
+    query = _QUERIES[report.name]
     values: dict[str, object] = {
-        "since": _moment(asked.since_us),
-        "until": _moment(asked.until_us),
-        "since_us": asked.since_us,
-        "until_us": asked.until_us,
-        "limit": max(0, min(asked.limit, LIMIT_MAX)) + 1,
+        "since": _datetime(report.since_us),
+        "until": _datetime(report.until_us),
+        "since_us": report.since_us,
+        "until_us": report.until_us,
+        "limit": max(0, min(report.limit, LIMIT_MAX)) + 1,
     }
     where = ""
-    if asked.namespace:
+    if report.namespace:
         where += f" AND {query.namespace}"
-        values["namespace"] = asked.namespace
-    if asked.gang:
+        values["namespace"] = report.namespace
+    if report.gang:
         where += f" AND {query.gang}"
-        values["gang"] = asked.gang
+        values["gang"] = report.gang
     return sa.text(query.text.format(where=where, **_PHRASES) + "\nLIMIT :limit"), values
 
 
-def _moment(at_us: int) -> datetime:
+def _datetime(at_us: int) -> datetime:
     return EPOCH + timedelta(microseconds=at_us)
 
 

@@ -148,7 +148,7 @@ async def test_a_binding_is_refused_for_good(there: KubernetesCluster, fake: Fak
             Binding(
                 pod=PodRef(namespace="default", name="p", uid=PodUid("old")), node=NodeName("n1")
             ),
-            "made again",
+            "recreated",
         ),
         (
             Binding(
@@ -232,7 +232,7 @@ async def test_nothing_is_sent_when_the_lease_went_while_it_waited_for_its_turn(
     there: KubernetesCluster, fake: FakeApi, leading: list[bool]
 ) -> None:
     """Fencing is asked after the queue, not only in front of it: a process may sleep there for long."""
-    turns = there._server._turns
+    turns = there._server._slots
     for _ in range(api_client.CONNECTIONS_MAX):
         await turns.acquire()
     binding = asyncio.create_task(there.bind(TO_N1))

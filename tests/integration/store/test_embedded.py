@@ -201,7 +201,7 @@ async def test_a_path_too_long_for_a_socket(folder):
     async with EmbeddedPostgres(deep, settings=FAST) as server:
         assert len(server.url) < 160
         assert await ask(server.url) == 1
-        sockets = server._lodging.sockets
+        sockets = server._home.sockets
     assert stat.S_IMODE(sockets.stat().st_mode) == 0o700
     sockets.rmdir()
 
@@ -291,7 +291,7 @@ def test_nothing_installed_is_a_message_of_what_to_install(monkeypatch, tmp_path
     with pytest.raises(BadInput, match=r"gang-extender\[embedded\].*DATABASE_URL"):
         find_binaries()
     with pytest.raises(BadInput, match=str(tmp_path)):
-        find_binaries(told=tmp_path)
+        find_binaries(folder=tmp_path)
 
 
 @as_root
@@ -309,7 +309,7 @@ async def test_root_with_a_private_home(tmp_path, folder, monkeypatch):
         assert await ask(server.url) == 1
         assert Path(f"/proc/{server.pid}").stat().st_uid != 0
         await ask(server.url, "CREATE TABLE kept AS SELECT 42 AS answer")
-        elsewhere = server._lodging.home
+        elsewhere = server._home.home
     assert rights(home) == before
     assert elsewhere.parent == folder
     assert (home / "data" / "postgres.location").read_text().strip() == str(elsewhere)

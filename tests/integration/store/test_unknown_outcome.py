@@ -78,7 +78,7 @@ async def terminate_all(url):
 
 def connected(log):
     """Tell whether a connection of this log does not know yet that it was cut."""
-    kept = (log._appender._connection, log._asking)
+    kept = (log._appender._connection, log._query_connection)
     return any(one is not None and not one.is_closed() for one in kept)
 
 

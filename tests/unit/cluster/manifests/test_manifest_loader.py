@@ -104,13 +104,13 @@ def test_unknown_kinds_are_ignored_in_the_cluster_and_refused_in_f(write) -> Non
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a: 1\nb: {c: 1, c: 2}\n", 'line 2: key "c" is there twice'),
+        ("a: 1\nb: {c: 1, c: 2}\n", 'line 2: key "c" is a duplicate'),
         ("a: [1\n", "line 2: "),
         ("- 1\n", "document 1: not an object"),
         ("kind: Pod\n", "document 1: object: apiVersion is missing"),
         ("{a: *nowhere}", 'undefined alias|"nowhere" is not defined'),
         ("a: !!python/object:os.system {}", "tag .*python/object:os.system is not allowed"),
-        ("? [a]\n: 1\n", "a key has to be text"),
+        ("? [a]\n: 1\n", "a key must be text"),
         ("a: " + "[" * 101 + "]" * 101, "nested deeper than 100"),
         ("apiVersion: v1\nkind: Node\nmetadata: {name: n, labels: {a: on}}\n",
          r"document 1: Node/n: metadata.labels: .*found \{\"a\":true\}"),
