@@ -39,7 +39,7 @@ class DatabaseProxy:
         database_url: Of the real server.
 
     Attributes:
-        url: What the service is told instead.
+        url: What the service gets instead.
         sent: Asked before bytes of the service go to the server.
         answered: Asked before bytes of the server go to the service.
     """
@@ -97,11 +97,11 @@ class DatabaseProxy:
         self.mend()
 
     def hold(self, name: str) -> None:
-        """Keep what the server says on connections of one name."""
+        """Hold back what the server sends on connections of one name."""
         self._held[name] = asyncio.Event()
 
     def let_go(self, name: str) -> None:
-        """Let it through, with what has come together."""
+        """Forward what was held back, and all that follows."""
         self._held.pop(name).set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

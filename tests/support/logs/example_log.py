@@ -149,11 +149,11 @@ def tuesday(grant: LeaseGrant) -> list[RecordedEvent]:
     events = []
     for clock, facts in day:
         for root, fact in facts:
-            told = fact
+            stored = fact
             if isinstance(fact, RoomMeasured):
-                told = msgspec.structs.replace(fact, known=Position(script.position))
+                stored = msgspec.structs.replace(fact, known=Position(script.position))
             stream = f"uid-of-{root}" if root else NIL_ROOT
-            events.append(script.next(told, root=root, uid=stream, at_us=at(clock)))
+            events.append(script.next(stored, root=root, uid=stream, at_us=at(clock)))
     return events
 
 

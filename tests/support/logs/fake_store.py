@@ -1,8 +1,8 @@
 """The ports of the store in memory, for tests that need no PostgreSQL; held to the same contract suites.
 
 `FakeDatabase` is what replicas share, `FakeEventLog` what one of them has. Faults are ordered by name:
-`log.unavailable = True` answers nothing from now on, `log.lose_next_answer()` writes and then says that
-nobody knows, `log.lose_next_append()` says the same and does not write.
+`log.unavailable = True` raises StoreUnavailable from now on, `log.lose_next_answer()` writes and then raises it,
+`log.lose_next_append()` raises it and does not write.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class FakeEventLog:
     async def _answering(self) -> FakeDatabase:
         await asyncio.sleep(0)
         if self.unavailable:
-            raise StoreUnavailable("the fake is told not to answer")
+            raise StoreUnavailable("the fake is set to be unavailable")
         return self.database
 
     async def take(self, *, holder: str, address: str, ttl_ms: int, above: int = 0) -> LeaseGrant:
@@ -416,7 +416,7 @@ class FakeProjection:
     async def projected(self) -> Position:
         await asyncio.sleep(0)
         if self.unavailable:
-            raise StoreUnavailable("the fake is told not to answer")
+            raise StoreUnavailable("the fake is set to be unavailable")
         return Position(self.database.projected)
 
     async def forget(self) -> None:

@@ -42,7 +42,7 @@ class Backup:
         try:
             await connection.execute("SELECT pg_backup_start('test', true)")
             copy = ["cp", "-a", str(cluster), str(self._place)]
-            # files may vanish under the copy, as the manual says
+            # files may vanish during the copy (PostgreSQL manual, "Making a Base Backup Using the Low Level API")
             await asyncio.to_thread(subprocess.run, copy, check=False, capture_output=True)
             label = await connection.fetchval("SELECT labelfile FROM pg_backup_stop(false)")
         finally:

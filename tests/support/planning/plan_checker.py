@@ -101,7 +101,7 @@ def faults(request: PlanRequest, plan: Plan) -> list[str]:
             if len(values) != 1 or None in next(iter(values)):
                 bad.append(f"{g.key}: domains {values}")
             elif where.get(g.key) != tuple(zip(g.topology, next(iter(values)), strict=True)):
-                bad.append(f"{g.key}: placement says {where.get(g.key)}, pods are in {values}")
+                bad.append(f"{g.key}: placement has {where.get(g.key)}, pods are in {values}")
         elif g.key in where:
             bad.append(f"{g.key}: has a placement but no pods or no constraint")
     return bad

@@ -94,12 +94,12 @@ def faults(request: PlanRequest, made: PreemptionPlan, *, extras: bool = False) 
         if fits(staying, need) and not doubted:
             bad.append(f"{unit.name} could stay where it runs")
         if (unit.name in made.doubts) != (fits(staying, need) and doubted):
-            bad.append(f"{unit.name} goes by doubt, or not, and it is told otherwise")
+            bad.append(f"{unit.name}: `doubts` of the plan is wrong")
     return bad
 
 
 def in_doubt(request: PlanRequest, unit: PlanUnit, assignments) -> bool:
-    """Say whether a unit and a pod that comes to one of its nodes both use devices of resource claims (L34)."""
+    """Return whether a unit and a pod that comes to one of its nodes both use devices of resource claims (L34)."""
     claiming = {a.node for a in assignments if _claims(request.shapes[a.shape])}
     shapes = request.evictable.shapes
     return any(p.node in claiming and _claims(shapes[p.shape]) for p in unit.pods)
@@ -110,7 +110,7 @@ def _claims(shape) -> bool:
 
 
 def fits(request: PlanRequest, assignments) -> bool:
-    """Say whether pods have the room they were given."""
+    """Return whether pods fit on the nodes that they were given."""
     nodes = {n.name: n for n in request.nodes}
     room = {n.name: Counter({r: n.free.get(r, 0) for r in n.allocatable}) for n in request.nodes}
     ports = defaultdict(list, {n.name: list(n.host_ports) for n in request.nodes})
@@ -128,7 +128,7 @@ def fits(request: PlanRequest, assignments) -> bool:
     return not broken_rules(request, [(a.shape, nodes[a.node]) for a in assignments])
 
 
-# --- what a set costs, told anew
+# --- the cost of a set, computed without the planner
 
 
 def price(request: PlanRequest, units: list[PlanUnit]) -> tuple[int, ...]:

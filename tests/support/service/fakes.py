@@ -1,7 +1,7 @@
-"""Ports in memory whose faults a test orders: a clock that stands still and a cluster that obeys.
+"""Ports in memory whose faults a test sets: a clock that stands still and a cluster that does what it is asked.
 
-`Stage` puts the real service on them (everything but HTTP and the adapters), so that a test can say
-what the cluster shows, run one pass, call a verb, and look at the facts. `until` is the only way to
+`Stage` puts the real service on them (everything but HTTP and the adapters), so that a test can set
+what the cluster shows, run one pass, call a verb, and look at the events. `until` is the only way to
 wait: on a condition, with a deadline.
 """
 
@@ -80,7 +80,7 @@ async def idle(turns: int = 200) -> None:
 
 
 class FakeClock:
-    """A `Clock` that moves only when it is told to."""
+    """A `Clock` that moves only when a test calls `advance`."""
 
     def __init__(self) -> None:
         self.us = 1_800_000_000_000_000
@@ -103,9 +103,9 @@ class FakeClock:
 
 
 class FakeCluster:
-    """A `Cluster` that does what it is told and remembers it.
+    """A `Cluster` that carries out each call at once and records it.
 
-    `fault(verb, name)` may give an exception to raise instead: verbs are nominate, lift_gate, doom, evict,
+    `fault(verb, name)` may return an exception to raise instead: verbs are nominate, lift_gate, mark_disrupted, evict,
     bind, set_conditions, set_finalizers and notice, names are namespace/name. `gate` holds all effects while it is not set.
     """
 
@@ -148,7 +148,7 @@ class FakeCluster:
         for budget in view.budgets.values():
             if ("PodDisruptionBudget", budget.namespace, budget.name) in new:
                 self.seen = with_pdb(self.seen, budget)
-        self._tell()
+        self._notify()
 
     def pod(self, name: str) -> Pod:
         """Give a pod by name in namespace default (or namespace/name)."""
@@ -158,7 +158,7 @@ class FakeCluster:
     def change_pod(self, name: str, **changes: Any) -> Pod:
         changed = msgspec.structs.replace(self.pod(name), **changes)
         self.seen = with_pod(self.seen, changed)
-        self._tell()
+        self._notify()
         return changed
 
     def delete_pod(self, name: str) -> None:
@@ -169,37 +169,37 @@ class FakeCluster:
         self.seen = without_pod(self.seen, pod.uid)
         if pod.deleting or pod.doomed:
             self.seen = with_end(self.seen, pod.uid, end_of_doomed(pod.doomed))
-        self._tell()
+        self._notify()
 
     def end_pod(self, name: str, end: PodEnd) -> None:
-        """Let a pod end and stay, as an API server keeps it: not in the view, told when asked."""
+        """Let a pod end and stay, as an API server keeps it: not in the view, returned by `ending`."""
         self.ended[self.pod(name).uid] = end
         self.delete_pod(name)
 
     def change_node(self, name: str, **changes: Any) -> None:
         node = msgspec.structs.replace(self.seen.nodes[NodeName(name)], **changes)
         self.seen = with_node(self.seen, node)
-        self._tell()
+        self._notify()
 
     def delete_node(self, name: str) -> None:
         self.seen = without_node(self.seen, NodeName(name))
-        self._tell()
+        self._notify()
 
     def group(self, name: str) -> Any:
         return next(g for g in self.seen.groups.values() if g.key.name == name)
 
     def change_group(self, name: str, **changes: Any) -> None:
         self.seen = with_group(self.seen, msgspec.structs.replace(self.group(name), **changes))
-        self._tell()
+        self._notify()
 
     def delete_group(self, name: str) -> None:
         self.objects = [
             o for o in self.objects if o["metadata"]["name"] != name or o["kind"] in ("Pod", "Node")
         ]
         self.seen = without_group(self.seen, self.group(name).key)
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
@@ -246,9 +246,9 @@ class FakeCluster:
         self.change_pod(found.path, gates=tuple(g for g in found.gates if g != GATE))
 
     async def doom(self, pod: PodRef, message: str) -> None:
-        await self._asked("doom", f"{pod.namespace}/{pod.name}")
+        await self._asked("mark_disrupted", f"{pod.namespace}/{pod.name}")
         found = self._found(pod)
-        self.calls.append(("doom", found.path, message))
+        self.calls.append(("mark_disrupted", found.path, message))
         self.change_pod(found.path, doomed="PreemptionByScheduler")
 
     async def evict(self, pod: PodRef, how: str) -> None:
@@ -289,7 +289,7 @@ class FakeCluster:
         for condition in conditions:
             self.calls.append(("set_conditions", group.path, condition.message))
         self.seen = with_group(self.seen, msgspec.structs.replace(found, conditions=(*kept, *new)))
-        self._tell()
+        self._notify()
 
     async def published(self) -> LogMark | None:
         await self._asked("published", "")
@@ -305,7 +305,7 @@ class FakeCluster:
         if self.shows_finalizers:
             shown = msgspec.structs.replace(wanted.guard, finalizers=wanted.finalizers)
             self.seen = with_guard(self.seen, wanted.group, shown)
-            self._tell()
+            self._notify()
 
     async def notice(self, notice: K8sEvent) -> None:
         await self._asked("notice", f"{notice.namespace}/{notice.name}")
@@ -484,7 +484,7 @@ class Stage:
 
 
 def check_state(state: Any) -> None:
-    """Hold a state to its invariants: every index is what the roots say."""
+    """Assert the invariants of a state: every index agrees with the roots."""
     held_on: dict[NodeName, dict[PodUid, Any]] = {}
     root_of: dict[PodUid, RootUid] = {}
     for uid, root in state.roots.items():
@@ -509,5 +509,5 @@ def check_state(state: Any) -> None:
     assert state.claimed_on == claimed_on(state.preemptions.values())
     for uid, preemption in state.preemptions.items():
         assert preemption.root_uid == uid
-        # one that was outranked keeps what is left of its room for as long as victims go for it
-        assert preemption.victims or not preemption.ended, "room is held for nobody"
+        # a preemption that was taken over keeps what is left of its capacity while victims are evicted for it
+        assert preemption.victims or not preemption.ended, "a claim of a preemption that has ended"

@@ -175,7 +175,7 @@ class RoundRobin:
     async def _serve(self, reader, writer):
         ready = [r for r in self.ready if r not in self.terminating]
         if not ready:
-            self.refuse(writer, "nobody is ready")
+            self.refuse(writer, "no replica is ready")
             return
         self.turn += 1
         replica = ready[self.turn % len(ready)]

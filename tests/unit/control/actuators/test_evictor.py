@@ -90,9 +90,13 @@ async def test_from_the_plan_to_the_running_preemptor():
     async with await full() as stage:
         plan = await ordered(stage)
         await asked(stage, "low-0", "low-1")
-        verbs = [(verb, pod) for verb, pod, _ in stage.cluster.calls if verb in ("doom", "evict")]
+        verbs = [
+            (verb, pod)
+            for verb, pod, _ in stage.cluster.calls
+            if verb in ("mark_disrupted", "evict")
+        ]
         for name in ("default/low-0", "default/low-1"):
-            assert verbs.index(("doom", name)) < verbs.index(("evict", name))
+            assert verbs.index(("mark_disrupted", name)) < verbs.index(("evict", name))
         await stage.settled()
         assert not stage.facts(VictimEvicted, GangAdmitted), "they terminate, their room is taken"
         assert all(pod.nominated is None for pod in stage.cluster.seen.pods.values())
@@ -133,7 +137,7 @@ async def test_what_people_see():
         text = (
             "PodGroup default/hi (priority 10) needs the room of PodGroup/default/low (priority 0)"
         )
-        assert ("default/low-0", text) in stage.cluster.did("doom")
+        assert ("default/low-0", text) in stage.cluster.did("mark_disrupted")
         notice = next(n for n in stage.cluster.notices if n.name == "low-0")
         assert (notice.reason, notice.action, notice.warning) == ("Preempted", "Preempting", False)
         assert notice.related == ("PodGroup", "default", "hi", stage.cluster.group("hi").uid)

@@ -28,7 +28,7 @@ def guard(stage, name="g", **changes):
     known = stage.cluster.seen.guards.get(key) or Guard(uid=stage.cluster.group(name).uid)
     changed = msgspec.structs.replace(known, **changes)
     stage.cluster.seen = with_guard(stage.cluster.seen, key, changed)
-    stage.cluster._tell()
+    stage.cluster._notify()
 
 
 def written(stage):

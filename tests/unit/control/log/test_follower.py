@@ -106,12 +106,12 @@ async def test_a_follower_that_cannot_read_says_so_and_takes_nothing_over(pair):
     await first.leader.record(drafts(3))
     await followed(first, second)
     second.log.unavailable = True
-    await until(lambda: "told not to answer" in second.leader.why_not, "no answer")
+    await until(lambda: "set to be unavailable" in second.leader.why_not, "no answer")
     first.clock.advance((BEHIND_MS + 1) / 1000)
     check = second.scheduling.checks()[1]
     assert (check.name, check.ok) == ("log", False)
     assert check.reason.startswith(
-        "5 s behind the log, at position 4: the fake is told not to answer"
+        "5 s behind the log, at position 4: the fake is set to be unavailable"
     )
     second.log.unavailable = False
     await until(lambda: not second.leader.following.behind(), "current")

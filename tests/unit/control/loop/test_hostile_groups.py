@@ -21,7 +21,7 @@ def create(stage, groups) -> None:
     """Let the cluster show groups."""
     for group in groups:
         stage.cluster.seen = with_group(stage.cluster.seen, group)
-    stage.cluster._tell()
+    stage.cluster._notify()
 
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape is not roots])

@@ -130,8 +130,8 @@ def test_an_older_view_is_not_touched_by_later_changes() -> None:
     assert not old.usage
 
 
-def test_telling_the_same_twice_changes_nothing() -> None:
-    """Equal objects give the same view, so nobody is woken for them."""
+def test_an_equal_object_changes_nothing() -> None:
+    """Equal objects give the same view, so no task wakes for them."""
     group = Group(key=leaf_key("a", "g"), uid=RootUid("g"))
     view = with_group(with_node(ClusterView(), Node(name=NODES[0])), group)
     assert with_group(view, group) is view
