@@ -86,7 +86,7 @@ class DatabaseProxy:
                 writer.transport.abort()
 
     def mend(self) -> None:
-        """Let everything through again; what was on its way in silence arrives now."""
+        """Forward everything again, also what came in while nothing was forwarded."""
         self._refusing = False
         self._flows.set()
 

@@ -389,7 +389,7 @@ class FakeAuditReader:
         )
 
     async def has_node(self, node: NodeName) -> bool:
-        """Every state up to where it is projected is looked at."""
+        """Look at every state up to the projected position."""
         state = EMPTY
         for row, _ in self.database.rows[: self.database.projected]:
             state = fold(state, [to_event(row)])
@@ -425,7 +425,7 @@ class FakeProjection:
 
 
 class Script:
-    """Makes events that continue a log: the leader's part of the deal, for tests of the store."""
+    """Makes events that continue a log: as a leader appends them, for tests of the store."""
 
     def __init__(self, grant: LeaseGrant) -> None:
         self.grant = grant
@@ -441,7 +441,7 @@ class Script:
         uid: str = "",
         **changes: object,
     ) -> RecordedEvent:
-        """Give the next event; each root of this script has versions from 1."""
+        """Return the next event; each root of this script has versions from 1."""
         uid = uid or f"uid-of-{root}-{self.grant.epoch}"
         self.position += 1
         self.at_us += 1
@@ -461,7 +461,7 @@ class Script:
         return msgspec.structs.replace(event, **changes)
 
     def some(self, count: int, **given: object) -> list[RecordedEvent]:
-        """Give the next events."""
+        """Return the next events."""
         return [self.next(**given) for _ in range(count)]
 
 

@@ -50,12 +50,12 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 def database_of(url: str, database: str) -> str:
-    """Give the URL of another database of the same server."""
+    """Return the URL of another database of the same server."""
     return make_url(plain_url(url)).set(database=database).render_as_string(hide_password=False)
 
 
 def as_role(url: str, role: str) -> str:
-    """Give the URL of the same database for another role."""
+    """Return the URL of the same database for another role."""
     return (
         make_url(plain_url(url))
         .set(username=role, password=None)
@@ -127,7 +127,7 @@ def postgres_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def template_database(postgres_url: str) -> Iterator[str]:
-    """Name of a migrated database to copy from: copying is faster than migrating each time."""
+    """Return the name of a migrated database to copy from: copying is faster than migrating each time."""
     run(execute(postgres_url, f'CREATE DATABASE "{TEMPLATE}"'))
     run(schema_migration.upgrade(database_of(postgres_url, TEMPLATE)))
     yield TEMPLATE

@@ -70,7 +70,7 @@ class Stretch(msgspec.Struct):
 
 
 class VictimRecord(msgspec.Struct):
-    """A pod that had to go."""
+    """A victim of a preemption."""
 
     plan: RecordedEvent
     unit: Any
@@ -87,7 +87,7 @@ class Lost(msgspec.Struct):
 
 
 class Told:
-    """Everything that reports are made of."""
+    """The events and the intervals that reports are computed from."""
 
     def __init__(self, events: Iterable[RecordedEvent]) -> None:
         self.events = list(events)
@@ -267,7 +267,7 @@ def preemption_pairs(inputs: Told, query: ReportQuery) -> Iterator[Row]:
 def _measured(
     inputs: Told, query: ReportQuery
 ) -> Iterator[tuple[RecordedEvent, RecordedEvent | None]]:
-    """Give the measurements of the span and the one that stood when it began, each with the next."""
+    """Return the measurements of the span and the one that stood when it began, each with the next."""
     some = [e for e in inputs.events if isinstance(e.fact, RoomMeasured)]
     before = [e.at_us for e in some if e.at_us < query.since_us]
     begin = max(before, default=query.since_us)
@@ -373,7 +373,7 @@ PLAIN: dict[str, Callable[[Told, ReportQuery], Iterator[Row]]] = {
 
 
 def plainly(events: Iterable[RecordedEvent], query: ReportQuery) -> list[Row]:
-    """Give the rows of a report, in no order."""
+    """Return the rows of a report, in no order."""
     return list(PLAIN[query.name](Told(events), query))
 
 

@@ -14,7 +14,7 @@ from tests.support.planning.static_filters_checker import passes
 
 
 def best_total(request: PlanRequest) -> int | None:
-    """The most pods that any legal placement holds; None when not even the minimum fits."""
+    """Return the most pods that any legal placement holds; None when not even the minimum fits."""
     leaves = _leaves(request.root)
     pods = [(leaf, m) for leaf in leaves for m in leaf.members]
     nodes = request.nodes

@@ -22,7 +22,7 @@ replace = msgspec.structs.replace
 
 
 def roomier(request: PlanRequest, pods: list[PlanVictim]) -> PlanRequest:
-    """The request as a plain one, with the room that some pods took."""
+    """Return the request without preemption, with the room of some pods free."""
     shapes = request.evictable.shapes
     nodes = []
     source = request.evictable
@@ -71,7 +71,7 @@ def eligible_units(request: PlanRequest) -> list[PlanUnit]:
 
 
 def faults(request: PlanRequest, made: PreemptionPlan, *, extras: bool = False) -> list[str]:
-    """Everything that is wrong; `extras`: the tree held already, and every assignment counts."""
+    """Return everything that is wrong; `extras`: the tree held already, and every assignment counts."""
     source = request.evictable
     units = [*made.victims, *made.superseded]
     bad = [f"{u.name} is not a unit of the request" for u in units if u not in source.units]
@@ -190,7 +190,7 @@ def _somewhere(request: PlanRequest, shape, gone: list[PlanVictim]) -> bool:
 
 
 def cheapest(request: PlanRequest, *, wanted: int = 1) -> tuple[int, ...] | None:
-    """The lowest price of any set that makes room for the tree; None when no set does.
+    """Return the lowest price of any set that makes room for the tree; None when no set does.
 
     `wanted`: pods that must be placed at least.
     """

@@ -37,7 +37,7 @@ class Browser:
         return self.driver.find_element(By.CSS_SELECTOR, selector)
 
     def texts(self, selector: str) -> list[str]:
-        """Give the texts of all elements that are there at once, as the page has them, seen or not."""
+        """Return the texts of all elements of a selector, shown or hidden."""
         script = "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)"
         return self.driver.execute_script(script, selector)
 

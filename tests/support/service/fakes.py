@@ -2,7 +2,7 @@
 
 `Stage` puts the real service on them (everything but HTTP and the adapters), so that a test can set
 what the cluster shows, run one pass, call a verb, and look at the events. `until` is the only way to
-wait: on a condition, with a deadline.
+wait: for a condition, with a deadline.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ TTL_MS = 10_000
 
 
 async def until(condition: Callable[[], Any], what: str = "", within_s: float = 60.0) -> Any:
-    """Wait until something holds; fails loudly when it does not in time."""
+    """Wait until a condition is true and return its value; fail when it is not in time."""
     deadline = time.monotonic() + within_s
     while not (found := condition()):
         if time.monotonic() > deadline:
@@ -71,7 +71,7 @@ async def until(condition: Callable[[], Any], what: str = "", within_s: float = 
 
 
 async def idle(turns: int = 200) -> None:
-    """Let every task go on until only time or news could bring more: for checks that nothing happens.
+    """Run every task until it waits for time or for a change: for checks that nothing happens.
 
     Tasks of the fakes wait for nothing outside of the loop, so turns of it count, however slow the machine.
     """
@@ -151,7 +151,7 @@ class FakeCluster:
         self._notify()
 
     def pod(self, name: str) -> Pod:
-        """Give a pod by name in namespace default (or namespace/name)."""
+        """Return a pod by name in namespace default (or namespace/name)."""
         path = name if "/" in name else f"default/{name}"
         return next(pod for pod in self.seen.pods.values() if pod.path == path)
 
@@ -204,7 +204,7 @@ class FakeCluster:
         news.set()
 
     def did(self, verb: str) -> list[tuple[str, str]]:
-        """Give (namespace/name, detail) of every call of a verb that was carried out."""
+        """Return (namespace/name, detail) of every call of a verb that was carried out."""
         return [(name, detail) for done, name, detail in self.calls if done == verb]
 
     # -- the port ------------------------------------------------------------------------------
@@ -347,7 +347,7 @@ class SharedPlanner(PlannerPool):
 
 
 class Stage:
-    """The service on fakes: one replica; give two stages one database for two replicas."""
+    """The service on fakes: one replica; two stages that share a database are two replicas."""
 
     def __init__(
         self, *objects: Object, database: FakeDatabase | None = None, holder: str = "me",
@@ -428,12 +428,12 @@ class Stage:
         self.admission.reconciled_takes = takes
 
     def later(self, seconds: float) -> None:
-        """Let time pass, and the lease be renewed."""
+        """Advance the clock, and renew the lease."""
         self.clock.advance(seconds)
         self.leader.lease.prolong(self.clock.ms)
 
     def conditions_due(self) -> None:
-        """Let the time end that the reporter waits before it writes conditions."""
+        """End the time that the reporter waits before it writes conditions."""
         for job in list(self.reporter._due):
             self.reporter._is_due(job)
 
@@ -464,7 +464,7 @@ class Stage:
         return next((r for r in self.leader.acknowledged.roots.values() if r.root == path), None)
 
     def where(self, name: str) -> dict[str, str]:
-        """Give pod -> node of what a root holds."""
+        """Return pod -> node of what a root holds."""
         return {r.pod.partition("/")[2]: r.node for r in self.root(name).held.values()}
 
     def ref(self, name: str) -> PodRef:

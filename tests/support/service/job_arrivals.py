@@ -148,7 +148,7 @@ class Arrivals:
         await self._quiet()
 
     async def _quiet(self) -> None:
-        """Let deletions, nominations and bindings be carried out."""
+        """Carry out deletions, nominations and bindings."""
         still, revision = 0, -1
         while still < 30:
             await asyncio.sleep(0)
@@ -310,7 +310,7 @@ class Arrivals:
                 await self._preempt(pod)
 
     def _free(self, node: NodeName, pod: Pod, assumed: dict[PodUid, NodeName]) -> int:
-        """Count what kube-scheduler believes to be free on a node for a pod; nominated pods count like running ones."""
+        """Return what kube-scheduler counts as free on a node for a pod; nominated pods count like running ones."""
         view = self.cluster.seen
         here = set(view.on_node.get(node, {}))
         here |= {uid for uid, where in assumed.items() if where == node}

@@ -185,7 +185,7 @@ def test_a_forest_that_grows_is_the_forest_that_is_planted(found):
 
 
 def _touched(before, view):
-    """Give the roots that some changed leaf or group may belong to."""
+    """Return the roots that some changed leaf or group may belong to."""
     leaves = {k for k in GROUPS if before.members.get(k) is not view.members.get(k)}
     changed = {k for k in GROUPS if before.groups.get(k) is not view.groups.get(k)}
     forests = (forest_of(before), forest_of(view))

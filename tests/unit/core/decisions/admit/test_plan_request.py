@@ -55,7 +55,7 @@ def _free(request, node="n0"):
 
 
 def _holding(cluster, root, pods, node="n0", priority=0):
-    """Give the state in which `root` holds room for `pods` on a node."""
+    """Return the state in which `root` holds room for `pods` on a node."""
     group = cluster.group(root)
     record = GroupRecord(kind="PodGroup", name=root, minimum=len(pods))
     assignments = tuple(

@@ -44,7 +44,7 @@ PRIORITY = 10
 
 
 def at(now_us, **more):
-    """Give the circumstances of a moment, with room held for a minute."""
+    """Return the circumstances of a moment, with room held for a minute."""
     return msgspec.structs.replace(ME, now_us=now_us, room_held_us=HELD_US, **more)
 
 
@@ -72,7 +72,7 @@ class Scene:
         return self.state.roots[self.uid].vacant
 
     def decide(self, now):
-        """Give the facts of a moment, sound after every prefix of them, and fold them."""
+        """Return the facts of a moment, sound after every prefix of them, and fold them."""
         now = msgspec.structs.replace(now, over=time_over(self.state, now.now_us))
 
         def once(state):
@@ -88,7 +88,7 @@ class Scene:
         return self.decide(at(now_us))
 
     def request(self, name):
-        """Give what the planner is asked about a tree."""
+        """Return what the planner is asked about a tree."""
         tree = next(t for t in forest_of(self.view).trees.values() if t.root.key.name == name)
         part = TreeParts().of(tree, self.state.roots.get(tree.root.uid))
         return plan_request(self.view, self.state, part, rows=NodeRowCache(), budget=10_000)

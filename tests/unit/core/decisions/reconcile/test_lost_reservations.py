@@ -80,7 +80,7 @@ class Scene:
         self.state = folded(EMPTY, (*where, RootObserved(kind="CompositePodGroup")), (*where, fact))
 
     def decide(self, now=ME):
-        """Give the facts and fold them, after checking that every prefix of them is sound."""
+        """Return the facts and fold them, after checking that every prefix of them is sound."""
 
         def once(state):
             return decide_reconcile(self.cluster.seen, state, forest_of(self.cluster.seen), now)
