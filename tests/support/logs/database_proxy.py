@@ -1,7 +1,7 @@
-"""A wire between one service and PostgreSQL that a test can cut, hold up, or look into.
+"""A proxy between one service and PostgreSQL that a test can cut, stop, or read from.
 
-It listens on a socket of its own in a folder of its own and leads to the socket (or port) of the real server, so
-each replica has its own way and the others' stay whole. A connection is named as the service names it
+It listens on a socket of its own in a folder of its own and forwards to the socket (or port) of the real server, so
+each replica has its own proxy and a cut leaves the others connected. A connection is named as the service names it
 (`application_name`): "append" writes the log, "follow" listens for it.
 """
 

@@ -1,4 +1,4 @@
-"""Histories a leader could have written, for property tests: every fact is possible in the state before it."""
+"""Random logs that a leader could have written, for property tests: each event is possible in the state before it."""
 
 from __future__ import annotations
 

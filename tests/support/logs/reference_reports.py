@@ -1,7 +1,7 @@
-"""Reports computed in plain Python from the list of facts: what the views of SQL must equal, and a fake to serve them.
+"""Reports computed in plain Python from a list of events, to compare the SQL views with, and a fake `ReportQueries`.
 
 Nothing here knows SQL. State intervals come from the fold of the core, one event at a time; everything
-else is read off the facts.
+else is read from the events.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A short log whose every moment is known, for tests of looking back.
+"""A short log with known positions and times, for tests of queries about the past.
 
 | position | seconds | fact |
 |---|---|---|

@@ -1,6 +1,6 @@
-"""An exhaustive solver for tiny instances: every assignment of every pod, checked by `checker`'s rules.
+"""An exhaustive solver for tiny instances: every assignment of every pod, checked by the rules of `plan_checker`.
 
-Knows nothing of the planner. Exponential: some 6 pods on 5 nodes.
+Imports nothing of the planner. Exponential: some 6 pods on 5 nodes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rules between pods, pod by pod, written down apart from the planner: is there an order that keeps them?"""
+"""Checks rules between pods without the planner: whether the pods can be bound in some order that keeps all rules."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Checks a plan against its request, by rules written down apart from the planner (SPEC C and D).
+"""Checks a plan against its request, by rules implemented without the planner (SPEC C and D).
 
-Imports nothing of the planner but its vocabulary. `faults` gives texts; a good plan has none.
+Imports nothing of the planner but its vocabulary. `faults` returns texts; a valid plan has none.
 """
 
 from __future__ import annotations

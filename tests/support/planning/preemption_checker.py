@@ -1,7 +1,6 @@
 """Checks a preemption against its request, and finds the cheapest one by trying every set of units.
 
-Written apart from the planner: nothing is imported of it but its vocabulary. `faults` gives texts; a
-good preemption has none.
+Imports nothing of the planner but its types. `faults` returns texts; a valid preemption has none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The static filters, pod by pod, written down apart from the planner."""
+"""The static filters for one pod and one node, implemented without the planner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same script in processes with other hash seeds, where the order of sets and dicts differs."""
+"""Run one script under several hash seeds, which change the order of sets."""
 
 from __future__ import annotations
 

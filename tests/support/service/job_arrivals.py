@@ -1,4 +1,4 @@
-"""Jobs that come, run, are evicted, come back and end: the service loop on a fake cluster, the rest is played.
+"""Jobs that come, run, are evicted, come back and end: the control loop on a fake cluster, with the rest simulated.
 
 kube-scheduler offers nodes, calls filter, bind and preempt, and deletes the victims of ordinary pods; the kubelet
 lets pods that were deleted go after a while; a job's controller makes again what was evicted, under new UIDs.
