@@ -70,7 +70,7 @@ Json = Mapping[str, Any]
 
 
 def _type_of(schema: Json) -> str:
-    """Give the type that a JSON schema describes in one line: `[T]` a list, `{T}` a map from strings, `A | B` either."""
+    """Return the type that a JSON schema describes in one line: `[T]` a list, `{T}` a map from strings, `A | B` either."""
     rest = {
         key: value
         for key, value in schema.items()
@@ -103,7 +103,7 @@ def _about(text: str) -> str:
 
 
 def _lines_of(path: str, schema: Json, *, need: str = "") -> Iterator[str]:
-    """Give a line per field of a JSON schema, nested ones by their path."""
+    """Yield a line per field of a JSON schema, nested ones by their path."""
     default = f" = {json.dumps(schema['default'])}" if "default" in schema else ""
     yield f"{path}: {_type_of(schema)}{default}{need}{_about(schema.get('description', ''))}"
     for rule in schema.get("x-kubernetes-validations", ()):
@@ -136,7 +136,7 @@ _PLAIN = {
 
 
 def _annotation(kind: Any) -> str:
-    """Give a type of Python as `_type_of` gives a schema; for structs with bytes in them, which have no schema."""
+    """Return a type of Python as `_type_of` shows a schema; for structs with bytes, which have no schema."""
     kind = getattr(kind, "__supertype__", kind)
     arguments = [_annotation(one) for one in get_args(kind)]
     match get_origin(kind):
@@ -151,7 +151,7 @@ def _annotation(kind: Any) -> str:
 
 
 def _struct_lines(kind: type[msgspec.Struct]) -> Iterator[str]:
-    """Give a line per field of a struct, under the names that are sent."""
+    """Yield a line per field of a struct, under the names that are sent."""
     for field in msgspec.structs.fields(kind):
         default = (
             field.default_factory()
@@ -166,7 +166,7 @@ def _struct_lines(kind: type[msgspec.Struct]) -> Iterator[str]:
 
 
 def scheduler_wire() -> list[str]:
-    """What kube-scheduler sends and gets: its requests and answers, field for field."""
+    """Return what kube-scheduler sends and gets: its requests and answers, field for field."""
     structs = [
         found
         for found in vars(wire).values()
@@ -177,12 +177,12 @@ def scheduler_wire() -> list[str]:
 
 
 def _routes(handlers: type) -> list[tuple[str, str]]:
-    """Give the routes of a class of handlers; to name them it needs nothing that it is built from."""
+    """Return the routes of a class of handlers, without building one."""
     return [(route.method, route.path) for route in handlers.routes(object.__new__(handlers))]
 
 
 def http() -> list[str]:
-    """All paths; the parameters, headers and answers of /v1; every field of every answer but facts (events.txt)."""
+    """Return all paths; the parameters, headers and answers of /v1; every field of every answer but facts (events.txt)."""
     found = document(OPERATIONS)
     paths = {
         f"{method} {path}"
@@ -221,7 +221,7 @@ def _operation(name: str, operation: Json) -> Iterator[str]:
 
 
 def reports() -> list[str]:
-    """The reports and their columns, in the order in which they are shown."""
+    """Return the reports and their columns, in the order in which they are shown."""
     lines: list[str] = []
     for report in catalogue():
         lines.append(f"{report.name}{_about(report.about)}")
@@ -234,14 +234,14 @@ def reports() -> list[str]:
 
 
 def events() -> list[str]:
-    """Types and versions of the log, the fields of each, and the columns around them in the order of the hash."""
+    """Return the types and versions of the log, the fields of each, and the columns around them in the order of the hash."""
     lines = [f"column {name}" for name in Row._fields]
     lines += ["", *(f"event {tag} version {VERSIONS[tag]}" for tag in sorted(TYPES))]
     return [*lines, "", *_component_lines(_components(TYPES.values()))]
 
 
 def cluster_file() -> list[str]:
-    """Lines of cluster.jsonl, which is what was done to a cluster of files."""
+    """Return the fields of cluster.jsonl, the journal of the manifest cluster."""
     return _component_lines(_components([Record]))
 
 
@@ -249,7 +249,7 @@ def cluster_file() -> list[str]:
 
 
 def command_line() -> list[str]:
-    """`--help` of the program and of each command, as a terminal of 100 columns shows it."""
+    """Return `--help` of the program and of each command, as a terminal of 100 columns shows it."""
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     lines = [f"program {name}" for name in sorted(scripts)]
     for words in ((), *((name,) for name in _commands())):
@@ -259,7 +259,7 @@ def command_line() -> list[str]:
 
 
 def _commands() -> list[str]:
-    """Give the names of the commands, in the order of the help."""
+    """Return the names of the commands, in the order of the help."""
     listed = _help().partition("\nCommands:\n")[2]
     names = re.findall(r"^  ([\w-]+)", listed, re.MULTILINE)
     assert names, f"no commands in:\n{_help()}"
@@ -292,7 +292,7 @@ def _help(*words: str) -> str:
 
 
 def environment() -> list[str]:
-    """Settings with variable, type, default and the commands that have a flag of the name; then other variables."""
+    """Return the settings with variable, type, default and the commands that have a flag of the name; then other variables."""
     schema = _components([settings.Settings])["Settings"]
     flags = {name: re.findall(r"^  (--[\w-]+)", _help(name), re.MULTILINE) for name in _commands()}
     lines = []
@@ -333,7 +333,7 @@ def _variables() -> set[str]:
 
 
 def metrics() -> list[str]:
-    """Every metric with type, labels, bounds of its buckets, and what it counts."""
+    """Return every metric with type, labels, bounds of its buckets, and what it counts."""
     lines = []
     for collector in {*METRICS.registry._collector_to_names}:
         name = collector._name + "_total" * (collector._type == "counter")
@@ -352,7 +352,7 @@ def metrics() -> list[str]:
 
 
 def kubernetes() -> list[str]:
-    """Names on objects of Kubernetes: what each is, then all that the program knows, then the objects of deploy/."""
+    """Return the names on objects of Kubernetes: what each is, then all that the program knows, then the objects of deploy/."""
     by_role = [
         ("annotation", [PLAN_ANNOTATION], "of a pod: the admission it is bound under"),
         ("annotation", PARENT_ANNOTATIONS, "of a group: its parent"),
@@ -405,7 +405,7 @@ def _yaml(path: Path) -> list[Any]:
 
 
 def custom_resources() -> list[str]:
-    """Kinds, columns and every field of our CustomResourceDefinitions, as deploy/ has them."""
+    """Return kinds, columns and every field of our CustomResourceDefinitions, as deploy/ has them."""
     lines: list[str] = []
     for found in _yaml(ROOT / "deploy" / "kubernetes" / "crds.yaml"):
         spec = found["spec"]
@@ -484,7 +484,7 @@ def _calls(scope: ast.AST, *names: str) -> list[ast.Call]:
 
 
 def _values(tree: ast.Module, scope: ast.AST, node: ast.expr) -> set[str]:
-    """Give the texts that an expression can be: literals, what a name is set to, what a function returns or is given."""
+    """Return the texts that an expression can be: literals, what a name is set to, what a function returns or is given."""
     found: set[str] = set()
     match node:
         case ast.Constant(value=str(text)):
@@ -641,12 +641,12 @@ DATABASE_SUBJECTS = ("database", "database-comments")
 
 
 def text_of(lines: Iterable[str]) -> str:
-    """Give the text of a file, its first line with what it is and how it is renewed."""
+    """Return the text of a file, its first line with what it is and how it is renewed."""
     return "\n".join((f"# Public surface. Generated by `{COMMAND}`; do not edit.", *lines, ""))
 
 
 def difference(subject: str, lines: Iterable[str], approved: Path = APPROVED) -> str:
-    """Give the difference between what is approved and what is there, as a person reads it; empty when there is none."""
+    """Return the difference between what is approved and what is thereas a unified diff, or an empty string."""
     path = approved / f"{subject}.txt"
     before = path.read_text() if path.is_file() else ""
     now = text_of(lines)

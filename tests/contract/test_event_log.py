@@ -116,8 +116,8 @@ async def test_the_same_holder_need_not_wait(log, replica):
         await log.append(first, Script(first).some(1))
 
 
-async def test_an_epoch_is_above_all_that_the_taker_knows(log, replica):
-    """A restored lease row would hand old numbers out again; what it had is told."""
+async def test_an_epoch_is_above_all_that_the_caller_knows(log, replica):
+    """`take` returns an epoch above `above` and above the lease row, which a restored database sets back."""
     first = await take(log, "a")
     assert (first.epoch, first.previous_epoch) == (1, 0)
     again = await log.take(holder="a", address="", ttl_ms=60_000, above=41)
@@ -232,7 +232,7 @@ async def test_events_must_begin_at_the_head(log):
 
 
 async def test_an_id_is_written_once(log):
-    """Re-appending after a lost answer is refused by name; looking up tells what to leave out."""
+    """Appending again after a lost answer raises DuplicateEvent; `find` returns what is written already."""
     grant = await take(log)
     events = Script(grant).some(3)
     await log.append(grant, events)
@@ -298,8 +298,8 @@ async def test_what_no_log_may_hold_is_refused(log):
     assert (await log.head()).position == 2
 
 
-async def test_a_reader_beyond_the_head_is_told(log):
-    """Whoever remembers more than the log has must not go on as if nothing had happened."""
+async def test_a_read_behind_the_head_is_refused(log):
+    """`read` after a position that the log does not have raises CorruptLog: a part of the log is lost."""
     grant = await take(log)
     await log.append(grant, Script(grant).some(3))
     assert await everything(log, after=Position(3)) == []

@@ -124,7 +124,7 @@ SHAPES = ({"cpu": 1000},)
 
 @pytest.fixture(params=[0, 3, 100], ids=["none indexed", "some indexed", "all indexed"])
 async def naming(request, store, store_url):
-    """Positions 1 to 7, with the index of names as far as the parameter says."""
+    """Append positions 1 to 7, and index names up to the position of the parameter."""
     log, reader = store
     grant = await log.take(holder="a", address="", ttl_ms=60_000)
     script = Script(grant)
@@ -186,7 +186,7 @@ async def test_facts_by_what_they_name(naming, wanted, expected):
 # Pages
 
 
-async def test_a_page_says_as_of_when_and_whether_there_is_more(reader):
+async def test_a_page_has_the_head_and_whether_there_is_more(reader):
     page = await reader.page(EventFilter(limit=4))
     assert ([e.position for e in page.events], page.head, page.more) == ([1, 2, 3, 4], 9, True)
     page = await reader.page(EventFilter(after=Position(5), limit=4))

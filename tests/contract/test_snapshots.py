@@ -70,7 +70,7 @@ async def test_three_are_kept(store, made):
 
 
 async def found(checkpoints, codec="state.v1"):
-    """Give the positions of all that are kept, looked for from every position."""
+    """Return the positions of all that are kept, looked for from every position."""
     made = [await checkpoints.newest(codec=codec, until=Position(n)) for n in range(11)]
     return sorted({checkpoint.position for checkpoint in made if checkpoint})
 

@@ -21,7 +21,7 @@ from tests.integration.cluster.fake_api import FakeApi, Fault
 from tests.support.service.manifest_builders import a_node, a_pod
 
 POD = PodRef(namespace="default", name="p", uid=PodUid("uid-p"))
-DOOM = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}
+DISRUPTION_TARGET = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}
 REFUSED = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no such device"}
 
 
@@ -98,7 +98,10 @@ async def gone_from_view(place, gone=True):
             PodEnd("refused-by-kubelet", "UnexpectedAdmissionError: no such device"),
         ),
         (the_pod(phase="Succeeded"), PodEnd("ended", "Succeeded")),
-        (the_pod(phase="Failed", conditions=[DOOM]), PodEnd("node-lost", "DeletionByPodGC")),
+        (
+            the_pod(phase="Failed", conditions=[DISRUPTION_TARGET]),
+            PodEnd("node-lost", "DeletionByPodGC"),
+        ),
     ],
     ids=["deleted", "refused", "succeeded", "collected"],
 )
@@ -114,7 +117,7 @@ async def test_a_pod_that_lives_has_no_end(place):
 
 
 async def test_the_name_was_used_again(place):
-    """The one that was asked about is gone, whoever has its name now."""
+    """The pod with the UID in question is gone when another pod has its name now."""
     again = the_pod()
     again["metadata"]["uid"] = "another"
     place.put(again)

@@ -12,7 +12,7 @@ from tests.support import cpu_limit, hypothesis_profile
 
 @pytest.fixture(scope="session")
 def slow_at_start() -> float:
-    """How slow this machine is; what many tests import is imported before that."""
+    """Return how slow this machine is; what many tests import is imported before that."""
     importlib.import_module(SOLVER)
     return cpu_limit.slowness()
 

@@ -166,7 +166,7 @@ BAD = [
 
 @pytest.mark.parametrize(("given_", "words"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
 def test_bad_input_names_file_object_and_value(run, write, given_, words):
-    """Exit 2, a message that says which file or object and which value, and nothing on stdout."""
+    """Exit 2, a message with the file or object and the value, and nothing on stdout."""
     cluster = write("c.yaml", *a_fleet("1 nodes"))
     if "objects" in given_:
         gang = write("g.yaml", *given_["objects"])
@@ -275,7 +275,7 @@ PREEMPT = spec_vectors.of_kind("preempt")
 
 @pytest.mark.parametrize("vector", PREEMPT, ids=[v["id"] for v in PREEMPT])
 def test_plan_prints_the_victims_that_vectors_want(run, write, vector):
-    """Every `preempt` vector as manifests: `victims` as wanted, and nobody with --no-preemption."""
+    """Every `preempt` vector as manifests: `victims` as wanted, and none with --no-preemption."""
     path = write("v.yaml", *vector_objects(vector))
     code, out, _ = run("plan", "--cluster", path, "-o", "json")
     (root,) = json.loads(out)["roots"]
@@ -297,8 +297,8 @@ def test_plan_prints_the_victims_that_vectors_want(run, write, vector):
     assert all(f"evicts {v['unit']}" in out for v in root["victims"])
 
 
-def test_plan_says_why_evicting_does_not_help(run, write):
-    """P08: how far evicting everybody would get stands among the reasons."""
+def test_plan_has_the_reason_why_evicting_does_not_help(run, write):
+    """P08: the reasons have how many pods could be placed by evicting every unit."""
     path = write("v.yaml", *vector_objects(spec_vectors.by_id("P08")))
     _, out, _ = run("plan", "--cluster", path, "-o", "json")
     (root,) = json.loads(out)["roots"]

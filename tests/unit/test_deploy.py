@@ -41,7 +41,7 @@ def documents(name: str) -> list[Any]:
     return [one for one in yaml.safe_load_all(text) if one]
 
 
-def test_the_crds_are_what_the_types_say() -> None:
+def test_the_crds_are_rendered_from_the_types() -> None:
     """python -m extender.cluster.crd.render_crds > deploy/kubernetes/crds.yaml"""
     assert (KUBERNETES / "crds.yaml").read_text(encoding="utf-8") == render_crds.render()
 
@@ -60,7 +60,7 @@ def test_the_schemas_are_structural() -> None:
     assert below["maxItems"] == 0
 
 
-def test_compose_is_what_the_table_of_flags_says() -> None:
+def test_compose_is_rendered_from_the_table_of_flags() -> None:
     """python deploy/compose/generate.py > docker-compose.yml"""
     text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
     assert text == load("deploy/compose/generate.py").render()
@@ -72,7 +72,7 @@ def test_compose_is_valid() -> None:
     jsonschema.validate(yaml.safe_load((ROOT / "docker-compose.yml").read_text()), schema)
 
 
-def test_compose_reaches_nobody_but_loopback_and_pins_its_images() -> None:
+def test_compose_publishes_on_loopback_only_and_pins_its_images() -> None:
     """A demo with fixed tokens must not be found by others."""
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
     for name, service in compose["services"].items():
@@ -86,7 +86,7 @@ def test_compose_reaches_nobody_but_loopback_and_pins_its_images() -> None:
             assert other in compose["services"]
 
 
-def test_compose_setup_writes_what_the_programs_are_told_to_read(tmp_path: Path) -> None:
+def test_compose_setup_writes_the_files_that_the_flags_name(tmp_path: Path) -> None:
     """Every file named on a command line is made by setup.py or by kube-apiserver itself."""
     setup, generate = load("deploy/compose/setup.py"), load("deploy/compose/generate.py")
     setup.main(tmp_path)
@@ -99,7 +99,7 @@ def test_compose_setup_writes_what_the_programs_are_told_to_read(tmp_path: Path)
     assert config["clusters"][0]["cluster"]["server"] == "https://127.0.0.1:6443"
 
 
-def test_the_table_of_flags_has_no_word_that_nobody_fills_in() -> None:
+def test_every_placeholder_in_the_table_of_flags_has_a_value() -> None:
     """A missing value fails here and not in a container."""
     generate = load("deploy/compose/generate.py")
     for program in ("etcd", "kube-apiserver", "kube-scheduler"):
@@ -117,7 +117,7 @@ def test_the_image_is_built_from_all_that_the_package_includes() -> None:
 
 
 @pytest.mark.parametrize("file", sorted(KUBERNETES.glob("*.yaml")), ids=lambda f: f.name)
-def test_every_manifest_says_what_it_is_for(file: Path) -> None:
+def test_every_manifest_starts_with_a_comment(file: Path) -> None:
     """A comment stands in front, and no name is used twice."""
     assert file.read_text(encoding="utf-8").startswith("# ")
     names = [(d["kind"], d.get("metadata", {}).get("name")) for d in documents(file.stem)]
@@ -225,7 +225,7 @@ def of_kind(file: str, kind: str) -> Any:
 
 
 @pytest.mark.parametrize("file", sorted(SECOND.glob("*.yaml")), ids=lambda f: f.name)
-def test_manifests_of_the_second_scheduler_say_what_they_are_for(file: Path) -> None:
+def test_manifests_of_the_second_scheduler_start_with_a_comment(file: Path) -> None:
     """A comment stands in front; what kubectl applies is in our namespace, but for one role of kube-system."""
     text = file.read_text(encoding="utf-8")
     assert text.startswith("# ")

@@ -34,8 +34,8 @@ def heavy_imports(*words):
     done = subprocess.run(
         [sys.executable, "-c", PROBE, *words], check=False, capture_output=True, text=True
     )
-    _, _, told = done.stderr.rpartition("[")
-    return done.returncode, done.stdout, set(msgspec.json.decode("[" + told.replace("'", '"')))
+    _, _, imported = done.stderr.rpartition("[")
+    return done.returncode, done.stdout, set(msgspec.json.decode("[" + imported.replace("'", '"')))
 
 
 @pytest.mark.parametrize(

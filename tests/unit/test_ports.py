@@ -15,7 +15,7 @@ IP_LOCAL_PORT_RANGE = 51  # of Linux 6.3 or later: the ports that the kernel may
 
 
 def choosing_from(port: int, *, reuse: bool) -> socket.socket:
-    """Give a socket for which the kernel can choose one port only."""
+    """Return a socket for which the kernel can choose one port only."""
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
     try:

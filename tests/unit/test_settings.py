@@ -91,10 +91,10 @@ def test_ipv6_and_data_home():
         ("http://[::1", "is not a URL"),
     ],
 )
-def test_a_token_is_not_sent_to_whoever_answers(url, fault):
-    with pytest.raises(BadInput, match=fault) as told:
+def test_a_token_is_not_sent_to_an_unverified_server(url, fault):
+    with pytest.raises(BadInput, match=fault) as raised:
         load({"GANG_EXTENDER_SCHEDULER_METRICS_URL": url})
-    assert url in str(told.value)
+    assert url in str(raised.value)
 
 
 def test_metrics_of_kube_scheduler_on_this_machine_or_with_a_ca():
@@ -171,7 +171,7 @@ def test_a_setting_is_read_from_its_variable(name):
 
 @pytest.mark.parametrize("name", ON_SERVE)
 def test_a_setting_is_read_from_its_flag_which_wins(name):
-    """The flag of `serve` gives the value, whatever the variable says; without the flag the variable counts."""
+    """The flag of `serve` gives the value, whatever the variable has; without the flag the variable counts."""
     value, _ = VALUES[name]
     environ = {PREFIX + name.upper(): str(VALUES[name][1] or "of-the-variable")}
     flags = given_on_the_command_line(flag_of(name), str(value))

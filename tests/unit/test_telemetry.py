@@ -1,4 +1,4 @@
-"""Log lines are JSON, one per record; metrics count what the planner said."""
+"""Log lines are JSON, one per record; metrics count the answers of the planner."""
 
 from __future__ import annotations
 

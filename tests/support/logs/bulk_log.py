@@ -1,4 +1,4 @@
-"""Logs written into a database at once, past the fence: for benches and for tests of what reads."""
+"""Write a whole log into a database without a lease: for benches and for tests of queries."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A wire between one service and PostgreSQL that a test can cut, hold up, or look into.
+"""A proxy between one service and PostgreSQL that a test can cut, stop, or read from.
 
-It listens on a socket of its own in a folder of its own and leads to the socket (or port) of the real server, so
-each replica has its own way and the others' stay whole. A connection is named as the service names it
+It listens on a socket of its own in a folder of its own and forwards to the socket (or port) of the real server, so
+each replica has its own proxy and a cut leaves the others connected. A connection is named as the service names it
 (`application_name`): "append" writes the log, "follow" listens for it.
 """
 
@@ -39,7 +39,7 @@ class DatabaseProxy:
         database_url: Of the real server.
 
     Attributes:
-        url: What the service is told instead.
+        url: What the service gets instead.
         sent: Asked before bytes of the service go to the server.
         answered: Asked before bytes of the server go to the service.
     """
@@ -86,7 +86,7 @@ class DatabaseProxy:
                 writer.transport.abort()
 
     def mend(self) -> None:
-        """Let everything through again; what was on its way in silence arrives now."""
+        """Forward everything again, also what came in while nothing was forwarded."""
         self._refusing = False
         self._flows.set()
 
@@ -97,11 +97,11 @@ class DatabaseProxy:
         self.mend()
 
     def hold(self, name: str) -> None:
-        """Keep what the server says on connections of one name."""
+        """Hold back what the server sends on connections of one name."""
         self._held[name] = asyncio.Event()
 
     def let_go(self, name: str) -> None:
-        """Let it through, with what has come together."""
+        """Forward what was held back, and all that follows."""
         self._held.pop(name).set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -46,7 +46,7 @@ PRIORITIES = {SWEEP: 100, TRAIN: 1000, BATCH: 0, PROBE: 0, EVAL: 100}
 
 
 def at(clock: str) -> int:
-    """Give microseconds since 1970 of a time of that day, HH:MM:SS."""
+    """Return microseconds since 1970 of a time of that day, HH:MM:SS."""
     moment = datetime.fromisoformat(f"2026-11-17T{clock}").replace(tzinfo=UTC)
     return int(moment.timestamp()) * 1_000_000
 
@@ -110,7 +110,7 @@ def refused(root: str, outcome: str, reason: str) -> tuple[str, AnyEventData]:
 
 
 def tuesday(grant: LeaseGrant) -> list[RecordedEvent]:
-    """Give the facts of the day, in the empty log of a grant."""
+    """Return the facts of the day, in the empty log of a grant."""
     sweep, train = admitted(SWEEP, 1, 1, 2), admitted(TRAIN, 2, 1, 4)
     batch, probe = admitted(BATCH, 2, 1, 1), admitted(PROBE, 1, 3, 1)
     gone = VictimPod(pod=f"{BATCH}-0", uid=uid(f"{BATCH}-0"), node=node(2, 1), group="batch")
@@ -149,11 +149,11 @@ def tuesday(grant: LeaseGrant) -> list[RecordedEvent]:
     events = []
     for clock, facts in day:
         for root, fact in facts:
-            told = fact
+            stored = fact
             if isinstance(fact, RoomMeasured):
-                told = msgspec.structs.replace(fact, known=Position(script.position))
+                stored = msgspec.structs.replace(fact, known=Position(script.position))
             stream = f"uid-of-{root}" if root else NIL_ROOT
-            events.append(script.next(told, root=root, uid=stream, at_us=at(clock)))
+            events.append(script.next(stored, root=root, uid=stream, at_us=at(clock)))
     return events
 
 

@@ -1,8 +1,8 @@
 """The ports of the store in memory, for tests that need no PostgreSQL; held to the same contract suites.
 
 `FakeDatabase` is what replicas share, `FakeEventLog` what one of them has. Faults are ordered by name:
-`log.unavailable = True` answers nothing from now on, `log.lose_next_answer()` writes and then says that
-nobody knows, `log.lose_next_append()` says the same and does not write.
+`log.unavailable = True` raises StoreUnavailable from now on, `log.lose_next_answer()` writes and then raises it,
+`log.lose_next_append()` raises it and does not write.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class FakeEventLog:
     async def _answering(self) -> FakeDatabase:
         await asyncio.sleep(0)
         if self.unavailable:
-            raise StoreUnavailable("the fake is told not to answer")
+            raise StoreUnavailable("the fake is set to be unavailable")
         return self.database
 
     async def take(self, *, holder: str, address: str, ttl_ms: int, above: int = 0) -> LeaseGrant:
@@ -389,7 +389,7 @@ class FakeAuditReader:
         )
 
     async def has_node(self, node: NodeName) -> bool:
-        """Every state up to where it is projected is looked at."""
+        """Look at every state up to the projected position."""
         state = EMPTY
         for row, _ in self.database.rows[: self.database.projected]:
             state = fold(state, [to_event(row)])
@@ -416,7 +416,7 @@ class FakeProjection:
     async def projected(self) -> Position:
         await asyncio.sleep(0)
         if self.unavailable:
-            raise StoreUnavailable("the fake is told not to answer")
+            raise StoreUnavailable("the fake is set to be unavailable")
         return Position(self.database.projected)
 
     async def forget(self) -> None:
@@ -425,7 +425,7 @@ class FakeProjection:
 
 
 class Script:
-    """Makes events that continue a log: the leader's part of the deal, for tests of the store."""
+    """Makes events that continue a log: as a leader appends them, for tests of the store."""
 
     def __init__(self, grant: LeaseGrant) -> None:
         self.grant = grant
@@ -441,7 +441,7 @@ class Script:
         uid: str = "",
         **changes: object,
     ) -> RecordedEvent:
-        """Give the next event; each root of this script has versions from 1."""
+        """Return the next event; each root of this script has versions from 1."""
         uid = uid or f"uid-of-{root}-{self.grant.epoch}"
         self.position += 1
         self.at_us += 1
@@ -461,7 +461,7 @@ class Script:
         return msgspec.structs.replace(event, **changes)
 
     def some(self, count: int, **given: object) -> list[RecordedEvent]:
-        """Give the next events."""
+        """Return the next events."""
         return [self.next(**given) for _ in range(count)]
 
 

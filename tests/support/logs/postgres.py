@@ -50,12 +50,12 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 def database_of(url: str, database: str) -> str:
-    """Give the URL of another database of the same server."""
+    """Return the URL of another database of the same server."""
     return make_url(plain_url(url)).set(database=database).render_as_string(hide_password=False)
 
 
 def as_role(url: str, role: str) -> str:
-    """Give the URL of the same database for another role."""
+    """Return the URL of the same database for another role."""
     return (
         make_url(plain_url(url))
         .set(username=role, password=None)
@@ -97,7 +97,7 @@ def running_postgres(*, pg_bin: Path | None = None, **settings: str) -> Iterator
 
 @contextmanager
 def fresh_database(server_url: str, *, template: str | None = None) -> Iterator[str]:
-    """Make a database and drop it afterwards, whoever is still connected."""
+    """Make a database, and drop it afterwards although connections to it may be open."""
     name = f"gx_test_{os.getpid()}_{next(_numbers)}"
     run(
         execute(
@@ -113,21 +113,21 @@ def fresh_database(server_url: str, *, template: str | None = None) -> Iterator[
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    """URL of the server of this session; its database is nobody's."""
+    """Return the URL of the server of this session; no test uses the database that it names."""
     given = os.environ.get("GANG_EXTENDER_TEST_DATABASE_URL")
     if given:
         run(make_roles(given, given))
         yield plain_url(given)
         return
-    told = os.environ.get("GANG_EXTENDER_TEST_PG_BIN")
-    with running_postgres(pg_bin=Path(told) if told else None) as server:
+    pg_bin = os.environ.get("GANG_EXTENDER_TEST_PG_BIN")
+    with running_postgres(pg_bin=Path(pg_bin) if pg_bin else None) as server:
         run(make_roles(server.url, server.url))
         yield server.url
 
 
 @pytest.fixture(scope="session")
 def template_database(postgres_url: str) -> Iterator[str]:
-    """Name of a migrated database to copy from: copying is faster than migrating each time."""
+    """Return the name of a migrated database to copy from: copying is faster than migrating each time."""
     run(execute(postgres_url, f'CREATE DATABASE "{TEMPLATE}"'))
     run(schema_migration.upgrade(database_of(postgres_url, TEMPLATE)))
     yield TEMPLATE

@@ -42,7 +42,7 @@ class Backup:
         try:
             await connection.execute("SELECT pg_backup_start('test', true)")
             copy = ["cp", "-a", str(cluster), str(self._place)]
-            # files may vanish under the copy, as the manual says
+            # files may vanish during the copy (PostgreSQL manual, "Making a Base Backup Using the Low Level API")
             await asyncio.to_thread(subprocess.run, copy, check=False, capture_output=True)
             label = await connection.fetchval("SELECT labelfile FROM pg_backup_stop(false)")
         finally:
@@ -125,7 +125,7 @@ class Standby:
                 await asyncio.sleep(0.05)
 
     async def lag_from_now(self) -> None:
-        """Have all that the primary has now, and nothing that comes after."""
+        """Replay the WAL of the primary up to now, then receive no more."""
         lsn = await _question(self._primary.url, "SELECT pg_current_wal_lsn()::text")
         await self._until("SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", lsn)
         await _question(self.url, "ALTER SYSTEM SET primary_conninfo = ''")

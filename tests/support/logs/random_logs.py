@@ -1,4 +1,4 @@
-"""Histories a leader could have written, for property tests: every fact is possible in the state before it."""
+"""Random logs that a leader could have written, for property tests: each event is possible in the state before it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NODES = [NodeName(f"n{n}") for n in range(3)]
 
 
 def event_after(state, root_uid, fact):
-    """Give a fact its place behind a state."""
+    """Return the event of a fact that follows a state."""
     return RecordedEvent(
         position=Position(state.position + 1),
         event_id=str(UUID(int=state.position + 1)),
@@ -239,7 +239,7 @@ def _facts(draw, uid, root, fresh):
 
 
 def lean(state):
-    """Give a state as it is to look back from: without indexes and versions of ended streams, with plain maps."""
+    """Return a state as queries about the past keep it: without indexes and versions of ended streams, with plain maps."""
     roots = {
         uid: replace(root, held=dict(root.held), bound=dict(root.bound), away=dict(root.away),
                      vacant=dict(root.vacant), tried=dict(root.tried), topology=dict(root.topology))

@@ -1,7 +1,7 @@
-"""Reports computed in plain Python from the list of facts: what the views of SQL must equal, and a fake to serve them.
+"""Reports computed in plain Python from a list of events, to compare the SQL views with, and a fake `ReportQueries`.
 
 Nothing here knows SQL. State intervals come from the fold of the core, one event at a time; everything
-else is read off the facts.
+else is read from the events.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ class Stretch(msgspec.Struct):
     to_us: int | None = None
     to_position: int | None = None
 
-    def overlaps(self, asked: ReportQuery) -> bool:
-        return self.from_us < asked.until_us and (self.to_us is None or self.to_us > asked.since_us)
+    def overlaps(self, query: ReportQuery) -> bool:
+        return self.from_us < query.until_us and (self.to_us is None or self.to_us > query.since_us)
 
-    def seconds(self, asked: ReportQuery) -> float:
-        end = asked.until_us if self.to_us is None else min(self.to_us, asked.until_us)
-        return (end - max(self.from_us, asked.since_us)) / 1e6
+    def seconds(self, query: ReportQuery) -> float:
+        end = query.until_us if self.to_us is None else min(self.to_us, query.until_us)
+        return (end - max(self.from_us, query.since_us)) / 1e6
 
-    def stands(self, asked: ReportQuery) -> bool:
-        return self.to_us is None or self.to_us >= asked.until_us
+    def stands(self, query: ReportQuery) -> bool:
+        return self.to_us is None or self.to_us >= query.until_us
 
 
 class VictimRecord(msgspec.Struct):
-    """A pod that had to go."""
+    """A victim of a preemption."""
 
     plan: RecordedEvent
     unit: Any
@@ -87,7 +87,7 @@ class Lost(msgspec.Struct):
 
 
 class Told:
-    """Everything that reports are made of."""
+    """The events and the intervals that reports are computed from."""
 
     def __init__(self, events: Iterable[RecordedEvent]) -> None:
         self.events = list(events)
@@ -146,10 +146,10 @@ class Told:
         if root is None or fact.uid not in root.bound:
             self.losses.append(Lost(event, "", None))
             return
-        takers = [v for v in self.victims if v.uid == fact.uid and v.fate != "spared"]
+        evictions = [v for v in self.victims if v.uid == fact.uid and v.fate != "spared"]
         since = self._bound_since[event.root_uid, fact.uid][1]
         self.losses.append(
-            Lost(event, takers[-1].plan.root if takers else "", (event.at_us - since) / 1e6)
+            Lost(event, evictions[-1].plan.root if evictions else "", (event.at_us - since) / 1e6)
         )
 
     def _follow_victims(
@@ -185,20 +185,20 @@ def _reason(root: GangState) -> str:
     return root.answer.reasons[0] if root.answer is not None and root.answer.reasons else ""
 
 
-def _about(asked: ReportQuery, *gangs: str) -> bool:
-    return (not asked.namespace or asked.namespace in {g.partition("/")[0] for g in gangs}) and (
-        not asked.gang or asked.gang in gangs
+def _about(query: ReportQuery, *gangs: str) -> bool:
+    return (not query.namespace or query.namespace in {g.partition("/")[0] for g in gangs}) and (
+        not query.gang or query.gang in gangs
     )
 
 
-def _within(asked: ReportQuery, event: RecordedEvent) -> bool:
-    return asked.since_us <= event.at_us < asked.until_us
+def _within(query: ReportQuery, event: RecordedEvent) -> bool:
+    return query.since_us <= event.at_us < query.until_us
 
 
-def _pending(told: Told, asked: ReportQuery) -> Iterator[Stretch]:
-    for stretch in told.roots:
+def _pending(inputs: Told, query: ReportQuery) -> Iterator[Stretch]:
+    for stretch in inputs.roots:
         waited = stretch.state in PENDING and stretch.to_us != stretch.from_us
-        if waited and stretch.overlaps(asked) and _about(asked, stretch.root):
+        if waited and stretch.overlaps(query) and _about(query, stretch.root):
             yield stretch
 
 
@@ -207,35 +207,35 @@ def _last_end(stretches: Sequence[Stretch]) -> datetime | None:
     return None if None in ends else moment(max(end for end in ends if end is not None))
 
 
-def pending(told: Told, asked: ReportQuery) -> Iterator[Row]:
+def pending(inputs: Told, query: ReportQuery) -> Iterator[Row]:
     grouped = defaultdict(list)
-    for s in _pending(told, asked):
+    for s in _pending(inputs, query):
         grouped[s.root, s.root_uid, s.state, _reason(s.what)].append(s)
     for key, some in grouped.items():
         since = moment(min(s.from_us for s in some))
-        yield (*key, sum(s.seconds(asked) for s in some), len(some), since, _last_end(some))
+        yield (*key, sum(s.seconds(query) for s in some), len(some), since, _last_end(some))
 
 
-def pending_namespaces(told: Told, asked: ReportQuery) -> Iterator[Row]:
+def pending_namespaces(inputs: Told, query: ReportQuery) -> Iterator[Row]:
     grouped = defaultdict(list)
-    for s in _pending(told, asked):
+    for s in _pending(inputs, query):
         grouped[s.root.partition("/")[0], s.state].append(s)
     for key, some in grouped.items():
-        took = [s.seconds(asked) for s in some]
-        standing = len({s.root_uid for s in some if s.stands(asked)})
+        took = [s.seconds(query) for s in some]
+        standing = len({s.root_uid for s in some if s.stands(query)})
         yield (*key, len({s.root_uid for s in some}), standing, sum(took), max(took))
 
 
-def passed_over(told: Told, asked: ReportQuery) -> Iterator[Row]:
+def passed_over(inputs: Told, query: ReportQuery) -> Iterator[Row]:
     first = {}
-    for event in told.events:
+    for event in inputs.events:
         first.setdefault(event.root_uid, event.position)
-    for s in told.roots:
-        if s.state != "refused" or not s.overlaps(asked) or not _about(asked, s.root):
+    for s in inputs.roots:
+        if s.state != "refused" or not s.overlaps(query) or not _about(query, s.root):
             continue
-        for event in told.events:
+        for event in inputs.events:
             fact = event.fact
-            if not isinstance(fact, GangAdmitted | GangExtended) or not _within(asked, event):
+            if not isinstance(fact, GangAdmitted | GangExtended) or not _within(query, event):
                 continue
             inside = s.from_position < event.position and (
                 s.to_position is None or event.position < s.to_position
@@ -250,10 +250,10 @@ def passed_over(told: Told, asked: ReportQuery) -> Iterator[Row]:
                 )  # fmt: skip
 
 
-def preemption_pairs(told: Told, asked: ReportQuery) -> Iterator[Row]:
+def preemption_pairs(inputs: Told, query: ReportQuery) -> Iterator[Row]:
     grouped = defaultdict(list)
-    for v in told.victims:
-        if _within(asked, v.plan) and _about(asked, v.plan.root, v.unit.path):
+    for v in inputs.victims:
+        if _within(query, v.plan) and _about(query, v.plan.root, v.unit.path):
             grouped[v.plan.root, v.unit.path, v.unit.kind].append(v)
     for (preemptor, victim, kind), some in grouped.items():
         times = [v.plan.at_us for v in some]
@@ -265,21 +265,21 @@ def preemption_pairs(told: Told, asked: ReportQuery) -> Iterator[Row]:
 
 
 def _measured(
-    told: Told, asked: ReportQuery
+    inputs: Told, query: ReportQuery
 ) -> Iterator[tuple[RecordedEvent, RecordedEvent | None]]:
-    """Give the measurements of the span and the one that stood when it began, each with the next."""
-    some = [e for e in told.events if isinstance(e.fact, RoomMeasured)]
-    before = [e.at_us for e in some if e.at_us < asked.since_us]
-    begin = max(before, default=asked.since_us)
+    """Return the measurements of the span and the one that stood when it began, each with the next."""
+    some = [e for e in inputs.events if isinstance(e.fact, RoomMeasured)]
+    before = [e.at_us for e in some if e.at_us < query.since_us]
+    begin = max(before, default=query.since_us)
     for event, after in pairwise([*some, None]):
-        if begin <= event.at_us < asked.until_us:
+        if begin <= event.at_us < query.until_us:
             yield event, after
 
 
-def room(told: Told, asked: ReportQuery) -> Iterator[Row]:
-    for event, after in _measured(told, asked):
+def room(inputs: Told, query: ReportQuery) -> Iterator[Row]:
+    for event, after in _measured(inputs, query):
         until = after.at_us if after is not None else None
-        if until is None or until > asked.since_us:
+        if until is None or until > query.since_us:
             for r in event.fact.rooms:
                 yield (
                     moment(event.at_us), r.resource, r.key or "node", r.domain, r.free, r.nodes, r.total,
@@ -287,16 +287,16 @@ def room(told: Told, asked: ReportQuery) -> Iterator[Row]:
                 )  # fmt: skip
 
 
-def room_taken(told: Told, asked: ReportQuery) -> Iterator[Row]:
-    for measured, after in _measured(told, asked):
-        for event in told.events:
+def room_taken(inputs: Told, query: ReportQuery) -> Iterator[Row]:
+    for measured, after in _measured(inputs, query):
+        for event in inputs.events:
             fact = event.fact
-            if not isinstance(fact, GangAdmitted | GangExtended) or not _about(asked, event.root):
+            if not isinstance(fact, GangAdmitted | GangExtended) or not _about(query, event.root):
                 continue
             counted = measured.fact.known < event.position and (
                 after is None or event.position <= after.fact.known
             )
-            if not counted or not _within(asked, event):
+            if not counted or not _within(query, event):
                 continue
             for r in measured.fact.rooms:
                 there = [
@@ -312,26 +312,26 @@ def room_taken(told: Told, asked: ReportQuery) -> Iterator[Row]:
                     )  # fmt: skip
 
 
-def reserved(told: Told, asked: ReportQuery) -> Iterator[Row]:
+def reserved(inputs: Told, query: ReportQuery) -> Iterator[Row]:
     grouped: dict[Row, list[tuple[float, Stretch]]] = defaultdict(list)
-    for s in told.reserved:
+    for s in inputs.reserved:
         held: Reservation = s.what
-        if s.overlaps(asked) and _about(asked, s.root):
+        if s.overlaps(query) and _about(query, s.root):
             for resource, amount in held.requests.items():
                 if "/" in resource or resource == "cpu":
                     units = amount / 1000 if resource == "cpu" else amount
                     grouped[s.root, s.root_uid, resource].append((units, s))
     for key, some in grouped.items():
-        hours = sum(units * s.seconds(asked) for units, s in some) / 3600
-        longest = max(s.seconds(asked) for _, s in some)
-        yield (*key, hours, len(some), sum(s.stands(asked) for _, s in some), longest)
+        hours = sum(units * s.seconds(query) for units, s in some) / 3600
+        longest = max(s.seconds(query) for _, s in some)
+        yield (*key, hours, len(some), sum(s.stands(query) for _, s in some), longest)
 
 
-def decisions(told: Told, asked: ReportQuery) -> Iterator[Row]:
+def decisions(inputs: Told, query: ReportQuery) -> Iterator[Row]:
     hours: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for event in told.events:
+    for event in inputs.events:
         fact = event.fact
-        if not _within(asked, event) or not _about(asked, event.root):
+        if not _within(query, event) or not _about(query, event.root):
             continue
         counts = {}
         match fact:
@@ -349,10 +349,10 @@ def decisions(told: Told, asked: ReportQuery) -> Iterator[Row]:
         yield (moment(hour * HOUR_US), *(seen[name] for name in names))
 
 
-def losses(told: Told, asked: ReportQuery) -> Iterator[Row]:
-    for lost in told.losses:
+def losses(inputs: Told, query: ReportQuery) -> Iterator[Row]:
+    for lost in inputs.losses:
         event, fact = lost.event, lost.event.fact
-        if _within(asked, event) and _about(asked, event.root):
+        if _within(query, event) and _about(query, event.root):
             yield (
                 moment(event.at_us), event.root, event.root_uid, fact.pod, fact.node, fact.cause,
                 lost.preemptor, lost.seconds, event.position,
@@ -372,9 +372,9 @@ PLAIN: dict[str, Callable[[Told, ReportQuery], Iterator[Row]]] = {
 }
 
 
-def plainly(events: Iterable[RecordedEvent], asked: ReportQuery) -> list[Row]:
-    """Give the rows of a report, in no order."""
-    return list(PLAIN[asked.name](Told(events), asked))
+def plainly(events: Iterable[RecordedEvent], query: ReportQuery) -> list[Row]:
+    """Return the rows of a report, in no order."""
+    return list(PLAIN[query.name](Told(events), query))
 
 
 class FakeReportReader:
@@ -383,7 +383,7 @@ class FakeReportReader:
     def __init__(self, database: FakeDatabase) -> None:
         self.database = database
 
-    async def rows(self, asked: ReportQuery) -> ReportRows:
+    async def rows(self, query: ReportQuery) -> ReportRows:
         events = [to_event(row) for row, _ in self.database.rows]
         head = self.database.head.position
-        return ReportRows(rows=plainly(events, asked)[: asked.limit + 1], head=head, projected=head)
+        return ReportRows(rows=plainly(events, query)[: query.limit + 1], head=head, projected=head)

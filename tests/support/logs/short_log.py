@@ -1,4 +1,4 @@
-"""A short log whose every moment is known, for tests of looking back.
+"""A short log with known positions and times, for tests of queries about the past.
 
 | position | seconds | fact |
 |---|---|---|
@@ -48,7 +48,7 @@ RACK = "rack"
 
 
 def at_us(seconds: float) -> int:
-    """Give a moment of the story in microseconds since 1970."""
+    """Return a moment of the story in microseconds since 1970."""
     return START_US + int(seconds * 1e6)
 
 
@@ -106,7 +106,7 @@ def facts() -> list[tuple[float, str, object]]:
 
 
 def story() -> Iterator[RecordedEvent]:
-    """Give the events of the story."""
+    """Return the events of the story."""
     versions: dict[RootUid, int] = {}
     for number, (seconds, root, fact) in enumerate(facts(), start=1):
         uid = RootUid(f"uid-of-{root}") if root else NIL_ROOT

@@ -1,6 +1,6 @@
-"""An exhaustive solver for tiny instances: every assignment of every pod, checked by `checker`'s rules.
+"""An exhaustive solver for tiny instances: every assignment of every pod, checked by the rules of `plan_checker`.
 
-Knows nothing of the planner. Exponential: some 6 pods on 5 nodes.
+Imports nothing of the planner. Exponential: some 6 pods on 5 nodes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.support.planning.static_filters_checker import passes
 
 
 def best_total(request: PlanRequest) -> int | None:
-    """The most pods that any legal placement holds; None when not even the minimum fits."""
+    """Return the most pods that any legal placement holds; None when not even the minimum fits."""
     leaves = _leaves(request.root)
     pods = [(leaf, m) for leaf in leaves for m in leaf.members]
     nodes = request.nodes

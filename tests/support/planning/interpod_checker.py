@@ -1,4 +1,4 @@
-"""Rules between pods, pod by pod, written down apart from the planner: is there an order that keeps them?"""
+"""Checks rules between pods without the planner: whether the pods can be bound in some order that keeps all rules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Seat = tuple[int, PlanNode]  # shape and node of a placed pod
 
 
 def broken_rules(request: PlanRequest, seats: list[Seat]) -> list[str]:
-    """Say which rules a finished placement breaks, however kube-scheduler would come to it."""
+    """Return the rules that a finished placement breaks, in whatever order kube-scheduler binds it."""
     check = {"apart": _apart, "near": _near, "spread": _spread}
     return [text for rule in request.rules for text in check[rule.kind](request, rule, seats)]
 

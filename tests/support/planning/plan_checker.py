@@ -1,6 +1,6 @@
-"""Checks a plan against its request, by rules written down apart from the planner (SPEC C and D).
+"""Checks a plan against its request, by rules implemented without the planner (SPEC C and D).
 
-Imports nothing of the planner but its vocabulary. `faults` gives texts; a good plan has none.
+Imports nothing of the planner but its vocabulary. `faults` returns texts; a valid plan has none.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def faults(request: PlanRequest, plan: Plan) -> list[str]:
             if len(values) != 1 or None in next(iter(values)):
                 bad.append(f"{g.key}: domains {values}")
             elif where.get(g.key) != tuple(zip(g.topology, next(iter(values)), strict=True)):
-                bad.append(f"{g.key}: placement says {where.get(g.key)}, pods are in {values}")
+                bad.append(f"{g.key}: placement has {where.get(g.key)}, pods are in {values}")
         elif g.key in where:
             bad.append(f"{g.key}: has a placement but no pods or no constraint")
     return bad

@@ -1,6 +1,6 @@
-"""Preemptions as tests order them: who goes for whom, and where the preemptor is to run.
+"""Preemptions with given victims and a given node for each pod of the preemptor.
 
-The planner chooses victims elsewhere; here a test says them, so that it can look at what follows.
+The planner chooses no victims here, so that a test can look at what follows from a plan.
 """
 
 from __future__ import annotations

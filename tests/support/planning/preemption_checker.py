@@ -1,7 +1,6 @@
 """Checks a preemption against its request, and finds the cheapest one by trying every set of units.
 
-Written apart from the planner: nothing is imported of it but its vocabulary. `faults` gives texts; a
-good preemption has none.
+Imports nothing of the planner but its types. `faults` returns texts; a valid preemption has none.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ replace = msgspec.structs.replace
 
 
 def roomier(request: PlanRequest, pods: list[PlanVictim]) -> PlanRequest:
-    """The request as a plain one, with the room that some pods took."""
+    """Return the request without preemption, with the room of some pods free."""
     shapes = request.evictable.shapes
     nodes = []
     source = request.evictable
@@ -71,7 +70,7 @@ def eligible_units(request: PlanRequest) -> list[PlanUnit]:
 
 
 def faults(request: PlanRequest, made: PreemptionPlan, *, extras: bool = False) -> list[str]:
-    """Everything that is wrong; `extras`: the tree held already, and every assignment counts."""
+    """Return everything that is wrong; `extras`: the tree held already, and every assignment counts."""
     source = request.evictable
     units = [*made.victims, *made.superseded]
     bad = [f"{u.name} is not a unit of the request" for u in units if u not in source.units]
@@ -94,12 +93,12 @@ def faults(request: PlanRequest, made: PreemptionPlan, *, extras: bool = False) 
         if fits(staying, need) and not doubted:
             bad.append(f"{unit.name} could stay where it runs")
         if (unit.name in made.doubts) != (fits(staying, need) and doubted):
-            bad.append(f"{unit.name} goes by doubt, or not, and it is told otherwise")
+            bad.append(f"{unit.name}: `doubts` of the plan is wrong")
     return bad
 
 
 def in_doubt(request: PlanRequest, unit: PlanUnit, assignments) -> bool:
-    """Say whether a unit and a pod that comes to one of its nodes both use devices of resource claims (L34)."""
+    """Return whether a unit and a pod that comes to one of its nodes both use devices of resource claims (L34)."""
     claiming = {a.node for a in assignments if _claims(request.shapes[a.shape])}
     shapes = request.evictable.shapes
     return any(p.node in claiming and _claims(shapes[p.shape]) for p in unit.pods)
@@ -110,7 +109,7 @@ def _claims(shape) -> bool:
 
 
 def fits(request: PlanRequest, assignments) -> bool:
-    """Say whether pods have the room they were given."""
+    """Return whether pods fit on the nodes that they were given."""
     nodes = {n.name: n for n in request.nodes}
     room = {n.name: Counter({r: n.free.get(r, 0) for r in n.allocatable}) for n in request.nodes}
     ports = defaultdict(list, {n.name: list(n.host_ports) for n in request.nodes})
@@ -128,7 +127,7 @@ def fits(request: PlanRequest, assignments) -> bool:
     return not broken_rules(request, [(a.shape, nodes[a.node]) for a in assignments])
 
 
-# --- what a set costs, told anew
+# --- the cost of a set, computed without the planner
 
 
 def price(request: PlanRequest, units: list[PlanUnit]) -> tuple[int, ...]:
@@ -190,7 +189,7 @@ def _somewhere(request: PlanRequest, shape, gone: list[PlanVictim]) -> bool:
 
 
 def cheapest(request: PlanRequest, *, wanted: int = 1) -> tuple[int, ...] | None:
-    """The lowest price of any set that makes room for the tree; None when no set does.
+    """Return the lowest price of any set that makes room for the tree; None when no set does.
 
     `wanted`: pods that must be placed at least.
     """

@@ -1,4 +1,4 @@
-"""The static filters, pod by pod, written down apart from the planner."""
+"""The static filters for one pod and one node, implemented without the planner."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def passes(
     taints: bool = True,
     cordon: bool = True,
 ) -> bool:
-    """The static filters, pod by pod; each can be left out."""
+    """Return whether a node passes the static filters for one pod; each filter can be left out."""
     if labels and not _selects(shape, node):
         return False
     return not taints or _tolerates(shape, node, cordon=cordon)

@@ -37,7 +37,7 @@ class Browser:
         return self.driver.find_element(By.CSS_SELECTOR, selector)
 
     def texts(self, selector: str) -> list[str]:
-        """Give the texts of all elements that are there at once, as the page has them, seen or not."""
+        """Return the texts of all elements of a selector, shown or hidden."""
         script = "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)"
         return self.driver.execute_script(script, selector)
 
@@ -69,9 +69,9 @@ class Browser:
         assert self.driver.save_screenshot(str(path))
 
     def complaints(self) -> list[str]:
-        """Give what the page's console has said since it was asked last, but for requests without an answer."""
-        said = [entry["message"] for entry in self.driver.get_log("browser")]
-        return [line for line in said if "Failed to load resource" not in line]
+        """Return the new lines of the page's console, without those about requests that got no answer."""
+        messages = [entry["message"] for entry in self.driver.get_log("browser")]
+        return [line for line in messages if "Failed to load resource" not in line]
 
 
 @contextmanager

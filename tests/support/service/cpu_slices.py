@@ -1,4 +1,4 @@
-"""The time slice of a thread, as the kernel tells it."""
+"""The time slice of a thread, as the kernel reports it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GRANTED_FROM = (6, 12)
 
 def slice_ns(pid=0):
     """Ask by sched_getattr, the next number after sched_setattr; 0: the calling thread."""
-    told = ctypes.create_string_buffer(BYTES)
+    attributes = ctypes.create_string_buffer(BYTES)
     number = SET_ATTRIBUTES[platform.machine()] + 1
-    assert not ctypes.CDLL(None, use_errno=True).syscall(number, pid, told, BYTES, 0)
-    return int.from_bytes(told.raw[RUNTIME_AT : RUNTIME_AT + 8], "little")
+    assert not ctypes.CDLL(None, use_errno=True).syscall(number, pid, attributes, BYTES, 0)
+    return int.from_bytes(attributes.raw[RUNTIME_AT : RUNTIME_AT + 8], "little")

@@ -1,8 +1,8 @@
-"""Ports in memory whose faults a test orders: a clock that stands still and a cluster that obeys.
+"""Ports in memory whose faults a test sets: a clock that stands still and a cluster that does what it is asked.
 
-`Stage` puts the real service on them (everything but HTTP and the adapters), so that a test can say
-what the cluster shows, run one pass, call a verb, and look at the facts. `until` is the only way to
-wait: on a condition, with a deadline.
+`Stage` puts the real service on them (everything but HTTP and the adapters), so that a test can set
+what the cluster shows, run one pass, call a verb, and look at the events. `until` is the only way to
+wait: for a condition, with a deadline.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ TTL_MS = 10_000
 
 
 async def until(condition: Callable[[], Any], what: str = "", within_s: float = 60.0) -> Any:
-    """Wait until something holds; fails loudly when it does not in time."""
+    """Wait until a condition is true and return its value; fail when it is not in time."""
     deadline = time.monotonic() + within_s
     while not (found := condition()):
         if time.monotonic() > deadline:
@@ -71,7 +71,7 @@ async def until(condition: Callable[[], Any], what: str = "", within_s: float = 
 
 
 async def idle(turns: int = 200) -> None:
-    """Let every task go on until only time or news could bring more: for checks that nothing happens.
+    """Run every task until it waits for time or for a change: for checks that nothing happens.
 
     Tasks of the fakes wait for nothing outside of the loop, so turns of it count, however slow the machine.
     """
@@ -80,7 +80,7 @@ async def idle(turns: int = 200) -> None:
 
 
 class FakeClock:
-    """A `Clock` that moves only when it is told to."""
+    """A `Clock` that moves only when a test calls `advance`."""
 
     def __init__(self) -> None:
         self.us = 1_800_000_000_000_000
@@ -103,9 +103,9 @@ class FakeClock:
 
 
 class FakeCluster:
-    """A `Cluster` that does what it is told and remembers it.
+    """A `Cluster` that carries out each call at once and records it.
 
-    `fault(verb, name)` may give an exception to raise instead: verbs are nominate, lift_gate, doom, evict,
+    `fault(verb, name)` may return an exception to raise instead: verbs are nominate, lift_gate, mark_disrupted, evict,
     bind, set_conditions, set_finalizers and notice, names are namespace/name. `gate` holds all effects while it is not set.
     """
 
@@ -148,17 +148,17 @@ class FakeCluster:
         for budget in view.budgets.values():
             if ("PodDisruptionBudget", budget.namespace, budget.name) in new:
                 self.seen = with_pdb(self.seen, budget)
-        self._tell()
+        self._notify()
 
     def pod(self, name: str) -> Pod:
-        """Give a pod by name in namespace default (or namespace/name)."""
+        """Return a pod by name in namespace default (or namespace/name)."""
         path = name if "/" in name else f"default/{name}"
         return next(pod for pod in self.seen.pods.values() if pod.path == path)
 
     def change_pod(self, name: str, **changes: Any) -> Pod:
         changed = msgspec.structs.replace(self.pod(name), **changes)
         self.seen = with_pod(self.seen, changed)
-        self._tell()
+        self._notify()
         return changed
 
     def delete_pod(self, name: str) -> None:
@@ -169,42 +169,42 @@ class FakeCluster:
         self.seen = without_pod(self.seen, pod.uid)
         if pod.deleting or pod.doomed:
             self.seen = with_end(self.seen, pod.uid, end_of_doomed(pod.doomed))
-        self._tell()
+        self._notify()
 
     def end_pod(self, name: str, end: PodEnd) -> None:
-        """Let a pod end and stay, as an API server keeps it: not in the view, told when asked."""
+        """Let a pod end and stay, as an API server keeps it: not in the view, returned by `ending`."""
         self.ended[self.pod(name).uid] = end
         self.delete_pod(name)
 
     def change_node(self, name: str, **changes: Any) -> None:
         node = msgspec.structs.replace(self.seen.nodes[NodeName(name)], **changes)
         self.seen = with_node(self.seen, node)
-        self._tell()
+        self._notify()
 
     def delete_node(self, name: str) -> None:
         self.seen = without_node(self.seen, NodeName(name))
-        self._tell()
+        self._notify()
 
     def group(self, name: str) -> Any:
         return next(g for g in self.seen.groups.values() if g.key.name == name)
 
     def change_group(self, name: str, **changes: Any) -> None:
         self.seen = with_group(self.seen, msgspec.structs.replace(self.group(name), **changes))
-        self._tell()
+        self._notify()
 
     def delete_group(self, name: str) -> None:
         self.objects = [
             o for o in self.objects if o["metadata"]["name"] != name or o["kind"] in ("Pod", "Node")
         ]
         self.seen = without_group(self.seen, self.group(name).key)
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
     def did(self, verb: str) -> list[tuple[str, str]]:
-        """Give (namespace/name, detail) of every call of a verb that was carried out."""
+        """Return (namespace/name, detail) of every call of a verb that was carried out."""
         return [(name, detail) for done, name, detail in self.calls if done == verb]
 
     # -- the port ------------------------------------------------------------------------------
@@ -246,9 +246,9 @@ class FakeCluster:
         self.change_pod(found.path, gates=tuple(g for g in found.gates if g != GATE))
 
     async def doom(self, pod: PodRef, message: str) -> None:
-        await self._asked("doom", f"{pod.namespace}/{pod.name}")
+        await self._asked("mark_disrupted", f"{pod.namespace}/{pod.name}")
         found = self._found(pod)
-        self.calls.append(("doom", found.path, message))
+        self.calls.append(("mark_disrupted", found.path, message))
         self.change_pod(found.path, doomed="PreemptionByScheduler")
 
     async def evict(self, pod: PodRef, how: str) -> None:
@@ -289,7 +289,7 @@ class FakeCluster:
         for condition in conditions:
             self.calls.append(("set_conditions", group.path, condition.message))
         self.seen = with_group(self.seen, msgspec.structs.replace(found, conditions=(*kept, *new)))
-        self._tell()
+        self._notify()
 
     async def published(self) -> LogMark | None:
         await self._asked("published", "")
@@ -305,7 +305,7 @@ class FakeCluster:
         if self.shows_finalizers:
             shown = msgspec.structs.replace(wanted.guard, finalizers=wanted.finalizers)
             self.seen = with_guard(self.seen, wanted.group, shown)
-            self._tell()
+            self._notify()
 
     async def notice(self, notice: K8sEvent) -> None:
         await self._asked("notice", f"{notice.namespace}/{notice.name}")
@@ -347,7 +347,7 @@ class SharedPlanner(PlannerPool):
 
 
 class Stage:
-    """The service on fakes: one replica; give two stages one database for two replicas."""
+    """The service on fakes: one replica; two stages that share a database are two replicas."""
 
     def __init__(
         self, *objects: Object, database: FakeDatabase | None = None, holder: str = "me",
@@ -428,12 +428,12 @@ class Stage:
         self.admission.reconciled_takes = takes
 
     def later(self, seconds: float) -> None:
-        """Let time pass, and the lease be renewed."""
+        """Advance the clock, and renew the lease."""
         self.clock.advance(seconds)
         self.leader.lease.prolong(self.clock.ms)
 
     def conditions_due(self) -> None:
-        """Let the time end that the reporter waits before it writes conditions."""
+        """End the time that the reporter waits before it writes conditions."""
         for job in list(self.reporter._due):
             self.reporter._is_due(job)
 
@@ -464,7 +464,7 @@ class Stage:
         return next((r for r in self.leader.acknowledged.roots.values() if r.root == path), None)
 
     def where(self, name: str) -> dict[str, str]:
-        """Give pod -> node of what a root holds."""
+        """Return pod -> node of what a root holds."""
         return {r.pod.partition("/")[2]: r.node for r in self.root(name).held.values()}
 
     def ref(self, name: str) -> PodRef:
@@ -484,7 +484,7 @@ class Stage:
 
 
 def check_state(state: Any) -> None:
-    """Hold a state to its invariants: every index is what the roots say."""
+    """Assert the invariants of a state: every index agrees with the roots."""
     held_on: dict[NodeName, dict[PodUid, Any]] = {}
     root_of: dict[PodUid, RootUid] = {}
     for uid, root in state.roots.items():
@@ -509,5 +509,5 @@ def check_state(state: Any) -> None:
     assert state.claimed_on == claimed_on(state.preemptions.values())
     for uid, preemption in state.preemptions.items():
         assert preemption.root_uid == uid
-        # one that was outranked keeps what is left of its room for as long as victims go for it
-        assert preemption.victims or not preemption.ended, "room is held for nobody"
+        # a preemption that was taken over keeps what is left of its capacity while victims are evicted for it
+        assert preemption.victims or not preemption.ended, "a claim of a preemption that has ended"

@@ -1,4 +1,4 @@
-"""The same script in processes with other hash seeds, where the order of sets and dicts differs."""
+"""Run one script under several hash seeds, which change the order of sets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def outputs(script: str, seeds: Iterable[str]) -> set[str]:
-    """Give all that a script prints under these seeds; it must succeed and may import this project."""
+    """Return all that a script prints under these seeds; it must succeed and may import this project."""
     return {
         subprocess.run(
             [sys.executable, "-c", script],

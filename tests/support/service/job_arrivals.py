@@ -1,4 +1,4 @@
-"""Jobs that come, run, are evicted, come back and end: the service loop on a fake cluster, the rest is played.
+"""Jobs that come, run, are evicted, come back and end: the control loop on a fake cluster, with the rest simulated.
 
 kube-scheduler offers nodes, calls filter, bind and preempt, and deletes the victims of ordinary pods; the kubelet
 lets pods that were deleted go after a while; a job's controller makes again what was evicted, under new UIDs.
@@ -148,7 +148,7 @@ class Arrivals:
         await self._quiet()
 
     async def _quiet(self) -> None:
-        """Let deletions, nominations and bindings be carried out."""
+        """Carry out deletions, nominations and bindings."""
         still, revision = 0, -1
         while still < 30:
             await asyncio.sleep(0)
@@ -310,7 +310,7 @@ class Arrivals:
                 await self._preempt(pod)
 
     def _free(self, node: NodeName, pod: Pod, assumed: dict[PodUid, NodeName]) -> int:
-        """Count what kube-scheduler believes to be free on a node for a pod; nominated pods count like running ones."""
+        """Return what kube-scheduler counts as free on a node for a pod; nominated pods count like running ones."""
         view = self.cluster.seen
         here = set(view.on_node.get(node, {}))
         here |= {uid for uid, where in assumed.items() if where == node}

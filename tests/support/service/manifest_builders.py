@@ -1,7 +1,7 @@
 """Objects for tests, as Kubernetes manifests: fleets, gangs, and the trees of `vectors.yaml`.
 
 Everything is a plain dict that an API server would take; `a_world` turns a list of them into what
-the service sees. Names say the claim of a test: `a_fleet("2 blocks x 4 racks x 8 nodes")`.
+the service sees. A call states the claim of a test: `a_fleet("2 blocks x 4 racks x 8 nodes")`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def an_object(
 
 
 def a_node(name: str, labels: Mapping[str, str] | None = None, **room: str | int) -> Object:
-    """Make a node; room by resource, `gpu` for short; 64 CPUs, 256 GiB and 110 pods unless said."""
+    """Make a node; room by resource, `gpu` for short; 64 CPUs, 256 GiB and 110 pods by default."""
     room = {GPU if key == "gpu" else key: value for key, value in room.items()}
     allocatable = {"cpu": "64", "memory": "256Gi", "pods": "110", **room}
     return an_object(
@@ -47,7 +47,7 @@ def a_node(name: str, labels: Mapping[str, str] | None = None, **room: str | int
 
 
 def a_fleet(text: str, **room: str | int) -> list[Object]:
-    """Make nodes from words such as "2 blocks x 4 racks x 8 nodes"; 8 GPUs each unless said.
+    """Make nodes from words such as "2 blocks x 4 racks x 8 nodes"; 8 GPUs each by default.
 
     A level called `racks` becomes the label topology.example.com/rack with values b0-r0, b0-r1...
     """
@@ -76,7 +76,7 @@ def a_pod(
     status: Mapping[str, Any] | None = None,
     **spec: Any,
 ) -> Object:
-    """Make a pod of one container, pending, or running on `node`; 1 CPU unless said."""
+    """Make a pod of one container, pending, or running on `node`; 1 CPU by default."""
     metadata = dict(metadata or {})
     if group:
         metadata["labels"] = {GROUP_LABEL: group, **metadata.get("labels", {})}
@@ -135,7 +135,7 @@ def a_gang(
     topo: str = "",
     **spec: Any,
 ) -> list[Object]:
-    """Make a flat gang: one PodGroup and its pods `<name>-0`..., all of them needed unless said."""
+    """Make a flat gang: one PodGroup and its pods `<name>-0`..., all of them needed by default."""
     group = a_group(name, gang=pods if minimum is None else minimum, topo=topo)
     return [
         group,
@@ -146,7 +146,7 @@ def a_gang(
 def a_budget(
     name: str, labels: Mapping[str, str], *, allowed: int | None = 0, **spec: Any
 ) -> Object:
-    """Make a PodDisruptionBudget of pods with some labels; `allowed` None: nobody has counted yet."""
+    """Make a PodDisruptionBudget of pods with some labels; `allowed` None: not counted yet."""
     spec = {"selector": {"matchLabels": dict(labels)}, **spec}
     status = {} if allowed is None else {"disruptionsAllowed": allowed}
     return an_object("PodDisruptionBudget", name, "policy/v1", spec=spec, status=status)

@@ -1,4 +1,4 @@
-"""A node by the log, asked of the handler itself instead of the process that has it in the service."""
+"""The state of a node by the log, from the handler in this process instead of the query process."""
 
 from __future__ import annotations
 

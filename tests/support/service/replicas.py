@@ -56,7 +56,7 @@ class Replica:
             )
 
     async def ask(self, path, within_s=WITHIN_S):
-        """Give the status and the body of an answer; no answer is a failure.
+        """Return the status and the body of an answer; no answer is a failure.
 
         The first question after a start waits for the process that answers questions: on a machine that has to
         compile its modules first, for several seconds.
@@ -75,7 +75,7 @@ class Replica:
             return 0, None
 
     async def facts(self, query=""):
-        """Give facts of the log; any other answer is a failure."""
+        """Return facts of the log; any other answer is a failure."""
         status, found = await self.ask(f"/v1/events{query}")
         assert status == 200, (status, found)
         return found
@@ -175,7 +175,7 @@ class RoundRobin:
     async def _serve(self, reader, writer):
         ready = [r for r in self.ready if r not in self.terminating]
         if not ready:
-            self.refuse(writer, "nobody is ready")
+            self.refuse(writer, "no replica is ready")
             return
         self.turn += 1
         replica = ready[self.turn % len(ready)]

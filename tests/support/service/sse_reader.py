@@ -1,4 +1,4 @@
-"""A reader of server-sent events as a browser is one: it comes back with the last id it was told."""
+"""A reader of server-sent events that behaves as a browser: it reconnects with the last id that it received."""
 
 from __future__ import annotations
 

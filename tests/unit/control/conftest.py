@@ -1,4 +1,4 @@
-"""Time in tests of the service: conditions are due when a test says so, see `Stage.conditions_due`."""
+"""Time in tests of the control side: conditions are due when a test calls `Stage.conditions_due`."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ async def work(pieces):
         await pace.breath()
 
 
-async def test_nobody_calls(rests):
+async def test_without_scheduler_calls_there_are_no_rests(rests):
     await work(5)
     assert rests == [0.0] * 5
     assert Yielder.calm_s() == math.inf

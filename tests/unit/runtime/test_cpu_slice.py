@@ -1,4 +1,4 @@
-"""What this process asks the kernel for, as the kernel tells it."""
+"""What this process asks the kernel for, as the kernel reports it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_slices_are_short_until_usual_ones_are_asked_for():
     assert nice == lower, "the niceness stays what it was"
 
 
-def test_a_kernel_that_refuses_is_told_of(monkeypatch, caplog):
+def test_a_refusal_of_the_kernel_is_logged(monkeypatch, caplog):
     """As under a seccomp profile without the call."""
     caplog.set_level("INFO")
     monkeypatch.setattr("extender.runtime.cpu_slice.SET_ATTRIBUTES", {platform.machine(): 10_000})

@@ -183,7 +183,7 @@ async def test_a_line_of_several_megabytes_is_read(write, running, tmp_path) -> 
 async def test_a_line_without_end_is_an_error_that_names_the_file(
     write, running, tmp_path, monkeypatch
 ) -> None:
-    """More than a line may have, and no newline: nothing behind it can be read, so the start fails and says where."""
+    """More than a line may have, and no newline: nothing behind it can be read, so the start fails and names the file."""
     monkeypatch.setattr(journal, "LINE_MAX_BYTES", 3 << 20)
     write(*a_gang("g", pods=1))
     async with running():
@@ -240,7 +240,7 @@ async def test_changed_manifests_are_read_and_a_pod_that_left_is_another_when_it
         assert pod_named(cluster, "p").uid == new.uid
 
 
-async def test_a_pod_that_left_while_nobody_looked_is_forgotten(write, running) -> None:
+async def test_a_pod_that_left_between_two_runs_is_forgotten(write, running) -> None:
     write(a_pod("p"), a_pod("q"))
     async with running() as cluster:
         await bind(cluster, "p")
@@ -290,7 +290,7 @@ async def test_standard_input_is_refused(tmp_path) -> None:
 
 
 async def test_a_path_that_is_not_there_is_refused(tmp_path) -> None:
-    """A directory may still be empty: whoever mounts it fills it later."""
+    """A directory may still be empty: its files may come later."""
     with pytest.raises(BadInput, match=f"--cluster {tmp_path}/typo: no such file"):
         ManifestCluster([str(tmp_path), f"{tmp_path}/typo"], tmp_path, clock=StoppedClock())
     ManifestCluster([str(tmp_path)], tmp_path / "data", clock=StoppedClock())

@@ -1,4 +1,4 @@
-"""Files give the cluster that an API server would have stored, or an error that says where."""
+"""Files give the cluster that an API server would have stored, or an error that names the place."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_unknown_kinds_are_ignored_in_the_cluster_and_refused_in_f(write) -> Non
     ],
     ids=range(11),
 )  # fmt: skip
-def test_bad_files_say_where(write, text, words) -> None:
+def test_the_error_of_a_bad_file_names_the_place(write, text, words) -> None:
     with pytest.raises(BadInput, match=r"bad.yaml.*" + words):
         load([write("bad.yaml", text=text)])
 

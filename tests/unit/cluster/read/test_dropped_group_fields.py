@@ -36,7 +36,7 @@ def test_a_lost_constraint_refuses_the_tree_and_names_all():
     assert "TopologyAwareWorkloadScheduling" in problem.text
 
 
-def test_what_follows_from_the_loss_is_not_said_beside_it():
+def test_what_follows_from_the_loss_is_not_reported():
     """Pods have the priority that the group lost: the group is to be mended, not the pods."""
     group = a_group("g", gang=1, version=NATIVE, metadata=noted("priorityClassName"))
     tree = tree_of(group, a_pod("p", "g", priority=7))
@@ -55,7 +55,7 @@ def test_a_lost_parent_refuses_the_group_that_it_makes_a_root():
     assert [p.rule for p in tree_of(group).problems] == ["E16"]
 
 
-def test_what_kubectl_applied_tells_it_too():
+def test_the_annotation_of_kubectl_apply_shows_it_too():
     spec = {
         "schedulingPolicy": {"gang": {"minCount": 2}},
         "schedulingConstraints": {"topology": [{"key": RACK}]},
@@ -66,7 +66,7 @@ def test_what_kubectl_applied_tells_it_too():
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"spec": 3}', '{"spec": null}', "nonsense"])
-def test_an_annotation_that_says_nothing_tells_nothing(text):
+def test_an_unreadable_annotation_is_ignored(text):
     annotations = {APPLIED: text, WRITTEN: "weather,,"}
     group = a_group("g", gang=2, version=NATIVE, metadata={"annotations": annotations})
     assert tree_of(group).problems == ()

@@ -33,7 +33,7 @@ from extender.core.model.pods import (
 )
 from tests.support.service.manifest_builders import a_group, a_node, a_pod, an_object
 
-NOBODY = Priorities()
+NO_CLASSES = Priorities()
 
 
 def a_container(requests=None, limits=None, **rest):
@@ -50,7 +50,7 @@ def requests(**spec) -> dict[str, int]:
 
 def group_from(thing):
     kind = api.PodGroup if thing["kind"] == "PodGroup" else api.CompositePodGroup
-    return group_of(convert(kind, thing), NOBODY)
+    return group_of(convert(kind, thing), NO_CLASSES)
 
 
 # --- requests
@@ -101,7 +101,7 @@ def test_markers_and_zeros_are_left_out() -> None:
 
 @pytest.mark.parametrize(("reason", "cpu"), [("Deferred", 4000), ("Infeasible", 2000)])
 def test_a_resized_pod_counts_with_the_most_it_wants_or_has(reason, cpu) -> None:
-    """Without what it wants when the kubelet has said that this is infeasible."""
+    """Without what it wants when the kubelet has reported that this is infeasible."""
     status = {
         "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
         "containerStatuses": [
@@ -151,7 +151,7 @@ def test_a_pod_in_full() -> None:
                          {"key": "k", "operator": "Gt", "value": "1"}, {"operator": "Exists"}],
             status={"nominatedNodeName": "n2"},
         ),
-        NOBODY,
+        NO_CLASSES,
     )  # fmt: skip
     assert (pod.uid, pod.path, pod.resource_version, pod.plan) == ("u", "default/p", "7", "plan")
     assert (pod.node, pod.nominated, pod.gates, pod.deleting) == ("n1", "n2", ("g",), True)
@@ -175,18 +175,19 @@ def test_when_a_pod_got_its_node() -> None:
     status = {"conditions": [{**condition, "lastTransitionTime": "2026-01-01T00:00:02Z"}]}
     made = {"creationTimestamp": "2026-01-01T00:00:00Z"}
     pods = [
-        pod_of(pod_with(metadata=made, node=node, status=status), NOBODY) for node in ("n1", "")
+        pod_of(pod_with(metadata=made, node=node, status=status), NO_CLASSES) for node in ("n1", "")
     ]
     assert [pod.assigned_us for pod in pods] == [1_767_225_602_000_000, 0]
     status["conditions"][0]["lastTransitionTime"] = "tomorrow"
     with pytest.raises(BadInput, match=r'default/p.*lastTransitionTime: "tomorrow"'):
-        pod_of(pod_with(node="n1", status=status), NOBODY)
+        pod_of(pod_with(node="n1", status=status), NO_CLASSES)
 
 
 def test_equal_pods_have_equal_shapes() -> None:
     one = [{"key": "a", "operator": "Exists"}, {"key": "b", "operator": "Exists"}]
     shapes = {
-        pod_of(pod_with(tolerations=list(order)), NOBODY).shape for order in (one, reversed(one))
+        pod_of(pod_with(tolerations=list(order)), NO_CLASSES).shape
+        for order in (one, reversed(one))
     }
     assert len(shapes) == 1
 
@@ -202,7 +203,7 @@ def test_equal_pods_have_equal_shapes() -> None:
 )
 def test_the_order_in_which_a_pod_names_its_group(field, labels, name) -> None:
     spec = {"schedulingGroup": {"podGroupName": field}} if field else {}
-    group = pod_of(pod_with(metadata={"labels": labels}, **spec), NOBODY).group
+    group = pod_of(pod_with(metadata={"labels": labels}, **spec), NO_CLASSES).group
     assert (group and group.name) == name
     assert group is None or group.kind == "PodGroup"
 
@@ -219,20 +220,22 @@ def by_name(name):
 
 
 def test_a_daemonset_pod_is_pinned() -> None:
-    assert pod_of(pod_with(affinity=affinity(by_name("n1"), by_name("n1"))), NOBODY).pinned == "n1"
+    assert (
+        pod_of(pod_with(affinity=affinity(by_name("n1"), by_name("n1"))), NO_CLASSES).pinned == "n1"
+    )
     for terms in ((by_name("n1"), by_name("n2")), (by_name("n1"), {}), ()):
-        assert pod_of(pod_with(affinity=affinity(*terms)), NOBODY).pinned is None
+        assert pod_of(pod_with(affinity=affinity(*terms)), NO_CLASSES).pinned is None
 
 
 def test_required_affinity_is_a_selector_and_wrong_values_are_named() -> None:
     term = {"matchExpressions": [{"key": "k", "operator": "Gt", "values": ["3"]}]}
-    (selector,) = pod_of(pod_with(affinity=affinity(term)), NOBODY).shape.selectors
+    (selector,) = pod_of(pod_with(affinity=affinity(term)), NO_CLASSES).shape.selectors
     assert selector.terms[0].labels == (NodeSelectorRequirement("k", "Gt", ("3",)),)
     term["matchExpressions"][0]["values"] = ["three"]
     with pytest.raises(
         BadInput, match=r'Pod/default/p: spec.affinity.*k Gt \["three"\]: needs exactly'
     ):
-        pod_of(pod_with(affinity=affinity(term)), NOBODY)
+        pod_of(pod_with(affinity=affinity(term)), NO_CLASSES)
 
 
 def test_host_ports_of_containers_sidecars_and_the_hosts_network() -> None:
@@ -245,15 +248,17 @@ def test_host_ports_of_containers_sidecars_and_the_hosts_network() -> None:
         a_container(ports=[{"containerPort": 1, "hostPort": 90}], restartPolicy="Always"),
         a_container(ports=[{"containerPort": 1, "hostPort": 91}]),
     ]
-    shape = pod_of(pod_with(containers=main, initContainers=init), NOBODY).shape
+    shape = pod_of(pod_with(containers=main, initContainers=init), NO_CLASSES).shape
     assert shape.host_ports == (HostPort("TCP", 81, "1.1.1.1"), HostPort("TCP", 90))
-    shape = pod_of(pod_with(containers=main, hostNetwork=True), NOBODY).shape
+    shape = pod_of(pod_with(containers=main, hostNetwork=True), NO_CLASSES).shape
     assert HostPort("TCP", 80) in shape.host_ports
 
 
 def ruled(**spec: Any) -> PodShape:
     """Read a pod with labels app=a and index=7."""
-    return pod_of(pod_with(metadata={"labels": {"app": "a", "index": "7"}}, **spec), NOBODY).shape
+    return pod_of(
+        pod_with(metadata={"labels": {"app": "a", "index": "7"}}, **spec), NO_CLASSES
+    ).shape
 
 
 def required(kind: str, **term: Any) -> dict[str, Any]:
@@ -476,8 +481,8 @@ def test_a_priority_is_the_number_else_the_class_else_the_default_else_zero() ->
         "usual",
     )
     assert known.resolve(None, "system-node-critical", "").value == 2_000_001_000
-    assert known.resolve(None, "nobody", "").unknown
-    assert not known.resolve(3, "nobody", "").unknown
+    assert known.resolve(None, "no-such-class", "").unknown
+    assert not known.resolve(3, "no-such-class", "").unknown
     assert known.put(a_class("prod", 1000, preemptionPolicy="Never")) is False
     assert known.drop("prod")
     assert not known.drop("prod")

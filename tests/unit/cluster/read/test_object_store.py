@@ -89,8 +89,8 @@ def test_zone_labels_of_a_volume_bind_labelled_nodes_only() -> None:
     assert len(nowhere.labels) == 4
 
 
-def test_a_volume_of_a_csi_driver_has_a_limit_that_nobody_told_us() -> None:
-    """Bound or not: how many of them a node attaches is learned from vetoes, and said."""
+def test_a_volume_of_a_csi_driver_has_an_unknown_limit() -> None:
+    """Bound or not: how many of them a node attaches is named as not modelled; rejections of nodes show it."""
     volume = a_volume("pv", ["a"])
     volume["spec"]["csi"] = {"driver": "disks.example.com"}
     world = a_world(volume, a_claim("c", "pv"), with_claim("p", "c"))
@@ -157,7 +157,7 @@ def test_how_a_member_ended_is_known(status, why) -> None:
 def test_what_was_seen_of_a_deletion_is_known_when_the_pod_is_gone(
     metadata, conditions, end
 ) -> None:
-    """Both may come in one piece of a watch, before anybody looks."""
+    """Both may come in one piece of a watch."""
     before = a_pod("p", "g", node="n", metadata={"uid": "p"})
     world = a_world(before)
     going = a_pod(

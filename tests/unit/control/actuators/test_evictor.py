@@ -27,7 +27,7 @@ ONE = {GPU: 1}
 
 
 def lows(*nodes, group="low", whole=True):
-    """Give a running gang of priority 0, one GPU on each of the nodes."""
+    """Return a running gang of priority 0, one GPU on each of the nodes."""
     return [
         a_group(group, gang=len(nodes), whole=whole, priority=0),
         *(
@@ -90,9 +90,13 @@ async def test_from_the_plan_to_the_running_preemptor():
     async with await full() as stage:
         plan = await ordered(stage)
         await asked(stage, "low-0", "low-1")
-        verbs = [(verb, pod) for verb, pod, _ in stage.cluster.calls if verb in ("doom", "evict")]
+        verbs = [
+            (verb, pod)
+            for verb, pod, _ in stage.cluster.calls
+            if verb in ("mark_disrupted", "evict")
+        ]
         for name in ("default/low-0", "default/low-1"):
-            assert verbs.index(("doom", name)) < verbs.index(("evict", name))
+            assert verbs.index(("mark_disrupted", name)) < verbs.index(("evict", name))
         await stage.settled()
         assert not stage.facts(VictimEvicted, GangAdmitted), "they terminate, their room is taken"
         assert all(pod.nominated is None for pod in stage.cluster.seen.pods.values())
@@ -133,7 +137,7 @@ async def test_what_people_see():
         text = (
             "PodGroup default/hi (priority 10) needs the room of PodGroup/default/low (priority 0)"
         )
-        assert ("default/low-0", text) in stage.cluster.did("doom")
+        assert ("default/low-0", text) in stage.cluster.did("mark_disrupted")
         notice = next(n for n in stage.cluster.notices if n.name == "low-0")
         assert (notice.reason, notice.action, notice.warning) == ("Preempted", "Preempting", False)
         assert notice.related == ("PodGroup", "default", "hi", stage.cluster.group("hi").uid)
@@ -246,7 +250,7 @@ async def test_a_kill_after_the_admission_ends_as_it_would_have():
 
 
 async def test_nothing_is_deleted_without_the_lease():
-    """The lease is asked before each request: a deposed leader deletes nobody."""
+    """The lease is asked before each request: a deposed leader deletes no pod."""
     async with await full() as stage:
         await ordered(stage)
         stage.clock.advance(3600)
@@ -272,7 +276,7 @@ async def test_a_bound_number_at_a_time():
 
 
 async def test_a_victim_that_ends_by_itself_counts_as_gone():
-    """Nobody asks for what is gone; its room is free, and the log says that it was not us."""
+    """No deletion is asked for what is gone; its room is free, and the log has `ended` for it."""
     async with await full(evicting=False) as stage:
         await ordered(stage)
         await stage.one_pass()
@@ -288,7 +292,7 @@ async def test_a_victim_that_ends_by_itself_counts_as_gone():
 
 
 async def test_a_better_offer_spares_what_was_not_begun():
-    """Room appears elsewhere before anybody was asked: admitted there, nobody is evicted."""
+    """Room appears elsewhere before a deletion was asked for: the tree is admitted there, and no pod is evicted."""
     async with await full(evicting=False) as stage:
         await ordered(stage)
         stage.cluster.add(a_node("n8", gpu=1), a_node("n9", gpu=1))
@@ -339,7 +343,7 @@ async def test_a_better_offer_lets_a_begun_unit_go_whole():
 
 
 async def test_a_unit_that_kube_scheduler_began_goes_whole():
-    """It evicts for a lone pod itself, and binds it before we have asked anybody: the rest of the gang goes too."""
+    """It evicts for a lone pod itself, and binds it before we have asked for a deletion: the rest of the gang goes too."""
     vip = a_pod("vip", requests=ONE, priority=100)
     room = [a_node(name, gpu=1) for name in ("n0", "n1")]
     async with Stage(*room, *lows("n0", "n1"), vip) as stage:
@@ -387,8 +391,8 @@ async def test_a_preemptor_deleted_half_way():
         assert not stage.leader.acknowledged.preemptions
 
 
-async def test_victims_that_do_not_go_are_told_of_and_never_evicted_around():
-    """A finalizer keeps one: it stands on the condition of `hi` and in the metric; nobody else is asked."""
+async def test_victims_that_do_not_go_are_reported_and_no_others_evicted():
+    """A finalizer keeps one: the condition of `hi` and the metric name it; no other pod is deleted."""
     async with await full(*lows("n2", group="other"), a_node("n2", gpu=1)) as stage:
         stage.start(stage.reporter.run())
         stage.cluster.deletes_us = stage.clock.now_us()
@@ -410,7 +414,7 @@ async def test_victims_that_do_not_go_are_told_of_and_never_evicted_around():
 
 
 async def test_a_deletion_that_is_refused_is_asked_again_and_given_up_in_the_end():
-    """429 of a budget, or a webhook that forbids it: tried again with its Retry-After, told, abandoned after the TTL."""
+    """429 of a budget, or a webhook that forbids it: tried again with its Retry-After, reported, abandoned after the TTL."""
     async with await full(eviction="evict") as stage:
         stage.start(stage.reporter.run())
         tries = []
@@ -422,7 +426,7 @@ async def test_a_deletion_that_is_refused_is_asked_again_and_given_up_in_the_end
             if name.endswith("0"):
                 text = "429: budget default/pdb allows no more"
                 return ClusterUnavailable(text, retry_after_s=7, refused=True)
-            return RequestRejected("400: a webhook says no")
+            return RequestRejected("400: a webhook denied the request")
 
         stage.cluster.fault = refuses
         await ordered(stage)
@@ -448,7 +452,7 @@ async def test_a_deletion_that_is_refused_is_asked_again_and_given_up_in_the_end
 
 
 async def test_eviction_goes_through_the_api_that_is_set():
-    """GANG_EXTENDER_EVICTION=evict: the Eviction API, and the log says so."""
+    """GANG_EXTENDER_EVICTION=evict: the Eviction API, and the log has `evicted`."""
     async with await full(eviction="evict") as stage:
         stage.cluster.obeys = True
         await ordered(stage)

@@ -28,7 +28,7 @@ def guard(stage, name="g", **changes):
     known = stage.cluster.seen.guards.get(key) or Guard(uid=stage.cluster.group(name).uid)
     changed = msgspec.structs.replace(known, **changes)
     stage.cluster.seen = with_guard(stage.cluster.seen, key, changed)
-    stage.cluster._tell()
+    stage.cluster._notify()
 
 
 def written(stage):
@@ -58,7 +58,7 @@ async def test_nothing_is_written_twice_for_one_version():
         for _ in range(3):
             await work.work()
         assert written(stage) == [FINALIZER]
-        guard(stage, resource_version="2")  # somebody else wrote, and it is not there
+        guard(stage, resource_version="2")  # another client wrote, and the finalizer is not there
         await work.work()
         assert written(stage) == [FINALIZER, FINALIZER]
 
@@ -71,7 +71,7 @@ async def test_only_inside_the_lease_and_from_a_view_that_counts():
         stage.start(work.run())
         await idle()
         assert not written(stage)
-        stage.cluster.doubted = "nothing heard for 20 s"
+        stage.cluster.doubted = "no news for 20 s"
         await stage.lead()
         await idle()
         assert not written(stage)
@@ -109,7 +109,7 @@ def delete(stage, name="g"):
 
 
 def gone(stage, name="g"):
-    """Say whether the finalizer is off; then the API server forgets the group."""
+    """Return whether the finalizer is off; then the API server forgets the group."""
     if not written(stage) or written(stage)[-1] != "":
         return False
     key = stage.cluster.group(name).key
@@ -119,7 +119,7 @@ def gone(stage, name="g"):
 
 
 def reasons(stage, pod):
-    """Give the Events of a pod."""
+    """Return the Events of a pod."""
     return [n.message for n in stage.cluster.notices if n.name == pod]
 
 
@@ -129,7 +129,7 @@ MISSING = (
 )
 
 
-async def test_a_group_whose_pods_were_never_bound_goes_and_they_say_why_they_wait():
+async def test_a_group_whose_pods_were_never_bound_goes_and_their_events_have_the_reason():
     """No deadlock of group and pods: the pods wait with an Event, and run in a group made again."""
     gang = a_gang("g", pods=2)
     pods = [one for one in gang if one["kind"] == "Pod"]

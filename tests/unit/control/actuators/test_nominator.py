@@ -1,4 +1,4 @@
-"""Admissions are carried out once, inside the lease; reasons are told on change only."""
+"""Admissions are carried out once, inside the lease; reasons are reported on change only."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def test_a_busy_api_server_is_asked_again():
         assert faults == []
 
 
-async def test_a_pod_that_is_gone_stops_nobody():
+async def test_a_pod_that_is_gone_stops_no_other_pod():
     """BindRefused ends the work on that pod; the others get theirs."""
     async with await leading(*gated(pods=2)) as stage:
         stage.cluster.fault = lambda verb, name: (
@@ -175,7 +175,7 @@ async def test_a_reservation_given_back_meanwhile_is_not_carried_out():
 
 
 async def looked_again(stage):
-    """Wait until whoever waits for the lease has looked twice more whether it is ours."""
+    """Wait until the work that waits for the lease has looked twice more whether it is ours."""
     looks, inner = [], stage.leader.may_act
     stage.leader.may_act = lambda: looks.append(inner()) or looks[-1]
     await until(lambda: len(looks) >= 2, "two looks at the lease")
@@ -206,7 +206,7 @@ async def test_a_pending_gang_has_one_condition_until_it_changes():
 
 
 async def test_conditions_are_written_by_themselves(monkeypatch):
-    """Nobody has to ask for it: what differs for long enough is written."""
+    """Without a request: what differs for long enough is written."""
     monkeypatch.setattr("extender.control.actuators.status_reporter.CONDITION_AFTER_S", 0.01)
     async with await leading(*gated(pods=17)) as stage:
         stage.start(stage.reporter.run())
@@ -240,15 +240,15 @@ async def test_satisfied_is_terminal():
         condition = stage.cluster.group("g").conditions[0]
         assert condition[1:3] == ("True", "Scheduled")
         assert "the rest waits" in condition[3], "the new member has a reason, and it stands there"
-        told = len(stage.cluster.did("set_conditions"))
-        assert told > written
+        count = len(stage.cluster.did("set_conditions"))
+        assert count > written
         await stage.settled()
         await reported(stage)
-        assert len(stage.cluster.did("set_conditions")) == told
+        assert len(stage.cluster.did("set_conditions")) == count
 
 
 async def test_members_that_come_one_by_one_cost_one_condition():
-    """A gang of 4 is placed while its reasons would still be told: what is written is where it ends."""
+    """A gang of 4 is placed before its earlier reasons are due: only the last condition is written."""
     async with await leading(a_group("g", gang=4), a_pod("g-0", "g")) as stage:
         stage.start(stage.reporter.run())
         await stage.settled()
@@ -263,13 +263,13 @@ async def test_members_that_come_one_by_one_cost_one_condition():
         assert message.startswith("4 members bound")
 
 
-async def test_a_reason_that_passes_is_not_told():
+async def test_a_reason_that_passes_is_not_reported():
     """Back to what stands there already: nothing else is handed over, and the adapter writes no equal one."""
     async with await leading(*gated(pods=17)) as stage:
         stage.start(stage.reporter.run())
         await stage.settled()
         await reported(stage)
-        (told,) = stage.cluster.did("set_conditions")
+        (first,) = stage.cluster.did("set_conditions")
         gates = stage.cluster.pod("g-0").gates
         stage.cluster.change_pod("g-0", gates=(*gates, "example.com/quota"))
         stage.later(6)
@@ -279,10 +279,10 @@ async def test_a_reason_that_passes_is_not_told():
         stage.later(6)
         await stage.settled()
         await reported(stage)
-        assert set(stage.cluster.did("set_conditions")) == {told}
+        assert set(stage.cluster.did("set_conditions")) == {first}
 
 
-async def test_satisfied_is_not_taken_back_before_it_is_told():
+async def test_satisfied_is_not_taken_back_before_it_is_reported():
     """True is terminal from when it became so (SPEC F), not from when it was written."""
     async with await leading(*a_gang("g", pods=2)) as stage:
         await both_bound(stage)
@@ -295,7 +295,7 @@ async def test_satisfied_is_not_taken_back_before_it_is_told():
 
 
 @pytest.mark.parametrize("how", [gated, a_gang], ids=["gated", "not gated"])
-async def test_waiting_pods_are_told_why(how):
+async def test_waiting_pods_get_an_event_with_the_reason(how):
     """A member without room gets an Event with the reason of its tree, once the reason has stood for a moment."""
     async with await leading(*how("g", pods=17)) as stage:
         stage.start(stage.reporter.run())
@@ -304,9 +304,9 @@ async def test_waiting_pods_are_told_why(how):
         await stage.settled()
         await stage.settled()
         await reported(stage)
-        told = [n for n in stage.cluster.notices if n.kind == "Pod"]
-        assert sorted(n.name for n in told) == sorted(f"g-{n}" for n in range(17))
-        assert {(n.reason, n.message) for n in told} == {
+        sent = [n for n in stage.cluster.notices if n.kind == "Pod"]
+        assert sorted(n.name for n in sent) == sorted(f"g-{n}" for n in range(17))
+        assert {(n.reason, n.message) for n in sent} == {
             ("FailedScheduling", "gang default/g: no room for its minimum")
         }
 
@@ -333,7 +333,7 @@ async def test_a_burst_of_reasons_takes_a_third_of_the_time(monkeypatch):
         await stage.settled()
         stage.conditions_due()
         stage.start(stage.reporter.run())
-        await until(lambda: len(stage.cluster.did("set_conditions")) == 5, "all told")
+        await until(lambda: len(stage.cluster.did("set_conditions")) == 5, "all reported")
     assert rests == pytest.approx([0.020] * 4)
 
 
@@ -362,7 +362,7 @@ async def test_the_newest_reason_wins_over_a_late_retry():
         assert stage.cluster.group("g").conditions[0][3] == wanted
 
 
-async def test_an_invalid_tree_says_so_on_its_groups():
+async def test_an_invalid_tree_is_named_on_its_groups():
     """Reason Invalid, with the rule broken named in words."""
     async with await leading(*gated(pods=2)) as stage:
         stage.cluster.change_pod("g-0", priority=7)
@@ -386,7 +386,7 @@ async def test_nothing_is_reported_outside_the_lease():
 
 
 async def test_gates_of_others_are_named():
-    """A tree that waits because somebody else holds its pods says whose gate it is."""
+    """The condition of a tree that waits for the scheduling gate of another controller names the gate."""
     async with await leading(*a_gang("g", pods=2, schedulingGates=[{"name": "kueue/x"}])) as stage:
         stage.start(stage.reporter.run())
         await stage.settled()
@@ -420,7 +420,7 @@ async def test_members_that_need_others_come_last():
         assert await asyncio.gather(*calls) == ["", "", ""]
 
 
-async def test_members_that_need_each_other_wait_for_nobody():
+async def test_members_that_need_each_other_do_not_wait():
     """All of them have the rule: kube-scheduler lets the first one in by itself."""
     near = {"labelSelector": {"matchLabels": {"app": "first"}}, "topologyKey": "zone"}
     needs = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}

@@ -1,4 +1,4 @@
-"""Warnings about odd trees: each is said once, and only trees that changed are looked at."""
+"""Warnings about odd trees: each is written once, and only trees that changed are looked at."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ KEY = "example.com/block"
 TEXT = f"PodGroup/default/odd: topology key {KEY} is on no node (W3)"
 
 
-def said(stage):
-    """Give the warnings that were written, by group."""
+def warnings(stage):
+    """Return the warnings that were written, by group."""
     return [(n.name, n.message) for n in stage.cluster.notices if n.reason == "Questionable"]
 
 
 async def test_only_trees_that_changed_are_looked_at(monkeypatch):
-    """Whoever looks at all of them whenever one changes has no time left with a thousand."""
+    """Looking at all trees whenever one changes would take too long with a thousand of them."""
     looked, inner = [], status_reporter.oddities
 
     def counting(view, tree, labels):
@@ -34,27 +34,27 @@ async def test_only_trees_that_changed_are_looked_at(monkeypatch):
         await stage.settled()
         assert set(looked) == {"plain"}
         looked.clear()
-        stage.cluster.change_node("n0", labels={"other": "x"})  # nodes concern everybody
+        stage.cluster.change_node("n0", labels={"other": "x"})  # nodes concern all trees
         await stage.settled()
         assert set(looked) == {"odd", "plain"}
         stage.start(stage.reporter.run())
-        await until(lambda: said(stage), "the warning")
-        assert said(stage) == [("odd", TEXT)]
+        await until(lambda: warnings(stage), "the warning")
+        assert warnings(stage) == [("odd", TEXT)]
 
 
-async def test_what_is_odd_is_said_once():
-    """Again only after it was right in between."""
+async def test_a_warning_is_written_once():
+    """Written again only after the tree was right in between."""
     async with Stage(a_node("n0", gpu=1), *a_gang("odd", pods=3, topo=KEY)) as stage:
         await stage.lead()
         stage.start(stage.reporter.run())
         await stage.settled()
-        await until(lambda: said(stage), "the warning")
+        await until(lambda: warnings(stage), "the warning")
         stage.cluster.delete_pod("odd-0")
         await stage.settled()
         stage.cluster.change_node("n0", labels={KEY: "b"})
         await stage.settled()
-        assert said(stage) == [("odd", TEXT)]
+        assert warnings(stage) == [("odd", TEXT)]
         stage.cluster.change_node("n0", labels={})
         await stage.settled()
-        await until(lambda: len(said(stage)) > 1, "the warning again")
-        assert said(stage) == [("odd", TEXT)] * 2
+        await until(lambda: len(warnings(stage)) > 1, "the warning again")
+        assert warnings(stage) == [("odd", TEXT)] * 2

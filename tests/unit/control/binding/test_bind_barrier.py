@@ -1,4 +1,4 @@
-"""Nobody of a gang is bound before its whole minimum has reached bind; nothing is bound in vain."""
+"""No member of a gang is bound before its whole minimum has reached bind; nothing is bound in vain."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ async def test_a_dead_caller_is_not_bound_behind_its_back():
         assert [name for name, _ in stage.cluster.did("bind")] == ["default/g-0"]
 
 
-async def test_the_deadline_binds_nobody_and_is_recorded_first():
-    """BarrierExpired and the release are durable before the error is answered; nobody was bound."""
+async def test_the_deadline_binds_no_pod_and_is_recorded_first():
+    """BarrierExpired and the release are durable before the error is answered; no pod was bound."""
     async with await admitted(*a_gang("g", pods=3), barrier_timeout_s=SOON_S) as stage:
         calls = [stage.bind("g-0"), stage.bind("g-1")]
         seen = []
@@ -150,7 +150,7 @@ async def test_a_deadline_of_a_started_gang_gives_nothing_back():
 
 
 async def test_a_member_of_an_unrecorded_leaf_does_not_break_the_deadline():
-    """A pod bound outside any admission, in a leaf the admission never saw, hangs nobody's call."""
+    """A pod bound outside any admission, in a leaf the admission never saw, keeps no call waiting."""
     tree = [a_group("root", gang=1, composite=True), a_group("a", gang=2, parent="root"),
             a_pod("a-0", "a", requests={GPU: 1}), a_pod("a-1", "a", requests={GPU: 1})]  # fmt: skip
     async with await admitted(*tree, barrier_timeout_s=SOON_S) as stage:
@@ -173,7 +173,7 @@ async def test_extras_pass_once_the_minimum_is_through():
 
 
 async def test_only_the_reserved_node_is_bound():
-    """Another node is an error that names both; a pod without a reservation is told to wait."""
+    """Another node is an error that names both; a pod without a reservation has to wait."""
     async with await admitted(
         *a_gang("g", pods=1), *a_gang("big", pods=1, requests={GPU: 99})
     ) as stage:
@@ -241,7 +241,7 @@ async def test_a_refused_binding_of_a_root_that_is_gone_is_answered_with_the_ref
 
 
 async def test_a_lost_lease_stops_the_posting():
-    """Half of the gang is posted when the lease runs out: the rest is not, and says why."""
+    """Half of the gang is posted when the lease runs out: the rest is not, and the error has the reason."""
     async with await admitted(*a_gang("g", pods=2)) as stage:
 
         def fault(verb, name):
@@ -257,7 +257,7 @@ async def test_a_lost_lease_stops_the_posting():
 
 
 async def test_a_released_reservation_is_not_bound():
-    """When the tree is released while its members wait they are told, and nothing is posted."""
+    """When the tree is released while its members wait their calls are answered, and nothing is posted."""
     async with await admitted(*a_gang("g", pods=2)) as stage:
         call = stage.bind("g-0")
         await quiet(stage)
@@ -311,7 +311,7 @@ async def test_room_is_not_given_back_while_a_binding_is_on_its_way():
     "error", [ClusterUnavailable("503"), RequestRejected("409 conflict")], ids=["busy", "refused"]
 )
 async def test_room_is_given_back_when_the_binding_did_not_get_through(error):
-    """The same, and the API server says no: the member goes to the other node."""
+    """The same, and the API server refuses the binding: the member goes to the other node."""
     async with await admitted(*a_gang("g", pods=1)) as stage:
         stage.cluster.go.clear()
         call = stage.bind("g-0")
@@ -407,7 +407,7 @@ async def test_two_gangs_do_not_open_each_other():
         assert not held[1].done()
 
 
-async def test_stopping_answers_everybody():
+async def test_stopping_answers_every_call():
     """A clean stop leaves no call without an answer."""
     async with await admitted(*a_gang("g", pods=2)) as stage:
         call = stage.bind("g-0")
@@ -417,7 +417,7 @@ async def test_stopping_answers_everybody():
 
 
 async def test_pods_outside_all_groups_are_bound_at_once():
-    """The bind verb may be asked for everybody; refusals and faults are answered, not raised."""
+    """The bind verb may be called for every pod; refusals and faults are answered, not raised."""
     async with await admitted(a_pod("alone"), a_pod("unlucky")) as stage:
         assert await stage.bind("alone", "n0") == ""
         stage.cluster.fault = lambda verb, name: (
@@ -427,7 +427,7 @@ async def test_pods_outside_all_groups_are_bound_at_once():
 
 
 async def test_an_unready_service_binds_nothing():
-    """Not leading, not synced: an error that says so; an unseen pod likewise."""
+    """Not leading, or not synced: an error with the reason; an unseen pod likewise."""
     async with await admitted(*a_gang("g", pods=1)) as stage:
         stage.cluster.doubted = "no news for 40 s"
         assert await stage.bind("g-0") == "cannot answer now: cluster: no news for 40 s"
@@ -452,7 +452,7 @@ async def test_barriers_are_forgotten_with_their_roots(gates):
 
 
 async def test_it_stays_shut_when_others_are_seen_in_the_room():
-    """No pass has noticed yet: the last member comes, nobody is bound, and the next pass answers everybody."""
+    """No pass has noticed yet: the last member comes, no pod is bound, and the next pass answers every call."""
     async with await admitted(*a_gang("g", pods=2, requests={GPU: 8})) as stage:
         calls = [stage.bind("g-0")]
         await quiet(stage)

@@ -84,12 +84,12 @@ async def test_without_a_gate_it_is_held_back_and_woken():
 
 
 async def test_who_leads_next_wakes_whom_the_last_one_held_back():
-    """kill -9 while a member sleeps: its condition tells that filter held it back."""
+    """kill -9 while a member sleeps: its condition shows that filter held it back."""
     late = a_pod("g-late", "g", **CLAIM)
     async with await leading(late) as stage:
         node = stage.reserved_node("g-late")
-        said = f"0/2 nodes are available: 2 {offer(stage, 'g-late').reason}."
-        stage.cluster.change_pod("g-late", nominated=node, unschedulable=said)
+        message = f"0/2 nodes are available: 2 {offer(stage, 'g-late').reason}."
+        stage.cluster.change_pod("g-late", nominated=node, unschedulable=message)
         await stage.killed()
         async with Stage(
             database=stage.database, cluster=stage.cluster, clock=stage.clock
@@ -106,8 +106,8 @@ async def test_who_leads_next_wakes_whom_the_last_one_held_back():
             assert await asyncio.gather(*calls) == ["", ""]
 
 
-async def test_a_gang_of_claims_only_waits_for_nobody():
-    """All commit: all are let go at once, and the first at bind waits only until the last is offered its node."""
+async def test_a_gang_of_claims_only_is_released_at_once():
+    """All commit: all gates are removed at once, and the first at bind waits only until the last is offered its node."""
     group, *members = a_gang("c", pods=3, schedulingGates=GATED, **CLAIM)
     async with await leading(group, *members, ttl_ms=3_600_000) as stage:
         await ungated(stage, "c-0", "c-1", "c-2")
@@ -122,7 +122,7 @@ async def test_a_gang_of_claims_only_waits_for_nobody():
 
 
 async def test_an_offer_counts_no_longer_than_a_call_would_wait():
-    """Nobody tells that kube-scheduler has died; and what it does not offer any more does not count either."""
+    """Nothing shows that kube-scheduler has died; and what it does not offer any more does not count either."""
     group, *members = a_gang("c", pods=2, schedulingGates=GATED, **CLAIM)
     async with await leading(group, *members, ttl_ms=3_600_000) as stage:
         await ungated(stage, "c-0", "c-1")
@@ -143,7 +143,7 @@ async def test_an_offer_counts_no_longer_than_a_call_would_wait():
         assert not call.done()
 
 
-async def test_after_an_expired_barrier_everybody_is_planned_where_it_was():
+async def test_after_an_expired_barrier_every_member_is_planned_where_it_was():
     """What was committed pins members to their nodes; that follows from the log, also for who leads next."""
     late = a_pod("g-late", "g", schedulingGates=GATED, **CLAIM)
     async with await leading(late, barrier_timeout_s=SOON_S) as stage:

@@ -85,7 +85,7 @@ async def test_a_take_over_reads_only_the_tail(pair):
     assert second.facts()[-1] == LeaseTaken(holder="other", address="http://other", previous="me")
     assert first.leader.role == "following"
     taken = "not leading: the lease is held by other at http://other"
-    await until(lambda: first.leader.doubt() == taken, "told who leads")
+    await until(lambda: first.leader.doubt() == taken, "the address of the leader")
 
 
 async def test_who_gave_the_lease_back_does_not_take_it_again(pair):
@@ -100,18 +100,18 @@ async def test_who_gave_the_lease_back_does_not_take_it_again(pair):
     assert first.leader.following.lease.expired
 
 
-async def test_a_follower_that_cannot_read_says_so_and_takes_nothing_over(pair):
+async def test_a_follower_that_cannot_read_is_not_ready_and_does_not_lead(pair):
     """Behind by more than the stated time: named with the reason; back again, it leads."""
     first, second = pair
     await first.leader.record(drafts(3))
     await followed(first, second)
     second.log.unavailable = True
-    await until(lambda: "told not to answer" in second.leader.why_not, "no answer")
+    await until(lambda: "set to be unavailable" in second.leader.why_not, "no answer")
     first.clock.advance((BEHIND_MS + 1) / 1000)
     check = second.scheduling.checks()[1]
     assert (check.name, check.ok) == ("log", False)
     assert check.reason.startswith(
-        "5 s behind the log, at position 4: the fake is told not to answer"
+        "5 s behind the log, at position 4: the fake is set to be unavailable"
     )
     second.log.unavailable = False
     await until(lambda: not second.leader.following.behind(), "current")
@@ -126,7 +126,7 @@ async def test_a_follower_that_cannot_read_says_so_and_takes_nothing_over(pair):
 
 
 async def test_what_a_follower_saw_is_evidence(pair):
-    """The database comes back without what the dead leader wrote: whoever saw it tells."""
+    """The database comes back without what the dead leader wrote: the replica that saw it records the loss."""
     first, second = pair
     backup = first.database.copy()
     await first.leader.record(drafts(3))
@@ -135,7 +135,7 @@ async def test_what_a_follower_saw_is_evidence(pair):
     first.database.restore(backup)
     first.clock.advance(TTL_MS / 1000)
     await until(second.leader.may_record, "take-over", 20)
-    await until(lambda: second.facts(HistoryTruncated), "told")
+    await until(lambda: second.facts(HistoryTruncated), "the loss is recorded")
     (fact,) = second.facts(HistoryTruncated)
     assert (fact.evidence, fact.known_position, fact.found_position) == ("memory", 4, 1)
     assert "position 4 of epoch 1 was seen by this process" in fact.text

@@ -1,4 +1,4 @@
-"""A database that comes back as an older copy: noticed, told, and nothing promised from it until it was compared."""
+"""A database that comes back as an older copy: noticed, recorded, and no admission from it until it was compared."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def memory_is_the_log(stage):
 
 
 async def test_an_append_notices(stage):
-    """The head has moved back: lease taken anew above every epoch, memory dropped, loss told first."""
+    """The head has moved back: lease taken anew above every epoch, memory dropped, loss recorded first."""
     backup = stage.database.copy()
     await stage.leader.record([draft("lost")])
     lost = stage.events()[-1]
@@ -88,7 +88,7 @@ async def test_a_renewal_notices(stage):
 
 
 async def test_another_fact_at_the_position_is_a_loss_too(stage):
-    """The copy has grown on under somebody else since: as long as ours or longer, but not ours."""
+    """Another leader has appended to the copy since: as long as ours or longer, but not ours."""
     backup = stage.database.copy()
     await stage.leader.record([draft("lost")])
     await stage.killed()
@@ -106,7 +106,7 @@ async def test_another_fact_at_the_position_is_a_loss_too(stage):
 
 
 async def test_an_epoch_is_never_handed_out_twice(stage):
-    """Only takes were lost, no fact of ours: the lease row tells, and the next epoch is above all."""
+    """Only takes were lost, no fact of ours: the lease row shows it, and the next epoch is above all."""
     backup = stage.database.copy()
     for _ in range(3):
         await stage.leader.lease.take()
@@ -143,7 +143,7 @@ async def test_a_restart_notices_by_what_was_published(stage):
     async with Stage(
         database=stage.database, clock=stage.clock, cluster=stage.cluster, ttl_ms=600
     ) as third:
-        await third.lead()  # what is published is still the old end: told once is enough
+        await third.lead()  # what is published is still the old end: it is recorded once
         assert len(third.facts(HistoryTruncated)) == 1
         assert third.leader.comparing == ""
 
@@ -180,11 +180,11 @@ async def test_a_second_loss_is_noticed_too(stage):
 
 
 async def test_a_loss_that_cannot_be_recorded_at_once_is_recorded_later(stage):
-    """The append that tells it fails: it is not forgotten, and nothing is promised meanwhile."""
+    """The append that records it fails: it is not forgotten, and nothing is admitted meanwhile."""
     backup = stage.database.copy()
     await stage.leader.record([draft("lost")])
     stage.database.restore(backup)
-    stage.log.lose_next_append()  # of the fact that tells
+    stage.log.lose_next_append()  # of the event that records it
     fact = await noticed(stage)
     assert fact.known_position == 2
     assert stage.leader.comparing
@@ -227,8 +227,8 @@ async def test_nothing_is_promised_before_the_cluster_was_compared(stage):
 
     await stage.one_pass()
     names = stage.names()
-    told = names.index("HistoryTruncated")
-    assert names.index("PodBound") > told
+    recorded = names.index("HistoryTruncated")
+    assert names.index("PodBound") > recorded
     assert names.index("GangAdmitted") > names.index("PodBound")
     assert stage.leader.may_act()
     (bound,) = stage.facts(PodBound)
@@ -241,7 +241,7 @@ async def test_nothing_is_promised_before_the_cluster_was_compared(stage):
     assert stage.scheduling.filter(member, NODES).passed == (where["a-1"],)
 
 
-async def test_what_was_promised_to_nobody_any_more_is_taken_back(stage):
+async def test_a_nomination_whose_admission_is_lost_is_taken_back(stage):
     """A nominated member whose admission is lost and that finds no room now loses its nomination."""
     backup = stage.database.copy()
     stage.start(stage.admission.effects.run())
@@ -259,7 +259,7 @@ async def test_what_was_promised_to_nobody_any_more_is_taken_back(stage):
 
 
 async def test_it_waits_for_what_was_published(stage):
-    """While the API server does not say what was published, the lease is held and nothing is promised."""
+    """While the API server does not answer what was published, the lease is held and nothing is admitted."""
     await stage.killed()
     stage.cluster.fault = lambda verb, name: (
         ClusterUnavailable("no answer") if verb == "published" else None

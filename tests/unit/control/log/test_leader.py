@@ -42,7 +42,7 @@ async def stage():
 
 
 async def test_the_first_fact_of_an_epoch_is_the_lease(stage):
-    """LeaseTaken says who writes from here on."""
+    """LeaseTaken names the process that writes from here on."""
     assert [type(f) for f in stage.facts()] == [LeaseTaken]
     assert stage.facts()[0].holder == "me"
     assert stage.leader.epoch == stage.events()[0].epoch == 1
@@ -92,7 +92,7 @@ async def test_records_at_once_keep_their_order(stage):
 
 @pytest.mark.parametrize("written", [True, False], ids=["written", "lost"])
 async def test_an_unknown_outcome_is_settled(stage, written):
-    """Lost answer: the facts are found and count. Lost append: the caller hears so, and state falls back."""
+    """Lost answer: the facts are found and count. Lost append: the caller gets the error, and state falls back."""
     stage.log.lose_next_answer() if written else stage.log.lose_next_append()
     if written:
         await stage.leader.record(drafts())
@@ -108,14 +108,14 @@ async def test_an_unknown_outcome_is_settled(stage, written):
 
 @pytest.mark.parametrize("written", [True, False], ids=["written", "lost"])
 async def test_all_appends_on_their_way_are_settled(stage, written):
-    """Five at once behind a lost answer: each caller is told the truth about its own facts."""
+    """Five at once behind a lost answer: each caller gets the outcome of its own events."""
     stage.log.lose_next_answer() if written else stage.log.lose_next_append()
     tasks = [stage.leader.record(drafts(1, f"r{n}")) for n in range(5)]
     results = await asyncio.gather(*tasks, return_exceptions=True)
     await until(lambda: stage.leader.role == "leading" and not stage.leader._flights, "settled")
-    told = {f"ns/r{n}-0" for n, r in enumerate(results) if not isinstance(r, Exception)}
-    assert told == {r.root for r in stage.leader.acknowledged.roots.values()}
-    assert ("ns/r0-0" in told) is written
+    succeeded = {f"ns/r{n}-0" for n, r in enumerate(results) if not isinstance(r, Exception)}
+    assert succeeded == {r.root for r in stage.leader.acknowledged.roots.values()}
+    assert ("ns/r0-0" in succeeded) is written
     assert all(isinstance(r, StoreUnavailable | tuple) for r in results)
     await agree(stage)
 
@@ -162,7 +162,7 @@ async def test_the_lease_lapses_by_our_own_clock(stage):
 
 @pytest.mark.parametrize("fault", [Fenced, HeadMoved])
 async def test_a_deposed_leader_writes_nothing(stage, fault):
-    """Fenced or overtaken: the caller hears NotLeading, memory is dropped, the log has the other's facts only."""
+    """Fenced or overtaken: the caller gets NotLeading, memory is dropped, the log has the other's facts only."""
     other = Stage(database=stage.database, holder="other", clock=stage.clock)
     async with other:
         stage.clock.advance(TTL_MS / 1000)

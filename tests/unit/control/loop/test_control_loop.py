@@ -73,7 +73,7 @@ async def test_less_room_is_no_reason_to_plan_a_refused_root_again():
 
 
 async def test_members_that_come_one_by_one_are_not_counted_aloud():
-    """A thousand arrivals are not a thousand facts; the last count is told in the end."""
+    """A thousand arrivals do not make a thousand events; the last count is recorded in the end."""
     group, *pods = a_gang("g", pods=9)
     async with await leading(a_node("n0", gpu=9), group) as stage:
         for pod in pods[:8]:
@@ -114,7 +114,7 @@ async def test_an_input_that_cannot_be_stored_keeps_its_decision_from_the_log():
         async def failing(decision):
             if not failed:
                 failed.append(decision.digest)
-                raise StoreUnavailable("the test says so")
+                raise StoreUnavailable("set by the test")
             await inner(decision)
 
         stage.inputs.save = failing
@@ -169,7 +169,7 @@ async def test_priority_goes_before_age():
         ]
 
 
-async def test_waiting_for_the_log_is_told_apart_from_work():
+async def test_waiting_for_the_log_does_not_count_as_work():
     """After a pass the loop rests in proportion to its work; a slow log must not make it rest longer."""
     async with await leading(a_node("n0", gpu=2), *a_gang("g", pods=2)) as stage:
         append = stage.log.append
@@ -186,7 +186,7 @@ async def test_waiting_for_the_log_is_told_apart_from_work():
         assert stage.admission._recording.waited_ms == 0
 
 
-async def test_a_reservation_nobody_redeems_expires():
+async def test_an_unredeemed_reservation_expires():
     """After its time to live the whole tree is released and planned anew; an arrival at bind counts as progress."""
     async with await leading(
         a_node("n0", gpu=2), *a_gang("g", pods=2), reservation_ttl_s=300
@@ -356,5 +356,5 @@ async def test_a_killed_planner_process_is_replaced():
     [(0, 0, 2), (10, 0, 40), (10, 30, 10), (10, 500, 2), (5_000, 0, 200), (5_000, 150, 50)],
 )
 def test_passes_rest_from_the_end_of_the_one_before(took, rested, wait):
-    """After a quiet time nobody waits for a rest that is over: only for the rest of a burst."""
+    """After a quiet time a pass starts without a rest; in a burst it waits for what is left of the rest."""
     assert rest_ms(took, rested) == wait

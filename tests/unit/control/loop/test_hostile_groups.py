@@ -1,4 +1,4 @@
-"""Thousands of groups that break the rules: the gang beside them is admitted, and they are told once."""
+"""Thousands of groups that break the rules: the gang beside them is admitted, and each is reported once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from extender.control.actuators import status_reporter
-from extender.core.decisions.admit import tree_warnings as oddities_module
+from extender.core.decisions.admit import tree_warnings
 from extender.core.decisions.admit.tree_warnings import NodeLabels
 from extender.core.log.events import GangAdmitted, RootInvalid
 from extender.core.model.cluster_view import with_group
@@ -21,7 +21,7 @@ def create(stage, groups) -> None:
     """Let the cluster show groups."""
     for group in groups:
         stage.cluster.seen = with_group(stage.cluster.seen, group)
-    stage.cluster._tell()
+    stage.cluster._notify()
 
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape is not roots])
@@ -64,9 +64,9 @@ async def test_their_conditions_are_written_once():
 def test_nodes_are_looked_through_once_for_a_key(monkeypatch):
     """However many groups name it, above or below another."""
     asked = []
-    inner = oddities_module._nesting
+    inner = tree_warnings._nesting
     monkeypatch.setattr(
-        oddities_module, "_nesting", lambda *args: asked.append(args[:2]) or inner(*args)
+        tree_warnings, "_nesting", lambda *args: asked.append(args[:2]) or inner(*args)
     )
     stage = Stage(a_node("n0", {"rack": "r", "block": "b"}))
     labels = NodeLabels(stage.cluster.seen.nodes)

@@ -1,4 +1,4 @@
-"""Passes that ask nobody: how often trees that stand refused are asked again, and what ends the stillness."""
+"""Passes without a plan: how often refused trees are planned again, and what ends the stillness."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ async def test_refused_trees_are_asked_again_now_and_then_only():
 
 
 @pytest.mark.parametrize("preemption", ["on", "off"])
-async def test_who_may_evict_somebody_is_asked_more_often(preemption):
-    """Back-off ends by time; where nobody may be evicted there is none."""
+async def test_a_tree_that_may_evict_is_planned_more_often(preemption):
+    """The back-off ends by time; a tree that may evict no pod has none."""
     fleet = (a_node("n0", gpu=1), a_pod("low", node="n0", requests={GPU: 1}, priority=-5))
     big = a_gang("g", pods=2, requests={GPU: 1})  # one too many even without the low one
     async with await leading(*fleet, *big, preemption=preemption) as stage:

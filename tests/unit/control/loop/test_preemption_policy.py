@@ -1,4 +1,4 @@
-"""A tree of higher priority on a full cluster: the service chooses, evicts and admits, and says what it did."""
+"""A tree of higher priority on a full cluster: the service chooses, evicts and admits, and records each step."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_the_cheapest_units_go_and_the_tree_runs():
 
 @pytest.mark.parametrize("off", ["setting", "policy", "equal"])
 async def test_who_may_not_evict_waits(off):
-    """preemption=off, preemptionPolicy Never, and equal priority never evict; the refusal says why where it was asked."""
+    """preemption=off, preemptionPolicy Never, and equal priority never evict; the tree stays refused."""
     policy = {"preemptionPolicy": "Never"} if off == "policy" else {}
     hi, *members = his(priority=0 if off == "equal" else 10)
     for pod in members:
@@ -88,7 +88,7 @@ async def test_who_may_not_evict_waits(off):
         assert stage.root("hi").phase == "refused"
 
 
-async def test_a_refusal_says_why_preemption_does_not_help():
+async def test_a_refusal_has_the_reason_why_preemption_does_not_help():
     """The proof stands beside the reasons of the refusal, in the log and on the condition."""
     room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
     vip = a_pod("vip", node="n1", requests=ONE, priority=50)
@@ -101,8 +101,8 @@ async def test_a_refusal_says_why_preemption_does_not_help():
         assert any("yields 1 of 2" in text for text in stage.root("hi").answer.reasons)
 
 
-async def test_unbound_reservations_give_way_before_anybody_runs_out():
-    """A lower tree that holds room and runs nowhere is superseded in the same append, and nobody is evicted."""
+async def test_unbound_reservations_give_way_before_any_running_pod():
+    """A lower tree that holds room and runs nowhere is superseded in the same append, and no pod is evicted."""
     room = [a_node("n0", gpu=1), a_node("n1", gpu=1), a_node("n2", gpu=1)]
     running = a_pod("runs", node="n2", requests=ONE, priority=1)
     async with await leading(*room, running, *a_gang("early", pods=2, requests=ONE)) as stage:
@@ -159,7 +159,7 @@ async def test_pods_that_terminate_already_are_waited_for():
         assert stage.where("hi") == {"hi-0": "n0", "hi-1": "n1"}
 
 
-async def test_who_was_on_his_way_out_and_does_not_go_is_not_waited_for_for_ever():
+async def test_a_terminating_pod_that_does_not_go_is_not_waited_for_for_ever():
     """The plan counted on room that comes free by itself; when it does not, it is decided anew with what there is."""
     room = [a_node("n0", gpu=1), a_node("n1", gpu=1), a_node("n2", gpu=1)]
     units = [*lows("n0"), a_pod("going", node="n1", requests=ONE, priority=50)]
@@ -213,7 +213,7 @@ async def test_an_evicted_unit_does_not_evict_its_evictor_and_is_not_taken_for_e
 async def test_extras_may_preempt_what_they_did_not_before(more):
     """A satisfied tree asks for its further members, in a later pass (SPEC C.6).
 
-    What is said of others that came later is nothing about the room that was made.
+    The answer about a later tree is not a reason of this one.
     """
     room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
     low = a_pod("low", node="n1", requests=ONE, priority=0)
@@ -276,7 +276,7 @@ async def test_who_evicted_in_vain_waits_twice_as_long_each_time():
         for _ in range(100):
             planned_and(lost)
         stage.clock.advance(300)
-        assert may(), "nobody waits for ever"
+        assert may(), "the back-off has a limit"
 
 
 async def test_a_tree_that_is_refused_again_and_again_still_asks():
@@ -315,7 +315,7 @@ async def test_a_tree_that_waited_for_members_asks_as_soon_as_it_is_complete():
 
 
 def planned(tree):
-    """Give a plan that takes nobody, on the node n0."""
+    """Return a plan without victims, on the node n0."""
     (pod, *_) = tree.pods
     assigned = AssignmentRecord(pod=pod.path, uid=pod.uid, group="hi", node="n0")
     return PreemptionPlanned(
@@ -333,7 +333,7 @@ async def test_who_evicted_in_vain_waits_also_after_a_restart():
         stage.cluster.obeys = True
         await stage.one_pass()
         await until(lambda: len(stage.cluster.did("evict")) == len(taken(stage)), "all are deleted")
-        # of the same priority, and put there by somebody who does not ask us
+        # of the same priority, and bound by a scheduler without this extender
         others = (a_pod(f"other-{n}", node=n, requests=ONE, priority=10) for n in taken(stage))
         stage.cluster.add(*others)
         await stage.one_pass()
@@ -346,7 +346,7 @@ async def test_who_evicted_in_vain_waits_also_after_a_restart():
         await settled(again, 3)
         assert len(again.facts(PreemptionPlanned)) == 1
         assert again.root("hi").phase == "refused"
-        again.clock.advance(5)  # from the refusal on, as for everybody
+        again.clock.advance(5)  # from the refusal on, as for every tree
         await settled(again, 3)
         assert len(again.facts(PreemptionPlanned)) == 2
 
@@ -387,7 +387,7 @@ async def test_a_unit_goes_with_the_members_that_do_not_run_yet():
 async def test_the_preempt_verb_takes_a_unit_with_the_members_that_do_not_run_yet(binds):
     """A lone pod takes a gang whole: what it holds beside its running members is given back in the same append.
 
-    Not while one of them is being bound: then nobody is taken, and kube-scheduler asks again.
+    Not while one of them is being bound: then there is no victim, and kube-scheduler asks again.
     """
     room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
     low = a_group("low", gang=1, whole=True, priority=0)
@@ -419,15 +419,15 @@ async def test_the_preempt_verb_takes_a_unit_with_the_members_that_do_not_run_ye
         assert not stage.where("low"), "nor is it planned again while the others go"
 
 
-async def test_who_has_to_go_already_costs_nobody_anything():
-    """A unit that goes for one tree is taken for the next as well, before a cheaper one that could stay."""
+async def test_victims_of_a_pending_preemption_cost_nothing():
+    """A unit that is evicted for one tree is taken for the next as well, before a cheaper one that could stay."""
     room = [a_node(f"n{n}", gpu=1) for n in range(3)]
     cheap = a_pod("cheap", node="n2", requests=ONE, priority=-5)
     first, member = his(1, "first")
     member["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "n0"}
     async with Stage(*room, *lows("n0", "n1"), cheap, first, member) as stage:
         await stage.lead()
-        await settled(stage)  # nobody evicts yet, as where many have to go
+        await settled(stage)  # nothing is evicted yet, as where many have to go
         stage.cluster.add(*his(1, "second"))
         await settled(stage)
         stage.start(stage.admission.evictor.run())

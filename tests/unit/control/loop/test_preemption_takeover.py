@@ -1,4 +1,4 @@
-"""Somebody of higher priority comes while room is made: he goes elsewhere, or takes it over; nobody goes in vain."""
+"""A higher-priority tree comes during a preemption: it goes elsewhere, or takes the claim over; no eviction is in vain."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ async def test_who_fits_elsewhere_goes_elsewhere():
 
 
 @pytest.mark.parametrize("went", [(), ("low-0",), ("low-0", "low-1")], ids=["0", "1", "2"])
-async def test_a_higher_tree_takes_the_room_over_and_nobody_more_goes(went):
-    """However far it got: one append tells of both, the deletions are those of before, and the heir completes."""
+async def test_a_higher_tree_takes_the_room_over_and_no_more_victims_are_chosen(went):
+    """However far it got: one append has both, the deletions are those of before, and the heir completes."""
     async with await making_room() as stage:
         gone(stage, *went)
         stage.cluster.add(*his(2, "over", priority=20))
@@ -95,7 +95,7 @@ async def test_a_higher_tree_takes_the_room_over_and_nobody_more_goes(went):
 
 
 async def test_what_was_evicted_once_is_left_alone_when_it_comes_back():
-    """`hi` lost its room; `low` runs again elsewhere: `hi` says that it leaves it alone, and takes it ten minutes later."""
+    """`hi` lost its room; `low` runs elsewhere: `hi` spares it, with that reason, and evicts it ten minutes later."""
     vip = a_pod("vip", node="n2", requests=ONE, priority=50)
     away = a_pod("away", node="n3", requests=ONE, priority=50)
     more = [a_node(f"n{n}", {"zone": "a"}, gpu=1) for n in (2, 3)]
@@ -119,8 +119,8 @@ async def test_what_was_evicted_once_is_left_alone_when_it_comes_back():
         later(stage, 6)
         await settled(stage)
         assert len(stage.facts(PreemptionPlanned)) == 2
-        said = [f.considered for f in stage.facts(GangRefused)][-1]
-        assert any("left alone" in text and "PodGroup/default/low" in text for text in said)
+        considered = [f.considered for f in stage.facts(GangRefused)][-1]
+        assert any("left alone" in text and "PodGroup/default/low" in text for text in considered)
         later(stage, AGAIN_S)
         await settled(stage)
         assert len(stage.facts(PreemptionPlanned)) == 3
@@ -143,7 +143,7 @@ async def test_a_reservation_that_was_evicted_for_is_taken_over_by_a_record():
 
 
 async def test_an_ordinary_pod_passes_where_room_is_made_only_if_it_has_nowhere_else_to_go():
-    """Filter keeps it away from the room while another node is offered; alone it passes, and what it takes is told."""
+    """Filter keeps it away from the room while another node is offered; alone it passes, and the loss of the claim is recorded."""
     async with await making_room(a_node("n2", gpu=1)) as stage:
         gone(stage, "low-0", "low-1")
         pod = a_pod("alone", requests=ONE, priority=20)
@@ -162,7 +162,7 @@ async def test_an_ordinary_pod_passes_where_room_is_made_only_if_it_has_nowhere_
         assert stage.root("hi").answer.outcome != "preempting"
 
 
-async def test_a_preemptor_that_is_evicted_itself_is_outranked():
+async def test_the_preemption_of_an_evicted_preemptor_is_abandoned():
     """`hi` runs and makes room for an extra; the higher tree takes `hi` whole: the unit that was not begun is spared."""
     room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
     low = a_pod("low", node="n1", requests=ONE, priority=0)

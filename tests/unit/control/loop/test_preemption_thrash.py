@@ -1,6 +1,6 @@
-"""Nobody is evicted in vain, and nobody twice by the same preemptor: arrivals of three priorities (issue 5).
+"""No pod is evicted in vain, and none twice by the same preemptor: arrivals of three priorities (issue 5).
 
-Every preemption that evicted somebody must have completed, or its room must have been taken over, recorded, by one
+Every preemption that evicted a pod must have completed, or its room must have been taken over, recorded, by one
 that did. The only exception is counted: a preemptor that its own user deleted half way.
 """
 
@@ -26,8 +26,8 @@ from tests.support.service.fakes import Stage
 from tests.support.service.job_arrivals import Arrivals, the_fleet
 
 
-class Told:
-    """What a log says of preemptions."""
+class Preemptions:
+    """The preemptions of a log: their plans, their ends, and what they evicted."""
 
     def __init__(self, events: list[RecordedEvent]) -> None:
         self.events = events
@@ -45,7 +45,7 @@ class Told:
                 self.gone.setdefault(fact.preemption, []).append(fact)
 
     def ran(self, root_uid: str, *, behind: int) -> bool:
-        """Say whether a tree was admitted at that position or later, and all of its minimum was bound by that."""
+        """Return whether a tree was admitted at that position or later, and all of its minimum was bound by that."""
         mine = [e for e in self.events[behind:] if e.root_uid == root_uid]
         facts = (GangAdmitted, GangExtended, GangSatisfied, ReservationReleased)
         first, *then = [e.fact for e in mine if isinstance(e.fact, facts)] or [None]
@@ -57,7 +57,7 @@ class Told:
         return isinstance(first, GangAdmitted) and GangSatisfied in map(type, then[:lost])
 
     def evicted(self, preemption: str) -> list[VictimEvicted]:
-        """Give those of a preemption that we asked to go."""
+        """Return the victims of a preemption that we deleted or evicted."""
         return [f for f in self.gone.get(preemption, ()) if f.how in ("deleted", "evicted")]
 
 
@@ -66,45 +66,45 @@ def job_of(root: str) -> str:
     return root.partition("/")[2].partition("-")[0]
 
 
-def outcomes(told: Told, run: Arrivals) -> Counter[str]:
-    """Count what came of preemptions; each that evicted somebody must be of use to somebody who ran by it."""
+def outcomes(log: Preemptions, run: Arrivals) -> Counter[str]:
+    """Count what came of preemptions; each that evicted a pod must have made room for one that ran."""
     found: Counter[str] = Counter()
-    for preemption in told.plans:
-        assert preemption in told.ends, f"{told.plans[preemption].root} never ended"
-        found[use(told, run, preemption) if told.evicted(preemption) else "nobody evicted"] += 1
+    for preemption in log.plans:
+        assert preemption in log.ends, f"{log.plans[preemption].root} never ended"
+        found[use(log, run, preemption) if log.evicted(preemption) else "nothing evicted"] += 1
     return found
 
 
-def use(told: Told, run: Arrivals, preemption: str) -> str:
-    """Say who ran by what a preemption evicted; who took the room over answers for it.
+def use(log: Preemptions, run: Arrivals, preemption: str) -> str:
+    """Return what used the room of a preemption; where it was taken over, the outcome of the heir.
 
     The only ones of no use are those whose preemptor its own user deleted half way.
     """
-    plan, end = told.plans[preemption], told.ends[preemption]
+    plan, end = log.plans[preemption], log.ends[preemption]
     if isinstance(end.fact, PreemptionCompleted):
         return "completed"
     assert isinstance(end.fact, PreemptionAbandoned)
     why = end.fact.why
     if why == "preemptor-deleted" and plan.root_uid in run.withdrawn:
         return "its user deleted it"
-    if why == "better-offer" and told.ran(plan.root_uid, behind=end.position):
+    if why == "better-offer" and log.ran(plan.root_uid, behind=end.position):
         return "ran elsewhere"
     assert why == "outranked", f"{plan.root} at {plan.position} evicted in vain: {end.fact}"
-    heir = next((e for e in told.events[end.position :] if e.root_uid == end.fact.by_uid), None)
+    heir = next((e for e in log.events[end.position :] if e.root_uid == end.fact.by_uid), None)
     if heir is not None and isinstance(heir.fact, PreemptionPlanned):
         assert heir.fact.priority > plan.fact.priority
-        of_heir = use(told, run, heir.fact.preemption)
+        of_heir = use(log, run, heir.fact.preemption)
         return of_heir if of_heir == "its user deleted it" else "taken over"
     assert end.fact.by_uid in run.ran_alone, f"{end.fact.by} of {end.position} does not run"
     return "taken over"
 
 
-def check_pairs(told: Told) -> int:
+def check_pairs(log: Preemptions) -> int:
     """Check that no preemptor evicts twice what one controller makes, nor is evicted by whom it evicted."""
     pairs: set[tuple[str, str]] = set()
     jobs: set[tuple[str, str]] = set()
-    for preemption, plan in told.plans.items():
-        for unit in {f.unit for f in told.evicted(preemption)}:
+    for preemption, plan in log.plans.items():
+        for unit in {f.unit for f in log.evicted(preemption)}:
             pair = (plan.root_uid, unit)
             assert pair not in pairs, f"{plan.root} evicts {unit} again, at {plan.position}"
             pairs.add(pair)
@@ -113,11 +113,11 @@ def check_pairs(told: Told) -> int:
     return len(pairs)
 
 
-def check_one_at_a_time(told: Told) -> None:
+def check_one_at_a_time(log: Preemptions) -> None:
     """Check that no tree plans while a preemption of its own has not ended, or victims of it are still going."""
     left: dict[str, set[str]] = {}  # root -> victims that have to go, of its last preemption
     open_: dict[str, str] = {}
-    for event in told.events:
+    for event in log.events:
         fact, root = event.fact, event.root_uid
         if isinstance(fact, PreemptionPlanned):
             assert root not in open_, f"{event.root} plans again at {event.position}"
@@ -129,25 +129,25 @@ def check_one_at_a_time(told: Told) -> None:
         elif isinstance(fact, PreemptionCompleted | PreemptionAbandoned):
             assert open_.pop(root) == fact.preemption
             if isinstance(fact, PreemptionAbandoned):
-                left[root] -= spared(told.plans[fact.preemption], fact)
+                left[root] -= spared(log.plans[fact.preemption], fact)
     assert not open_
     assert not any(left.values()), left
 
 
 def spared(plan: RecordedEvent, end: PreemptionAbandoned) -> set[str]:
-    """Give the pods of units that stay."""
+    """Return the pods of units that stay."""
     assert isinstance(plan.fact, PreemptionPlanned)
     units = [u for u in plan.fact.victims if f"{u.kind}/{u.path}" in end.spared]
     return {pod.uid for unit in units for pod in unit.pods}
 
 
-def check_units(told: Told, run: Arrivals) -> None:
+def check_units(log: Preemptions, run: Arrivals) -> None:
     """Check that units are of lower priority, and that each has gone whole or not at all."""
-    for preemption, plan in told.plans.items():
+    for preemption, plan in log.plans.items():
         assert isinstance(plan.fact, PreemptionPlanned)
-        gone = Counter(f.uid for f in told.gone.get(preemption, ()))
+        gone = Counter(f.uid for f in log.gone.get(preemption, ()))
         assert not [uid for uid, times in gone.items() if times > 1], "gone twice"
-        asked = {f.unit for f in told.evicted(preemption)}
+        asked = {f.unit for f in log.evicted(preemption)}
         for unit in plan.fact.victims:
             mine = run.priority_of[job_of(plan.root)]
             assert run.priority_of[job_of(unit.path)] < mine == plan.fact.priority
@@ -166,20 +166,20 @@ def check_units(told: Told, run: Arrivals) -> None:
         pytest.param(1000, 3, id="1000", marks=[pytest.mark.long, pytest.mark.timeout(3600)]),
     ],
 )
-async def test_nobody_is_evicted_in_vain_or_twice_by_the_same(jobs, seed):
-    """Trees of all shapes come, are evicted, come back and end: every eviction is somebody's gain, once."""
+async def test_no_unit_is_evicted_in_vain_or_twice_by_the_same_preemptor(jobs, seed):
+    """Trees of all shapes come, are evicted, come back and end: every eviction makes room that is used, once."""
     async with Stage(*the_fleet()) as stage:
         await stage.lead()
         stage.start(stage.admission.effects.run())
         stage.start(stage.admission.evictor.run())
         run = Arrivals(stage, jobs=jobs, seed=seed)
         await run.run(steps_max=jobs * 20)
-        told = Told(stage.events())
-        found = outcomes(told, run)
-        pairs = check_pairs(told)
-        check_one_at_a_time(told)
-        check_units(told, run)
+        log = Preemptions(stage.events())
+        found = outcomes(log, run)
+        pairs = check_pairs(log)
+        check_one_at_a_time(log)
+        check_units(log, run)
         assert not stage.leader.acknowledged.preemptions
-        assert found["completed"] >= jobs // 15, f"too few to tell anything: {found}"
+        assert found["completed"] >= jobs // 15, f"too few to prove anything: {found}"
         assert pairs >= jobs // 15
         print(jobs, "jobs,", run.step_number, "steps:", dict(found), "pairs:", pairs)

@@ -27,7 +27,7 @@ def inject(monkeypatch, stage: Stage, fault: str, *, only: str = "") -> None:
     if fault == "node-lost":
 
         def unfit(view, root, reservations):
-            return {uid: "unfit, says the test:" for uid, r in reservations.items() if hit(r.pod)}
+            return {uid: "unfit, set by the test:" for uid, r in reservations.items() if hit(r.pod)}
 
         monkeypatch.setattr(cluster_reconciliation, "unfit_pods", unfit)
     elif fault == "superseded":
@@ -77,7 +77,7 @@ async def test_a_gang_pinned_to_one_node_by_name_is_admitted_once(pods):
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_loop_is_bounded_and_an_alarm_is_raised(monkeypatch, caplog, fault):
-    """Whatever gives a tree back in every pass, rounds get rarer, and log, metric and Event say so."""
+    """Whatever gives a tree back in every pass, rounds get rarer, and log, metric and Event report it."""
     gang = a_gang("g", pods=2, schedulingGates=GATED)
     async with Stage(a_node("n0", gpu=2), *gang) as stage:
         inject(monkeypatch, stage, fault)

@@ -18,7 +18,7 @@ LEASE_MS = 3_600_000  # the clock of these stories makes long steps
 async def settled(stage):
     """Let it come to rest, the answers of the API server included."""
     await stage.settled()
-    await until(lambda: not stage.admission.endings.awaited, "told")
+    await until(lambda: not stage.admission.endings.awaited, "how members ended")
     await stage.settled()
 
 
@@ -55,7 +55,7 @@ async def taken_over(stage):
 
 
 @pytest.mark.parametrize("crashes", [False, True])
-async def test_the_replacement_gets_it_and_nobody_else(crashes):
+async def test_only_the_replacement_gets_it(crashes):
     """Lost, held, replaced: with a kill -9 between any two of these; the rival stays refused all along."""
     stage = await running()
 
@@ -134,7 +134,7 @@ async def test_the_room_is_held_from_the_moment_the_member_is_gone():
     assert stage.scheduling.filter(alone, [node]).refused == (node,)
     assert stage.root("rival").phase == "refused"
     asked.set()
-    await until(lambda: not stage.admission.endings.awaited, "told")
+    await until(lambda: not stage.admission.endings.awaited, "how members ended")
     await settled(stage)
     assert [f.room_until_us > 0 for f in stage.facts(MemberLost)] == [True]
     assert stage.scheduling.filter(alone, [node]).refused == (node,)
@@ -143,7 +143,7 @@ async def test_the_room_is_held_from_the_moment_the_member_is_gone():
 
 
 async def test_a_gang_that_goes_as_a_whole_gives_its_room_back_at_once():
-    """Both are gone before any pass: nobody is refused for a moment, or he would sleep (kube-scheduler)."""
+    """Both are gone before any pass: no pod is refused in between, as kube-scheduler would put it into back-off."""
     stage = await running()
     stage.cluster.add(a_pod("alone", requests={GPU: 1}))
     node = NodeName(stage.cluster.pod("g-0").node)

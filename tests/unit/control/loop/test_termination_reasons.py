@@ -1,4 +1,4 @@
-"""A member that vanished: the API server is asked, the loss is recorded with its answer, and nobody waits for long."""
+"""A member that vanished: the API server is asked, the loss is recorded with its answer, and nothing waits for long."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def a_stage(pods=2):
 
 
 async def lost(stage, many=1):
-    """Give the losses when there are so many."""
+    """Return the losses when there are so many."""
     for _ in range(2):  # the answer, then the fact
         await stage.settled()
     found = stage.facts(MemberLost)
@@ -53,7 +53,7 @@ async def test_the_cause_comes_from_the_api_server():
 
 
 @pytest.mark.parametrize("how", ["silent", "unavailable"])
-async def test_an_api_server_that_does_not_tell_keeps_no_loss_from_the_log(how, monkeypatch):
+async def test_a_loss_is_recorded_without_an_answer_of_the_api_server(how, monkeypatch):
     monkeypatch.setattr(termination_reasons, "WAIT_S", 0.05)
     async with a_stage() as stage:
         await bound(stage)

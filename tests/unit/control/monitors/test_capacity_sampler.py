@@ -51,7 +51,7 @@ async def test_what_did_not_change_is_recorded_once(stage):
 
 
 async def test_a_view_in_doubt_is_not_measured(stage):
-    """Before the informers are in step nothing is said about the cluster."""
+    """Before the informers are in step nothing is recorded about the cluster."""
     stage.cluster.doubted = "not synced"
     assert not await watch(stage).look()
     assert recorded(stage) == []

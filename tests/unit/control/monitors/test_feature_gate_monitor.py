@@ -19,7 +19,7 @@ ASK_MS, TRY_MS = 100, 300  # shorter than the lease of the stage
 
 
 class FakePlane:
-    """Answers what it is told, and counts."""
+    """Answers what a test has set, and counts the questions."""
 
     def __init__(self):
         self.discoveries = 1
@@ -109,7 +109,7 @@ async def test_an_api_server_that_does_not_answer_is_asked_again(stage):
     assert await looking.look()
 
 
-async def test_who_does_not_lead_asks_nobody():
+async def test_a_follower_asks_nothing():
     async with Stage(*a_fleet("1 nodes")) as stage:
         plane = FakePlane()
         assert not await watch(stage, plane).look()
@@ -135,11 +135,11 @@ async def test_each_condition_has_one_writer(native, type_):
         await stage.one_pass()
         stage.conditions_due()
         await until(lambda: stage.cluster.group("g").conditions, "a condition")
-        ((told, status, reason, _),) = stage.cluster.group("g").conditions
-        assert (told, status, reason) == (type_, "False", "Unschedulable")
+        ((written, status, reason, _),) = stage.cluster.group("g").conditions
+        assert (written, status, reason) == (type_, "False", "Unschedulable")
 
 
-async def test_readiness_tells_what_is_lost(stage):
+async def test_readiness_names_what_is_lost(stage):
     plane = FakePlane()
     plane.drops = ("schedulingGroup",)
     await watch(stage, plane).look()
@@ -176,7 +176,7 @@ async def test_who_finds_no_room_does_not_hold_up_the_others():
         assert len(stage.cluster.did("nominate")) == 2
 
 
-async def test_nobody_is_let_go_of_a_tree_without_room():
+async def test_no_gate_of_a_tree_without_room_is_removed():
     async with Stage(*a_fleet("1 nodes"), *field_gang(3, 2)) as stage:
         await stage.lead()
         await native(stage)

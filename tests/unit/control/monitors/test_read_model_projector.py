@@ -97,7 +97,7 @@ async def test_only_who_leads_projects(stage):
     assert stage.database.projected == 0
 
 
-async def test_somebody_else_was_here_before(stage):
+async def test_another_process_has_projected_already(stage):
     """The tables may be further than this process knows, by the command beside it."""
     await record(stage, 3)
     assert await project_all(FakeProjection(stage.database), Position(4)) == 4

@@ -27,7 +27,7 @@ def watch(stage):
     return StateVerifier(stage.leader, stage.log, stage.checkpoints, "test")
 
 
-async def test_memory_that_agrees_says_nothing(stage):
+async def test_agreement_gives_no_event(stage):
     """No fact for a look that finds nothing."""
     position = stage.leader.acknowledged.position
     assert not await watch(stage).look()

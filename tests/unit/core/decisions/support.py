@@ -1,4 +1,4 @@
-"""What the tests of decisions share: to fold drafts, and to decide until nothing is left to say."""
+"""Helpers for tests of decisions: fold drafts, and decide until there is nothing more to record."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def converge(
     decide: Callable[[ReservationState], Sequence[NewEvent]],
     rounds: int = 4,
 ) -> ReservationState:
-    """Decide and fold until there is nothing to say; a decision that goes on for ever fails."""
+    """Decide and fold until there is nothing to record; a decision that goes on for ever fails."""
     for _ in range(rounds):
         drafts = decide(state)
         if not drafts:

@@ -125,11 +125,11 @@ def test_a_kube_scheduler_that_does_not_answer_is_what_it_was():
     assert (unset.native, unset.text) == ("unknown", NOT_CONFIGURED)
 
 
-def test_what_an_operator_is_told():
-    said = worth_saying(found("parentCompositePodGroupName"))
+def test_the_text_for_the_operator():
+    text = worth_saying(found("parentCompositePodGroupName"))
     lost = "parentCompositePodGroupName of CompositePodGroup, PodGroup"
-    assert f"kube-apiserver drops {lost} (feature gate CompositePodGroup is off)" in said
-    assert "group scheduling is on" in said
+    assert f"kube-apiserver drops {lost} (feature gate CompositePodGroup is off)" in text
+    assert "group scheduling is on" in text
     assert worth_saying(None) == ""
 
 

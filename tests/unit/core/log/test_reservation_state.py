@@ -104,7 +104,7 @@ def gone_on_from(kept, events, **how):
 
 @given(histories(), st.integers(0, 25), st.booleans())
 def test_without_the_versions_of_ended_streams_it_is_the_state_to_go_on_from(events, cut, bulk):
-    """Cut anywhere: whoever compares memory with the log needs no more, and misses nothing that lives."""
+    """Cut anywhere: a comparison of memory with the log needs no more, and misses no stream that lives."""
     before = fold(EMPTY, events[:cut])
     kept = decode_living(encode_past(before))
     assert kept == living(before)
@@ -115,7 +115,7 @@ def test_without_the_versions_of_ended_streams_it_is_the_state_to_go_on_from(eve
 
 @given(histories(), st.integers(0, 25), st.booleans())
 def test_what_is_kept_to_look_back_from_is_the_state_too(events, cut, bulk):
-    """Cut anywhere and gone on from there: but for what nobody asks of the past it is the fold of everything."""
+    """Cut anywhere and gone on from there: but for what no query about the past needs it is the fold of everything."""
     before = fold(EMPTY, events[:cut])
     kept = decode_past(encode_past(before))
     assert kept == lean(before)
@@ -175,8 +175,8 @@ def a_plan(victims=(), awaits=0, superseded=0):
         (a_plan(), "the room is free"),
     ],
 )
-def test_who_waits_for_room_says_whose(plan, words):
-    """Nobody is told of 0 pods of 0 units; `test_projection` holds the words of the database against these."""
+def test_the_condition_of_a_preemptor_counts_its_victims(plan, words):
+    """Parts of which there are none are left out; `test_projection` holds the words of the database against these."""
     assert room_of(plan) == words
 
 
@@ -196,7 +196,7 @@ def test_a_gap_is_never_skipped_over(events, data):
 
 @pytest.mark.parametrize("encode", [encode_state, encode_past])
 @pytest.mark.parametrize("broken", [b"", b"nonsense", None])
-def test_a_broken_checkpoint_says_so(encode, broken):
+def test_a_broken_checkpoint_is_refused(encode, broken):
     """Bytes that are not a state raise CorruptLog, so that the caller folds the log instead."""
     body = encode(EMPTY)[:-3] if broken is None else broken
     with pytest.raises(CorruptLog):
@@ -338,7 +338,7 @@ def test_the_barrier_unit_is_the_first_gang_on_the_way_down(groups, leaf, unit):
 
 def test_a_leaf_outside_the_tree_has_no_unit():
     """Asking for an unknown leaf, or for a composite as a leaf, is a KeyError."""
-    for name in ("nobody", "root"):
+    for name in ("absent", "root"):
         with pytest.raises(KeyError):
             barrier_unit(GANG_OF_GANGS, name)
 

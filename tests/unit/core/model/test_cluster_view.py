@@ -130,8 +130,8 @@ def test_an_older_view_is_not_touched_by_later_changes() -> None:
     assert not old.usage
 
 
-def test_telling_the_same_twice_changes_nothing() -> None:
-    """Equal objects give the same view, so nobody is woken for them."""
+def test_an_equal_object_changes_nothing() -> None:
+    """Equal objects give the same view, so no task wakes for them."""
     group = Group(key=leaf_key("a", "g"), uid=RootUid("g"))
     view = with_group(with_node(ClusterView(), Node(name=NODES[0])), group)
     assert with_group(view, group) is view
@@ -185,7 +185,7 @@ def test_a_forest_that_grows_is_the_forest_that_is_planted(found):
 
 
 def _touched(before, view):
-    """Give the roots that some changed leaf or group may belong to."""
+    """Return the roots that some changed leaf or group may belong to."""
     leaves = {k for k in GROUPS if before.members.get(k) is not view.members.get(k)}
     changed = {k for k in GROUPS if before.groups.get(k) is not view.groups.get(k)}
     forests = (forest_of(before), forest_of(view))

@@ -14,7 +14,7 @@ def test_a_budget_protects_pods_of_its_namespace_by_labels() -> None:
     assert not budget.protects("other", {"app": "b"})
 
 
-def test_no_selector_protects_nobody_and_an_empty_one_everybody() -> None:
+def test_no_selector_protects_no_pod_and_an_empty_one_all_pods() -> None:
     assert not PodDisruptionBudget(namespace="ns", name="b").protects("ns", {})
     assert PodDisruptionBudget(namespace="ns", name="b", about=AboutPods(("ns",))).protects(
         "ns", {}

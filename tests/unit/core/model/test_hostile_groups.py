@@ -163,7 +163,7 @@ def test_texts_do_not_grow_with_the_number_of_groups(shape) -> None:
         assert len(orphan.problem.text) < 400
 
 
-def test_a_rule_that_many_groups_break_names_some_and_says_that_there_are_more() -> None:
+def test_a_rule_that_many_groups_break_names_some_and_counts_the_rest() -> None:
     """The words do not change while more of the same come, or each would be another fact."""
     texts = set()
     for count in (PROBLEMS_NAMED_MAX + 1, 40, 400):
@@ -221,7 +221,7 @@ any_group = st.builds(
 
 
 def check(forest: Forest, groups: Mapping[GroupKey, Group]) -> None:
-    """Compare a forest with what each group's own way up says."""
+    """Compare a forest with the walk from each group up to its root."""
     placed = {g.key: key for key, tree in forest.trees.items() for g in tree.groups}
     assert placed == forest.root_of
     for key, group in groups.items():

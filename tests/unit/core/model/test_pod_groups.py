@@ -69,7 +69,7 @@ def test_b2_any_order_of_creation_gives_the_same_forest() -> None:
         composite("r"),
         composite("c", "r"),
         leaf("x", "c"),
-        leaf("lost", "nobody"),
+        leaf("lost", "no-such-group"),
         pod("p", "x"),
     ]
     first = forest(*things)
@@ -257,7 +257,7 @@ def test_every_group_is_in_exactly_one_tree_or_waits(some, chance) -> None:
 
 
 def test_e15_a_child_made_for_a_parent_that_is_being_deleted_stays_out() -> None:
-    """Older children still belong to the tree; the newcomer is told what to do."""
+    """Older children still belong to the tree; the problem of the new child names the remedy."""
     root = composite("r", deleting=True, deleted_us=5)
     found = forest(root, leaf("old", "r", created_us=5), leaf("new", "r", created_us=6))
     assert [g.key.name for g in found.trees[root.key].groups] == ["r", "old"]

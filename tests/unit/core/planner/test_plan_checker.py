@@ -1,4 +1,4 @@
-"""The checker must reject what is wrong, or the other tests say nothing."""
+"""The checker must reject what is wrong, or the tests that use it prove nothing."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_worked_cases(vector, permute):
     assert verdict.search.exhausted
 
 
-def test_useless_preemption_is_told_from_useful():
+def test_the_status_shows_whether_preemption_can_help():
     """V28: a selector no node meets is unresolvable; V02: a full cluster is not."""
     assert (
         plan(spec_vectors.request_of(spec_vectors.by_id("V28"))).status
@@ -66,7 +66,7 @@ def test_conflicting_pins_name_both_values():
 
 
 def test_budget_is_not_a_proof():
-    """L08: V11 with a budget of one search node is unknown and says so."""
+    """L08: V11 with a budget of one search node is unknown with the budget in its reason."""
     verdict = plan(spec_vectors.request_of(spec_vectors.by_id("V11"), budget=1))
     assert isinstance(verdict, Refusal)
     assert verdict.outcome == "unknown"
@@ -179,7 +179,7 @@ def test_what_is_kept_changes_nothing(request_, data):
 @examples(300, suppress_health_check=list(HealthCheck))
 @given(requests(), st.sampled_from([1, 3, 1000]))
 def test_at_once_is_the_same_answer_or_none(request_, effort):
-    """What comes at once is what the whole search says; what is left to explain is refused."""
+    """`plan_at_once` returns the bytes of `plan`, or none; where it asks for an explanation, `plan` refuses."""
     answer = plan_at_once(request_, NodeTable(request_.nodes), effort=effort)
     whole = plan(request_)
     if answer == "explain":
@@ -192,7 +192,7 @@ def test_at_once_is_the_same_answer_or_none(request_, effort):
 @examples(300, suppress_health_check=list(HealthCheck))
 @given(requests(), st.data())
 def test_a_refusal_stands_while_there_is_only_less(request_, data):
-    """Whenever an earlier refusal is said to hold, planning would refuse as well (L39)."""
+    """Whenever an earlier refusal holds by the cache, planning would refuse as well (L39)."""
     assume(isinstance(plan(request_), Refusal))
     known, root = UnschedulableCache(), RootUid("r")
     known.put(root, request_)
@@ -206,17 +206,17 @@ def test_a_refusal_stands_while_there_is_only_less(request_, data):
 SCRIPT = """
 import hashlib, msgspec, sys
 from extender.core.planner.planning import plan
-from tests.support.planning import spec_vectors as vectors
+from tests.support.planning import spec_vectors
 h = hashlib.sha256()
-for v in vectors.of_kind("place"):
+for v in spec_vectors.of_kind("place"):
     for permute in (False, True):
-        h.update(msgspec.json.encode(plan(vectors.request_of(v, permute=permute)), order="deterministic"))
+        h.update(msgspec.json.encode(plan(spec_vectors.request_of(v, permute=permute)), order="deterministic"))
 print(h.hexdigest())
 """
 
 
 @pytest.mark.cpu(6)
 def test_same_bytes_in_another_process():
-    """The order of sets and dicts has no say: three hash seeds, one answer."""
+    """The order of sets and dicts does not matter: three hash seeds give the same bytes."""
     seen = outputs(SCRIPT, ("0", "1", "4711"))
     assert len(seen) == 1

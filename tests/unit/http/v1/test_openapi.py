@@ -1,4 +1,4 @@
-"""The document of /v1 says what there is: all routes, all fields of the structs that are encoded, and nothing else."""
+"""The document of /v1 has all routes, all fields of the structs that are encoded, and nothing else."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ def test_golden_facts_fit_the_schema(kind):
 def test_the_page_about_asking_names_the_fields_that_there_are():
     """docs/asking.md: its tables are the schema, in words."""
     text = (Path(__file__).parents[4] / "docs" / "asking.md").read_text()
-    told = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+    documented = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     extra = ["why", "who", "cause_position", "decision"]
-    assert told == [*EventLine.__struct_fields__, *extra]
-    assert list(HistoryLine.__struct_fields__) == told
+    assert documented == [*EventLine.__struct_fields__, *extra]
+    assert list(HistoryLine.__struct_fields__) == documented
     for field in Decision.__struct_fields__:
         assert f"`{field}`" in text

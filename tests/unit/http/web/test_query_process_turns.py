@@ -125,7 +125,7 @@ async def test_streams_take_no_turn(asked):
         await asyncio.gather(*streams, question)
 
 
-async def test_nobody_waits_for_an_asker_that_does_not_read(asked):
+async def test_no_query_waits_for_a_client_that_does_not_read(asked):
     async with await serving(asked, QueryTurns(1, 0)) as client:
         slow = await client.get("/large")  # its headers are read, and then nothing
         asked.go.set()
@@ -134,19 +134,19 @@ async def test_nobody_waits_for_an_asker_that_does_not_read(asked):
         slow.close()
 
 
-async def test_the_service_tells_whether_kube_scheduler_calls(asked):
-    """Who asks cannot."""
-    told = []
+async def test_the_service_sends_whether_kube_scheduler_calls(asked):
+    """A client cannot set the header."""
+    received = []
 
-    async def hears(request):
-        told.append(request.headers.get(CALLED))
+    async def record_header(request):
+        received.append(request.headers.get(CALLED))
         return web.Response()
 
     there, service = QueryProcess((), "", "INFO"), web.Application()
     there.open()
     service.add_routes(there.routes())
     other = web.Application()
-    other.add_routes([web.get("/v1/reports", hears)])
+    other.add_routes([web.get("/v1/reports", record_header)])
     runner = web.AppRunner(other)
     await runner.setup()
     await web.SockSite(runner, there._listening).start()
@@ -158,5 +158,5 @@ async def test_the_service_tells_whether_kube_scheduler_calls(asked):
         await client.get("/v1/reports")
     await runner.cleanup()
     await there.close()
-    assert (told[0], told[2]) == (None, None)
-    assert 500 <= int(told[1]) < CALM_S * 1000
+    assert (received[0], received[2]) == (None, None)
+    assert 500 <= int(received[1]) < CALM_S * 1000

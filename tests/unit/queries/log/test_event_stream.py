@@ -120,8 +120,8 @@ async def test_filters_hold_for_what_is_kept_and_for_what_is_asked(writer, monke
     assert seen == [4 * n + 3 for n in range(10)]
 
 
-async def test_a_silent_log_is_heard_of(writer, monkeypatch):
-    """A reader for whom nothing comes hears how far the log was looked through."""
+async def test_a_reader_without_events_gets_the_position(writer, monkeypatch):
+    """A reader for whom nothing comes gets the position up to which the log was looked through."""
     monkeypatch.setattr(feed_module, "SILENCE_S", 0.01)
     await writer.write(5)
     async with aclosing(writer.feed.follow(EventFilter(types=("GangRefused",)))) as batches:
@@ -172,7 +172,7 @@ async def test_a_log_that_lost_its_end_sends_readers_away(writer):
     assert seen == [1, 2, 3]
 
 
-async def test_nobody_follows_for_nobody(writer):
+async def test_the_log_is_not_followed_without_readers(writer):
     """The last reader takes the connection with it; a stop ends all readers."""
     seen = []
     await writer.write()
@@ -186,7 +186,7 @@ async def test_nobody_follows_for_nobody(writer):
 
 
 async def test_a_clock_that_goes_backwards_changes_nothing(writer):
-    """Positions order the facts; recorded time never falls, whatever the clock said."""
+    """Positions order the facts; recorded time never falls, whatever the clock shows."""
     seen = []
     task = asyncio.create_task(reading(writer, seen, EventFilter(since_us=50), limit=3))
     for at_us in (10, 50, 50, 60):

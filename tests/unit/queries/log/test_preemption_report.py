@@ -1,4 +1,4 @@
-"""What `gang-extender preemptions` and GET /v1/preemptions tell, read from the log of a running service."""
+"""What `gang-extender preemptions` and GET /v1/preemptions return, read from the log of a running service."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.control.actuators.test_evictor import ONE, his, lows, runs
 from tests.unit.control.loop.test_preemption_policy import leading, settled
 
 
-async def told(stage, **wanted):
+async def lines_of(stage, **wanted):
     return (await preemptions(FakeAuditReader(stage.database), PreemptionQuery(**wanted))).lines
 
 
@@ -30,7 +30,7 @@ async def test_a_preemption_from_its_plan_to_its_end(capsys):
     dear = [a_pod(f"dear-{n}", node=f"n{n}", requests=ONE, priority=5) for n in (2, 3)]
     async with await leading(*room, *dear, *lows("n0", "n1"), hi, *members) as stage:
         await settled(stage)
-        (line,) = await told(stage)
+        (line,) = await lines_of(stage)
         assert line.outcome == "pending"
         assert [pod.gone for unit in line.victims for pod in unit.pods] == ["", ""]
         stage.clock.advance(2)
@@ -38,7 +38,7 @@ async def test_a_preemption_from_its_plan_to_its_end(capsys):
         stage.cluster.delete_pod("low-1")
         await settled(stage, 2)
         await runs(stage)
-        (line,) = await told(stage)
+        (line,) = await lines_of(stage)
         assert (line.preemptor, line.priority) == ("PodGroup/default/hi", 10)
         assert (line.outcome, line.bound) == ("completed", 2)
         assert line.took_ms >= 2_000
@@ -59,16 +59,16 @@ async def test_a_preemption_from_its_plan_to_its_end(capsys):
 
 
 async def test_questions_by_victim_preemptor_and_time():
-    """A victim is named by pod or by the group of its unit; what does not match is not told."""
+    """A victim is named by pod or by the group of its unit; what does not match is left out."""
     room = [a_node(f"n{n}", gpu=1) for n in range(2)]
     async with await leading(*room, *lows("n0", "n1"), *his()) as stage:
         await settled(stage)
         for victim in ("default/low-0", "default/low"):
-            assert len(await told(stage, victim=victim)) == 1, victim
-        assert not await told(stage, victim="default/hi-0")
-        assert len(await told(stage, preemptor="default/hi")) == 1
-        assert not await told(stage, preemptor="default/low")
-        assert not await told(stage, since_us=stage.clock.now_us() + 1_000_000)
+            assert len(await lines_of(stage, victim=victim)) == 1, victim
+        assert not await lines_of(stage, victim="default/hi-0")
+        assert len(await lines_of(stage, preemptor="default/hi")) == 1
+        assert not await lines_of(stage, preemptor="default/low")
+        assert not await lines_of(stage, since_us=stage.clock.now_us() + 1_000_000)
 
 
 async def test_a_recorded_preemption_can_be_decided_again():
@@ -84,7 +84,7 @@ async def test_a_recorded_preemption_can_be_decided_again():
 
 
 async def test_a_lone_pods_preemption_can_be_decided_again():
-    """The preempt verb stores what it chose among: the same unit, node and cost, and a difference is told."""
+    """The preempt verb stores what it chose among: the same unit, node and cost, and a difference is reported."""
     room = [a_node(f"n{n}", gpu=1) for n in range(3)]
     dear = a_pod("dear", node="n2", requests=ONE, priority=50)
     vip = a_pod("vip", requests=ONE, priority=100)
@@ -109,7 +109,7 @@ async def test_a_lone_pods_preemption_can_be_decided_again():
 
 
 async def test_the_verb_answers_nothing_when_its_input_cannot_be_stored():
-    """No input, no fact, no victim: kube-scheduler hears an error and asks again."""
+    """No input, no fact, no victim: kube-scheduler gets an error and asks again."""
     room = [a_node(f"n{n}", gpu=1) for n in range(2)]
     async with Stage(*room, *lows("n0", "n1"), a_pod("vip", requests=ONE, priority=100)) as stage:
         await stage.lead()

@@ -1,4 +1,4 @@
-"""Would it fit now: what the service would say, from a snapshot of what it sees and holds."""
+"""Would it fit now: the answer of the service, from a snapshot of what it sees and holds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_node, a
 
 
 def asking(stage):
-    """Give a function that asks about the cluster of a stage, and one that counts what was planned."""
+    """Return a function that asks about the cluster of a stage, and one that counts what was planned."""
     stage.cluster.priority_classes = lambda: CLASSES
 
     async def run(body, ours):
@@ -26,8 +26,8 @@ def asking(stage):
     what_if = PlanService(stage.cluster, stage.leader, stage.barriers, stage.clock, run)
 
     async def ask(*wanted, **more):
-        told = await what_if.plan(json.dumps({"wanted": wanted, **more}).encode())
-        return json.loads(told.body), told.position
+        result = await what_if.plan(json.dumps({"wanted": wanted, **more}).encode())
+        return json.loads(result.body), result.position
 
     return ask
 
@@ -80,10 +80,10 @@ async def test_who_would_be_evicted():
         ask = asking(stage)
         wanted = a_gang("urgent", pods=1, requests={GPU: 8}, priorityClassName="high")
         wanted[0]["spec"]["priorityClassName"] = "high"
-        told, _ = await ask(*wanted)
-        assert told["verdict"] == "placed"
-        assert [v["unit"] for v in told["roots"][0]["victims"]]
-        assert all("here" in v["unit"] for v in told["roots"][0]["victims"])
+        result, _ = await ask(*wanted)
+        assert result["verdict"] == "placed"
+        assert [v["unit"] for v in result["roots"][0]["victims"]]
+        assert all("here" in v["unit"] for v in result["roots"][0]["victims"])
         low, _ = await ask(*a_gang("low", pods=1, requests={GPU: 8}))
         assert low["verdict"] in ("impossible", "unknown")
 
@@ -92,13 +92,13 @@ async def test_what_is_there_already_is_asked_about_by_its_name():
     """A gang that waits, with fewer members: the object that is there is replaced, not doubled."""
     async with a_stage(*a_gang("large", pods=5, requests={GPU: 8})) as stage:
         ask = await led(stage)
-        told, _ = await ask()
-        assert [(r["root"], r["verdict"]) for r in told["roots"]] == [
+        result, _ = await ask()
+        assert [(r["root"], r["verdict"]) for r in result["roots"]] == [
             ("default/large", "impossible")
         ]
         smaller = a_gang("large", pods=3, requests={GPU: 8})
-        told, _ = await ask(*smaller)
-        (root,) = told["roots"]
+        result, _ = await ask(*smaller)
+        (root,) = result["roots"]
         assert root["verdict"] == "placed"
         more, _ = await ask(a_node("n9", gpu=8))
         assert more["roots"] == []

@@ -92,7 +92,7 @@ async def test_a_time_means_all_that_was_recorded_by_then(past, seconds, positio
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "message"),
     [
         ("0", "positions begin at 1"),
         ("15", "the log ends at position 14, 2026-09-21T14:15:00.000000Z"),
@@ -104,21 +104,21 @@ async def test_a_time_means_all_that_was_recorded_by_then(past, seconds, positio
         (rfc3339(at_us(1001)), "is in the future; the log ends at position 14"),
     ],
 )
-async def test_moments_that_there_are_not(past, asked, said):
-    with pytest.raises(BadInput, match=said) as caught:
+async def test_moments_that_there_are_not(past, asked, message):
+    with pytest.raises(BadInput, match=message) as caught:
         await past.at(asked)
     assert str(caught.value).startswith("at: ")
     with pytest.raises(BadInput, match=r"^diff: "):
         await past.as_of.difference("3", asked, ALL)
 
 
-async def test_an_empty_log_says_so():
+async def test_an_empty_log_is_refused():
     with pytest.raises(BadInput, match="the log is empty"):
         await Past([]).at("")
 
 
 async def test_a_clock_that_ran_ahead_and_was_put_back(past):
-    """What is recorded is not the future, whatever the clock says now."""
+    """What is recorded is not the future, whatever the clock shows now."""
     past.clock.us = at_us(50)
     assert (await past.at(rfc3339(at_us(100)))).as_of.position == 14
     with pytest.raises(BadInput, match="future"):
@@ -159,7 +159,7 @@ async def test_reserved_and_then_bound(past):
     assert (group.name, group.minimum, group.reserved, group.bound) == ("low", 2, 1, 1)
 
 
-async def test_what_was_bound_past_us_is_said_to_be_unknown(past):
+async def test_what_was_bound_past_us_is_named_as_not_known(past):
     found = await past.at(14)
     assert [g.gang for g in found.gangs] == ["ns/stray", "other/high"]
     assert any("1 of 1 bound members had no reservation" in line for line in found.not_known)
@@ -184,19 +184,19 @@ async def test_a_domain_and_a_namespace(past):
     assert [p.state for n in found.nodes for p in n.pods] == ["promised"]
 
 
-async def test_nothing_there_is_not_never_heard_of(past):
-    """A node that was empty then is an answer; one that the log has never heard of is none."""
+async def test_an_empty_node_is_not_an_unknown_one(past):
+    """A node that was empty then is an answer; one that the log does not name is an error."""
     past.database.projected = 14
     assert (await past.at(1, node=NodeName("n1"))).nodes == []
     assert (await past.at(1, namespace="ns")).gangs == []
     with pytest.raises(NotFound, match="node n7: no member of a gang ever held room or ran there"):
         await past.at(9, node=NodeName("n7"))
-    with pytest.raises(NotFound, match="namespace nobody: the log knows no gang"):
-        await past.at(9, namespace="nobody")
+    with pytest.raises(NotFound, match="namespace no-such: the log knows no gang"):
+        await past.at(9, namespace="no-such")
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "message"),
     [
         (("", "rack", ""), "domain: 'rack' is not KEY=VALUE"),
         (("", "=r1", ""), "is not KEY=VALUE"),
@@ -204,8 +204,8 @@ async def test_nothing_there_is_not_never_heard_of(past):
         (("n1", "rack=r1", ""), "node 'n1' and domain 'rack=r1'"),
     ],
 )
-def test_parts_that_cannot_be_asked_for(asked, said):
-    with pytest.raises(BadInput, match=said):
+def test_parts_that_cannot_be_asked_for(asked, message):
+    with pytest.raises(BadInput, match=message):
         scope_of(*asked)
 
 
@@ -228,7 +228,7 @@ async def test_what_changed(past):
 
 
 async def test_a_gang_that_left_the_node_is_not_gone(past):
-    """Part of the difference is who was there at either moment; how they stand is told whole."""
+    """A gang that was there at either moment is part of the difference, and its counts are those of the whole gang."""
     found = await past.as_of.difference("6", "12", Scope(node=NodeName("n1")))
     assert [(g.gang, g.change) for g in found.gangs] == [
         ("ns/low", "changed"),

@@ -26,7 +26,7 @@ async def listed(fleet):
     return json.loads(b"".join(await fleet.nodes()))
 
 
-async def test_ordinary_pods_are_told_from_members(cluster):
+async def test_ordinary_pods_and_members_are_counted_apart(cluster):
     """What pods without a group take stands apart; amounts are in the units of requests."""
     cluster.add(
         a_node("n-b", {RACK: "r1"}, gpu=8),
@@ -35,15 +35,15 @@ async def test_ordinary_pods_are_told_from_members(cluster):
         *a_gang("g", pods=1, requests={GPU: 3}, node="n-b", topo=RACK),
         a_pod("waits", requests={GPU: 8}),
     )
-    told = await listed(NodeInventory(cluster))
-    assert [node["node"] for node in told["nodes"]] == ["n-a", "n-b"]
-    node = told["nodes"][1]
+    document = await listed(NodeInventory(cluster))
+    assert [node["node"] for node in document["nodes"]] == ["n-a", "n-b"]
+    node = document["nodes"][1]
     assert node["labels"][RACK] == "r1"
     assert (node["ordinary"][GPU], node["ordinary"]["cpu"], node["ordinary_pods"]) == (2, 500, 1)
     assert (node["members"][GPU], node["member_pods"]) == (3, 1)
     assert node["allocatable"][GPU] == 8
-    assert told["topology_keys"] == [RACK]
-    assert told["doubt"] == ""
+    assert document["topology_keys"] == [RACK]
+    assert document["doubt"] == ""
 
 
 async def test_an_empty_cluster_is_an_empty_list(cluster):
@@ -51,7 +51,7 @@ async def test_an_empty_cluster_is_an_empty_list(cluster):
     assert await listed(NodeInventory(cluster)) == {"doubt": "", "topology_keys": [], "nodes": []}
 
 
-async def test_what_changed_is_told_and_the_rest_is_not_written_again(cluster):
+async def test_only_lines_that_changed_are_encoded_again(cluster):
     """A line is the same bytes as long as node and pods are; a pod that comes and a node that goes are seen."""
     cluster.add(a_node("n-a", gpu=8), a_node("n-b", gpu=8))
     fleet = NodeInventory(cluster)
@@ -65,7 +65,7 @@ async def test_what_changed_is_told_and_the_rest_is_not_written_again(cluster):
     assert [node["node"] for node in (await listed(fleet))["nodes"]] == ["n-b"]
 
 
-async def test_a_tree_is_told_root_first_whether_it_was_admitted_or_not(cluster):
+async def test_a_tree_is_listed_from_its_root_whether_admitted_or_not(cluster):
     """Groups depth first with minimum and topology; members with the gates that hold them."""
     cluster.add(
         a_group("root", gang=2, composite=True, topo=RACK),
@@ -95,7 +95,7 @@ async def test_a_tree_deeper_than_python_calls_functions_is_shown(cluster):
     assert [g.name for g in tree.groups] == names
 
 
-async def test_a_root_that_is_not_there_is_said_to_be_so(cluster):
+async def test_a_root_that_is_not_there_is_not_found(cluster):
     """Groups below a root are no roots."""
     cluster.add(a_group("root", gang=1, composite=True), a_group("leaf", gang=1, parent="root"))
     for name in ("leaf", "other"):

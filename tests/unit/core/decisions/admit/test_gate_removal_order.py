@@ -76,7 +76,7 @@ def test_every_member_gets_its_turn_and_none_is_refused(final, data):
         chosen = whose_turn(cluster.seen, waiting, [*on_way, *at_bind], arrived.__contains__)
         waiting = [r for r in waiting if r not in chosen]
         on_way += chosen
-        assert on_way, "nobody may go, and nobody is on its way"
+        assert on_way, "no gate can be removed, and no member is on its way"
         dice.shuffle(on_way)
         for reservation in [on_way.pop() for _ in range(dice.randint(1, len(on_way)))]:
             assert count[reservation.node] + 1 - min(count.values()) <= skew
@@ -118,7 +118,7 @@ ORDER = {"plain": 0, "commits": 1, "needs": 2, "both": 2}
 
 
 def tree_of(cluster, leaves):
-    """Give the state in which a Basic root holds room for every pod of its gangs."""
+    """Return the state in which a Basic root holds room for every pod of its gangs."""
     held_ = {}
     groups = [GroupRecord(kind="CompositePodGroup", name="root", basic=True)]
     for leaf, kinds in leaves.items():
@@ -142,7 +142,7 @@ def tree_of(cluster, leaves):
     st.randoms(use_true_random=False),
 )
 def test_what_is_committed_comes_after_its_own_gang_and_who_needs_pods_after_all(kinds, dice):
-    """Everybody has a turn, in whatever order they arrive; a sibling's members keep nobody from committing."""
+    """Every member is released, in whatever order they arrive; members of a sibling do not hold up a commit."""
     leaves = {f"l{n}": found for n, found in enumerate(kinds)}
     kind_of = {f"default/{leaf}-{n}": k for leaf, ks in leaves.items() for n, k in enumerate(ks)}
     pods = [
@@ -164,5 +164,5 @@ def test_what_is_committed_comes_after_its_own_gang_and_who_needs_pods_after_all
             assert not behind, (r.pod, behind)
         waiting = [r for r in waiting if r not in going]
         on_way += going
-        assert on_way, "nobody may go, and nobody is on his way"
+        assert on_way, "no gate can be removed, and no member is on its way"
         arrived.add(on_way.pop(dice.randrange(len(on_way))).uid)

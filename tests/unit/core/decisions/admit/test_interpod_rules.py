@@ -59,7 +59,7 @@ def test_a_tree_without_rules_in_a_cluster_without_any_has_none():
     assert asked(cluster_of(called("x", "g", "n0"))).rules == ()
 
 
-def test_anti_affinity_counts_whoever_is_or_will_be_there():
+def test_anti_affinity_counts_pods_that_are_or_will_be_there():
     """Running, terminating and nominated pods of its namespace, per value of the key."""
     cluster = cluster_of(
         called("runs", "noise", "n0"),
@@ -114,7 +114,7 @@ def test_affinity_counts_only_who_is_there_for_certain():
 
 @pytest.mark.parametrize("where", ["running", "held"])
 def test_pods_that_are_there_keep_members_off(where):
-    """Anti-affinity works both ways; that of a pod that only waits keeps nobody off."""
+    """Anti-affinity works both ways; that of a pod that only waits keeps no member off."""
     away = required("podAntiAffinity", term("g"))
     other = [a_group("other", gang=1), a_pod("o", "other", requests={GPU: 1}, affinity=away)]
     cluster = cluster_of(*other, called("waits", "x", affinity=away))
@@ -137,8 +137,8 @@ def test_pods_that_are_there_keep_members_off(where):
     assert rule.there == ((("z0", 1),),)
 
 
-def test_shapes_are_told_apart_only_by_whom_rules_mean():
-    """An index in the labels makes no difference until a rule is about it."""
+def test_shapes_differ_only_by_the_pods_that_rules_select():
+    """An index in the labels makes no difference until a rule selects by it."""
     cluster = cluster_of(called("x", "x", "n0", affinity=required("podAntiAffinity", term("lead"))))
     assert asked(cluster).shapes == (cluster.pod("g-0").shape,)
     assert asked(cluster).rules == (), "it means no member"

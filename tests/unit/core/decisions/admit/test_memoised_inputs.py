@@ -76,8 +76,8 @@ class Walk:
 
 
 @given(st.booleans(), st.lists(CHANGES, max_size=14))
-def test_what_agreed_agrees_as_long_as_it_is_said_to_stand(held, changes):
-    """A look that is left out would have found nothing."""
+def test_agreement_that_stands_is_agreement(held, changes):
+    """A reconciliation that is left out would have found nothing."""
     walk, agreement = Walk(held=held), SettledCheck()
     for change in changes:
         walk.apply(*change)
@@ -93,7 +93,7 @@ def test_what_agreed_agrees_as_long_as_it_is_said_to_stand(held, changes):
 
 
 def test_a_pod_outside_of_all_groups_ends_no_agreement_where_nothing_is_held():
-    """The point of it: ordinary pods come and go, and nobody looks at every waiting tree."""
+    """Ordinary pods come and go without a look at every waiting tree."""
     walk, agreement = Walk(held=False), SettledCheck()
     agreement.reached(walk.cluster.seen, walk.state, walk.forest, walk.now)
     walk.cluster.change_pod("a", node=NodeName("n0"))

@@ -56,18 +56,18 @@ def test_without_it_nothing_keeps_a_tree(native):
 
 
 def test_our_group_is_unknown_to_kube_scheduler():
-    (said,) = never_at_bind(
+    (text,) = never_at_bind(
         tree(by_field("b"), by_field("a"), version="gang-extender.dev/v1alpha1"), found()
     )
-    assert "Pod/default/a" in said
-    assert "label gang-extender.dev/pod-group instead" in said
+    assert "Pod/default/a" in text
+    assert "label gang-extender.dev/pod-group instead" in text
     labelled = tree(a_pod("a", "g"), a_pod("b", "g"), version="gang-extender.dev/v1alpha1")
     assert never_at_bind(labelled, found()) == ()
 
 
 def test_pods_by_label_are_not_counted_by_kube_scheduler():
-    (said,) = never_at_bind(tree(by_field("a"), a_pod("b", "g")), found())
-    assert "1 of 2" in said
+    (text,) = never_at_bind(tree(by_field("a"), a_pod("b", "g")), found())
+    assert "1 of 2" in text
     assert never_at_bind(tree(by_field("a"), by_field("b"), a_pod("c", "g")), found()) == ()
     assert never_at_bind(tree(a_pod("a", "g"), a_pod("b", "g")), found()) == (), (
         "ordinary pods to it"
@@ -77,12 +77,12 @@ def test_pods_by_label_are_not_counted_by_kube_scheduler():
 
 def test_a_foreign_gate_keeps_the_whole_group_since_1_37():
     gated = tree(by_field("a"), by_field("b"), by_field("c", schedulingGates=FOREIGN))
-    (said,) = never_at_bind(gated, found())
-    assert "Pod/default/c is not held by scheduling gate kueue.x-k8s.io/admission any more" in said
+    (text,) = never_at_bind(gated, found())
+    assert "Pod/default/c is not held by scheduling gate kueue.x-k8s.io/admission any more" in text
     assert never_at_bind(gated, found(version=OLD)) == ()
 
 
-def test_nobody_is_let_go_before_the_tree_is_admitted():
+def test_no_gate_is_removed_before_the_tree_is_admitted():
     forest = forest_of(
         a_world(a_group("g", gang=1, version=NEW), by_field("a", schedulingGates=HELD)).view
     )

@@ -55,7 +55,7 @@ def _free(request, node="n0"):
 
 
 def _holding(cluster, root, pods, node="n0", priority=0):
-    """Give the state in which `root` holds room for `pods` on a node."""
+    """Return the state in which `root` holds room for `pods` on a node."""
     group = cluster.group(root)
     record = GroupRecord(kind="PodGroup", name=root, minimum=len(pods))
     assignments = tuple(
@@ -134,7 +134,7 @@ def test_of_several_that_come_the_first_have_their_room():
 
 
 def test_old_nominations_of_a_tree_do_not_stand_in_its_own_way():
-    """Members whose reservations were given back are still nominated; that room is theirs, not somebody else's."""
+    """Members whose reservations were given back are still nominated; their nominations do not count against them."""
     cluster = FakeCluster(a_node("n0", gpu=2), *a_gang("g", pods=2))
     for name in ("g-0", "g-1"):
         cluster.change_pod(name, nominated=NodeName("n0"))
@@ -168,7 +168,7 @@ def test_own_reservations_and_bound_members_pin():
 
 
 def test_pods_behind_foreign_gates_are_no_members_yet():
-    """Our gate means present; anybody else's gate keeps a pod out and is named."""
+    """Our gate means present; any other gate keeps a pod out and is named."""
     cluster = FakeCluster(a_node("n0", gpu=8), *a_gang("g", pods=3))
     cluster.change_pod("g-0", gates=(GATE,))
     cluster.change_pod("g-1", gates=(GATE, "kueue/admission"))

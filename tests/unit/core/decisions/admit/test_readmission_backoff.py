@@ -51,7 +51,7 @@ class Rounds:
         return NewEvent(root_uid=self.tree.root.uid, root="default/g", fact=fact, actor="test")
 
     def give_back(self, why="node-lost", *, vetoed=False, after_ms=10):
-        """Give back all, and give the pause that follows; None where the tree is not put off."""
+        """Release all, and return the pause that follows; None where the tree is not put off."""
         self.now_ms += after_ms
         pods = tuple(ReleasedPod(pod=p.path, uid=p.uid, node=self.node) for p in self.tree.pods)
         drafts = [self.draft(ReservationReleased(plan=PlanId("p"), why=why, pods=pods))]

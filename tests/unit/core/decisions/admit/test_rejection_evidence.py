@@ -30,9 +30,9 @@ OURS = "0/1 nodes are available: 1 gang default/g: waiting for members."
 
 
 class Scene:
-    """One member of one GPU, reserved on n0; `told` is what kube-scheduler said of it before."""
+    """One member of one GPU, reserved on n0; `before` is the message of kube-scheduler before the nomination."""
 
-    def __init__(self, told=""):
+    def __init__(self, before=""):
         self.cluster = FakeCluster(
             a_node("n0", gpu=4), *a_gang("g", pods=1, requests={GPU: 1, "cpu": 1})
         )
@@ -54,15 +54,15 @@ class Scene:
         self.uid = pod.uid
         self.found = RejectionEvidence()
         self.passing = 0
-        if told:
-            self.tell(told)
+        if before:
+            self.set_message(before)
         self.found.heed(self.cluster.view(), self.state)
         self.nominate()
 
     def nominate(self):
         self.cluster.change_pod("g-0", nominated=NodeName("n0"))
 
-    def tell(self, message):
+    def set_message(self, message):
         self.cluster.change_pod("g-0", unschedulable=message)
 
     def see(self, now_ms, offered=(), message=REFUSED):
@@ -70,7 +70,7 @@ class Scene:
             reservation = self.state.held_on[NodeName("n0")][self.uid]
             self.found.suspect(self.cluster.view(), reservation, now_ms, offered=offered)
             return
-        self.tell(message)
+        self.set_message(message)
         self.listen(now_ms)
 
     def listen(self, now_ms, at_bind=False):
@@ -142,7 +142,7 @@ def test_who_insisted_before_the_room_was_taken_begins_anew():
 
 
 def test_pods_that_take_the_room_explain_it():
-    """As soon as our own model says that the member does not fit, there is nothing to learn."""
+    """As soon as our own model shows that the member does not fit, the refusal is no evidence."""
     scene = Scene()
     scene.see(0)
     scene.pass_by(**{GPU: 4})
@@ -153,7 +153,7 @@ def test_pods_that_take_the_room_explain_it():
 
 def test_a_message_from_before_the_nomination_is_no_evidence_yet():
     """kube-scheduler may not have tried again; after its longest back-off it has, and found the same words."""
-    scene = Scene(told=REFUSED)
+    scene = Scene(before=REFUSED)
     for now_ms in range(0, RESTLESS_MS, 500):
         scene.listen(now_ms)
         assert not scene.believed(now_ms)
@@ -163,7 +163,7 @@ def test_a_message_from_before_the_nomination_is_no_evidence_yet():
 @pytest.mark.parametrize("before", [OURS, "0/1 nodes are available: 1 Insufficient cpu."])
 def test_other_words_after_the_nomination_are_evidence(before):
     """Then it has tried again; the usual time counts from there."""
-    scene = Scene(told=before)
+    scene = Scene(before=before)
     scene.listen(0)
     scene.listen(5_000)
     assert not scene.believed(5_000)
@@ -172,9 +172,9 @@ def test_other_words_after_the_nomination_are_evidence(before):
     assert scene.believed(5_000 + SETTLED_MS)
 
 
-def test_the_old_words_said_again_are_evidence():
+def test_the_old_message_after_another_one_is_evidence():
     """Room came and went meanwhile: it has tried since."""
-    scene = Scene(told=REFUSED)
+    scene = Scene(before=REFUSED)
     scene.listen(0)
     scene.see(100, message="0/1 nodes are available: 1 Insufficient cpu.")
     scene.see(200)
@@ -184,7 +184,7 @@ def test_the_old_words_said_again_are_evidence():
 def test_an_attempt_that_ends_while_the_nomination_is_on_its_way_is_no_evidence():
     scene = Scene()
     scene.cluster.change_pod("g-0", nominated=None)
-    scene.tell(REFUSED)
+    scene.set_message(REFUSED)
     scene.listen(0)
     scene.nominate()
     scene.listen(10)
@@ -192,7 +192,7 @@ def test_an_attempt_that_ends_while_the_nomination_is_on_its_way_is_no_evidence(
 
 
 def test_a_filter_call_is_evidence_whatever_the_message():
-    scene = Scene(told=REFUSED)
+    scene = Scene(before=REFUSED)
     scene.listen(0)
     scene.see(1_000, offered=[NodeName("n1")])
     scene.listen(1_500)
@@ -202,7 +202,7 @@ def test_a_filter_call_is_evidence_whatever_the_message():
 
 def test_who_is_at_bind_got_through():
     scene = Scene()
-    scene.tell(REFUSED)
+    scene.set_message(REFUSED)
     scene.listen(0, at_bind=True)
     assert not scene.believed(RESTLESS_MS)
 

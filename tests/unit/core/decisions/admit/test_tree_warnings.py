@@ -1,4 +1,4 @@
-"""Warnings W1 to W4 and template mismatches (B11): what is said of trees that are scheduled all the same."""
+"""Warnings W1 to W4 and template mismatches (B11), for trees that are scheduled all the same."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_questionable_topology_keys(outer, inner, rule):
 
 
 def test_well_nested_keys_are_not_questionable():
-    """Racks inside blocks are what everybody has."""
+    """Racks inside blocks are the usual case."""
     nodes = [a_node("a", {"rack": "r1", "block": "x"}), a_node("b", {"rack": "r2", "block": "x"})]
     view, tree = tree_of(
         *nodes,
@@ -98,7 +98,7 @@ def test_template_of_another_parent_is_named():
     assert 'below "t"' in text
 
 
-def test_missing_workload_says_nothing():
+def test_a_missing_workload_gives_no_warning():
     """Groups are self-contained; the Workload need not exist."""
     view, tree = tree_of(
         a_group("root", gang=1, composite=True),

@@ -30,7 +30,7 @@ RECIPE = EventContext(
 
 
 class Case:
-    """One tree and what the planner says of it."""
+    """One tree and the answer of the planner."""
 
     def __init__(self, *objects):
         self.cluster = FakeCluster(*objects)
@@ -69,7 +69,7 @@ def test_observed_once():
 
 
 def test_a_refusal_is_recorded_on_change_only():
-    """The same answer again says nothing; another reason does."""
+    """The same answer again gives no event; another reason does."""
     case = Case(a_node("n0", gpu=1), *a_gang("g", pods=3))
     assert case.step() == ["RootObserved", "GangRefused"]
     assert case.step() == []
@@ -112,7 +112,7 @@ def test_extras_without_room_are_a_refusal_that_keeps_the_admission():
 
 
 def test_an_invalid_tree_is_recorded_once_per_set_of_problems():
-    """Problems carry their rule; an unchanged set says nothing."""
+    """Problems carry their rule; an unchanged set gives no event."""
     case = Case(*a_gang("g", pods=2))
     case.cluster.change_pod("g-0", priority=5)
     drafts = decide_invalid(EMPTY, case.tree, RECIPE)
@@ -184,8 +184,8 @@ def test_a_veto_that_came_meanwhile_fells_a_plan(planned):
         assert still_holds(request, found, now) is holds
 
 
-def test_a_refusal_tells_the_conflict_and_the_ways_out():
-    """What cannot hold together and the cheapest ways out are in the fact."""
+def test_a_refusal_has_the_conflict_and_the_relaxations():
+    """The event has what cannot hold together and the cheapest relaxations."""
     case = Case(a_node("n0", gpu=1), *a_gang("g", pods=3))
     request = case.request()
     verdict = plan(request)

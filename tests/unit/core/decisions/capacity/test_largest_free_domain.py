@@ -24,7 +24,7 @@ def measured(*objects, state: ReservationState = EMPTY, keys=(RACK,)):
     }
 
 
-def test_pods_of_everybody_take_room():
+def test_ordinary_pods_take_room():
     """A rack with an ordinary pod on it loses to one that is empty; the total counts both."""
     found = measured(*a_fleet("2 racks x 2 nodes"), a_pod("x", node="r0-n0", requests={GPU: 3}))
     rack, node = found[GPU, RACK], found[GPU, ""]
@@ -33,7 +33,7 @@ def test_pods_of_everybody_take_room():
 
 
 def test_nodes_that_take_no_pods_have_no_room():
-    """Cordoned nodes and those with a taint of Kubernetes' own; a taint of the operator's is his pods' business."""
+    """Cordoned nodes and those with a taint of Kubernetes; a taint of the operator does not count, as pods may tolerate it."""
     cordoned, ill, special = (a_node(name, {RACK: name}, gpu=8) for name in ("a", "b", "c"))
     cordoned["spec"] = {"unschedulable": True}
     ill["spec"] = {"taints": [{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]}
@@ -47,7 +47,7 @@ def test_without_devices_cpu_counts():
     assert measured(a_node("n", {RACK: "r"}))["cpu", RACK].free == 64_000
 
 
-def test_nothing_free_is_said_and_nothing_there_as_well():
+def test_a_full_cluster_and_an_unlabelled_level_have_a_record():
     """A full cluster has a record of zero without a domain; so has a level that no node is labelled for."""
     full = measured(a_node("n", {RACK: "r"}, gpu=1), a_pod("x", node="n", requests={GPU: 1}))
     assert [(r.domain, r.free, r.total) for r in full.values()] == [("", 0, 0), ("", 0, 0)]
@@ -87,7 +87,7 @@ def test_it_is_the_plain_sum(nodes):
 
 
 def test_devices_leave_out_markers():
-    """Our marker resources are nobody's devices."""
+    """Our marker resources are not devices."""
     node = a_node("n", **{"gang-extender.dev/member": 100, "example.com/fpga": 1, "pods": 5})
     view = view_of(node)
     assert devices(NodeRowCache().rows(view, {})) == ("example.com/fpga",)

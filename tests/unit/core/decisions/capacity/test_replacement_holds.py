@@ -44,7 +44,7 @@ PRIORITY = 10
 
 
 def at(now_us, **more):
-    """Give the circumstances of a moment, with room held for a minute."""
+    """Return the circumstances of a moment, with room held for a minute."""
     return msgspec.structs.replace(ME, now_us=now_us, room_held_us=HELD_US, **more)
 
 
@@ -72,7 +72,7 @@ class Scene:
         return self.state.roots[self.uid].vacant
 
     def decide(self, now):
-        """Give the facts of a moment, sound after every prefix of them, and fold them."""
+        """Return the facts of a moment, sound after every prefix of them, and fold them."""
         now = msgspec.structs.replace(now, over=time_over(self.state, now.now_us))
 
         def once(state):
@@ -88,7 +88,7 @@ class Scene:
         return self.decide(at(now_us))
 
     def request(self, name):
-        """Give what the planner is asked about a tree."""
+        """Return what the planner is asked about a tree."""
         tree = next(t for t in forest_of(self.view).trees.values() if t.root.key.name == name)
         part = TreeParts().of(tree, self.state.roots.get(tree.root.uid))
         return plan_request(self.view, self.state, part, rows=NodeRowCache(), budget=10_000)
@@ -112,7 +112,7 @@ def kinds(facts):
     return [type(fact).__name__ for fact in facts]
 
 
-def test_a_loss_says_how_long_its_room_is_held():
+def test_a_loss_has_the_time_until_which_its_room_is_held():
     """MemberLost carries the time; a restart finds the room in the log, and in a checkpoint."""
     scene = Scene()
     (lost,) = scene.lose(now_us=5)
@@ -126,7 +126,7 @@ def test_a_loss_says_how_long_its_room_is_held():
     ("priority", "placed"), [(PRIORITY - 1, False), (PRIORITY, False), (PRIORITY + 1, True)]
 )
 def test_others_of_equal_or_lower_priority_are_kept_out(priority, placed):
-    """Trees by the planner, ordinary pods by filter; whoever has a higher priority does not see it."""
+    """Trees by the planner, ordinary pods by filter; for a higher priority the room is free."""
     scene = Scene()
     scene.lose()
     assert isinstance(scene.rival(priority), Plan) is placed
@@ -195,7 +195,7 @@ def test_both_rooms_wait_for_two_replacements_that_must_come_together():
     assert not isinstance(scene.rival(PRIORITY), Plan)
 
 
-def test_the_time_ends_and_says_so():
+def test_the_end_of_a_hold_is_recorded():
     """No replacement came: the room is given up, recorded, and others may have it."""
     scene = Scene()
     scene.lose(now_us=5)
@@ -229,10 +229,10 @@ def group_goes(cluster):
         (lambda c: c.change_node("n0", unschedulable=True), "node-lost"),
         (lambda c: c.delete_node("n0"), "node-lost"),
     ],
-    ids=["group goes", "nobody runs", "cordoned", "node gone"],
+    ids=["group goes", "no member runs", "cordoned", "node gone"],
 )
 def test_what_else_ends_it(change, why):
-    """A gang that ends, or does not run any more, is not completed; a node that takes nobody has no room."""
+    """A gang that ends, or does not run any more, is not completed; a node that takes no pods has no room."""
     scene = Scene()
     scene.lose()
     change(scene.cluster)
@@ -260,8 +260,8 @@ def succeed(scene):
     ],
     ids=["done", "node gone", "preempted", "whole gang", "drained", "group goes"],
 )
-def test_no_room_is_held_where_nobody_comes_back(loss):
-    """Work that is done, room that another has, gangs that go as a whole."""
+def test_no_room_is_held_where_no_replacement_comes(loss):
+    """Work that is done, room that another pod has, gangs that go as a whole."""
     scene = Scene()
     loss(scene)
     lost = [f for f in scene.decide(at(5)) if isinstance(f, MemberLost)]
@@ -271,7 +271,7 @@ def test_no_room_is_held_where_nobody_comes_back(loss):
 
 
 def test_the_room_of_a_victim_is_its_preemptors():
-    """Who was chosen to go leaves room for whom it goes, also where nobody saw why it went."""
+    """The room of a victim belongs to its preemptor, also where the eviction was not seen."""
     scene = Scene()
     pod = scene.cluster.pod("g-0")
     victim = VictimPod(pod=pod.path, uid=pod.uid, node=NodeName("n0"), group="g")
@@ -289,7 +289,7 @@ def test_the_room_of_a_victim_is_its_preemptors():
 
 
 def test_the_time_begins_when_its_grace_period_ends():
-    """While it terminates it sits in the room itself; it is not counted twice, and nobody else waits for it."""
+    """While it terminates it sits in the room itself; it is not counted twice, and no other tree waits for it."""
     scene = Scene()
     scene.cluster.change_pod("g-0", deleting=True, deletes_us=30_000_000)
     (lost,) = scene.decide(at(5))
@@ -321,7 +321,7 @@ def test_kube_scheduler_may_know_of_the_end_before_us(priority, passes):
 
 
 def test_a_member_bound_past_us_is_a_replacement_too():
-    """The gang has its member, whoever bound it."""
+    """The gang has its member, also where it was bound outside the admission."""
     scene = Scene()
     scene.lose()
     scene.cluster.add(a_pod("g-new", "g", node="n0", requests={GPU: 1}, priority=PRIORITY))

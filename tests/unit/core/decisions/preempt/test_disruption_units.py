@@ -1,4 +1,4 @@
-"""What could go for a tree: units by the highest group disrupted as a whole, reservations, pods on their way out."""
+"""Units that could be evicted for a tree: by the highest group disrupted as a whole, reservations, terminating pods."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_what_terminates_is_on_its_way_whatever_its_priority():
     assert [p.pod for p in found.going] == ["default/a", "default/b"]
 
 
-def test_room_that_comes_free_evicts_nobody():
+def test_no_pod_is_evicted_while_room_comes_free():
     """The tree fits once the terminating pod is gone; the low pod beside it stays."""
     gone = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
     made = Case(
@@ -193,7 +193,7 @@ def test_who_terminates_and_does_not_go_is_not_waited_for(late_us, waited_for):
 
 
 def test_budgets_are_matched_by_namespace_and_labels():
-    """A pod names the budgets that protect it; budgets that protect nobody here are left out."""
+    """A pod names the budgets that protect it; budgets that protect no pod here are left out."""
     labels = {"labels": {"app": "db"}}
     found = Case(
         a_node("n0"), a_pod("a", node="n0", priority=1, metadata=labels), a_pod("b", node="n0", priority=1),
@@ -260,7 +260,7 @@ def test_reservations_that_must_stay(option):
 
 
 def test_a_spared_unit_is_left_alone():
-    """A unit is not taken, whatever its priority, and it is told of."""
+    """A unit is not taken, whatever its priority, and it is named in `spared`."""
     case = reserved()
     found = case.evictable(spared={"Pod/default/runs", "Pod/default/of-others"})
     assert units(found, "pod") == {}

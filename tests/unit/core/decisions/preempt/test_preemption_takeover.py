@@ -1,4 +1,4 @@
-"""Room that is being made, and somebody of higher priority: it is never promised twice, and never lost without a word."""
+"""A preemptor of higher priority and a pending preemption: capacity is never claimed twice, and every loss is recorded."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Two(Case):
         )
 
     def ask(self, name):
-        """Plan a tree; a preemption that comes of it is recorded with all that it outranks."""
+        """Plan a tree; fold the preemption that comes of it with the takeovers that it causes."""
         verdict = plan(self.request(name))
         if isinstance(verdict, Plan):
             return verdict, []
@@ -112,7 +112,7 @@ def stories(draw):
 @examples(100, quick=10)
 @given(stories())
 def test_room_is_never_promised_twice_nor_lost_in_silence(story):
-    """Whatever of the victims is gone: who fits beside the room goes there, who takes it over says so."""
+    """Whichever victims are gone: a tree that fits beside the claims goes there, and a takeover is recorded."""
     case, fates = story
     _, drafts = case.ask("mid")
     assume(drafts)
@@ -148,7 +148,7 @@ def test_room_is_never_promised_twice_nor_lost_in_silence(story):
         assert (end.why, end.by, end.by_uid) == (
             "outranked", "PodGroup/default/high", case.tree("high").root.uid,
         )  # fmt: skip
-        assert end.lost, "nobody takes over what he does not use"
+        assert end.lost, "only capacity that is used is taken over"
         kept = case.state.preemptions.get(made.root_uid)
         assert kept is None or (kept.ended and set(kept.claims).isdisjoint(end.lost))
     else:
@@ -170,7 +170,7 @@ def making_room(*more):
 
 
 def test_an_ordinary_pod_is_kept_away_only_where_others_will_do():
-    """The same pod passes where it is offered nothing else, so nobody of lower priority keeps it out."""
+    """The same pod passes where it is offered nothing else, so no preemptor of lower priority keeps it out."""
     case = making_room(a_pod("alone", requests=ONE, priority=60))
     case.cluster.delete_pod("low")
     case.cluster.add(a_node("n2", gpu=1))
@@ -183,7 +183,7 @@ def test_an_ordinary_pod_is_kept_away_only_where_others_will_do():
     assert passed("n0") == ("n0",)
 
 
-def test_pods_of_higher_priority_in_the_room_are_told_of():
+def test_pods_of_higher_priority_in_claimed_room_end_the_preemption():
     """One that was there before and leaves the room is none; one without which there would be enough is."""
     case = making_room(a_pod("alone", requests=ONE, priority=60))
     assert outranked_by_pods(case.view, case.state, (), KNOWN) == []
@@ -192,7 +192,9 @@ def test_pods_of_higher_priority_in_the_room_are_told_of():
     assert (draft.fact.why, draft.fact.by, draft.fact.lost) == (
         "outranked", "Pod/default/alone", ("n0",),
     )  # fmt: skip
-    assert draft.fact.spared == ("Pod/default/low",), "nobody goes for room that somebody else has"
+    assert draft.fact.spared == ("Pod/default/low",), (
+        "no pod is evicted for room that another pod has"
+    )
     assert outranked_by_pods(case.view, case.state, (draft,), KNOWN) == [], "once"
     there = {case.pending("mid").id: frozenset({case.cluster.pod("alone").uid})}
     known = msgspec.structs.replace(KNOWN, there=there)
@@ -212,7 +214,7 @@ def test_who_was_evicted_is_spared_for_a_while_and_by_extras_for_ever():
     state = folded(case.state, (made.root_uid, "default/mid", gone), at_us=1_000)
     assert spared_by(state, made.root_uid, 1_000 + SPARED_US - 1) == {low}
     assert spared_by(state, made.root_uid, 1_000 + SPARED_US) == frozenset()
-    assert spared_by(state, "somebody else", 1_000) == frozenset()
+    assert spared_by(state, "another root", 1_000) == frozenset()
     ended = msgspec.structs.replace(gone, how="ended")
     by_itself = folded(case.state, (made.root_uid, "default/mid", ended), at_us=1_000)
     assert spared_by(by_itself, made.root_uid, 1_000) == frozenset(), "we did not do it"

@@ -64,7 +64,7 @@ class Scene:
         self.uid = self.cluster.group("g").uid
 
     def decide(self, now=ME):
-        """Give the facts and fold them, after checking that every prefix of them is sound."""
+        """Return the facts and fold them, after checking that every prefix of them is sound."""
 
         def once(state):
             return decide_reconcile(self.cluster.seen, state, forest_of(self.cluster.seen), now)
@@ -87,7 +87,7 @@ def kinds(facts):
     return [type(fact).__name__ for fact in facts]
 
 
-def test_nothing_to_say_when_they_agree():
+def test_agreement_needs_no_event():
     """An admission and a cluster that shows its pods pending need no fact."""
     assert Scene().decide() == []
 
@@ -118,7 +118,7 @@ def test_the_satisfying_bind_and_the_satisfaction_come_together():
 
 
 def test_a_member_bound_elsewhere_is_drift():
-    """PodBound says where it is, DriftFound where its room was; the room there is free again."""
+    """PodBound has its node, DriftFound the node of its reservation; the room there is free again."""
     scene = Scene()
     scene.bind("g-0", node="n1")
     facts = scene.decide()
@@ -175,7 +175,7 @@ def test_deleted_before_anything_is_bound_releases_the_whole_tree():
     assert (scene.root.phase, len(scene.root.held)) == ("observed", 0)
 
 
-def test_a_deleted_extra_takes_nobody_with_it():
+def test_a_deleted_extra_is_released_alone():
     """As long as the rest meets the minimum only the missing pod's room is given back."""
     scene = Scene(pods=3, minimum=2)
     scene.cluster.delete_pod("g-2")
@@ -211,8 +211,8 @@ def awaiting(uid, ends=None):
     return msgspec.structs.replace(ME, awaited=awaited, ends=ends or {})
 
 
-def test_a_loss_that_nobody_explains_waits_for_the_answer():
-    """It counts no more meanwhile; what the API server says is the cause, and silence is told as such."""
+def test_an_unexplained_loss_waits_for_the_answer_of_the_api_server():
+    """The member no longer counts meanwhile; the answer is the cause, and no answer gives `gone`."""
     for answer, cause in (
         (PodEnd("refused-by-kubelet", "OutOfcpu"), "refused-by-kubelet"),
         (PodEnd("deleted"), "deleted"),
@@ -239,7 +239,7 @@ def test_a_loss_that_nobody_explains_waits_for_the_answer():
     ],
 )
 def test_who_is_deleted_for_a_taint_was_evicted_or_lost_its_node(taints, cause):
-    """The taint manager gives both the same reason; the node's taints tell."""
+    """The taint manager gives both the same reason; the taints of the node decide."""
     scene = Scene(pods=2)
     scene.bind("g-0")
     scene.decide()
@@ -316,7 +316,7 @@ def test_a_superseded_member_releases_its_tree():
     assert (fact.why, [p.pod for p in fact.pods]) == ("superseded", ["default/g-0", "default/g-1"])
     who = "default/alien (scheduler default-scheduler, priority 0), which does not see what is reserved"
     assert fact.text.endswith(f"other pods took the room of default/g-0; taken by {who}")
-    assert [taker.pod for taker in fact.taken_by] == ["default/alien"]
+    assert [pod.pod for pod in fact.taken_by] == ["default/alien"]
 
 
 def test_a_deleted_root_is_completed():
@@ -345,7 +345,7 @@ def test_a_root_that_is_recreated_is_another_root():
 
 @pytest.mark.parametrize(("bound", "phase"), [(2, "satisfied"), (1, "observed")])
 def test_a_group_made_again_while_its_pods_run_on_is_satisfied_when_they_are_enough(bound, phase):
-    """Nobody admitted it, and its minimum runs: its condition must not say otherwise, or nothing."""
+    """It was never admitted, and its minimum runs: its phase is `satisfied`."""
     scene = Scene(pods=2)
     scene.bind(*(f"g-{n}" for n in range(bound)))
     scene.decide()

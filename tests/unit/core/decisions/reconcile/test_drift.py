@@ -1,4 +1,4 @@
-"""Each kind of difference between cluster and log: said once, and the log follows by recorded facts."""
+"""Each kind of difference between cluster and log is recorded once, and the state follows by events."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_elsewhere_on_a_node_that_is_gone_is_lost_once():
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["", "after a restart"])
 def test_a_node_that_comes_back_brings_its_members_along(restarted):
-    """Somebody deletes the Node of a kubelet that lives: lost, then bound again under its plan; no drift."""
+    """The Node of a kubelet that lives is deleted: lost, then bound again under its plan; no drift."""
     scene = Scene(pods=2)
     scene.bind("g-0", "g-1")
     scene.decide()
@@ -119,7 +119,7 @@ def test_a_node_that_comes_back_brings_its_members_along(restarted):
 
 
 def test_who_comes_back_on_another_node_is_drift():
-    """Its node is gone for good; that it runs elsewhere now is nobody's plan."""
+    """Its node is gone for good; no plan has it on the other node."""
     scene = Scene(pods=2)
     scene.bind("g-0", "g-1")
     scene.decide()
@@ -130,7 +130,7 @@ def test_who_comes_back_on_another_node_is_drift():
 
 
 def test_a_nomination_that_was_shown_is_missed_once():
-    """Before it was shown it is on its way; after that another name is somebody else's doing."""
+    """Before it was shown it is on its way; after that a missing nomination was changed by another client."""
     scene, watch = Scene(pods=2), NominationDrift()
 
     def look(nominated):

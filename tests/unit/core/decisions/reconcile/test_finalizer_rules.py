@@ -39,7 +39,7 @@ def wanted(*things):
 
 
 def test_a_group_gets_it_once_and_those_of_others_stay():
-    """Whoever put a finalizer there keeps it, before and after."""
+    """A finalizer of another controller stays, before and after."""
     assert wanted(group("g", finalizers=[OTHER])) == {"g": (OTHER, FINALIZER)}
     assert wanted(group("g", finalizers=[FINALIZER])) == {}
     going = group("g", finalizers=[OTHER, FINALIZER], deleting=True)
@@ -79,7 +79,7 @@ def test_a_leaf_stays_while_a_member_holds_a_reservation():
 
 
 def test_a_deleted_tree_of_pods_that_were_never_bound_goes_from_below():
-    """The composite waits for its children alone, and they for nobody."""
+    """The composite waits for its children alone, and they wait for nothing."""
     root = group("r", composite=True, finalizers=[FINALIZER], deleting=True)
     child = group("c", parent="r", finalizers=[FINALIZER], deleting=True)
     pod = a_pod("p", "c", schedulingGates=[{"name": GATE}], metadata={"uid": "p"})
@@ -133,7 +133,7 @@ def test_a_composite_stays_while_a_group_names_it(version):
 
 
 def test_what_goes_comes_before_what_is_new():
-    """The order of writing: somebody waits for what goes."""
+    """Deleted groups are written first: a deletion is waiting for them."""
     root = group("r", composite=True, finalizers=[FINALIZER], deleting=True)
     leaf = group("a", finalizers=[FINALIZER], deleting=True)
     assert list(wanted(group("0"), root, leaf)) == ["a", "r", "0"]
@@ -151,8 +151,8 @@ def test_a_group_that_does_not_count_is_let_go():
     assert wanted(ours, group("g", version=BUILT_IN)) == {"g": ()}
 
 
-def test_a_group_that_says_nonsense_is_let_go():
-    """Its spec is not read for this, and its parent hears of it all the same."""
+def test_a_group_with_an_invalid_spec_is_let_go():
+    """Its spec is not read for this, and its parent is released all the same."""
     made = world()
     ours = group("g", finalizers=[FINALIZER], parent="r", deleting=True)
     ours["spec"]["schedulingPolicy"] = {}

@@ -1,4 +1,4 @@
-"""Reservations that nobody can redeem any more are given back, with what happened; relabelled nodes are recorded."""
+"""Reservations that can no longer be redeemed are released with the reason; relabelled nodes are recorded."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Scene:
         self.state = folded(EMPTY, (*where, RootObserved(kind="CompositePodGroup")), (*where, fact))
 
     def decide(self, now=ME):
-        """Give the facts and fold them, after checking that every prefix of them is sound."""
+        """Return the facts and fold them, after checking that every prefix of them is sound."""
 
         def once(state):
             return decide_reconcile(self.cluster.seen, state, forest_of(self.cluster.seen), now)
@@ -125,7 +125,7 @@ WAYS = {
 
 @pytest.mark.parametrize("words", WAYS)
 def test_a_node_that_would_not_take_its_pods_releases_the_tree(words):
-    """Nothing is bound, the minimum is broken: the whole tree goes, in one fact that says what happened."""
+    """Nothing is bound, the minimum is broken: the whole tree goes, in one event with the reason."""
     scene = Scene(nodeSelector={"pool": "p"})
     WAYS[words](scene)
     (fact,) = released(scene.decide())
@@ -151,7 +151,7 @@ def test_a_started_tree_loses_only_the_affected_pods(words, how):
     assert (fact.why, pods_of(fact)) == ("node-lost", ["x-0", "x-1"])
 
 
-def test_an_extra_on_a_lost_node_takes_nobody_with_it():
+def test_an_extra_on_a_lost_node_is_released_alone():
     """As long as the rest meets the minimum the tree keeps it."""
     scene = Scene(minimum=1)
     scene.cluster.change_pod("x-1", shape=shape_of(scene, "x-1", node_selector=(("pool", "q"),)))
@@ -188,7 +188,7 @@ def test_a_bound_member_on_such_a_node_stays():
 
 
 def test_many_pods_are_named_in_short():
-    """The text names five and says that there are more; the fact lists all."""
+    """The text names five and counts the rest; the event lists all."""
     cluster = FakeCluster(a_node("n0", gpu=8), *a_gang("g", pods=7, requests={GPU: 1}))
     uid = cluster.group("g").uid
     fact = GangAdmitted(
@@ -260,7 +260,7 @@ def test_the_recorded_topology_survives_a_checkpoint():
 
 
 def test_unknown_pods_and_nodes_are_not_judged():
-    """What the view does not show is somebody else's question."""
+    """Pods and nodes that the view does not show are judged elsewhere."""
     scene = Scene()
     held = scene.state.roots[scene.uid].held
     scene.cluster.delete_pod("x-0")
@@ -292,7 +292,7 @@ def test_a_started_tree_gives_back_only_the_leaf_that_is_being_deleted():
     assert scene.decide() == []
 
 
-def test_a_leaf_being_deleted_that_holds_nothing_disturbs_nobody():
+def test_a_leaf_being_deleted_that_holds_nothing_releases_nothing():
     """Its siblings were planned without it."""
     scene = Scene()
     scene.bind("x-0", "x-1")

@@ -38,8 +38,8 @@ def test_it_names_scheduler_and_priority():
     cluster, state = scene(
         a_pod("alien", node="n0", requests=FULL, schedulerName="other", priority=3)
     )
-    (taker,) = takers(cluster.seen, state, state.roots[cluster.group("g").uid].held.values())
-    assert taker == RoomTaker(
+    (pod,) = takers(cluster.seen, state, state.roots[cluster.group("g").uid].held.values())
+    assert pod == RoomTaker(
         pod="default/alien",
         uid=cluster.pod("alien").uid,
         node=NodeName("n0"),
@@ -84,10 +84,10 @@ def test_members_that_we_placed_took_nothing():
 
 
 def released(uid, times, apart_us):
-    taker = RoomTaker(
+    pod = RoomTaker(
         pod="d/p", uid=PodUid("u"), node=NodeName("n"), scheduler="s", priority=0, how="unaware"
     )
-    fact = ReservationReleased(plan=PlanId("p"), why="superseded", pods=(), taken_by=(taker,))
+    fact = ReservationReleased(plan=PlanId("p"), why="superseded", pods=(), taken_by=(pod,))
     state = EMPTY
     for n in range(times):
         state = folded(state, (uid, "default/g", fact), at_us=TAKEN_LATELY_US + n * apart_us)
@@ -104,6 +104,6 @@ def test_the_pause_doubles_up_to_a_limit():
 
 
 def test_what_happened_long_ago_is_forgotten():
-    """Room that is taken now and then makes nobody wait."""
+    """A tree does not wait longer when its room is taken only now and then."""
     assert released("u", 5, TAKEN_LATELY_US).taken == 1
     assert released("u", 5, TAKEN_LATELY_US - 1).taken == 5

@@ -1,4 +1,4 @@
-"""What kube-scheduler is told: redeem, refuse in constant words, protect reserved room, score."""
+"""The answers to kube-scheduler: redeem, refuse in constant words, protect reserved room, score."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_the_reason_names_what_is_missing():
     )
 
 
-def test_a_mended_tree_is_not_said_to_lack_room(cluster):
+def test_the_reason_of_a_repaired_tree_is_not_a_lack_of_room(cluster):
     """Between the repair of an invalid tree and its next plan the reason is that it is not planned yet."""
     uid = cluster.group("g").uid
     root = (uid, "default/g")
@@ -161,7 +161,7 @@ def test_a_refusal_that_rests_on_vetoes_is_not_a_budget(ruled, words):
     assert ask(cluster, state, "g-0", N0).reason == f"gang default/g: {words}"
 
 
-def test_extras_hear_that_the_minimum_is_not_their_problem(cluster, state):
+def test_the_reason_of_an_extra_does_not_name_the_minimum(cluster, state):
     """After the admission the reason speaks of more members."""
     uid = cluster.group("g").uid
     refused = GangRefused(outcome="impossible", reasons=("1 of 3",))
@@ -171,8 +171,8 @@ def test_extras_hear_that_the_minimum_is_not_their_problem(cluster, state):
 
 
 @pytest.mark.parametrize("units", ["every lower-priority unit (2)", "Pod/default/a, the only"])
-def test_a_member_hears_that_eviction_would_not_help(cluster, units):
-    """How far it would get stands on the group; what kube-scheduler is told says only that, without a number."""
+def test_the_reason_of_a_member_names_a_useless_eviction(cluster, units):
+    """The condition of the group counts the pods; the reason for kube-scheduler has no number."""
     root = (cluster.group("g").uid, "default/g")
     considered = (f"evicting {units} yields 1 of 2 pods",)
     refused = GangRefused(outcome="impossible", reasons=("0 of 2",), considered=considered)
@@ -202,7 +202,7 @@ def test_room_beside_a_reservation_is_free_for_all(cluster, state):
 
 
 def test_pinned_pods_always_pass(cluster, state):
-    """DaemonSet pods have one node only; refusing them there would help nobody."""
+    """DaemonSet pods have one node only; refusing them there would help no pod."""
     cluster.add(a_pod("daemon", requests={GPU: 4}))
     cluster.change_pod("daemon", pinned=N0)
     assert ask(cluster, state, "daemon", N0).outcome == "passed"
@@ -229,7 +229,7 @@ def test_filter_keeps_the_order_and_invents_nothing(offered):
 
 
 def test_the_planned_node_wins(cluster, state):
-    """A member's node gets the maximum, everything else nothing; where it is not offered nobody does."""
+    """A member's node gets the maximum, everything else nothing; where it is not offered no node does."""
     member = cluster.pod("g-1")
     assert decide_prioritize(state, member, [N0, N1, N2], dict) == ((N1, SCORE_MAX),)
     assert decide_prioritize(state, member, [N0, N2], dict) == ()
@@ -281,11 +281,11 @@ def test_few_nodes_are_named_and_always_the_best(of_nodes):
     found = {NodeName(f"n{number}"): score for number, score in enumerate(of_nodes)}
     named = dict(decide_prioritize(EMPTY, cluster.pod("alien"), list(found), lambda: found))
     assert len(named) <= NAMED_MAX
-    untold = {name: score for name, score in found.items() if name not in named}
-    base = max(untold.values())
+    unnamed = {name: score for name, score in found.items() if name not in named}
+    base = max(unnamed.values())
     assert named == {name: score - base for name, score in found.items() if score > base}
     room = NAMED_MAX - len(named)
-    assert base == min(of_nodes) or list(untold.values()).count(base) > room, "no need to be short"
+    assert base == min(of_nodes) or list(unnamed.values()).count(base) > room, "no need to be short"
 
 
 def test_a_reservation_is_found_by_uid_only(cluster, state):

@@ -1,4 +1,4 @@
-"""The preempt verb: no gang is broken by a part of it, and nobody dies for a room that filter would refuse."""
+"""The preempt verb: no part of a gang is evicted alone, and no pod for room that filter would refuse."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_a_whole_unit_is_left_alone_where_something_cheaper_is_there():
 
 
 async def test_a_whole_unit_is_taken_as_one_recorded_preemption():
-    """It is cheaper than the other node: all its pods are in the plan, kube-scheduler hears of those on the node."""
+    """It is cheaper than the other node: all its pods are in the plan, kube-scheduler gets those on the node."""
     unit = running("u", "n0", "n1", minimum=2, whole=True, priority=1)
     single = a_pod("single", node="n2", requests=ONE, priority=50)
     async with await playing(*unit, single, nodes=("n0", "n1", "n2")) as stage:
@@ -95,7 +95,7 @@ async def test_a_whole_unit_is_taken_as_one_recorded_preemption():
         assert asked(stage, offered, records=False) == ({"n2": ["single"]}, None)
 
 
-async def test_filter_and_preempt_say_the_same():
+async def test_filter_and_preempt_agree():
     """Room that is held for a gang of higher priority is not freed in vain; for a lower one it is."""
     held = a_gang("top", pods=1, requests=ONE, priority=200)
     held[0]["spec"]["priority"] = 200
@@ -107,7 +107,7 @@ async def test_filter_and_preempt_say_the_same():
         assert stage.scheduling.filter(stage.cluster.pod("vip"), ["n0"]).outcome == "protected"
 
 
-async def test_equal_priority_and_members_get_nobody():
+async def test_there_are_no_victims_for_equal_priority_and_for_members():
     """A unit of the same priority never goes, and a member is helped by its tree alone."""
     unit = running("u", "n0", minimum=1, whole=True, priority=100)
     low = a_pod("low", node="n1", requests=ONE, priority=1)
@@ -117,7 +117,7 @@ async def test_equal_priority_and_members_get_nobody():
 
 
 async def test_the_service_records_before_it_answers_and_lets_the_whole_unit_go():
-    """Asked again it says the same; the pod on the other node goes too; when the pod runs, it is completed."""
+    """A second call gets the same answer; the pod on the other node goes too; when the pod runs, it is completed."""
     unit = running("u", "n0", "n1", minimum=2, whole=True, priority=1)
     async with await playing(*unit, preemption="on") as stage:
         stage.start(stage.admission.evictor.run())

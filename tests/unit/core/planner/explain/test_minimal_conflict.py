@@ -103,7 +103,7 @@ def test_taints_and_reservations_are_named():
 
 
 def test_nodes_without_the_label():
-    """No domain at all is said in so many words."""
+    """Where a group has no domain at all, the reason names that."""
     request = rack_gang(2)
     bare = tuple(replace(n, labels={}) for n in request.nodes)
     refusal = plan(replace(request, nodes=bare))

@@ -111,7 +111,7 @@ TOLERATIONS = [
 
 @pytest.mark.parametrize(("tolerations", "want"), TOLERATIONS)
 def test_taints(tolerations, want):
-    """Key, value and effect must match; PreferNoSchedule keeps nobody away."""
+    """Key, value and effect must match; PreferNoSchedule keeps no pod away."""
     soft = Taint(key="s", effect="PreferNoSchedule")
     fleet = NodeTable(
         (node("n0", taints=(Taint(key="k", value="v"), soft)), node("n1", taints=(soft,)))
@@ -177,7 +177,7 @@ def test_resources():
     cpu = PodShape(requests=(("cpu", 1), ("pods", 1)))
     assert place([cpu], [node("n0", free={"cpu": -5, "pods": 5})]).outcome == "impossible"
     assert isinstance(place([zero], [node("n0", free={"cpu": -5, "pods": 5})]), Plan)
-    bare = PodShape()  # a pod counts as a pod, whatever its shape says
+    bare = PodShape()  # a pod counts as a pod, whatever its shape requests
     assert place([bare], [node("n0", free={"pods": 0})]).outcome == "impossible"
 
 
@@ -198,7 +198,7 @@ def test_vetoes_are_not_called_impossible():
     assert next(a.node for a in verdict.assignments if a.pod == "ns/p0") == "n1"
 
 
-def test_unmodelled_is_said():
+def test_unmodelled_parts_are_named():
     """What the planner cannot see stands in `given`, and the plan is still made."""
     shape = PodShape(requests=(("pods", 1),), unmodelled=("volume ns/v is not bound yet",))
     assert place([shape], [node("n0")]).given == ("volume ns/v is not bound yet",)

@@ -31,7 +31,7 @@ def names(units) -> list[str]:
 
 @pytest.mark.parametrize("vector", PREEMPT, ids=[v["id"] for v in PREEMPT])
 def test_worked_cases(vector):
-    """Every `preempt` vector: who goes, or that nobody does, and the checker's consent."""
+    """Every `preempt` vector: the victims, or that there are none, and no fault by the checker."""
     request = spec_vectors.request_of(vector)
     made = preempt(request)
     want = vector.get("best", [])
@@ -56,10 +56,10 @@ def figures(cost: VictimCost) -> tuple[int, ...]:
 
 
 def _most(request) -> int | None:
-    """The most pods of a tree that can be placed when everybody eligible is gone."""
+    """Return the most pods of a tree that can be placed when every eligible unit is gone."""
     units = preemption_checker.eligible_units(request)
-    everybody = [p for u in units for p in u.pods] + list(request.evictable.going)
-    return best_total(preemption_checker.roomier(request, everybody))
+    every_pod = [p for u in units for p in u.pods] + list(request.evictable.going)
+    return best_total(preemption_checker.roomier(request, every_pod))
 
 
 def _agree(request) -> None:
@@ -84,7 +84,7 @@ def _agree(request) -> None:
     if made.cause == "not-triggered":
         return
     assert made.cause in {"impossible", "comes-free"}, made
-    if isinstance(refused, Plan):  # extras: nothing more fits, whoever goes
+    if isinstance(refused, Plan):  # extras: nothing more fits, whatever is evicted
         going = list(request.evictable.going)
         assert _most(request) == best_total(preemption_checker.roomier(request, going))
         return
@@ -98,7 +98,7 @@ def _agree(request) -> None:
 @examples(100, suppress_health_check=list(HealthCheck))
 @given(crowded())
 def test_agrees_with_brute_force(request_):
-    """Somebody goes exactly when some set helps, and the set is the cheapest one where that is claimed."""
+    """There are victims exactly when some set helps, and the set is the cheapest one where that is claimed."""
     _agree(request_)
 
 
@@ -126,8 +126,8 @@ def test_without_the_complete_search(request_):
 
 @examples(30, suppress_health_check=list(HealthCheck))
 @given(crowded(), st.sampled_from([0, 1, 2, 5, 20, 100]))
-def test_a_budget_that_ends_evicts_validly_or_nobody(request_, budget):
-    """Whatever the budget, a set is valid and has no unit too many; a verdict without proof evicts nobody."""
+def test_a_budget_that_ends_evicts_validly_or_not_at_all(request_, budget):
+    """Whatever the budget, a set is valid and has no unit too many; a verdict without proof has no victims."""
     request_ = msgspec.structs.replace(request_, budget=budget)
     made = preempt(request_)
     if isinstance(made, PreemptionPlan):
@@ -141,7 +141,7 @@ def test_a_budget_that_ends_evicts_validly_or_nobody(request_, budget):
 
 @examples(30, suppress_health_check=list(HealthCheck))
 @given(crowded())
-def test_the_stored_input_says_everything(request_):
+def test_the_stored_input_is_complete(request_):
     """Decoded from its bytes the request is the same one, and so is the decision, byte for byte."""
     encoded = encode(request_)
     again = decode(encoded.head, encoded.parts)
@@ -165,16 +165,16 @@ def test_an_input_stored_before_there_was_preemption_can_be_read():
 SCRIPT = """
 import hashlib, msgspec
 from extender.core.planner.preempt.victim_search import preempt
-from tests.support.planning import spec_vectors as vectors
+from tests.support.planning import spec_vectors
 h = hashlib.sha256()
-for v in vectors.of_kind("preempt"):
-    h.update(msgspec.json.encode(preempt(vectors.request_of(v)), order="deterministic"))
+for v in spec_vectors.of_kind("preempt"):
+    h.update(msgspec.json.encode(preempt(spec_vectors.request_of(v)), order="deterministic"))
 print(h.hexdigest())
 """
 
 
 @pytest.mark.cpu(4)
 def test_same_bytes_in_another_process():
-    """The order of sets and dicts has no say: two hash seeds, one answer."""
+    """The order of sets and dicts does not matter: two hash seeds give the same bytes."""
     seen = outputs(SCRIPT, ("0", "4711"))
     assert len(seen) == 1

@@ -40,7 +40,7 @@ SHAPES = tuple(shape(n) for n in range(1, 5))  # of victims: shape n-1 takes n s
 
 
 def nodes(**racks: list[int]) -> tuple[PlanNode, ...]:
-    """Nodes with nothing free but what is said: `r1=[0, 1]` is r1-0 with 0 and r1-1 with 1 slot free."""
+    """Return nodes that are full but for the given slots: `r1=[0, 1]` is r1-0 with 0 and r1-1 with 1 slot free."""
     return tuple(
         PlanNode(
             name=NodeName(f"{rack}-{i}"),
@@ -109,21 +109,21 @@ def test_the_planned_members_run_where_the_victims_were():
 
 
 def test_a_full_rack_is_cleared_for_a_gang_that_must_share_one():
-    """KAI#1591: the rack with the fewest victims is taken, and nobody in the other one (E-15)."""
+    """KAI#1591: the rack with the fewest victims is taken, and no unit in the other one (E-15)."""
     units = [lone(f"a{i}", "r1-0") for i in range(3)] + [lone("b", "r2-0", slots=3)]
     assert gone(ask(leaf("hi", 3, topology=("rack",)), nodes(r1=[0], r2=[0]), *units)) == ["b"]
 
 
-def test_what_else_was_looked_at_is_told():
+def test_the_plan_names_the_alternatives():
     """The other rack with its cost and why it was not chosen, and the one that makes no room."""
     units = [lone("a", "r1-0", priority=7), lone("b", "r2-0", priority=3)]
     made = preempt(ask(leaf("hi", 1, topology=("rack",)), nodes(r1=[0], r2=[0], r3=[0]), *units))
     assert isinstance(made, PreemptionPlan)
-    told = {a.where: (a.units, a.why) for a in made.alternatives}
-    assert told["rack=r1"] == (
+    alternatives = {a.where: (a.units, a.why) for a in made.alternatives}
+    assert alternatives["rack=r1"] == (
         ("Pod/ns/a",), "costs more: 7 instead of 3 as highest priority of a victim",
     )  # fmt: skip
-    assert told["rack=r3"] == ((), "does not make room")
+    assert alternatives["rack=r3"] == ((), "does not make room")
 
 
 def test_the_volcano_case_one_victim_where_one_will_do():
@@ -139,7 +139,7 @@ def test_the_chain_does_not_begin():
     ) == ["one"]
 
 
-def test_of_equal_units_the_one_that_evicts_nobody_in_turn():
+def test_of_equal_units_the_one_that_evicts_none_in_turn():
     """L33: the small one would evict `low` when it comes again, the large one fits nowhere anyhow."""
     small = lone("a-small", "r-0", priority=5, slots=1)
     large = lone("b-large", "r-1", priority=5, slots=3)
@@ -176,7 +176,7 @@ def claiming(request: PlanRequest, *names: str) -> PlanRequest:
     )
 
 
-def test_who_may_hold_the_device_is_not_put_back_and_the_reason_is_told():
+def test_a_unit_that_may_hold_the_device_is_not_put_back_and_the_reason_is_given():
     """L34: room for the second member is free, whether a device is only kube-scheduler knows: `holder` is not spared."""
     units = (lone("holder", "r-0", priority=7), lone("plain", "s-0"))
     request = ask(leaf("hi", 2), nodes(r=[1], s=[0]), *units)
@@ -245,7 +245,7 @@ def test_the_youngest_goes_where_all_else_is_equal():
 
 
 def test_a_pinned_tree_evicts_in_its_own_domain_only():
-    """P14: the low pod in the pinned rack goes; where only the other rack could be freed nobody does."""
+    """P14: the low pod in the pinned rack goes; where only the other rack could be freed there is no victim."""
     bound = (PlanBound(pod="ns/hi-b", uid=PodUid("hi-b"), node=NodeName("r1-1")),)
     tree = leaf("hi", 1, minimum=1, topology=("rack",), bound=bound)
     both = [lone("a", "r1-0", priority=9), lone("b", "r2-0", priority=1)]
@@ -267,14 +267,14 @@ def test_a_satisfied_gang_asks_for_the_extras_that_can_be_had():
 
 
 def test_the_minimum_binds_without_preemption():
-    """C.6 and P11: with the minimum placed no extra evicts anybody in the same step."""
+    """C.6 and P11: with the minimum placed no pod is evicted for an extra in the same step."""
     made = preempt(ask(leaf("hi", 2, minimum=1), nodes(r=[1]), lone("a", "r-0")))
     assert isinstance(made, NoPreemption)
     assert made.cause == "not-triggered"
 
 
 def test_extras_take_what_the_whole_unit_leaves():
-    """A unit of four slots goes for a minimum of two: the other two members are placed there as well."""
+    """A unit of four slots is evicted for a minimum of two: the other two members are placed there as well."""
     made = preempt(ask(leaf("hi", 4, minimum=2), nodes(r=[0]), whole("u", "r-0", slots=4)))
     assert isinstance(made, PreemptionPlan)
     assert (len(made.plan.assignments), made.plan.unplaced) == (4, ())
@@ -295,7 +295,7 @@ def test_ports_and_claims_are_freed_with_their_pod():
     assert gone(request) == ["has"]
 
 
-def test_how_far_evicting_everybody_would_get():
+def test_how_far_evicting_every_unit_would_get():
     """The issue's words: evicting every lower-priority unit yields 1 of 2 racks."""
     root = PlanGroup(
         key=GroupKey("ns", "root", "CompositePodGroup"),
@@ -335,7 +335,7 @@ def test_how_far_it_would_get_counts_different_pods_at_once():
     assert made.reasons[0] == text
 
 
-def test_unknown_evicts_nobody():
+def test_an_unknown_verdict_evicts_no_pod():
     """A refusal that rests on a budget or on vetoes is no reason to evict."""
     request = ask(leaf("hi", 1), nodes(r=[1]), lone("a", "r-0"))
     made = preempt(
@@ -356,8 +356,8 @@ def broken(request: PlanRequest, *names: str) -> PlanRequest:
     return msgspec.structs.replace(request, root=root, shapes=(*SHAPES, wants))
 
 
-def test_nobody_goes_for_a_claim_that_does_not_exist():
-    """kube-scheduler would refuse the member on every node: nothing is evicted for it, and why is said."""
+def test_no_pod_is_evicted_for_a_claim_that_does_not_exist():
+    """kube-scheduler would refuse the member on every node: nothing is evicted for it, and the reason names the claim."""
     units = [lone("a", "r-0"), lone("b", "r-1")]
     made = preempt(broken(ask(leaf("hi", 2), nodes(r=[0, 0]), *units), "hi-1"))
     assert isinstance(made, NoPreemption)
@@ -366,7 +366,7 @@ def test_nobody_goes_for_a_claim_that_does_not_exist():
 
 
 def test_the_others_have_room_made_for_them_where_they_are_enough():
-    """The minimum does not need the broken member: one unit goes for the other, none for it."""
+    """The minimum does not need the broken member: one unit is evicted for the other, none for it."""
     units = [lone("a", "r-0"), lone("b", "r-1", priority=2)]
     request = broken(ask(leaf("hi", 2, minimum=1), nodes(r=[0, 0]), *units), "hi-0")
     made = preempt(request)
