@@ -54,7 +54,7 @@ HOW: Final[Mapping[Literal["delete", "evict"], EvictionHow]] = {
 }
 
 
-class _Deed(msgspec.Struct, frozen=True):
+class _EvictionJob(msgspec.Struct, frozen=True):
     """One victim whose deletion is to be asked for."""
 
     preemption: PlanId
@@ -78,20 +78,20 @@ class Evictor:
         self._leader = leader
         self._clock = clock
         self._settings = settings
-        self._queue: asyncio.Queue[_Deed] = asyncio.Queue()
+        self._queue: asyncio.Queue[_EvictionJob] = asyncio.Queue()
         self._queued: set[PodUid] = set()
         self._asked: dict[PodUid, EvictionRequest] = {}
         self._seen: set[PodUid] = set()
-        self._there: dict[PlanId, frozenset[PodUid]] = {}  # by preemption, when first looked at
+        self._present: dict[PlanId, frozenset[PodUid]] = {}  # by preemption, when first looked at
         self._retries: dict[PodUid, _Retry] = {}
         self._marked: set[tuple[PlanId, str]] = set()  # groups told of a preemption, by UID
         self.holdups: dict[RootUid, str] = {}  # what keeps the preemption of a root, in words
 
     # -- what the admission loop asks ------------------------------------------------------------
 
-    def knowledge(self, actor: str, cause: str, view: ClusterView) -> EvictionContext:
+    def eviction_context(self, actor: str, cause: str, view: ClusterView) -> EvictionContext:
         """Say what is known of victims beside the view; what the view shows now is taken in first."""
-        self._look(view)
+        self._observe(view)
         return EvictionContext(
             actor=actor,
             cause=cause,
@@ -99,16 +99,16 @@ class Evictor:
             now_us=self._clock.now_us(),
             asked=self._asked,
             seen=frozenset(self._seen),
-            there=self._there,
+            there=self._present,
             stalled_us=self._settings.reservation_ttl_s * 1_000_000,
         )
 
-    def _look(self, view: ClusterView) -> None:
+    def _observe(self, view: ClusterView) -> None:
         """Notice who terminates by our doing, also of before a restart, who runs, and beside whom."""
         for preemption in self._leader.speculative.preemptions.values():
-            if preemption.claims and preemption.id not in self._there:
+            if preemption.claims and preemption.id not in self._present:
                 here = (uid for node in preemption.claims for uid in view.on_node.get(node, ()))
-                self._there[preemption.id] = frozenset(here)
+                self._present[preemption.id] = frozenset(here)
             for uid in preemption.victims:
                 pod = view.pods.get(uid)
                 if pod is None or uid in self._asked:
@@ -121,7 +121,7 @@ class Evictor:
     def sync(self, view: ClusterView, state: ReservationState) -> None:
         """Take on whatever is due by what is durable, and forget what is over."""
         self._forget(state)
-        known = self.knowledge("", "", view)
+        known = self.eviction_context("", "", view)
         now_ms = self._clock.monotonic_ms()
         for preemption in state.preemptions.values():
             for victim in due(view, preemption, known):
@@ -129,7 +129,7 @@ class Evictor:
                 waits = retry is not None and now_ms < retry.not_before_ms
                 if victim.uid not in self._queued and not waits:
                     self._queued.add(victim.uid)
-                    self._queue.put_nowait(_Deed(preemption.id, preemption.root_uid, victim))
+                    self._queue.put_nowait(_EvictionJob(preemption.id, preemption.root_uid, victim))
         self._report(view, state)
 
     def _forget(self, state: ReservationState) -> None:
@@ -138,7 +138,7 @@ class Evictor:
         self._asked = {uid: asked for uid, asked in self._asked.items() if uid in victims}
         self._retries = {uid: retry for uid, retry in self._retries.items() if uid in victims}
         self._seen &= victims
-        self._there = {id_: pods for id_, pods in self._there.items() if id_ in ids}
+        self._present = {id_: pods for id_, pods in self._present.items() if id_ in ids}
         self._marked = {key for key in self._marked if key[0] in ids}
 
     def _report(self, view: ClusterView, state: ReservationState) -> None:
@@ -167,40 +167,40 @@ class Evictor:
 
     async def _work(self) -> None:
         while True:
-            deed = await self._queue.get()
-            uid = deed.victim.uid
+            job = await self._queue.get()
+            uid = job.victim.uid
             try:
-                await self._carry_out(deed)
+                await self._evict(job)
                 self._retries.pop(uid, None)
             except (RequestRejected, ClusterUnavailable) as error:
-                self._not_taken(deed, error)
+                self._retry_later(job, error)
             finally:
                 self._queued.discard(uid)
 
-    def _not_taken(self, deed: _Deed, error: RequestRejected | ClusterUnavailable) -> None:
+    def _retry_later(self, job: _EvictionJob, error: RequestRejected | ClusterUnavailable) -> None:
         """Ask again later; who is gone meanwhile is seen by then."""
-        uid = deed.victim.uid
+        uid = job.victim.uid
         before = self._retries.get(uid)
         pause_ms = min(before.pause_ms * 2, RETRY_MS_MAX) if before is not None else RETRY_MS
         if isinstance(error, ClusterUnavailable):
             pause_ms = max(pause_ms, int(error.retry_after_s * 1000))
         not_before_ms = self._clock.monotonic_ms() + pause_ms
         self._retries[uid] = _Retry(str(error), not_before_ms, pause_ms)
-        log.info("victim not deleted", extra={"pod": deed.victim.pod, "error": str(error)})
+        log.info("victim not deleted", extra={"pod": job.victim.pod, "error": str(error)})
 
-    async def _carry_out(self, deed: _Deed) -> None:
-        victim = deed.victim
+    async def _evict(self, job: _EvictionJob) -> None:
+        victim = job.victim
         namespace, _, name = victim.pod.partition("/")
         pod = PodRef(namespace=namespace, name=name, uid=victim.uid)
-        preemption = await self._may(deed)
+        preemption = await self._wait_and_recheck(job)
         if preemption is None:
             return
         text = _message(preemption, victim)
-        await self._mark_groups(deed, text)
-        if await self._may(deed) is None:
+        await self._mark_groups(job, text)
+        if await self._wait_and_recheck(job) is None:
             return
         await self._cluster.doom(pod, text)
-        if await self._may(deed) is None:
+        if await self._wait_and_recheck(job) is None:
             return
         # From here on the unit is begun: noted before the request, because its answer may get lost, and because
         # the pod may be seen gone before the answer is here.
@@ -212,32 +212,32 @@ class Evictor:
             if isinstance(error, RequestRejected) or error.refused:
                 self._asked.pop(victim.uid, None)
             raise
-        await self._cluster.notice(_notice(preemption, victim, text))
+        await self._cluster.notice(_k8s_event(preemption, victim, text))
 
-    async def _may(self, deed: _Deed) -> PendingPreemption | None:
+    async def _wait_and_recheck(self, job: _EvictionJob) -> PendingPreemption | None:
         """Wait for the lease, immediately before each request, and say whether it is still wanted then."""
         await self._leader.until_may_act()
-        durable = self._wanted(self._leader.acknowledged, deed)
-        return durable if durable and self._wanted(self._leader.speculative, deed) else None
+        durable = self._wanted(self._leader.acknowledged, job)
+        return durable if durable and self._wanted(self._leader.speculative, job) else None
 
-    def _wanted(self, state: ReservationState, deed: _Deed) -> PendingPreemption | None:
-        preemption = state.preemptions.get(deed.root_uid)
-        if preemption is None or preemption.id != deed.preemption:
+    def _wanted(self, state: ReservationState, job: _EvictionJob) -> PendingPreemption | None:
+        preemption = state.preemptions.get(job.root_uid)
+        if preemption is None or preemption.id != job.preemption:
             return None
         if self._cluster.doubt():
             return None  # the next look at a cluster that can be believed takes it on again
         known = EvictionContext(
             actor="", cause="", epoch=self._leader.epoch, now_us=0, asked=self._asked
         )
-        wanted = is_due(self._cluster.view(), preemption, deed.victim.uid, known)
+        wanted = is_due(self._cluster.view(), preemption, job.victim.uid, known)
         return preemption if wanted else None
 
-    async def _mark_groups(self, deed: _Deed, text: str) -> None:
+    async def _mark_groups(self, job: _EvictionJob, text: str) -> None:
         """Write DisruptionTarget on the groups of a unit, from the leaf of this victim up to the unit."""
-        for group in _groups_of(self._cluster.view(), deed.victim):
-            if (deed.preemption, group.uid) in self._marked:
+        for group in _groups_of(self._cluster.view(), job.victim):
+            if (job.preemption, group.uid) in self._marked:
                 continue
-            self._marked.add((deed.preemption, group.uid))
+            self._marked.add((job.preemption, group.uid))
             condition = Condition(
                 type="DisruptionTarget", status="True", reason=DISRUPTED, message=text
             )
@@ -246,7 +246,7 @@ class Evictor:
             except RequestRejected as error:  # gone, or made again
                 log.info("group not marked", extra={"group": str(group.key), "error": str(error)})
             except ClusterUnavailable:
-                self._marked.discard((deed.preemption, group.uid))
+                self._marked.discard((job.preemption, group.uid))
                 raise
 
 
@@ -267,7 +267,7 @@ def _message(preemption: PendingPreemption, victim: Victim) -> str:
     )
 
 
-def _notice(preemption: PendingPreemption, victim: Victim, text: str) -> K8sEvent:
+def _k8s_event(preemption: PendingPreemption, victim: Victim, text: str) -> K8sEvent:
     namespace, _, name = victim.pod.partition("/")
     by_namespace, _, by_name = preemption.root.partition("/")
     return K8sEvent(

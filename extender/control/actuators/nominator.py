@@ -44,7 +44,7 @@ RETRY_S_MAX = 2.0
 
 
 class ClaimedSeat(msgspec.Struct, frozen=True):
-    """Room that comes free for a gated member when victims are gone."""
+    """Room that comes free for a gated member when victims are done."""
 
     preemption: PlanId
     root_uid: RootUid
@@ -66,8 +66,8 @@ class Nominator:
         self._leader = leader
         self._arrived = arrived
         self._queue: asyncio.Queue[Reservation | ClaimedSeat] = asyncio.Queue()
-        self._promised: dict[PodUid, ClaimedSeat] = {}
-        self._known: dict[PodUid, PlanId] = {}
+        self._claimed_seats: dict[PodUid, ClaimedSeat] = {}
+        self._started: dict[PodUid, PlanId] = {}
         self._later: set[PodUid] = set()  # hold room, and wait until others are at bind
         self._stale: asyncio.Queue[PodRef] = asyncio.Queue()
         self._clearing: set[PodUid] = set()
@@ -75,9 +75,9 @@ class Nominator:
 
     def held_back(self, reservation: Reservation) -> bool:
         """Say whether it is not a member's turn yet to have volumes and claims committed."""
-        return self._known.get(reservation.uid) != reservation.plan
+        return self._started.get(reservation.uid) != reservation.plan
 
-    def sleeps(self, uid: PodUid) -> None:
+    def mark_held_back(self, uid: PodUid) -> None:
         """Hear that filter has held a member back: kube-scheduler looks at it again when it is woken."""
         self._held_back.add(uid)
 
@@ -92,14 +92,14 @@ class Nominator:
         later: set[PodUid] = set()
         in_turn: list[Reservation] = []  # spread: some of them may go now
         at_once = native_on(state.features)
-        gone: list[Reservation] = []
+        done: list[Reservation] = []
         stages = GateRemovalStages(view, state, self._arrived)
         for held in state.held_on.values():
             for reservation in held.values():
-                known = self._known.get(reservation.uid) == reservation.plan
+                known = self._started.get(reservation.uid) == reservation.plan
                 if known or _assigned(view, reservation.uid):
                     current[reservation.uid] = reservation.plan
-                    gone.append(reservation)
+                    done.append(reservation)
                 elif at_once and _named_by_field(view, reservation):
                     current[reservation.uid] = (
                         reservation.plan
@@ -108,9 +108,9 @@ class Nominator:
                         fresh.append(reservation)
                 elif stages.comes_later(reservation):
                     later.add(reservation.uid)
-                elif _done(view, reservation) and not self._asleep(view, reservation.uid):
+                elif _done(view, reservation) and not self._is_held_back(view, reservation.uid):
                     current[reservation.uid] = reservation.plan
-                    gone.append(reservation)
+                    done.append(reservation)
                 elif spread_rules(view, reservation):
                     in_turn.append(reservation)
                 else:
@@ -118,7 +118,7 @@ class Nominator:
                     fresh.append(reservation)
         if in_turn:
             in_turn.sort(key=lambda r: r.pod)
-            waiting = [r for r in gone if unassigned(view, r.uid)]
+            waiting = [r for r in done if unassigned(view, r.uid)]
             later |= {r.uid for r in in_turn}
             for reservation in whose_turn(view, in_turn, waiting, self._arrived):
                 current[reservation.uid] = reservation.plan
@@ -126,22 +126,22 @@ class Nominator:
                 later.discard(reservation.uid)
         for reservation in sorted(fresh, key=lambda r: (-r.priority, r.at_us, r.root_uid, r.pod)):
             self._queue.put_nowait(reservation)
-        self._known, self._later = current, later
+        self._started, self._later = current, later
         self._held_back &= {*current, *later}
-        self._promise(view, state)
+        self._queue_claimed_seats(view, state)
         self._clear_stale(view)
 
-    def _promise(self, view: ClusterView, state: ReservationState) -> None:
+    def _queue_claimed_seats(self, view: ClusterView, state: ReservationState) -> None:
         """Take on the nominations of gated members for whom victims are going."""
-        before, self._promised = self._promised, {}
-        for promised in promises(state):
-            uid = promised.claim.uid
+        before, self._claimed_seats = self._claimed_seats, {}
+        for seat in claimed_seats(state):
+            uid = seat.claim.uid
             pod = view.pods.get(uid)
-            if pod is None or GATE not in pod.gates or uid in self._known or uid in self._later:
+            if pod is None or GATE not in pod.gates or uid in self._started or uid in self._later:
                 continue
-            self._promised[uid] = promised
-            if before.get(uid) != promised and pod.nominated != promised.claim.node:
-                self._queue.put_nowait(promised)
+            self._claimed_seats[uid] = seat
+            if before.get(uid) != seat and pod.nominated != seat.claim.node:
+                self._queue.put_nowait(seat)
 
     def _clear_stale(self, view: ClusterView) -> None:
         """Take nominations off members that hold no room any more: kube-scheduler still counts them."""
@@ -150,9 +150,9 @@ class Nominator:
             for pod in view.nominated.values()
             if pod.group is not None
             and not pod.deleting
-            and pod.uid not in self._known
+            and pod.uid not in self._started
             and pod.uid not in self._later
-            and pod.uid not in self._promised
+            and pod.uid not in self._claimed_seats
         }
         for uid in stale - self._clearing:
             pod = view.pods[uid]
@@ -170,7 +170,7 @@ class Nominator:
         while True:
             pod = await self._stale.get()
             await self._leader.until_may_act()
-            if pod.uid in self._known or pod.uid in self._promised:
+            if pod.uid in self._started or pod.uid in self._claimed_seats:
                 continue  # planned again meanwhile
             try:
                 await self._cluster.nominate(pod, None)
@@ -193,7 +193,7 @@ class Nominator:
                     break
                 except (
                     RequestRejected
-                ) as error:  # gone or recreated: the informer tells, reconcile releases
+                ) as error:  # done or recreated: the informer tells, reconcile releases
                     log.info("member not nominated", extra={"pod": pod, "error": str(error)})
                     break
                 except ClusterUnavailable as error:
@@ -223,34 +223,38 @@ class Nominator:
         pod = PodRef(namespace=namespace, name=name, uid=about.uid)
         view = self._cluster.view()
         known = view.pods.get(about.uid)
-        if known is not None and known.nominated == about.node and self._asleep(view, about.uid):
-            if not await self._may(seat):
+        if (
+            known is not None
+            and known.nominated == about.node
+            and self._is_held_back(view, about.uid)
+        ):
+            if not await self._wait_and_recheck(seat):
                 return
             await self._cluster.nominate(pod, None)  # what does not change wakes nobody
             known = None
         if known is None or known.nominated != about.node:
-            if not await self._may(seat):
+            if not await self._wait_and_recheck(seat):
                 return
             await self._cluster.nominate(pod, about.node)
         self._held_back.discard(about.uid)
         if isinstance(seat, ClaimedSeat):
             return  # its gate stays until the room is there
         seen = view.pods.get(about.uid)
-        if (seen is None or GATE in seen.gates) and await self._may(seat):
+        if (seen is None or GATE in seen.gates) and await self._wait_and_recheck(seat):
             await self._cluster.lift_gate(pod)
 
-    def _asleep(self, view: ClusterView, uid: PodUid) -> bool:
+    def _is_held_back(self, view: ClusterView, uid: PodUid) -> bool:
         """Say whether a member was held back by filter, by us or by who led before."""
         pod = view.pods.get(uid)
         return uid in self._held_back or (pod is not None and COMMITTED_LAST in pod.unschedulable)
 
-    async def _may(self, seat: Reservation | ClaimedSeat) -> bool:
+    async def _wait_and_recheck(self, seat: Reservation | ClaimedSeat) -> bool:
         """Wait for the lease, immediately before each request, and say whether it is still wanted then."""
         await self._leader.until_may_act()
         return self._wanted(seat)
 
 
-def promises(state: ReservationState) -> Iterator[ClaimedSeat]:
+def claimed_seats(state: ReservationState) -> Iterator[ClaimedSeat]:
     """Give the seats that pending preemptions make."""
     for root_uid, preemption in state.preemptions.items():
         for claims in preemption.claims.values():

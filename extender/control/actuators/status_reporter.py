@@ -59,7 +59,7 @@ class _Leaf(msgspec.Struct):
     seen: tuple[object, ...]  # what it was made from: pods, tree, root, orphan, group
     reason: str
     since_ms: int
-    said: dict[PodUid, str]
+    reported: dict[PodUid, str]
     settled: bool  # everybody was told
 
 
@@ -67,7 +67,7 @@ class _Warned(msgspec.Struct, frozen=True):
     """What is odd about a tree."""
 
     tree: Tree
-    said: Mapping[GroupKey, tuple[str, ...]]
+    reported: Mapping[GroupKey, tuple[str, ...]]
 
 
 class StatusReporter:
@@ -80,13 +80,13 @@ class StatusReporter:
         self._jobs: asyncio.Queue[_ConditionJob | K8sEvent] = asyncio.Queue()
         self._leaves: dict[GroupKey, _Leaf] = {}
         self._trees: dict[RootUid, tuple[object, ...]] = {}  # what conditions were last made from
-        self._made: tuple[Any, ...] = (None,) * 9  # what everything was last said from, ...
+        self._made: tuple[Any, ...] = (None,) * 9  # what everything was last reported from, ...
         self._native = False  # kube-scheduler writes conditions of built-in PodGroups
-        self._said_all = False  # ... if nothing of it waits to settle
+        self._all_settled = False  # ... if nothing of it waits to settle
         self._wrote: dict[_ConditionJob, Condition] = {}  # or will, when it is due
         self._due: set[_ConditionJob] = set()  # not written before its time
-        self._orphans: Mapping[GroupKey, Orphan] = {}  # as they were last said
-        self._kept_of: object = None  # the groups of which `_wrote` was last looked through
+        self._orphans: Mapping[GroupKey, Orphan] = {}  # as they were last reported
+        self._pruned_for: object = None  # the groups of which `_wrote` was last looked through
         self._labels = NodeLabels(ClusterView().nodes)
         self._warned: dict[RootUid, _Warned] = {}
         # Forest and node generation of the last warnings
@@ -99,7 +99,7 @@ class StatusReporter:
         forest: Forest,
         holdups: Mapping[RootUid, str] = NO_HOLDUPS,
     ) -> None:
-        """Queue what differs from what was said before.
+        """Queue what differs from what was reported before.
 
         Args:
             view: The cluster.
@@ -112,7 +112,7 @@ class StatusReporter:
             native_on(state.features), view.generation, dict(holdups),
         )  # fmt: skip
         if (
-            self._said_all
+            self._all_settled
             and same_objects(self._made[:-2], made[:-2])
             and self._made[-2:] == made[-2:]
         ):
@@ -120,7 +120,7 @@ class StatusReporter:
         self._made = made
         native = native_on(state.features)
         if native != self._native:
-            # what was said stands under another type
+            # what was reported stands under another type
             self._native, self._trees, self._orphans = native, {}, {}
         trees: dict[RootUid, tuple[object, ...]] = {}
         for tree in forest.trees.values():
@@ -150,8 +150,8 @@ class StatusReporter:
             self._condition(orphan.group, condition)
         self._orphans = forest.orphans
         self._pods(view, state, forest)
-        if self._kept_of is not view.groups:
-            self._kept_of = view.groups
+        if self._pruned_for is not view.groups:
+            self._pruned_for = view.groups
             self._wrote = {k: c for k, c in self._wrote.items() if k.group in view.groups}
 
     def _broken(self, tree: Tree, before: object) -> None:
@@ -172,18 +172,18 @@ class StatusReporter:
     def _condition(self, group: Group, wanted: Condition | None) -> None:
         if wanted is None or group.source == "pod":
             return
-        for condition in _spoken(group, wanted, native=self._native):
-            self._put(group, condition)
+        for condition in _under_own_types(group, wanted, native=self._native):
+            self._queue_condition(group, condition)
 
-    def _put(self, group: Group, wanted: Condition) -> None:
+    def _queue_condition(self, group: Group, wanted: Condition) -> None:
         job = _ConditionJob(group.key, group.uid, wanted.type)
         stored = {c[0]: c for c in group.conditions}.get(wanted.type)
-        said = self._wrote.get(job)
-        placed = "True" in (stored[1] if stored else "", said.status if said else "")
+        reported = self._wrote.get(job)
+        placed = "True" in (stored[1] if stored else "", reported.status if reported else "")
         if placed and wanted.type == _type(group) and wanted.status != "True":
             return  # True is terminal, only its message may change (SPEC F)
         same = (wanted.type, wanted.status, wanted.reason, wanted.message)
-        if said == wanted or (stored == same and job not in self._due):
+        if reported == wanted or (stored == same and job not in self._due):
             return
         self._wrote[job] = wanted
         if job not in self._due:
@@ -217,7 +217,7 @@ class StatusReporter:
         self._looked = (forest, view.generation)
         if self._labels.nodes is not view.nodes:
             self._labels = NodeLabels(view.nodes)
-        said = {key: texts for w in self._warned.values() for key, texts in w.said.items()}
+        reported = {key: texts for w in self._warned.values() for key, texts in w.reported.items()}
         warned: dict[RootUid, _Warned] = {}
         for tree in forest.trees.values():
             uid = tree.root.uid
@@ -226,10 +226,10 @@ class StatusReporter:
                 warned[uid] = before
                 continue
             now = warned[uid] = _Warned(tree, oddities(view, tree, self._labels))
-            for key, texts in now.said.items():
+            for key, texts in now.reported.items():
                 for text in texts:
-                    if text not in said.get(key, ()):
-                        self._jobs.put_nowait(_group_notice(view.groups[key], text))
+                    if text not in reported.get(key, ()):
+                        self._jobs.put_nowait(_group_event(view.groups[key], text))
         self._warned = warned
 
     def _pods(self, view: ClusterView, state: ReservationState, forest: Forest) -> None:
@@ -258,26 +258,28 @@ class StatusReporter:
                 reason += MAKE_IT
             since_ms = before.since_ms if before.reason == reason else now_ms
             settled = now_ms - since_ms >= SETTLED_MS
-            said = {p.uid: before.said[p.uid] for p in waiting if p.uid in before.said}
+            reported = {p.uid: before.reported[p.uid] for p in waiting if p.uid in before.reported}
             if settled:
-                self._tell(waiting, reason, said)
-            leaves[leaf] = _Leaf(seen, reason, since_ms, said, settled)
+                self._queue_pod_events(waiting, reason, reported)
+            leaves[leaf] = _Leaf(seen, reason, since_ms, reported, settled)
         self._leaves = leaves
-        self._said_all = all(leaf.settled for leaf in leaves.values())
+        self._all_settled = all(leaf.settled for leaf in leaves.values())
 
-    def _tell(self, waiting: list[Pod], reason: str, said: dict[PodUid, str]) -> None:
+    def _queue_pod_events(
+        self, waiting: list[Pod], reason: str, reported: dict[PodUid, str]
+    ) -> None:
         """Tell the pods of a leaf their reason, those that have not heard it yet."""
-        fresh = [pod for pod in waiting if said.get(pod.uid) != reason]
+        fresh = [pod for pod in waiting if reported.get(pod.uid) != reason]
         for pod in sorted(fresh, key=lambda p: p.path)[:NOTICES_PER_TREE_MAX]:
-            self._jobs.put_nowait(_pod_notice(pod, reason))
-        said |= {pod.uid: reason for pod in waiting}
+            self._jobs.put_nowait(_pod_event(pod, reason))
+        reported |= {pod.uid: reason for pod in waiting}
 
     def warn(self, group: Group, reason: str, text: str) -> None:
         """Queue an Event about a group that is not made from the state."""
-        self._jobs.put_nowait(_group_notice(group, text, reason))
+        self._jobs.put_nowait(_group_event(group, text, reason))
 
     async def run(self) -> None:
-        """Write for ever; what fails is said again when it next differs."""
+        """Write for ever; what fails is reported again when it next differs."""
         while True:
             job = await self._jobs.get()
             await self._leader.until_may_act()
@@ -298,7 +300,7 @@ class StatusReporter:
                 await asyncio.sleep(min(REST_PER_WRITE * took_ms, REST_MS_MAX) / 1000)
 
 
-def _pod_notice(pod: Pod, reason: str) -> K8sEvent:
+def _pod_event(pod: Pod, reason: str) -> K8sEvent:
     return K8sEvent(
         kind="Pod",
         namespace=pod.namespace,
@@ -310,7 +312,7 @@ def _pod_notice(pod: Pod, reason: str) -> K8sEvent:
     )
 
 
-def _group_notice(group: Group, text: str, reason: str = "Questionable") -> K8sEvent:
+def _group_event(group: Group, text: str, reason: str = "Questionable") -> K8sEvent:
     return K8sEvent(
         kind=group.key.kind,
         namespace=group.key.namespace,
@@ -330,11 +332,11 @@ def _type(group: Group) -> str:
     return f"{group.key.kind}InitiallyScheduled"
 
 
-def _spoken(group: Group, wanted: Condition, *, native: bool) -> tuple[Condition, ...]:
+def _under_own_types(group: Group, wanted: Condition, *, native: bool) -> tuple[Condition, ...]:
     """Say it under types of which we are the only writer.
 
     Its own group scheduling makes kube-scheduler write `PodGroupInitiallyScheduled` (1.36: `PodGroupScheduled`) of
-    built-in PodGroups; it writes none of composites. What we once said under our own type is kept true.
+    built-in PodGroups; it writes none of composites. What we once reported under our own type is kept true.
     """
     if wanted.type != _type(group):
         return (wanted,)

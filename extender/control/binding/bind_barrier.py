@@ -101,7 +101,7 @@ class _Barrier:
         self.opened = False
         self.unsure_until_ms = 0  # a Binding was sent and not answered; it may show until then
         self.first_ms = 0
-        self.lacking = 0  # so many members more must arrive before it is worth counting again
+        self.missing_count = 0  # so many members more must arrive before it is worth counting again
         self.timer: asyncio.Task[None] | None = None
 
 
@@ -117,7 +117,7 @@ class BindBarriers:
         self._settings = settings
         self._barriers: dict[tuple[RootUid, UnitKey], _Barrier] = {}
         self._progress_us: dict[RootUid, int] = {}
-        self.committing = PreBindTracker(clock, settings.barrier_timeout_s)
+        self.prebinding = PreBindTracker(clock, settings.barrier_timeout_s)
         self._slots = asyncio.Semaphore(WORKERS)
         self._tasks: set[asyncio.Task[None]] = set()
         self.wakeup = Wakeup()  # moves when the admission loop should look
@@ -139,7 +139,7 @@ class BindBarriers:
         """Give the members whose Binding the API server took."""
         return frozenset(uid for b in self._barriers.values() for uid in b.posted)
 
-    def waits(self, uid: PodUid) -> bool:
+    def at_bind(self, uid: PodUid) -> bool:
         """Say whether a member is at bind now."""
         found = (barrier.arrivals.get(uid) for barrier in self._barriers.values())
         return any(arrival is not None and arrival.alive() for arrival in found)
@@ -147,20 +147,20 @@ class BindBarriers:
     def arrived(self, uid: PodUid) -> bool:
         """Say whether kube-scheduler has placed a member: it is at bind, or on its way with what is committed."""
         reservation = reservation_of(self._leader.acknowledged, uid)
-        committing = reservation is not None and self.committing.counts(reservation)
-        return committing or self.waits(uid)
+        prebinding = reservation is not None and self.prebinding.has_arrived(reservation)
+        return prebinding or self.at_bind(uid)
 
-    def offered(self, reservation: Reservation, pod: Pod) -> None:
+    def mark_prebinding(self, reservation: Reservation, pod: Pod) -> None:
         """Hear that filter let a member through for which kube-scheduler commits something: it counts as arrived."""
-        if not self.committing.put(reservation, pod):
+        if not self.prebinding.mark(reservation, pod):
             return
         self._progress_us[reservation.root_uid] = self._clock.now_us()
         root = self._leader.acknowledged.roots[reservation.root_uid]
         unit = unit_key(root, reservation.group)
         barrier = self._barriers.get((root.uid, unit)) if unit is not None else None
         if barrier is not None and not barrier.opened and barrier.arrivals:
-            barrier.lacking -= 1
-            if barrier.lacking <= 0:
+            barrier.missing_count -= 1
+            if barrier.missing_count <= 0:
                 self._evaluate(barrier)
         self.wakeup.wake()  # members that need other pods may have their turn
 
@@ -187,7 +187,7 @@ class BindBarriers:
                 del self._barriers[key]
             elif not barrier.opened and barrier.arrivals:
                 self._evaluate(barrier)  # the minimum may be less now, or more of it bound
-        self.committing.keep(state)
+        self.prebinding.retain_reserved(state)
         self._progress_us = {u: t for u, t in self._progress_us.items() if u in state.roots}
 
     # -- the bind verb --------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class BindBarriers:
             return f"group {reservation.group} of pod {reservation.pod} left its gang; it will be planned again"
         barrier = self._barriers.setdefault((root.uid, unit), _Barrier(root.uid, unit))
         self._arrive(barrier, reservation, call)
-        if barrier.opened or barrier.lacking <= 0:
+        if barrier.opened or barrier.missing_count <= 0:
             self._evaluate(barrier)
         return await call.answer
 
@@ -224,14 +224,16 @@ class BindBarriers:
                 arrival.finish("superseded by a later call for another plan")
             arrival = barrier.arrivals[call.pod.uid] = _Arrival(reservation, [])
         if not arrival.alive():
-            barrier.lacking -= 1
-        self.committing.drop(reservation.uid)  # from here on its connection tells whether it waits
+            barrier.missing_count -= 1
+        self.prebinding.unmark(
+            reservation.uid
+        )  # from here on its connection tells whether it waits
         arrival.calls.append(call)
         if not barrier.opened and barrier.timer is None:
             barrier.first_ms = self._clock.monotonic_ms()
             barrier.timer = self._spawn(self._expire(barrier), f"barrier {barrier.unit}")
 
-    def _forget_dead(self, barrier: _Barrier) -> None:
+    def _drop_disconnected(self, barrier: _Barrier) -> None:
         """Drop members whose callers have hung up: they have not arrived."""
         for uid, arrival in list(barrier.arrivals.items()):
             if not arrival.posting and not arrival.alive():
@@ -252,8 +254,8 @@ class BindBarriers:
         if not barrier.opened:
             counts = self._counts(barrier, root)
             unit = next((g for g in root.groups if (g.kind, g.name) == barrier.key), None)
-            barrier.lacking = missing(root.groups, counts, unit) if unit is not None else 0
-            if unit is None or barrier.lacking:
+            barrier.missing_count = missing(root.groups, counts, unit) if unit is not None else 0
+            if unit is None or barrier.missing_count:
                 return
             if any(self._overtaken(a.reservation) for a in barrier.arrivals.values()):
                 self.wakeup.wake()  # the next pass gives the room back and answers everybody
@@ -277,7 +279,7 @@ class BindBarriers:
     def _counts(self, barrier: _Barrier, root: GangState) -> dict[str, int]:
         """Count by leaf who is bound, posted, at bind, or on its way there with what is committed."""
         leaves = {uid: member.group for uid, member in root.bound.items()}
-        leaves |= {r.uid: r.group for r in self.committing.of(root)}
+        leaves |= {r.uid: r.group for r in self.prebinding.arrived_of(root)}
         for uid, arrival in barrier.arrivals.items():
             current = root.held.get(uid)
             if current is not None and current.plan == arrival.reservation.plan and arrival.alive():
@@ -295,7 +297,7 @@ class BindBarriers:
     async def _post(self, barrier: _Barrier, arrival: _Arrival) -> None:
         try:
             async with self._slots:
-                error = await self._bound(barrier, arrival)
+                error = await self._post_binding(barrier, arrival)
         except Exception:
             log.exception("bind failed unexpectedly", extra={"pod": arrival.reservation.pod})
             error = "internal error, see the log of gang-extender"
@@ -313,16 +315,16 @@ class BindBarriers:
         if not (bound or posting or barrier.posted):
             barrier.opened = False
 
-    async def _bound(self, barrier: _Barrier, arrival: _Arrival) -> str:
+    async def _post_binding(self, barrier: _Barrier, arrival: _Arrival) -> str:
         """Post the Binding; 429 and 5xx are retried for as long as a caller may still be told."""
         reservation = arrival.reservation
         pause_s = 0.05
-        trouble = ""
+        problem = ""
         while True:
             refusal = self._may_post(arrival)
-            if trouble and refusal == TOO_LATE:
-                await self._record_failure(reservation, trouble)
-                return f"{refusal}; {trouble}"
+            if problem and refusal == TOO_LATE:
+                await self._record_failure(reservation, problem)
+                return f"{refusal}; {problem}"
             if refusal:
                 return refusal
             binding = Binding(
@@ -332,10 +334,10 @@ class BindBarriers:
             try:
                 await self._cluster.bind(binding)
             except ClusterUnavailable as error:
-                trouble = str(error)
+                problem = str(error)
                 barrier.unsure_until_ms = self._clock.monotonic_ms() + UNSURE_MS
                 barrier.sent.discard(reservation.uid)
-                log.warning("bind retried", extra={"pod": reservation.pod, "error": trouble})
+                log.warning("bind retried", extra={"pod": reservation.pod, "error": problem})
                 await asyncio.sleep(max(pause_s, error.retry_after_s))
                 pause_s = min(pause_s * 2, RETRY_S_MAX)
             except RequestRejected as error:
@@ -412,7 +414,7 @@ class BindBarriers:
     async def _expire(self, barrier: _Barrier) -> None:
         await asyncio.sleep(self._settings.barrier_timeout_s)
         barrier.timer = None
-        self._forget_dead(barrier)
+        self._drop_disconnected(barrier)
         self._evaluate(barrier)
         if barrier.opened or not barrier.arrivals:
             return
@@ -431,9 +433,9 @@ class BindBarriers:
         if not unit:
             return "the gang was released while its members waited"
         any_held = next(iter(unit.values()))
-        came = {r.uid for r in self.committing.of(root)} | set(arrivals)
+        came = {r.uid for r in self.prebinding.arrived_of(root)} | set(arrivals)
         for uid in unit:
-            self.committing.drop(uid)
+            self.prebinding.unmark(uid)
         waited_ms = self._clock.monotonic_ms() - barrier.first_ms
         facts: list[AnyEventData] = [
             BarrierExpired(
@@ -469,7 +471,7 @@ class BindBarriers:
                 if not arrival.posting:
                     del barrier.arrivals[uid]
                     arrival.finish(f"cannot answer now: {self._leader.doubt() or 'stopping'}")
-        self.committing.clear()
+        self.prebinding.clear()
         # what was bound the next leader sees in the cluster, and so shall we if that is us
         self._barriers = {key: b for key, b in self._barriers.items() if b.arrivals}
 

@@ -22,10 +22,10 @@ from extender.core.model.pod_groups import Forest
 from extender.core.planner.plan_types import PlanNode
 
 LOOK_MS = 1_000
-PATIENT_MS = 5_000  # where nothing is known to end by time
+PATIENT_MS = 5_000  # where nothing is last to end by time
 
 
-class _Outlook(msgspec.Struct):
+class _RefusedPass(msgspec.Struct):
     """What a pass saw in which nobody could be admitted."""
 
     at_ms: int
@@ -44,9 +44,9 @@ class IdlePassFilter:
             rows: Shared with whoever makes requests, which keeps its rows the same objects.
         """
         self._rows = rows
-        self._outlook: _Outlook | None = None
+        self._last: _RefusedPass | None = None
 
-    def begin(
+    def begin_pass(
         self,
         view: ClusterView,
         state: ReservationState,
@@ -54,7 +54,7 @@ class IdlePassFilter:
         pending: Iterable[TreePart],
         hints: Mapping[PodUid, NodeName],
         now_ms: int,
-    ) -> _Outlook | None:
+    ) -> _RefusedPass | None:
         """Look around before a pass; nothing where a pending tree depends on more than room."""
         parts = tuple(pending)
         if any(
@@ -65,15 +65,18 @@ class IdlePassFilter:
         ):
             return None
         priorities = {part.tree.root.priority for part in parts}
-        return _Outlook(
-            now_ms, _same(view, state, forest), hints, self._nodes(view, state, priorities)
+        return _RefusedPass(
+            now_ms,
+            _compared_objects(view, state, forest),
+            hints,
+            self._nodes(view, state, priorities),
         )
 
-    def end(self, outlook: _Outlook | None) -> None:
+    def end_pass(self, refused: _RefusedPass | None) -> None:
         """Remember what a pass began with that found every tree refused; None for any other pass."""
-        self._outlook = outlook
+        self._last = refused
 
-    def holds(
+    def nothing_to_admit(
         self,
         view: ClusterView,
         state: ReservationState,
@@ -94,20 +97,20 @@ class IdlePassFilter:
             by_time: Says of the highest priority that waits, and of the time of that pass, whether time alone
                 may have changed an answer since.
         """
-        known = self._outlook
-        if known is None or known.hints != hints:
+        last = self._last
+        if last is None or last.hints != hints:
             return False
-        age_ms = now_ms - known.at_ms
-        highest = max(known.nodes, default=0)
-        if age_ms >= LOOK_MS and (age_ms >= PATIENT_MS or by_time(highest, known.at_ms)):
+        age_ms = now_ms - last.at_ms
+        highest = max(last.nodes, default=0)
+        if age_ms >= LOOK_MS and (age_ms >= PATIENT_MS or by_time(highest, last.at_ms)):
             return False
-        now = _same(view, state, forest)
-        if not same_objects(known.same, now):
+        now = _compared_objects(view, state, forest)
+        if not same_objects(last.same, now):
             return False
-        nodes = self._nodes(view, state, known.nodes)
-        if not all(only_less(known.nodes[p], rows) for p, rows in nodes.items()):
+        nodes = self._nodes(view, state, last.nodes)
+        if not all(only_less(last.nodes[p], rows) for p, rows in nodes.items()):
             return False
-        known.nodes = nodes  # the next look compares less
+        last.nodes = nodes  # the next look compares less
         return True
 
     def _nodes(
@@ -119,5 +122,7 @@ class IdlePassFilter:
         }
 
 
-def _same(view: ClusterView, state: ReservationState, forest: Forest) -> tuple[object, ...]:
+def _compared_objects(
+    view: ClusterView, state: ReservationState, forest: Forest
+) -> tuple[object, ...]:
     return (forest, state.roots, state.vetoes, state.preemptions, view.keeping_off)

@@ -19,22 +19,22 @@ ADVICE: Final[dict[TakenHow, str]] = {
 }
 
 
-def tell_taken(drafts: Iterable[NewEvent]) -> None:
+def warn_overcommit(drafts: Iterable[NewEvent]) -> None:
     """Say of facts that have been recorded who took whose room."""
     for draft in drafts:
         if not isinstance(draft.fact, ReservationReleased):
             continue
-        for taker in draft.fact.taken_by:
-            METRICS.room_taken.labels(taker.how).inc()
+        for taking_pod in draft.fact.taken_by:
+            METRICS.room_taken.labels(taking_pod.how).inc()
             log.warning(
                 "reserved room was taken",
                 extra={
                     "root": draft.root,
-                    "node": taker.node,
-                    "pod": taker.pod,
-                    "scheduler": taker.scheduler,
-                    "priority": taker.priority,
-                    "how": taker.how,
-                    "advice": ADVICE[taker.how],
+                    "node": taking_pod.node,
+                    "pod": taking_pod.pod,
+                    "scheduler": taking_pod.scheduler,
+                    "priority": taking_pod.priority,
+                    "how": taking_pod.how,
+                    "advice": ADVICE[taking_pod.how],
                 },
             )

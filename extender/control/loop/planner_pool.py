@@ -40,7 +40,7 @@ class PlannerPool:
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
-        self._fleet = NodeTable(())
+        self._nodes = NodeTable(())
         self._encoder = Encoder()
 
     def encode(self, request: PlanRequest) -> DecisionInput:
@@ -55,8 +55,8 @@ class PlannerPool:
         groups, members = _count(request.root)
         if groups > AT_ONCE_GROUPS_MAX or members * len(request.nodes) > AT_ONCE_CELLS_MAX:
             return "search"
-        self._fleet = self._fleet.renewed(request.nodes)
-        return plan_at_once(request, self._fleet, effort=AT_ONCE_EFFORT)
+        self._nodes = self._nodes.renewed(request.nodes)
+        return plan_at_once(request, self._nodes, effort=AT_ONCE_EFFORT)
 
     def warm(self) -> None:
         """Start the worker and let it load the solver, so that the first long search finds both there."""
@@ -68,7 +68,7 @@ class PlannerPool:
         Raises:
             BrokenProcessPool: The worker died twice over the same request (out of memory?).
         """
-        return await self._away(_plan_bytes, encoded)
+        return await self._run_in_worker(_plan_bytes, encoded)
 
     async def preempt(self, encoded: DecisionInput, verdict: Verdict | None) -> Answer:
         """Look for units whose eviction makes room, however long it takes.
@@ -79,18 +79,20 @@ class PlannerPool:
 
         Raises: as `plan`.
         """
-        return await self._away(_preempt_bytes, encoded, verdict)
+        return await self._run_in_worker(_preempt_bytes, encoded, verdict)
 
-    async def _away(self, work: Callable[..., T], encoded: DecisionInput, *more: object) -> T:
+    async def _run_in_worker(
+        self, work: Callable[..., T], encoded: DecisionInput, *more: object
+    ) -> T:
         """Do something in the other process; once more when that dies."""
         try:
-            return await self._send(work, encoded, *more)
+            return await self._submit(work, encoded, *more)
         except BrokenProcessPool:
             log.warning("planner process died, starting another", extra={"digest": encoded.digest})
             self._pool = None
-            return await self._send(work, encoded, *more)
+            return await self._submit(work, encoded, *more)
 
-    async def _send(self, work: Callable[..., T], encoded: DecisionInput, *more: object) -> T:
+    async def _submit(self, work: Callable[..., T], encoded: DecisionInput, *more: object) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._worker(), work, encoded.head, encoded.parts, *more)
 

@@ -70,17 +70,17 @@ def may_admit(
     return not preemption.extras or wanted <= {a.uid for a in verdict.assignments}
 
 
-def before_verdict(
-    view: ClusterView, preemption: PendingPreemption, verdict: Verdict, known: EvictionContext
+def events_before_verdict(
+    view: ClusterView, preemption: PendingPreemption, verdict: Verdict, context: EvictionContext
 ) -> list[NewEvent]:
     """Give the facts of a pending preemption that come before those of a verdict that is acted on."""
     if isinstance(verdict, Plan) and verdict.assignments:
         nodes = frozenset(a.node for a in verdict.assignments)
-        fact = better_offer(view, preemption, nodes, known) if preemption.victims else None
+        fact = better_offer(view, preemption, nodes, context) if preemption.victims else None
     else:
         why, text = _why_refused(verdict)
-        fact = abandonment(view, preemption, known, why=why, text=text)
-    return [known.draft(preemption, fact)] if fact is not None else []
+        fact = abandonment(view, preemption, context, why=why, text=text)
+    return [context.draft(preemption, fact)] if fact is not None else []
 
 
 def _why_refused(verdict: Verdict) -> tuple[AbandonReason, str]:
@@ -92,7 +92,7 @@ def _why_refused(verdict: Verdict) -> tuple[AbandonReason, str]:
     return "room-lost", text
 
 
-def asks_again_us(root: GangState) -> int:
+def next_preemption_us(root: GangState) -> int:
     """Say from when on a tree may evict again: who did so in vain waits, twice as long each time (no thrash).
 
     It follows from the log, so a restart does not shorten it.
@@ -119,7 +119,7 @@ class PreemptionPolicy:
         self._clock = clock
         self._wanted = wanted
         self._not_before: dict[RootUid, int] = {}
-        self._unheard: set[RootUid] = set()  # whose pause began when they were not complete yet
+        self._incomplete: set[RootUid] = set()  # whose pause began when they were not complete yet
         self._considered: dict[RootUid, tuple[str, ...]] = {}
         self._lowest: int | None = None  # of pods that run, None: nobody does
         self._lowest_ms = -LOWEST_MS
@@ -144,16 +144,18 @@ class PreemptionPolicy:
         if not self._wanted or uid in state.preemptions:
             return False
         paused = self._clock.monotonic_ms() < self._not_before.get(uid, 0)
-        if paused and not (complete and uid in self._unheard):
+        if paused and not (complete and uid in self._incomplete):
             return False
         root = state.roots.get(uid)
         if root is not None and root.phase == "admitted":
             return False
-        if root is not None and self._clock.now_us() < asks_again_us(root):
+        if root is not None and self._clock.now_us() < next_preemption_us(root):
             return False
-        return self.somebody_below(view, state, tree.root.priority) and may_preempt(tree)
+        return self.lower_priority_exists(view, state, tree.root.priority) and may_preempt(tree)
 
-    def somebody_below(self, view: ClusterView, state: ReservationState, priority: int) -> bool:
+    def lower_priority_exists(
+        self, view: ClusterView, state: ReservationState, priority: int
+    ) -> bool:
         """Say whether anybody may be evicted, and of lower priority somebody runs or holds room."""
         if not self._wanted:
             return False
@@ -186,15 +188,15 @@ class PreemptionPolicy:
         self._not_before[uid] = now_ms + AGAIN_MS
         waits = isinstance(verdict, Refusal) and verdict.outcome == "waiting"
         if waits or uid in state.preemptions:
-            self._unheard.add(uid)
+            self._incomplete.add(uid)
         else:
-            self._unheard.discard(uid)
+            self._incomplete.discard(uid)
 
     def answered(self, uid: RootUid, answer: NoPreemption | None, took_ms: int) -> None:
         """Remember what a search said; None: there are victims."""
         pause_ms = max(AGAIN_MS, AGAIN_PER_MS * took_ms)
         self._not_before[uid] = self._clock.monotonic_ms() + pause_ms
-        self._unheard.discard(uid)
+        self._incomplete.discard(uid)
         if answer is None or answer.cause == "not-triggered":
             self._considered.pop(uid, None)
         else:
@@ -204,19 +206,19 @@ class PreemptionPolicy:
         """Give the words of the last search that found nobody."""
         return self._considered.get(uid, ())
 
-    def hurry(self, decided: Iterable[NewEvent]) -> None:
+    def allow_retry(self, decided: Iterable[NewEvent]) -> None:
         """Hear what is about to be recorded: who is outranked may ask at once for other victims."""
         for draft in decided:
             if isinstance(draft.fact, PreemptionAbandoned) and draft.fact.why == "outranked":
                 self._not_before.pop(draft.root_uid, None)
 
-    def keep(self, roots: set[RootUid]) -> None:
+    def retain(self, roots: set[RootUid]) -> None:
         """Forget all other trees."""
         self._not_before = {uid: t for uid, t in self._not_before.items() if uid in roots}
-        self._unheard &= roots
+        self._incomplete &= roots
         self._considered = {uid: c for uid, c in self._considered.items() if uid in roots}
 
 
-def worth_asking(request: PlanRequest, verdict: Verdict | Later) -> bool:
-    """Say whether an answer of the planner may lead to preemption; what is not known yet may."""
+def may_lead_to_preemption(request: PlanRequest, verdict: Verdict | Later) -> bool:
+    """Say whether an answer of the planner may lead to preemption; what is not context yet may."""
     return True if isinstance(verdict, str) else may_ask(request, verdict)

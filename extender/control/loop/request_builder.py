@@ -30,7 +30,7 @@ class RequestBuilder:
         """
         self.rows = NodeRowCache()
         self._budget = budget
-        self._book = InterpodRules()
+        self._rules = InterpodRules()
         self._parts = TreeParts()
         self._vetoes = NodeRejections()
 
@@ -52,10 +52,10 @@ class RequestBuilder:
                 found.append((tree, part))
         yield from sorted(found, key=lambda f: _queue_order(f[0]))
 
-    def keep(self, trees: Collection[RootUid], wanting: set[RootUid]) -> None:
+    def retain(self, trees: Collection[RootUid], wanting: set[RootUid]) -> None:
         """Forget trees that are gone, and rules of those that want nothing."""
         self._parts.keep(trees)
-        self._book.keep(wanting)
+        self._rules.keep(wanting)
 
     def about(
         self, view: ClusterView, state: ReservationState, tree: Tree, hints: Hints, now_ms: int
@@ -69,12 +69,12 @@ class RequestBuilder:
             state,
             part,
             rows=self.rows,
-            book=self._book,
+            book=self._rules,
             budget=self._budget,
             vetoes=self._vetoes.holding(view, state, now_ms),
         )
 
-    def about_room(
+    def with_evictable(
         self,
         view: ClusterView,
         state: ReservationState,
@@ -93,7 +93,7 @@ class RequestBuilder:
             forest,
             tree,
             request,
-            ruled=ruled_part(view, state, part, rows=self.rows, book=self._book),
+            ruled=ruled_part(view, state, part, rows=self.rows, book=self._rules),
             moment=moment,
         )
 

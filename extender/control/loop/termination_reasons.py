@@ -1,7 +1,7 @@
 """What became of bound members that the cluster does not show any more: asked once each, before their loss is recorded.
 
 Pods that have ended are not watched: a control plane keeps thousands of them, and nothing is decided from them.
-So a member that a kubelet refused vanishes like one that was deleted, and only the API server knows which. The
+So a member that a kubelet refused vanishes like loss that was deleted, and only the API server knows which. The
 loss waits for its answer, not the room: that is free when the pod is gone. The surprise: nobody waits for long.
 After `WAIT_S`, or when more than `ASKED_MAX` vanish at once, a loss is recorded as `gone`.
 """
@@ -45,21 +45,21 @@ class TerminationReasons:
         self.known: Mapping[PodUid, PodEnd | None] = {}
         self.awaited: frozenset[PodUid] = frozenset()
 
-    def ask(self, losses: Iterable[MemberLost]) -> bool:
+    def look_up(self, losses: Iterable[MemberLost]) -> bool:
         """Ask about losses whose cause nobody told and who were not asked about; say whether there were any."""
-        new = [one for one in losses if one.uid not in self.known]
+        new = [loss for loss in losses if loss.uid not in self.known]
         room = max(0, ASKED_MAX - len(self.awaited))
         if len(new) > room:
-            log.warning("too many members vanished at once", extra={"untold": len(new) - room})
+            log.warning("too many members vanished at once", extra={"unknown": len(new) - room})
         if not new[:room]:
             return False
-        self.awaited |= {one.uid for one in new[:room]}
-        task = asyncio.create_task(self._ask(new[:room]), name="endings")
+        self.awaited |= {loss.uid for loss in new[:room]}
+        task = asyncio.create_task(self._look_up(new[:room]), name="endings")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return True
 
-    def keep(self, state: ReservationState) -> None:
+    def retain(self, state: ReservationState) -> None:
         """Forget answers about members that the log does not have any more."""
         if any(uid not in state.root_of for uid in self.known):
             self.known = {uid: end for uid, end in self.known.items() if uid in state.root_of}
@@ -69,21 +69,21 @@ class TerminationReasons:
         for task in self._tasks:
             task.cancel()
 
-    async def _ask(self, losses: list[MemberLost]) -> None:
-        found: dict[PodUid, PodEnd | None] = dict.fromkeys(one.uid for one in losses)
+    async def _look_up(self, losses: list[MemberLost]) -> None:
+        found: dict[PodUid, PodEnd | None] = dict.fromkeys(loss.uid for loss in losses)
         try:
             async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
-                for one in losses:
-                    group.create_task(self._ask_one(one, found))
+                for loss in losses:
+                    group.create_task(self._look_up_one(loss, found))
         except TimeoutError:
-            untold = sum(end is None for end in found.values())
-            log.warning("not told in time how members ended", extra={"untold": untold})
+            unknown = sum(end is None for end in found.values())
+            log.warning("not told in time how members ended", extra={"unknown": unknown})
         finally:
             self.known = {**self.known, **found}
             self.awaited -= found.keys()
             self._wake()
 
-    async def _ask_one(self, lost: MemberLost, found: dict[PodUid, PodEnd | None]) -> None:
+    async def _look_up_one(self, lost: MemberLost, found: dict[PodUid, PodEnd | None]) -> None:
         namespace, _, name = lost.pod.partition("/")
         ref = PodRef(namespace=namespace, name=name, uid=lost.uid)
         async with self._turns:

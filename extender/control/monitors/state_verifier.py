@@ -65,7 +65,7 @@ class StateVerifier:
         draft = NewEvent(root_uid=NIL_ROOT, root="", fact=fact, actor=self._actor)
         events = await self._leader.record([draft])
         last = events[-1].position
-        self._leader.remember(await load_state(self._log, self._checkpoints, until=last))
+        self._leader.replace_state(await load_state(self._log, self._checkpoints, until=last))
         return True
 
 

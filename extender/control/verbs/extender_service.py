@@ -98,9 +98,9 @@ class ExtenderService:
 
     def checks(self) -> tuple[ReadinessCheck, ...]:
         """Say what readiness rests on: answering, or following closely and sending callers on to who answers."""
-        return self._to_answer() if self._leader.leads() else self._to_follow()
+        return self._leader_checks() if self._leader.leads() else self._follower_checks()
 
-    def _to_follow(self) -> tuple[ReadinessCheck, ...]:
+    def _follower_checks(self) -> tuple[ReadinessCheck, ...]:
         leader, cluster = self._leader, self._cluster.doubt()
         held, behind = leader.following.lease, leader.following.behind()
         follows = leader.role == "following" and not leader.retiring
@@ -115,7 +115,7 @@ class ExtenderService:
 
     def reconciling(self) -> bool:
         """Say whether the first pass after a take is all that is lacking; it takes a moment."""
-        return [c.name for c in self._to_answer() if not c.ok] == ["reconciled"]
+        return [c.name for c in self._leader_checks() if not c.ok] == ["reconciled"]
 
     async def until_reconciled(self, within_s: float) -> None:
         """Wait while `reconciling`."""
@@ -124,7 +124,7 @@ class ExtenderService:
                 while self.reconciling():  # noqa: ASYNC110 -- four conditions, none of which tells
                     await asyncio.sleep(LOOK_AGAIN_S)
 
-    def _to_answer(self) -> tuple[ReadinessCheck, ...]:
+    def _leader_checks(self) -> tuple[ReadinessCheck, ...]:
         cluster, lease, lost = (
             self._cluster.doubt(),
             self._leader.doubt(),
@@ -143,7 +143,7 @@ class ExtenderService:
         )
 
     def _require_ready(self) -> None:
-        for check in self._to_answer():
+        for check in self._leader_checks():
             if not check.ok:
                 msg = f"cannot answer now: {check.name}: {check.reason}"
                 raise NotReady(msg)
@@ -166,22 +166,22 @@ class ExtenderService:
         held_back = commits and reservation is not None and effects.held_back(reservation)
         forest = self._admission.forest
         if known.group is None:  # members redeem what is recorded
-            state = self._admission.foreseen(view, state)
+            state = self._admission.with_predicted_losses(view, state)
         decision = decide_filter(view, state, forest, known, offered, held_back=held_back)
         if reservation is not None and decision.outcome == "not-offered":
-            self._admission.not_offered(reservation, offered)
-            self._barriers.committing.drop(pod.uid)
+            self._admission.suspect_rejection(reservation, offered)
+            self._barriers.prebinding.unmark(pod.uid)
         elif reservation is not None:
-            self._admission.redeemed(pod.uid)
+            self._admission.clear_suspicion(pod.uid)
             if held_back:
-                effects.sleeps(pod.uid)
+                effects.mark_held_back(pod.uid)
             elif commits:
-                self._barriers.offered(reservation, known)
+                self._barriers.mark_prebinding(reservation, known)
         return decision
 
     def prioritize(self, pod: Pod, offered: Sequence[NodeName]) -> Sequence[tuple[NodeName, int]]:
         """Answer /prioritize; an empty list means no opinion (not ready, or no topology in use)."""
-        if any(not check.ok for check in self._to_answer()):
+        if any(not check.ok for check in self._leader_checks()):
             return ()
         known = self._cluster.view().pods.get(pod.uid, pod)
         return decide_prioritize(self._leader.acknowledged, known, offered, self._recent_scores)
@@ -227,10 +227,10 @@ class ExtenderService:
             draft = NewEvent(
                 root_uid=RootUid(known.uid), root=known.path, fact=plan, actor=actor, cause=cause
             )
-            knowledge = self._admission.evictor.knowledge(actor, cause, view)
+            eviction = self._admission.evictor.eviction_context(actor, cause, view)
             drafts = [
                 *give_back(state, held, but=(), actor=actor, cause=cause),
-                *outranked_by_plan(view, state, draft, knowledge),
+                *outranked_by_plan(view, state, draft, eviction),
                 draft,
             ]
             stored = DecisionInput(
