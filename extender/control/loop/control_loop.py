@@ -1,9 +1,9 @@
-"""The admission loop: observe, reconcile, plan pending roots, record, carry out. Off kube-scheduler's path.
+"""The control loop: observe, reconcile, plan pending trees, append, actuate. No call of kube-scheduler waits for it.
 
-One pass at a time. Pending roots are tried in order of priority, then age. A root that was refused is
-not planned again while there is only less room than then. What is planned at once is folded at once
-and is on its way to the log while the next root is planned on it. A long search gives the event loop
-back, so before its answer is recorded the input is made anew and compared.
+One pass at a time. Pending trees are tried in order of priority, then age. A refused tree is planned again only
+after some node has gained capacity. A plan is folded into the pending state at once, and its append is in flight
+while the next tree is planned. A long search runs in the planner process; before its answer is appended, the
+request is built again and compared.
 """
 
 from __future__ import annotations
@@ -86,23 +86,21 @@ from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
 
-SETTLE_MS = 2  # changes come in bursts; one pass serves a burst
-# After a pass the loop rests this many times as long as the pass took, waiting for the log aside, ...
+SETTLE_MS = 2  # changes come in bursts; one pass handles a burst
+# After a pass the loop rests this many times as long as the pass took, without its waits for the log, ...
 REST_PER_PASS = 4
-REST_MS_MAX = 200  # ... at most so long: what passes leave is what filter and bind live on
-SLICE_MS = 10  # a pass gives the event loop back this often
-EXPLAIN_MS = (
-    200  # explaining refusals may take so much of a pass; the rest has its turn in the next
-)
-TICK_S = 1.0  # at the latest: reservations expire by time, vetoes too
-COUNTS_MS = 5_000  # how many of its members there are is recorded of a waiting tree this often
+REST_MS_MAX = 200  # ... but not longer: filter and bind use the time between passes
+SLICE_MS = 10  # a pass yields to the event loop this often
+EXPLAIN_MS = 200  # of a pass for explaining refusals; the next pass explains the others
+TICK_S = 1.0  # reservations and node rejections end by time, without a change of the cluster
+COUNTS_MS = 5_000  # the member count of a waiting tree is recorded this often
 PAUSE_PER_MS = 5  # a refused tree waits this many times as long as its plan took
-CRASHED_MS = 60_000  # a root whose plan ended the planner's process twice waits so long
+CRASHED_MS = 60_000  # a tree whose plan crashed the planner process twice waits so long
 FOREST_EMPTY = Forest(trees={}, root_of={}, orphans={})
 
 
 class ControlLoop:
-    """Decides for whole trees."""
+    """Admits trees, preempts for them and reconciles the log with the cluster."""
 
     def __init__(
         self,
@@ -127,12 +125,10 @@ class ControlLoop:
         self.evictor = Evictor(cluster, leader, clock, settings)
         self.letting_go = GateRemover(cluster, leader)
         self.planner = PlannerPool()
-        self._warm = False  # whether its process was started ahead
+        self._warm = False  # whether the planner process was started
         self.forest: Forest = FOREST_EMPTY
         self.passes = 0
-        self.reconciled_takes = (
-            0  # grants after which a whole pass has run; ready needs the current one
-        )
+        self.reconciled_takes = 0  # `Leader.takes` of the last complete pass
         self._forest_of = ClusterView()  # the view that `forest` was made from
         self._questions = RequestBuilder(settings.plan_budget)
         self._idle_filter = IdlePassFilter(self._questions.rows)
@@ -143,23 +139,26 @@ class ControlLoop:
         self._refused = UnschedulableCache()
         self._preemption_policy = PreemptionPolicy(clock, wanted=settings.preemption == "on")
         self._readmissions = Readmissions(expires_ms=settings.reservation_ttl_s * 1000)
-        self._not_before: dict[RootUid, int] = {}  # a costly refusal is not repeated at once
-        self._answered_ms: dict[RootUid, int] = {}  # when a tree was last answered
+        self._not_before: dict[RootUid, int] = {}  # monotonic, in milliseconds
+        self._answered_ms: dict[RootUid, int] = {}  # when a verdict on a tree was last recorded
         self._compared = ClusterView()  # the view that was last compared with the log
         self._predicted_pending, self._predicted_committed = PredictedLosses(), PredictedLosses()
         self._leaving: Mapping[GroupKey, int] = {}
-        self._leaving_of: tuple[object, object] = (None, None)  # view and preemptions it is made of
-        self._to_explain: list[GroupKey] = []  # certain to be refused, in this pass
+        self._leaving_of: tuple[object, object] = (
+            None,
+            None,
+        )  # the view and the preemptions of `_leaving`
+        self._to_explain: list[GroupKey] = []  # refused in this pass, without reasons yet
         self._after_higher: list[
             Tree
-        ] = []  # their room is made, and somebody of higher priority asks first
+        ] = []  # admitted at the end of this pass, unless a takeover gets their capacity
 
     def ready(self) -> bool:
-        """Say whether a whole pass has run since the lease was taken."""
+        """Return whether a complete pass has run since the lease was acquired."""
         return self.reconciled_takes == self._leader.takes and self.passes > 0
 
     async def run(self) -> None:
-        """Run passes for ever: on changes of cluster or state, and at least once per tick."""
+        """Run a pass on each change of cluster or state, and at least every `TICK_S`; until cancelled."""
         while True:
             seen = self._seen()
             takes, begun_ms = self._leader.takes, self._clock.monotonic_ms()
@@ -179,19 +178,19 @@ class ControlLoop:
             await asyncio.sleep(rest_ms(took_ms, rested_ms) / 1000)
 
     def _warm_up(self) -> None:
-        """Start the planner's process once calls are answered, and at a follower before it has to answer any."""
+        """Start the planner process after the first pass, or on a follower once the log is loaded."""
         follows = self._leader.role == "following" and self._leader.following.loaded.is_set()
         if not self._warm and (self.passes or follows):
             self._warm = True
             self.planner.warm()
 
     def _seen(self) -> tuple[int, int, int]:
-        """Give the revisions of what a pass looks at; read before it begins, so that no change is missed."""
+        """Return the revisions that a pass depends on; read before the pass, so that no change is missed."""
         view, state = self._cluster.view().revision, self._leader.wakeup.revision
         return view, state, self._wakeup.revision
 
     async def _next_change(self, seen: tuple[int, int, int]) -> None:
-        """Wait for a change behind `seen`, which may be in the past, or for the tick."""
+        """Wait for a change after the revisions `seen`, at most `TICK_S`."""
         view, state, woken = seen
         await first_of(
             self._cluster.changed(view),
@@ -201,19 +200,19 @@ class ControlLoop:
         )
 
     async def run_pass(self) -> None:
-        """Bring log, plans and effects up to what the cluster shows now."""
+        """Reconcile, admit and queue writes, once."""
         takes = self._leader.takes
         self._recording.begin()
         await self._reconcile()
-        if self._leader.comparing:  # what runs is in the log again; what memory promised is not
+        if self._leader.comparing:  # bound members are in the log again, reservations are not
             self._barriers.sync(self._leader.acknowledged)
             self._leader.compared(takes)
         self._to_explain, self._after_higher = [], []
         if not self._still():
             await self._admit_all()
         view, state = self._cluster.view(), self._leader.acknowledged
-        self._barriers.sync(state)  # first: effects ask who is at bind for the plan of now
-        self._rejection_evidence.heed(view, state)  # before anybody is nominated
+        self._barriers.sync(state)  # first: the nominator asks which members are at bind
+        self._rejection_evidence.heed(view, state)  # before nominations
         self.effects.sync(view, state)
         held: Iterable[Pod] = to_let_go(state, self.forest)
         if self._settings.refused_gates == "lift":
@@ -223,7 +222,7 @@ class ControlLoop:
         self._reporter.sync(view, state, self.forest, self.evictor.holdups)
 
     def _still(self) -> bool:
-        """Say whether nobody who waits can be admitted, as in the last pass."""
+        """Return whether no pending tree can be admitted, as in the last pass."""
         view, state = self._refresh()
         hints, now_ms = self._rejection_evidence.hints(view), self._clock.monotonic_ms()
 
@@ -242,7 +241,7 @@ class ControlLoop:
         )
 
     async def _admit_all(self) -> None:
-        """Try every pending root in turn."""
+        """Try to admit every pending tree, then explain refusals."""
         self._idle_filter.end_pass(None)
         view, state = self._refresh()
         hints = self._rejection_evidence.hints(view)
@@ -282,13 +281,13 @@ class ControlLoop:
         return view, predicted
 
     def with_predicted_losses(self, view: ClusterView, state: ReservationState) -> ReservationState:
-        """Give what is acknowledged, with the room of members that have gone since (`PredictedLosses`)."""
+        """Return `state` with the replacement holds of members lost since the last pass (`PredictedLosses`)."""
         return self._predicted_committed.of(
             view, state, self.forest, self._compared, self._reconcile_context()
         )
 
     def _reconcile_context(self, cause: str = "") -> ReconcileContext:
-        """Give what of the circumstances tells whose loss is to be recorded, and how long its room is held."""
+        """Return what `decide_reconcile` needs beside view and state to record lost members."""
         return ReconcileContext(
             actor=self._settings.holder,
             cause=cause,
@@ -312,7 +311,9 @@ class ControlLoop:
             over=time_over(state, now.now_us),
         )
         known = self.evictor.eviction_context(now.actor, now.cause, view)
-        drafts = decide_evictions(view, state, self.forest, known)  # before a root completes
+        drafts = decide_evictions(
+            view, state, self.forest, known
+        )  # before `decide_reconcile` completes trees
         if not self._settled.stands(view, state, self.forest, now):
             found = decide_reconcile(view, state, self.forest, now)
             if self.endings.look_up(untold(view, found)):
@@ -330,16 +331,16 @@ class ControlLoop:
         await self._record_rejections()
 
     def suspect_rejection(self, reservation: Reservation, offered: Sequence[NodeName]) -> None:
-        """Hear from a filter call that kube-scheduler offered a member other nodes than its own."""
+        """Record that a filter call offered a member other nodes than its own, which may be a rejection."""
         now_ms = self._clock.now_us() // 1000
         self._rejection_evidence.suspect(self._cluster.view(), reservation, now_ms, offered=offered)
 
     def clear_suspicion(self, uid: PodUid) -> None:
-        """Hear from a filter call that a member got its node."""
+        """Record that a filter call offered a member its node."""
         self._rejection_evidence.clear(uid)
 
     async def _record_rejections(self) -> None:
-        """Believe refusals that have stood, and record them (DESIGN 2.7)."""
+        """Record node rejections whose evidence has lasted (DESIGN 2.7)."""
         view, state = self._refresh()
         now_ms = self._clock.now_us() // 1000
         self._rejection_evidence.listen(view, state, self._placed, now_ms)
@@ -358,14 +359,14 @@ class ControlLoop:
     def _back_off_released(
         self, view: ClusterView, state: ReservationState, drafts: Sequence[NewEvent]
     ) -> None:
-        """Put off trees that were given back over and over without a cause; `state` as it was before."""
+        """Back off from trees that are released and admitted again without a change; `state` is that before `drafts`."""
         now_ms = self._clock.monotonic_ms()
         loops = self._readmissions.released(view, state, self.forest, drafts, now_ms)
         report_loops(loops, self.forest, self._reporter)
         self._readmissions.keep(self._leader.speculative)
 
     def _placed(self, uid: PodUid) -> bool:
-        """Say whether kube-scheduler has taken a member's node, whatever it said of it before."""
+        """Return whether kube-scheduler has accepted the node of a member, even if it refused it before."""
         pod = self._cluster.view().pods.get(uid)
         prebinding = pod is not None and self._barriers.prebinding.in_progress(pod)
         return prebinding or self._barriers.at_bind(uid)
@@ -378,7 +379,7 @@ class ControlLoop:
         for root in state.roots.values():
             pending = state.preemptions.get(root.uid)
             if pending is not None and pending.victims:
-                continue  # recorded victims are still going
+                continue  # recorded victims still terminate
             if root.held and not root.bound:
                 progress_us = max(r.at_us for r in root.held.values())
                 progress_us = max(progress_us, self._barriers.progress_us(root.uid))
@@ -389,7 +390,7 @@ class ControlLoop:
         return frozenset(found)
 
     def _retain(self, pending: Sequence[Tree]) -> None:
-        """Forget what is known of trees that want nothing any more."""
+        """Forget all trees that are not pending any more."""
         wanted = {tree.root.uid for tree in pending}
         self._refused.keep(wanted)
         self._preemption_policy.retain(wanted)
@@ -407,11 +408,11 @@ class ControlLoop:
         )
 
     async def _admit(self, tree: Tree, *, last: bool = False) -> bool:
-        """Try one root; True where it stands refused as before.
+        """Try to admit one tree; return True if it stays refused as before.
 
         Args:
             tree: As it was when the pass began.
-            last: Those that may take its room over have been asked.
+            last: Whether possible takeovers of its capacity have been decided.
         """
         if tree.problems:
             if says_invalid(self._leader.speculative, tree):
@@ -435,13 +436,15 @@ class ControlLoop:
         started_ms = self._clock.monotonic_ms()
         answer = self.planner.at_once(request)
         if not may_admit(view, pending, answer):
-            self._refused.put(uid, request)  # looked at again when there is more room
+            self._refused.put(uid, request)  # planned again when a node has gained capacity
         elif pending is not None and not last and self._higher_priority_waits(tree.root.priority):
             self._after_higher.append(
                 tree
-            )  # or its gates are lifted, and the next moment it has no room
+            )  # a takeover would release it right after its gates are removed
         elif answer == "search":
-            await self._recording.flush()  # a search takes time; what was decided is told meanwhile
+            await (
+                self._recording.flush()
+            )  # a search takes time; earlier decisions become durable first
             await self._search(current, request)
         elif answer == "explain" or self._may_preempt(current, request, answer):
             self._to_explain.append(tree.root.key)
@@ -451,7 +454,7 @@ class ControlLoop:
         return False
 
     def _refused_at_bind(self, tree: Tree, request: PlanRequest) -> bool:
-        """Record of a tree that holds nothing yet why kube-scheduler itself would never let it come to bind."""
+        """Record a refusal, and return True, if kube-scheduler itself would never let the tree reach bind."""
         state = self._leader.speculative
         root = state.roots.get(tree.root.uid)
         if root is not None and (root.held or root.bound):
@@ -466,12 +469,12 @@ class ControlLoop:
         return True
 
     def _higher_priority_waits(self, priority: int) -> bool:
-        """Say whether somebody of higher priority may take room over at the end of this pass."""
+        """Return whether a refused tree of higher priority may preempt at the end of this pass."""
         trees = (self.forest.trees.get(key) for key in self._to_explain)
         return any(tree is not None and tree.root.priority > priority for tree in trees)
 
     def _leaves_of_victims(self, view: ClusterView) -> Mapping[GroupKey, int]:
-        """Give the leaves of units that are being evicted."""
+        """Return the leaves of units that are being evicted."""
         state = self._leader.speculative
         known_view, known_preemptions = self._leaving_of
         if known_view is not view or known_preemptions is not state.preemptions:
@@ -480,9 +483,9 @@ class ControlLoop:
         return self._leaving
 
     def _may_preempt(self, tree: Tree, request: PlanRequest, verdict: Verdict | Later) -> bool:
-        """Say whether to look for victims after this answer: nothing of the tree can be placed otherwise."""
+        """Return whether to search for victims after this answer: no member can be placed without them."""
         if isinstance(verdict, Plan) and verdict.assignments:
-            return False  # what fits is taken first; who is left over may ask in the next pass
+            return False  # members that fit are admitted first; the next pass may preempt for the others
         view, state = self._cluster.view(), self._leader.speculative
         return may_lead_to_preemption(request, verdict) and self._preemption_policy.may(
             view, state, tree, complete=True
@@ -491,13 +494,13 @@ class ControlLoop:
     def _record_verdict(
         self, tree: Tree, request: PlanRequest, verdict: Verdict, encoded: DecisionInput
     ) -> None:
-        """Record a verdict that was made on what is."""
+        """Append the events of a verdict whose request is still current."""
         uid, now_ms = tree.root.uid, self._clock.monotonic_ms()
         answered_ms = self._answered_ms.get(uid, -COUNTS_MS)
         if now_ms - answered_ms < COUNTS_MS and only_counts_more(
             self._leader.speculative.roots.get(uid), verdict
         ):
-            return  # members are still coming; a pass after that time finds this again
+            return  # members still arrive; a pass after `COUNTS_MS` records their number
         self._answered_ms[uid] = now_ms
         view = self._cluster.view()
         context = self._event_context(encoded.digest, f"cluster revision {view.revision}")
@@ -523,7 +526,7 @@ class ControlLoop:
             self._preemption_policy.put_off(self._leader.speculative, uid, verdict)
 
     def _paused(self, tree: Tree) -> bool:
-        """Return whether a tree is not tried yet: something failed, its room was taken often, or it loops.
+        """Return whether a tree waits: after a failure, after other pods took its capacity often, or in a loop.
 
         Source: `planned_again_us` and `core/decisions/admit/readmission_backoff`.
         """
@@ -540,16 +543,16 @@ class ControlLoop:
         return True
 
     async def _explain(self) -> None:
-        """Find the reasons of trees that cannot be placed, for as long as a pass has for it."""
+        """Search the reasons of refused trees, or victims for them, for about `EXPLAIN_MS`."""
         began_ms = self._clock.monotonic_ms()
-        # those without an answer first
+        # trees without recorded reasons first
         state = self._leader.speculative
         for key in sorted(self._to_explain, key=lambda k: self._answered(state, k)):
             tree = self.forest.trees.get(key)
             if tree is None:
                 continue
             if self._clock.monotonic_ms() - began_ms > EXPLAIN_MS:
-                self._wakeup.wake()  # the others have their turn in the next pass, at once
+                self._wakeup.wake()  # the next pass, which starts at once, explains the others
                 break
             current, request = self._request(tree)
             if current is None or request is None:
@@ -566,13 +569,13 @@ class ControlLoop:
         return root is not None and root.answer is not None
 
     async def _search(self, tree: Tree, request: PlanRequest) -> None:
-        """Plan a tree in the other process, and record the answer if it still is one."""
+        """Plan a tree in the planner process, and append the answer if the request is still current."""
         uid = tree.root.uid
         encoded = self.planner.encode(request)
         started_ms = self._clock.monotonic_ms()
         try:
             verdict = await self.planner.plan(encoded)
-        except BrokenProcessPool:  # twice over the same input: not this root's turn again soon
+        except BrokenProcessPool:  # twice on the same input
             log.exception("planner process died", extra={"root": tree.root.key.path})
             self._not_before[uid] = self._clock.monotonic_ms() + CRASHED_MS
             return
@@ -583,7 +586,7 @@ class ControlLoop:
             return
         placed = isinstance(verdict, Plan) and bool(verdict.assignments)
         if placed and now != request and not still_holds(request, verdict, now):  # type: ignore[arg-type]
-            self._wakeup.wake()  # the world moved while we planned: the next pass plans again
+            self._wakeup.wake()  # the cluster has changed: the next pass plans again
             return
         if self._may_preempt(current, request, verdict) and await self._preempt(
             current, request, verdict
@@ -594,7 +597,7 @@ class ControlLoop:
             self._not_before[uid] = self._clock.monotonic_ms() + PAUSE_PER_MS * took_ms
 
     async def _preempt(self, tree: Tree, request: PlanRequest, verdict: Verdict | None) -> bool:
-        """Look for victims in the other process, and record them; False where nobody is to go."""
+        """Search victims in the planner process and append the preemption; return False if there are none."""
         uid = tree.root.uid
         asked = self._preemption_request(tree, request)
         encoded = self.planner.encode(asked)
@@ -617,12 +620,12 @@ class ControlLoop:
         if not self._preemption_policy.may(view, state, current, complete=True):
             return True
         if not still_makes_room(asked, answer, self._preemption_request(current, now)):
-            self._wakeup.wake()  # the world moved while we searched: the next pass asks again
+            self._wakeup.wake()  # the cluster has changed: the next pass searches again
             return True
         units = [unit.name for unit in answer.victims]
         held = held_below(view, state, self.forest, units)
         if not self._barriers.binding().isdisjoint(r.uid for r in held):
-            self._wakeup.wake()  # a member of a victim is being bound: it goes whole a moment later
+            self._wakeup.wake()  # a member of a victim is being bound: the next pass evicts it with its unit
             return True
         context = self._event_context(encoded.digest, f"cluster revision {view.revision}")
         known = self.evictor.eviction_context(context.actor, context.cause, view)
@@ -634,7 +637,7 @@ class ControlLoop:
         self._preemption_policy.allow_retry(drafts)
         self._recording.append_nowait(drafts, encoded)
         await self._recording.flush()
-        self._wakeup.wake()  # deletions begin, or the room is there already
+        self._wakeup.wake()  # the next pass starts the deletions, or admits if there are none
         return True
 
     def _preemption_request(self, tree: Tree, request: PlanRequest) -> PlanRequest:
@@ -652,7 +655,7 @@ class ControlLoop:
         )
 
     def _request(self, tree: Tree) -> tuple[Tree | None, PlanRequest | None]:
-        """Make the input of a tree as it is now; nothing when there is nothing to plan any more."""
+        """Return a tree and its plan request as they are now, or None twice if there is nothing to plan."""
         view, state = self._refresh()
         current = self.forest.trees.get(tree.root.key)
         if current is None or current.problems or current.root.uid != tree.root.uid:
@@ -663,10 +666,10 @@ class ControlLoop:
 
 
 def rest_ms(took_ms: int, rested_ms: int) -> int:
-    """Give how long a pass waits after the change that calls for it, in milliseconds.
+    """Return how long to wait after a change before the next pass, in milliseconds.
 
     Args:
-        took_ms: How long the pass before took, waiting for the log aside.
-        rested_ms: From its end to the change.
+        took_ms: How long the last pass took, without its waits for the log.
+        rested_ms: From the end of that pass to the change.
     """
     return max(SETTLE_MS, min(took_ms * REST_PER_PASS, REST_MS_MAX) - rested_ms)
