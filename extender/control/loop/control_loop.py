@@ -28,10 +28,10 @@ from extender.control.loop.overcommit_warnings import warn_overcommit
 from extender.control.loop.planner_pool import PlannerPool
 from extender.control.loop.preemption_policy import (
     PreemptionPolicy,
+    awaited_preemption,
     events_before_verdict,
     may_admit,
     may_lead_to_preemption,
-    under_way,
 )
 from extender.control.loop.readmission_alarm import report_loops
 from extender.control.loop.request_builder import RequestBuilder
@@ -426,7 +426,7 @@ class ControlLoop:
         if current is None or request is None or self._refused_at_bind(current, request):
             return False
         view, uid = self._cluster.view(), tree.root.uid
-        pending = under_way(self._leader.speculative, uid)
+        pending = awaited_preemption(self._leader.speculative, uid)
         if self._refused.holds(uid, request):
             again = self._preemption_policy.may(view, self._leader.speculative, current)
             if not (again if pending is None else cleared(view, pending)):
@@ -505,7 +505,7 @@ class ControlLoop:
         view = self._cluster.view()
         context = self._event_context(encoded.digest, f"cluster revision {view.revision}")
         drafts: list[NewEvent] = []
-        pending = under_way(self._leader.speculative, uid)
+        pending = awaited_preemption(self._leader.speculative, uid)
         if pending is not None:
             known = self.evictor.eviction_context(context.actor, context.cause, view)
             drafts = events_before_verdict(view, pending, verdict, known)

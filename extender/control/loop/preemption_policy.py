@@ -34,7 +34,7 @@ AGAIN_MS_MAX: Final = 300_000  # the longest wait after preemptions in vain
 LOWEST_MS: Final = 500  # how often the lowest priority of running pods is computed
 
 
-def under_way(state: ReservationState, uid: RootUid) -> PendingPreemption | None:
+def awaited_preemption(state: ReservationState, uid: RootUid) -> PendingPreemption | None:
     """Return the preemption that a tree waits for, or None.
 
     An admitted tree does not wait any more: later plans, for its extra members, do not concern the preemption.
