@@ -1,12 +1,11 @@
-"""Carry recorded preemptions out: mark victims, then delete them, a bound number at a time.
+"""Execute preemptions from the log: mark victims with DisruptionTarget, then delete them, a bounded number at a time.
 
-Nothing is done that is not in the log: the plan is durable before the first request, and before each request
-it is looked up again, in what is acknowledged and in what is about to be recorded, so that an end that
-is on its way to the log stops the next unit already. The admission loop records what came of it
-(`decisions/evictions`); this module only tells it what it knows.
+The plan is durable before the first request. Before each request it is looked up again, in the committed and in
+the pending state, so that the append of its end already stops the next unit. The control loop records the
+results (`preemption_lifecycle`); this module provides what it has seen.
 
-The surprise: memory here is worth little. After a restart victims that are not terminating are asked
-again, by UID, which changes nothing for those that were asked before.
+Note: its memory need not survive. After a restart, victims that do not terminate are deleted again, by UID, which
+changes nothing for those whose deletion was requested before.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ from extender.telemetry import METRICS
 log = logging.getLogger(__name__)
 
 WORKERS: Final = (
-    8  # deletions at once: a third of the connections that an account may use (DESIGN 9.4)
+    8  # parallel deletions: a third of the connections that an account may use (DESIGN 9.4)
 )
-RETRY_MS: Final = 2_000  # a deletion that was not taken is asked for again after this time, ...
+RETRY_MS: Final = 2_000  # a deletion that was refused is requested again after this time, ...
 RETRY_MS_MAX: Final = 30_000  # ... doubled each time, up to this
 DISRUPTED: Final = "PreemptionByScheduler"
 HOW: Final[Mapping[Literal["delete", "evict"], EvictionHow]] = {
@@ -54,8 +53,8 @@ HOW: Final[Mapping[Literal["delete", "evict"], EvictionHow]] = {
 }
 
 
-class _Deed(msgspec.Struct, frozen=True):
-    """One victim whose deletion is to be asked for."""
+class _EvictionJob(msgspec.Struct, frozen=True):
+    """One victim to delete."""
 
     preemption: PlanId
     root_uid: RootUid
@@ -63,7 +62,7 @@ class _Deed(msgspec.Struct, frozen=True):
 
 
 class _Retry(msgspec.Struct, frozen=True):
-    """A deletion that was not taken."""
+    """A deletion that was refused or not answered."""
 
     why: str
     not_before_ms: int
@@ -71,27 +70,29 @@ class _Retry(msgspec.Struct, frozen=True):
 
 
 class Evictor:
-    """The only one who deletes pods."""
+    """Deletes pods; no other code does."""
 
     def __init__(self, cluster: Cluster, leader: Leader, clock: Clock, settings: Settings) -> None:
         self._cluster = cluster
         self._leader = leader
         self._clock = clock
         self._settings = settings
-        self._queue: asyncio.Queue[_Deed] = asyncio.Queue()
+        self._queue: asyncio.Queue[_EvictionJob] = asyncio.Queue()
         self._queued: set[PodUid] = set()
         self._asked: dict[PodUid, EvictionRequest] = {}
         self._seen: set[PodUid] = set()
-        self._there: dict[PlanId, frozenset[PodUid]] = {}  # by preemption, when first looked at
+        self._present: dict[
+            PlanId, frozenset[PodUid]
+        ] = {}  # pods on the claimed nodes when it was first seen
         self._retries: dict[PodUid, _Retry] = {}
-        self._marked: set[tuple[PlanId, str]] = set()  # groups told of a preemption, by UID
-        self.holdups: dict[RootUid, str] = {}  # what keeps the preemption of a root, in words
+        self._marked: set[tuple[PlanId, str]] = set()  # groups with DisruptionTarget, by UID
+        self.holdups: dict[RootUid, str] = {}  # by root: why its victims are not deleted
 
-    # -- what the admission loop asks ------------------------------------------------------------
+    # -- for the control loop --------------------------------------------------------------------
 
-    def knowledge(self, actor: str, cause: str, view: ClusterView) -> EvictionContext:
-        """Say what is known of victims beside the view; what the view shows now is taken in first."""
-        self._look(view)
+    def eviction_context(self, actor: str, cause: str, view: ClusterView) -> EvictionContext:
+        """Return what is known of victims beside the view, after an update from the view."""
+        self._observe(view)
         return EvictionContext(
             actor=actor,
             cause=cause,
@@ -99,16 +100,16 @@ class Evictor:
             now_us=self._clock.now_us(),
             asked=self._asked,
             seen=frozenset(self._seen),
-            there=self._there,
+            there=self._present,
             stalled_us=self._settings.reservation_ttl_s * 1_000_000,
         )
 
-    def _look(self, view: ClusterView) -> None:
-        """Notice who terminates by our doing, also of before a restart, who runs, and beside whom."""
+    def _observe(self, view: ClusterView) -> None:
+        """Record which victims run, which terminate by this service, also from before a restart, and their neighbours."""
         for preemption in self._leader.speculative.preemptions.values():
-            if preemption.claims and preemption.id not in self._there:
+            if preemption.claims and preemption.id not in self._present:
                 here = (uid for node in preemption.claims for uid in view.on_node.get(node, ()))
-                self._there[preemption.id] = frozenset(here)
+                self._present[preemption.id] = frozenset(here)
             for uid in preemption.victims:
                 pod = view.pods.get(uid)
                 if pod is None or uid in self._asked:
@@ -119,9 +120,9 @@ class Evictor:
                     self._seen.add(uid)
 
     def sync(self, view: ClusterView, state: ReservationState) -> None:
-        """Take on whatever is due by what is durable, and forget what is over."""
+        """Queue the deletions that are due by the committed state, and forget ended preemptions."""
         self._forget(state)
-        known = self.knowledge("", "", view)
+        known = self.eviction_context("", "", view)
         now_ms = self._clock.monotonic_ms()
         for preemption in state.preemptions.values():
             for victim in due(view, preemption, known):
@@ -129,7 +130,7 @@ class Evictor:
                 waits = retry is not None and now_ms < retry.not_before_ms
                 if victim.uid not in self._queued and not waits:
                     self._queued.add(victim.uid)
-                    self._queue.put_nowait(_Deed(preemption.id, preemption.root_uid, victim))
+                    self._queue.put_nowait(_EvictionJob(preemption.id, preemption.root_uid, victim))
         self._report(view, state)
 
     def _forget(self, state: ReservationState) -> None:
@@ -138,7 +139,7 @@ class Evictor:
         self._asked = {uid: asked for uid, asked in self._asked.items() if uid in victims}
         self._retries = {uid: retry for uid, retry in self._retries.items() if uid in victims}
         self._seen &= victims
-        self._there = {id_: pods for id_, pods in self._there.items() if id_ in ids}
+        self._present = {id_: pods for id_, pods in self._present.items() if id_ in ids}
         self._marked = {key for key in self._marked if key[0] in ids}
 
     def _report(self, view: ClusterView, state: ReservationState) -> None:
@@ -152,7 +153,7 @@ class Evictor:
                 holdups[uid] = refusing_text(found)
         for uid, text in holdups.items():
             if self.holdups.get(uid) != text:
-                log.warning("victims do not go", extra={"preemptor": uid, "why": text})
+                log.warning("victims are not deleted", extra={"preemptor": uid, "why": text})
         self.holdups = holdups
         METRICS.victims_refusing.set(total)
         METRICS.preemptions_pending.set(len(state.preemptions))
@@ -160,50 +161,50 @@ class Evictor:
     # -- the work ----------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work for ever."""
+        """Execute queued deletions until cancelled."""
         async with asyncio.TaskGroup() as group:
             for number in range(WORKERS):
                 group.create_task(self._work(), name=f"evictions {number}")
 
     async def _work(self) -> None:
         while True:
-            deed = await self._queue.get()
-            uid = deed.victim.uid
+            job = await self._queue.get()
+            uid = job.victim.uid
             try:
-                await self._carry_out(deed)
+                await self._evict(job)
                 self._retries.pop(uid, None)
             except (RequestRejected, ClusterUnavailable) as error:
-                self._not_taken(deed, error)
+                self._retry_later(job, error)
             finally:
                 self._queued.discard(uid)
 
-    def _not_taken(self, deed: _Deed, error: RequestRejected | ClusterUnavailable) -> None:
-        """Ask again later; who is gone meanwhile is seen by then."""
-        uid = deed.victim.uid
+    def _retry_later(self, job: _EvictionJob, error: RequestRejected | ClusterUnavailable) -> None:
+        """Schedule another attempt; a later pass does not queue pods that are gone by then."""
+        uid = job.victim.uid
         before = self._retries.get(uid)
         pause_ms = min(before.pause_ms * 2, RETRY_MS_MAX) if before is not None else RETRY_MS
         if isinstance(error, ClusterUnavailable):
             pause_ms = max(pause_ms, int(error.retry_after_s * 1000))
         not_before_ms = self._clock.monotonic_ms() + pause_ms
         self._retries[uid] = _Retry(str(error), not_before_ms, pause_ms)
-        log.info("victim not deleted", extra={"pod": deed.victim.pod, "error": str(error)})
+        log.info("victim not deleted", extra={"pod": job.victim.pod, "error": str(error)})
 
-    async def _carry_out(self, deed: _Deed) -> None:
-        victim = deed.victim
+    async def _evict(self, job: _EvictionJob) -> None:
+        victim = job.victim
         namespace, _, name = victim.pod.partition("/")
         pod = PodRef(namespace=namespace, name=name, uid=victim.uid)
-        preemption = await self._may(deed)
+        preemption = await self._wait_and_recheck(job)
         if preemption is None:
             return
         text = _message(preemption, victim)
-        await self._mark_groups(deed, text)
-        if await self._may(deed) is None:
+        await self._mark_groups(job, text)
+        if await self._wait_and_recheck(job) is None:
             return
         await self._cluster.doom(pod, text)
-        if await self._may(deed) is None:
+        if await self._wait_and_recheck(job) is None:
             return
-        # From here on the unit is begun: noted before the request, because its answer may get lost, and because
-        # the pod may be seen gone before the answer is here.
+        # The unit counts as started before the request, because the answer may get lost, and because the informer may
+        # see the pod gone before the answer arrives.
         how = HOW[self._settings.eviction]
         self._asked[victim.uid] = EvictionRequest(how=how, at_us=self._clock.now_us())
         try:
@@ -212,50 +213,50 @@ class Evictor:
             if isinstance(error, RequestRejected) or error.refused:
                 self._asked.pop(victim.uid, None)
             raise
-        await self._cluster.notice(_notice(preemption, victim, text))
+        await self._cluster.notice(_k8s_event(preemption, victim, text))
 
-    async def _may(self, deed: _Deed) -> PendingPreemption | None:
-        """Wait for the lease, immediately before each request, and say whether it is still wanted then."""
+    async def _wait_and_recheck(self, job: _EvictionJob) -> PendingPreemption | None:
+        """Wait until this process may act; return the preemption if the deletion is still due, or None."""
         await self._leader.until_may_act()
-        durable = self._wanted(self._leader.acknowledged, deed)
-        return durable if durable and self._wanted(self._leader.speculative, deed) else None
+        durable = self._wanted(self._leader.acknowledged, job)
+        return durable if durable and self._wanted(self._leader.speculative, job) else None
 
-    def _wanted(self, state: ReservationState, deed: _Deed) -> PendingPreemption | None:
-        preemption = state.preemptions.get(deed.root_uid)
-        if preemption is None or preemption.id != deed.preemption:
+    def _wanted(self, state: ReservationState, job: _EvictionJob) -> PendingPreemption | None:
+        preemption = state.preemptions.get(job.root_uid)
+        if preemption is None or preemption.id != job.preemption:
             return None
         if self._cluster.doubt():
-            return None  # the next look at a cluster that can be believed takes it on again
+            return None  # a pass on a current view queues it again
         known = EvictionContext(
             actor="", cause="", epoch=self._leader.epoch, now_us=0, asked=self._asked
         )
-        wanted = is_due(self._cluster.view(), preemption, deed.victim.uid, known)
+        wanted = is_due(self._cluster.view(), preemption, job.victim.uid, known)
         return preemption if wanted else None
 
-    async def _mark_groups(self, deed: _Deed, text: str) -> None:
+    async def _mark_groups(self, job: _EvictionJob, text: str) -> None:
         """Write DisruptionTarget on the groups of a unit, from the leaf of this victim up to the unit."""
-        for group in _groups_of(self._cluster.view(), deed.victim):
-            if (deed.preemption, group.uid) in self._marked:
+        for group in _groups_of(self._cluster.view(), job.victim):
+            if (job.preemption, group.uid) in self._marked:
                 continue
-            self._marked.add((deed.preemption, group.uid))
+            self._marked.add((job.preemption, group.uid))
             condition = Condition(
                 type="DisruptionTarget", status="True", reason=DISRUPTED, message=text
             )
             try:
                 await self._cluster.set_conditions(group.key, group.uid, [condition])
-            except RequestRejected as error:  # gone, or made again
+            except RequestRejected as error:  # deleted or recreated
                 log.info("group not marked", extra={"group": str(group.key), "error": str(error)})
             except ClusterUnavailable:
-                self._marked.discard((deed.preemption, group.uid))
+                self._marked.discard((job.preemption, group.uid))
                 raise
 
 
 def _groups_of(view: ClusterView, victim: Victim) -> list[Group]:
-    """Give the groups of a unit above one of its pods, leaf first; none where the pod is the unit."""
+    """Return the groups of a unit above one of its pods, leaf first; none if the pod is the unit."""
     pod = view.pods.get(victim.uid)
     above = groups_above(view, pod.group) if pod is not None else []
     names = [str(group.key) for group in above]
-    # a tree that is not as it was planned has no such unit any more: then no group of it is marked
+    # a tree that has changed since the plan may lack the unit: then no group of it is marked
     return above[: names.index(victim.unit) + 1] if victim.unit in names else []
 
 
@@ -267,7 +268,7 @@ def _message(preemption: PendingPreemption, victim: Victim) -> str:
     )
 
 
-def _notice(preemption: PendingPreemption, victim: Victim, text: str) -> K8sEvent:
+def _k8s_event(preemption: PendingPreemption, victim: Victim, text: str) -> K8sEvent:
     namespace, _, name = victim.pod.partition("/")
     by_namespace, _, by_name = preemption.root.partition("/")
     return K8sEvent(

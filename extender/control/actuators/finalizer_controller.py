@@ -1,9 +1,8 @@
-"""Keep groups until nothing needs them: our finalizer is set when a group is seen, lifted when it may go.
+"""Set our finalizer on groups when they are seen, and remove it from deleted groups that nothing needs any more.
 
-A loop of its own, so that no long plan keeps a deleted object: while this process may act at all, what
-nothing needs goes within a second or two. Reservations of its members are given back first, and that is
-in the log, so that no Binding is on its way when the group goes. Nothing is remembered but what was just
-written; everything else is decided from the view and the state again.
+It runs in its own loop, so that a long plan does not delay deletions: while this process may act, a deleted group
+that nothing needs is gone within two seconds. The reservations of its members are released in the log first, so
+that no Binding is in flight then. Only the last writes are kept in memory.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ from extender.ports.protocols import Cluster
 
 log = logging.getLogger(__name__)
 
-SETTLE_S = 0.1  # changes come in bursts, and nobody waits for a finalizer by the millisecond
+SETTLE_S = 0.1  # changes come in bursts, and finalizers are not urgent
 TICK_S = 1.0
 
 
 class FinalizerController:
-    """The only writer of our finalizer."""
+    """Writes our finalizer; no other code does."""
 
     def __init__(self, cluster: Cluster, leader: Leader) -> None:
         self._cluster = cluster
         self._leader = leader
-        self._written: dict[GroupKey, Guard] = {}  # seen like this when it was written
+        self._written: dict[GroupKey, Guard] = {}  # what the view showed at the write
 
     async def run(self) -> None:
-        """Work for ever: on changes of the cluster, and once per tick for what failed."""
+        """Work on each change of the cluster, and every `TICK_S` for failed writes; until cancelled."""
         while True:
             revision = self._cluster.view().revision
             if self._leader.may_act() and not self._cluster.doubt():
@@ -51,28 +50,28 @@ class FinalizerController:
             await asyncio.sleep(SETTLE_S)
 
     async def work(self) -> None:
-        """Write what the view of now asks for, one group after the other."""
+        """Write the finalizers that differ from what the current view needs, one group after the other."""
         guards = self._cluster.view().guards
         self._written = {k: g for k, g in self._written.items() if guards.get(k) is g}
         for wanted in decide_protection(self._cluster.view(), self._held()):
             if self._written.get(wanted.group) is wanted.guard:
-                continue  # the cluster has not shown us yet what we wrote
+                continue  # the informer has not seen the write yet
             if not self._leader.may_act() or self._cluster.doubt():
                 return
             await self._write(wanted)
 
     def _held(self) -> frozenset[GroupKey]:
-        """Give the leaves with reservations: given back durably, and none on its way to the log."""
+        """Return the leaves with reservations in the committed or the pending state."""
         return held_leaves(self._leader.acknowledged, self._leader.speculative)
 
     async def _write(self, wanted: FinalizerChange) -> None:
         now = self._cluster.view()
         same = now.guards.get(wanted.group) is wanted.guard
         if not same or (wanted.guard.deleting and not may_go(now, wanted.group, self._held())):
-            return  # changed while others were written: the next look decides anew
+            return  # changed meanwhile: the next run decides again
         try:
             await self._cluster.set_finalizers(wanted)
-        except RequestRejected as error:  # gone or made again: the informer tells
+        except RequestRejected as error:  # deleted or recreated: the informer will see it
             log.info("finalizer not written", extra={"error": str(error)})
         except ClusterUnavailable as error:
             log.warning("finalizer not written yet", extra={"error": str(error)})

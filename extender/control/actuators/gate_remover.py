@@ -1,6 +1,6 @@
-"""Lift our gate of members without room: kube-scheduler's own group scheduling waits for them, or autoscalers shall.
+"""Remove our gate from members without a reservation, for kube-scheduler's own group scheduling or for autoscalers.
 
-See `decisions/native.to_let_go` (DESIGN 9.9) and `decisions/requests.refused_members` (DESIGN 9.10).
+See `native_gang_scheduling.to_let_go` (DESIGN 9.9) and `plan_request.refused_members` (DESIGN 9.10).
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from extender.ports.protocols import Cluster, PodRef
 
 log = logging.getLogger(__name__)
 
-WORKERS = 4  # beside those that carry admissions out
+WORKERS = 4  # beside those of the nominator
 PAUSE_S = 0.5
 
 
 class GateRemover:
-    """Works off gates; what fails is found again by the next pass."""
+    """Removes gates from a queue; the next pass queues failed ones again."""
 
     def __init__(self, cluster: Cluster, leader: Leader) -> None:
         self._cluster = cluster
         self._leader = leader
         self._queue: asyncio.Queue[PodRef] = asyncio.Queue()
-        self._asked: set[PodUid] = set()  # to be done, or done and not seen yet
+        self._asked: set[PodUid] = set()  # queued, or removed and not seen yet
 
     def sync(self, held: Iterable[Pod]) -> None:
-        """Take on the members that our gate holds and must not; those of now, in place of those before."""
+        """Queue the members whose gate is to be removed, and drop queued members that are not in `held`."""
         wanted = {pod.uid: pod for pod in held}
         for uid in wanted.keys() - self._asked:
             pod = wanted[uid]
@@ -39,22 +39,22 @@ class GateRemover:
         self._asked = set(wanted)
 
     async def run(self) -> None:
-        """Work for ever."""
+        """Remove gates until cancelled."""
         async with asyncio.TaskGroup() as group:
             for number in range(WORKERS):
-                group.create_task(self._work(), name=f"letting go {number}")
+                group.create_task(self._work(), name=f"gate removal {number}")
 
     async def _work(self) -> None:
         while True:
             pod = await self._queue.get()
             await self._leader.until_may_act()
             if pod.uid not in self._asked:
-                continue  # it has room by now, or is gone
+                continue  # it has a reservation now, or is gone
             try:
                 await self._cluster.lift_gate(pod)
             except RequestRejected as error:
-                log.info("member not let go", extra={"pod": pod.name, "error": str(error)})
+                log.info("gate not removed", extra={"pod": pod.name, "error": str(error)})
             except ClusterUnavailable as error:
-                log.warning("member not let go yet", extra={"pod": pod.name, "error": str(error)})
+                log.warning("gate not removed yet", extra={"pod": pod.name, "error": str(error)})
                 await asyncio.sleep(max(PAUSE_S, error.retry_after_s))
-                self._asked.discard(pod.uid)  # the next pass asks again
+                self._asked.discard(pod.uid)  # the next pass queues it again

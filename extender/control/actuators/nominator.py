@@ -1,15 +1,14 @@
-"""Carry admissions out: nominate every member on its node, then lift our gate. Once per reservation.
+"""Execute admissions: nominate every member on its node, then remove our gate. Once per reservation.
 
-A nomination that vanished later is evidence for whoever looks, never a cue to write it again. After
-a restart what the view shows as done is not done again. Nothing happens outside the lease.
+A nomination that disappears later is not written again. After a restart, what the view shows as done is not
+repeated. Nothing is written without the lease.
 
-Members that kube-scheduler judges by what it has placed (required pod affinity, topology spread), and those for
-which it commits volumes or claims, are let go in turn, as those before them are bound or at bind. Who has lost
-its gate already is held back by filter meanwhile, and woken when its turn comes.
+Members with required pod affinity or topology spread, which kube-scheduler checks against pods that it has placed,
+and members for which it commits volumes or claims, are released in order: each stage when the one before it is
+bound or at bind. A member without gate is held back by filter until its stage, and then retried by kube-scheduler.
 
-Members that wait for victims to go are nominated as well where our gate holds them: kube-scheduler does not
-look at them yet, and keeps the room that comes free from pods of lower and equal priority, also from those that
-no filter call of ours is asked about.
+Gated members whose victims still terminate are nominated too: so kube-scheduler keeps the freed capacity from pods
+of lower or equal priority, also from pods for which it does not call this extender.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ RETRY_S_MAX = 2.0
 
 
 class ClaimedSeat(msgspec.Struct, frozen=True):
-    """Room that comes free for a gated member when victims are gone."""
+    """Capacity that becomes free for a gated member when victims are gone."""
 
     preemption: PlanId
     root_uid: RootUid
@@ -52,65 +51,64 @@ class ClaimedSeat(msgspec.Struct, frozen=True):
 
 
 class Nominator:
-    """Works off nominations and gates, a bounded number at a time."""
+    """Writes nominations and removes gates from a queue, a bounded number at a time."""
 
     def __init__(self, cluster: Cluster, leader: Leader, arrived: Callable[[PodUid], bool]) -> None:
         """Prepare.
 
         Args:
-            cluster: Where effects happen.
-            leader: Says whether they may.
-            arrived: Says whether kube-scheduler has placed a member now.
+            cluster: What is written to.
+            leader: Knows whether this process may act.
+            arrived: Returns whether kube-scheduler has placed a member.
         """
         self._cluster = cluster
         self._leader = leader
         self._arrived = arrived
         self._queue: asyncio.Queue[Reservation | ClaimedSeat] = asyncio.Queue()
-        self._promised: dict[PodUid, ClaimedSeat] = {}
-        self._known: dict[PodUid, PlanId] = {}
-        self._later: set[PodUid] = set()  # hold room, and wait until others are at bind
+        self._claimed_seats: dict[PodUid, ClaimedSeat] = {}
+        self._started: dict[PodUid, PlanId] = {}
+        self._later: set[PodUid] = set()  # reserved, and waiting for their stage
         self._stale: asyncio.Queue[PodRef] = asyncio.Queue()
         self._clearing: set[PodUid] = set()
-        self._held_back: set[PodUid] = set()  # refused by filter before their turn: they sleep
+        self._held_back: set[PodUid] = set()  # refused by filter before their stage
 
     def held_back(self, reservation: Reservation) -> bool:
-        """Say whether it is not a member's turn yet to have volumes and claims committed."""
-        return self._known.get(reservation.uid) != reservation.plan
+        """Return whether the stage of a member has not come yet."""
+        return self._started.get(reservation.uid) != reservation.plan
 
-    def sleeps(self, uid: PodUid) -> None:
-        """Hear that filter has held a member back: kube-scheduler looks at it again when it is woken."""
+    def mark_held_back(self, uid: PodUid) -> None:
+        """Record that filter has held a member back, so that kube-scheduler must be made to retry it."""
         self._held_back.add(uid)
 
     def sync(self, view: ClusterView, state: ReservationState) -> None:
-        """Take on every held reservation that has not been carried out yet, tree after tree.
+        """Queue every reservation that has not been executed yet, tree after tree.
 
-        A tree is bound when its last member has come; members of many trees in turns would leave all of
-        them waiting for the end.
+        A tree is bound when its last member is at bind; alternating between trees would delay all of them.
         """
         fresh: list[Reservation] = []
         current: dict[PodUid, PlanId] = {}
         later: set[PodUid] = set()
-        in_turn: list[Reservation] = []  # spread: some of them may go now
+        in_turn: list[Reservation] = []  # topology spread: some of them may be released now
         at_once = native_on(state.features)
-        gone: list[Reservation] = []
+        done: list[Reservation] = []
         stages = GateRemovalStages(view, state, self._arrived)
         for held in state.held_on.values():
             for reservation in held.values():
-                known = self._known.get(reservation.uid) == reservation.plan
+                known = self._started.get(reservation.uid) == reservation.plan
                 if known or _assigned(view, reservation.uid):
                     current[reservation.uid] = reservation.plan
-                    gone.append(reservation)
+                    done.append(reservation)
                 elif at_once and _named_by_field(view, reservation):
                     current[reservation.uid] = (
                         reservation.plan
-                    )  # no turns: it waits for all of a group
+                    )  # no stages: kube-scheduler waits for the whole group
                     if not _done(view, reservation):
                         fresh.append(reservation)
                 elif stages.comes_later(reservation):
                     later.add(reservation.uid)
-                elif _done(view, reservation) and not self._asleep(view, reservation.uid):
+                elif _done(view, reservation) and not self._is_held_back(view, reservation.uid):
                     current[reservation.uid] = reservation.plan
-                    gone.append(reservation)
+                    done.append(reservation)
                 elif spread_rules(view, reservation):
                     in_turn.append(reservation)
                 else:
@@ -118,7 +116,7 @@ class Nominator:
                     fresh.append(reservation)
         if in_turn:
             in_turn.sort(key=lambda r: r.pod)
-            waiting = [r for r in gone if unassigned(view, r.uid)]
+            waiting = [r for r in done if unassigned(view, r.uid)]
             later |= {r.uid for r in in_turn}
             for reservation in whose_turn(view, in_turn, waiting, self._arrived):
                 current[reservation.uid] = reservation.plan
@@ -126,33 +124,33 @@ class Nominator:
                 later.discard(reservation.uid)
         for reservation in sorted(fresh, key=lambda r: (-r.priority, r.at_us, r.root_uid, r.pod)):
             self._queue.put_nowait(reservation)
-        self._known, self._later = current, later
+        self._started, self._later = current, later
         self._held_back &= {*current, *later}
-        self._promise(view, state)
+        self._queue_claimed_seats(view, state)
         self._clear_stale(view)
 
-    def _promise(self, view: ClusterView, state: ReservationState) -> None:
-        """Take on the nominations of gated members for whom victims are going."""
-        before, self._promised = self._promised, {}
-        for promised in promises(state):
-            uid = promised.claim.uid
+    def _queue_claimed_seats(self, view: ClusterView, state: ReservationState) -> None:
+        """Queue the nominations of gated members whose victims still terminate."""
+        before, self._claimed_seats = self._claimed_seats, {}
+        for seat in claimed_seats(state):
+            uid = seat.claim.uid
             pod = view.pods.get(uid)
-            if pod is None or GATE not in pod.gates or uid in self._known or uid in self._later:
+            if pod is None or GATE not in pod.gates or uid in self._started or uid in self._later:
                 continue
-            self._promised[uid] = promised
-            if before.get(uid) != promised and pod.nominated != promised.claim.node:
-                self._queue.put_nowait(promised)
+            self._claimed_seats[uid] = seat
+            if before.get(uid) != seat and pod.nominated != seat.claim.node:
+                self._queue.put_nowait(seat)
 
     def _clear_stale(self, view: ClusterView) -> None:
-        """Take nominations off members that hold no room any more: kube-scheduler still counts them."""
+        """Queue the removal of nominations without a reservation, which kube-scheduler still counts."""
         stale = {
             pod.uid
             for pod in view.nominated.values()
             if pod.group is not None
             and not pod.deleting
-            and pod.uid not in self._known
+            and pod.uid not in self._started
             and pod.uid not in self._later
-            and pod.uid not in self._promised
+            and pod.uid not in self._claimed_seats
         }
         for uid in stale - self._clearing:
             pod = view.pods[uid]
@@ -160,7 +158,7 @@ class Nominator:
         self._clearing = stale
 
     async def run(self) -> None:
-        """Work for ever."""
+        """Write until cancelled."""
         async with asyncio.TaskGroup() as group:
             for number in range(WORKERS):
                 group.create_task(self._work(), name=f"effects {number}")
@@ -170,7 +168,7 @@ class Nominator:
         while True:
             pod = await self._stale.get()
             await self._leader.until_may_act()
-            if pod.uid in self._known or pod.uid in self._promised:
+            if pod.uid in self._started or pod.uid in self._claimed_seats:
                 continue  # planned again meanwhile
             try:
                 await self._cluster.nominate(pod, None)
@@ -180,7 +178,7 @@ class Nominator:
                 log.warning(
                     "nomination not cleared yet", extra={"pod": pod.name, "error": str(error)}
                 )
-                self._clearing.discard(pod.uid)  # the next pass asks again
+                self._clearing.discard(pod.uid)  # the next pass queues it again
 
     async def _work(self) -> None:
         while True:
@@ -191,9 +189,7 @@ class Nominator:
                 try:
                     await self._carry_out(seat)
                     break
-                except (
-                    RequestRejected
-                ) as error:  # gone or recreated: the informer tells, reconcile releases
+                except RequestRejected as error:  # deleted or recreated: reconcile releases it
                     log.info("member not nominated", extra={"pod": pod, "error": str(error)})
                     break
                 except ClusterUnavailable as error:
@@ -205,7 +201,7 @@ class Nominator:
                     pause_s = min(pause_s * 2, RETRY_S_MAX)
 
     def _wanted(self, seat: Reservation | ClaimedSeat) -> bool:
-        """Say whether a seat still stands: in the log as we know it now, not only at the last look."""
+        """Return whether a reservation or claim is still in the committed state."""
         state = self._leader.acknowledged
         if isinstance(seat, ClaimedSeat):
             preemption = state.preemptions.get(seat.root_uid)
@@ -223,35 +219,41 @@ class Nominator:
         pod = PodRef(namespace=namespace, name=name, uid=about.uid)
         view = self._cluster.view()
         known = view.pods.get(about.uid)
-        if known is not None and known.nominated == about.node and self._asleep(view, about.uid):
-            if not await self._may(seat):
+        if (
+            known is not None
+            and known.nominated == about.node
+            and self._is_held_back(view, about.uid)
+        ):
+            if not await self._wait_and_recheck(seat):
                 return
-            await self._cluster.nominate(pod, None)  # what does not change wakes nobody
+            await self._cluster.nominate(
+                pod, None
+            )  # only a change makes kube-scheduler retry the pod
             known = None
         if known is None or known.nominated != about.node:
-            if not await self._may(seat):
+            if not await self._wait_and_recheck(seat):
                 return
             await self._cluster.nominate(pod, about.node)
         self._held_back.discard(about.uid)
         if isinstance(seat, ClaimedSeat):
-            return  # its gate stays until the room is there
+            return  # its gate stays until the capacity is free
         seen = view.pods.get(about.uid)
-        if (seen is None or GATE in seen.gates) and await self._may(seat):
+        if (seen is None or GATE in seen.gates) and await self._wait_and_recheck(seat):
             await self._cluster.lift_gate(pod)
 
-    def _asleep(self, view: ClusterView, uid: PodUid) -> bool:
-        """Say whether a member was held back by filter, by us or by who led before."""
+    def _is_held_back(self, view: ClusterView, uid: PodUid) -> bool:
+        """Return whether filter has held a member back, under this leader or an earlier one."""
         pod = view.pods.get(uid)
         return uid in self._held_back or (pod is not None and COMMITTED_LAST in pod.unschedulable)
 
-    async def _may(self, seat: Reservation | ClaimedSeat) -> bool:
-        """Wait for the lease, immediately before each request, and say whether it is still wanted then."""
+    async def _wait_and_recheck(self, seat: Reservation | ClaimedSeat) -> bool:
+        """Wait until this process may act; return whether the write is still wanted then."""
         await self._leader.until_may_act()
         return self._wanted(seat)
 
 
-def promises(state: ReservationState) -> Iterator[ClaimedSeat]:
-    """Give the seats that pending preemptions make."""
+def claimed_seats(state: ReservationState) -> Iterator[ClaimedSeat]:
+    """Yield the claimed capacity of all pending preemptions."""
     for root_uid, preemption in state.preemptions.items():
         for claims in preemption.claims.values():
             for claim in claims:

@@ -1,9 +1,8 @@
-"""Say on the objects why they are pending: conditions on groups, Kubernetes Events on members.
+"""Report on the objects why they are pending: conditions on groups, Kubernetes Events on members.
 
-A member held by our gate never reaches kube-scheduler, so a refusal cannot reach its user that way,
-and one without the gate is not asked about again when its reason changes while it sleeps; an Event on
-the pod reaches both (`kubectl describe pod`). Pod conditions are never written (DESIGN 7).
-Everything is written on change only, from one worker, so that a storm of changes costs one write each.
+A gated member never reaches kube-scheduler, so its user sees no refusal from there; for one without gate
+kube-scheduler does not ask again when the reason changes. A Kubernetes Event on the pod reaches both users
+(`kubectl describe pod`). Pod conditions are never written (DESIGN 7). One worker writes, and only changes.
 """
 
 from __future__ import annotations
@@ -32,21 +31,23 @@ from extender.ports.protocols import Clock, Cluster, Condition, K8sEvent
 log = logging.getLogger(__name__)
 
 MISMATCH = "TemplateMismatch"
-# Ours alone: stands on built-in PodGroups while kube-scheduler writes their usual condition itself (SPEC F).
+# Our own type, for built-in PodGroups while kube-scheduler writes their usual condition (SPEC F).
 EXPLAINED = "PlacementExplained"
-NOTICES_PER_TREE_MAX = 100  # pods of one tree that get an Event of their own per change of reason
+NOTICES_PER_TREE_MAX = 100  # pods of one leaf that get an Event per change of reason
 MAKE_IT = "; create the group, again if it was deleted, or delete the pod"
 NO_HOLDUPS: Final[Mapping[RootUid, str]] = {}
-# Thousands of reasons that change at once are no reason to keep the API server busy.
+# When thousands of reasons change at once, the writer leaves time to the API server.
 REST_PER_WRITE = 2
 REST_MS_MAX = 100
-# Members come one by one, and are bound one by one: a condition is written so long after it began to differ, as it is then.
+# Members arrive and are bound one by one: a condition is written this long after it first differs, with its value of then.
 CONDITION_AFTER_S = 0.5
-SETTLED_MS = 1_000  # a reason that stands shorter is not told: objects of a tree come one by one
+SETTLED_MS = (
+    1_000  # a reason that changes sooner is not reported: objects of a tree arrive one by one
+)
 
 
 class _ConditionJob(NamedTuple):
-    """A condition of a group that is due; what it says by then is written."""
+    """A condition of a group that is due; its value of then is written."""
 
     group: GroupKey
     uid: str
@@ -54,24 +55,24 @@ class _ConditionJob(NamedTuple):
 
 
 class _Leaf(msgspec.Struct):
-    """What the members of a leaf were told."""
+    """What was reported to the members of a leaf."""
 
-    seen: tuple[object, ...]  # what it was made from: pods, tree, root, orphan, group
+    seen: tuple[object, ...]  # inputs of the reason: pods, tree, root, orphan, group
     reason: str
     since_ms: int
-    said: dict[PodUid, str]
-    settled: bool  # everybody was told
+    reported: dict[PodUid, str]
+    settled: bool  # reported to all of them
 
 
 class _Warned(msgspec.Struct, frozen=True):
-    """What is odd about a tree."""
+    """The warnings about a tree."""
 
     tree: Tree
-    said: Mapping[GroupKey, tuple[str, ...]]
+    reported: Mapping[GroupKey, tuple[str, ...]]
 
 
 class StatusReporter:
-    """Brings conditions and Events up to what the state says."""
+    """Brings conditions and Kubernetes Events up to date with the state."""
 
     def __init__(self, cluster: Cluster, leader: Leader, clock: Clock) -> None:
         self._cluster = cluster
@@ -79,14 +80,14 @@ class StatusReporter:
         self._clock = clock
         self._jobs: asyncio.Queue[_ConditionJob | K8sEvent] = asyncio.Queue()
         self._leaves: dict[GroupKey, _Leaf] = {}
-        self._trees: dict[RootUid, tuple[object, ...]] = {}  # what conditions were last made from
-        self._made: tuple[Any, ...] = (None,) * 9  # what everything was last said from, ...
+        self._trees: dict[RootUid, tuple[object, ...]] = {}  # inputs of the last conditions
+        self._made: tuple[Any, ...] = (None,) * 9  # inputs of the last run
         self._native = False  # kube-scheduler writes conditions of built-in PodGroups
-        self._said_all = False  # ... if nothing of it waits to settle
-        self._wrote: dict[_ConditionJob, Condition] = {}  # or will, when it is due
-        self._due: set[_ConditionJob] = set()  # not written before its time
-        self._orphans: Mapping[GroupKey, Orphan] = {}  # as they were last said
-        self._kept_of: object = None  # the groups of which `_wrote` was last looked through
+        self._all_settled = False  # no leaf waits for `SETTLED_MS`
+        self._wrote: dict[_ConditionJob, Condition] = {}  # last written, or to be written when due
+        self._due: set[_ConditionJob] = set()  # waiting for `CONDITION_AFTER_S`
+        self._orphans: Mapping[GroupKey, Orphan] = {}  # as they were last reported
+        self._pruned_for: object = None  # the groups for which `_wrote` was last pruned
         self._labels = NodeLabels(ClusterView().nodes)
         self._warned: dict[RootUid, _Warned] = {}
         # Forest and node generation of the last warnings
@@ -99,20 +100,20 @@ class StatusReporter:
         forest: Forest,
         holdups: Mapping[RootUid, str] = NO_HOLDUPS,
     ) -> None:
-        """Queue what differs from what was said before.
+        """Queue the conditions and Events that differ from those reported before.
 
         Args:
             view: The cluster.
-            state: What is durable.
+            state: The committed state.
             forest: The trees of the view.
-            holdups: By root what keeps its preemption from going on, in words.
+            holdups: By root: why its victims are not deleted.
         """
         made = (
             forest, state.roots, state.root_of, view.groups, view.members, view.blueprints,
             native_on(state.features), view.generation, dict(holdups),
         )  # fmt: skip
         if (
-            self._said_all
+            self._all_settled
             and same_objects(self._made[:-2], made[:-2])
             and self._made[-2:] == made[-2:]
         ):
@@ -120,7 +121,7 @@ class StatusReporter:
         self._made = made
         native = native_on(state.features)
         if native != self._native:
-            # what was said stands under another type
+            # conditions get another type
             self._native, self._trees, self._orphans = native, {}, {}
         trees: dict[RootUid, tuple[object, ...]] = {}
         for tree in forest.trees.values():
@@ -150,12 +151,12 @@ class StatusReporter:
             self._condition(orphan.group, condition)
         self._orphans = forest.orphans
         self._pods(view, state, forest)
-        if self._kept_of is not view.groups:
-            self._kept_of = view.groups
+        if self._pruned_for is not view.groups:
+            self._pruned_for = view.groups
             self._wrote = {k: c for k, c in self._wrote.items() if k.group in view.groups}
 
     def _broken(self, tree: Tree, before: object) -> None:
-        """Say on the groups of a tree which rules it breaks; there may be thousands that stand as they stood."""
+        """Queue conditions that report broken rules on the groups of a tree; unchanged groups are skipped."""
         text = "; ".join(problem.text for problem in tree.problems)
         only_pods = all(problem.rule == PODS_DIFFER for problem in tree.problems)
         reason = "SchedulerError" if only_pods else "Invalid"  # SPEC B9 and X7
@@ -172,18 +173,18 @@ class StatusReporter:
     def _condition(self, group: Group, wanted: Condition | None) -> None:
         if wanted is None or group.source == "pod":
             return
-        for condition in _spoken(group, wanted, native=self._native):
-            self._put(group, condition)
+        for condition in _under_own_types(group, wanted, native=self._native):
+            self._queue_condition(group, condition)
 
-    def _put(self, group: Group, wanted: Condition) -> None:
+    def _queue_condition(self, group: Group, wanted: Condition) -> None:
         job = _ConditionJob(group.key, group.uid, wanted.type)
         stored = {c[0]: c for c in group.conditions}.get(wanted.type)
-        said = self._wrote.get(job)
-        placed = "True" in (stored[1] if stored else "", said.status if said else "")
+        reported = self._wrote.get(job)
+        placed = "True" in (stored[1] if stored else "", reported.status if reported else "")
         if placed and wanted.type == _type(group) and wanted.status != "True":
             return  # True is terminal, only its message may change (SPEC F)
         same = (wanted.type, wanted.status, wanted.reason, wanted.message)
-        if said == wanted or (stored == same and job not in self._due):
+        if reported == wanted or (stored == same and job not in self._due):
             return
         self._wrote[job] = wanted
         if job not in self._due:
@@ -195,7 +196,7 @@ class StatusReporter:
         self._jobs.put_nowait(job)
 
     def _templates(self, view: ClusterView, tree: Tree) -> None:
-        """Say where a tree is not as its Workload has it (B11); it is scheduled all the same."""
+        """Queue warnings where a tree differs from its Workload (B11); it is scheduled nevertheless."""
         mismatches = template_mismatches(view, tree)
         for group in tree.groups:
             text = mismatches.get(group.key)
@@ -217,7 +218,7 @@ class StatusReporter:
         self._looked = (forest, view.generation)
         if self._labels.nodes is not view.nodes:
             self._labels = NodeLabels(view.nodes)
-        said = {key: texts for w in self._warned.values() for key, texts in w.said.items()}
+        reported = {key: texts for w in self._warned.values() for key, texts in w.reported.items()}
         warned: dict[RootUid, _Warned] = {}
         for tree in forest.trees.values():
             uid = tree.root.uid
@@ -226,10 +227,10 @@ class StatusReporter:
                 warned[uid] = before
                 continue
             now = warned[uid] = _Warned(tree, oddities(view, tree, self._labels))
-            for key, texts in now.said.items():
+            for key, texts in now.reported.items():
                 for text in texts:
-                    if text not in said.get(key, ()):
-                        self._jobs.put_nowait(_group_notice(view.groups[key], text))
+                    if text not in reported.get(key, ()):
+                        self._jobs.put_nowait(_group_event(view.groups[key], text))
         self._warned = warned
 
     def _pods(self, view: ClusterView, state: ReservationState, forest: Forest) -> None:
@@ -258,26 +259,28 @@ class StatusReporter:
                 reason += MAKE_IT
             since_ms = before.since_ms if before.reason == reason else now_ms
             settled = now_ms - since_ms >= SETTLED_MS
-            said = {p.uid: before.said[p.uid] for p in waiting if p.uid in before.said}
+            reported = {p.uid: before.reported[p.uid] for p in waiting if p.uid in before.reported}
             if settled:
-                self._tell(waiting, reason, said)
-            leaves[leaf] = _Leaf(seen, reason, since_ms, said, settled)
+                self._queue_pod_events(waiting, reason, reported)
+            leaves[leaf] = _Leaf(seen, reason, since_ms, reported, settled)
         self._leaves = leaves
-        self._said_all = all(leaf.settled for leaf in leaves.values())
+        self._all_settled = all(leaf.settled for leaf in leaves.values())
 
-    def _tell(self, waiting: list[Pod], reason: str, said: dict[PodUid, str]) -> None:
-        """Tell the pods of a leaf their reason, those that have not heard it yet."""
-        fresh = [pod for pod in waiting if said.get(pod.uid) != reason]
+    def _queue_pod_events(
+        self, waiting: list[Pod], reason: str, reported: dict[PodUid, str]
+    ) -> None:
+        """Queue an Event with the reason for each pod of a leaf that has none with it."""
+        fresh = [pod for pod in waiting if reported.get(pod.uid) != reason]
         for pod in sorted(fresh, key=lambda p: p.path)[:NOTICES_PER_TREE_MAX]:
-            self._jobs.put_nowait(_pod_notice(pod, reason))
-        said |= {pod.uid: reason for pod in waiting}
+            self._jobs.put_nowait(_pod_event(pod, reason))
+        reported |= {pod.uid: reason for pod in waiting}
 
     def warn(self, group: Group, reason: str, text: str) -> None:
-        """Queue an Event about a group that is not made from the state."""
-        self._jobs.put_nowait(_group_notice(group, text, reason))
+        """Queue an Event about a group that does not follow from the state."""
+        self._jobs.put_nowait(_group_event(group, text, reason))
 
     async def run(self) -> None:
-        """Write for ever; what fails is said again when it next differs."""
+        """Write until cancelled; a rejected write is repeated when its value changes."""
         while True:
             job = await self._jobs.get()
             await self._leader.until_may_act()
@@ -298,7 +301,7 @@ class StatusReporter:
                 await asyncio.sleep(min(REST_PER_WRITE * took_ms, REST_MS_MAX) / 1000)
 
 
-def _pod_notice(pod: Pod, reason: str) -> K8sEvent:
+def _pod_event(pod: Pod, reason: str) -> K8sEvent:
     return K8sEvent(
         kind="Pod",
         namespace=pod.namespace,
@@ -310,7 +313,7 @@ def _pod_notice(pod: Pod, reason: str) -> K8sEvent:
     )
 
 
-def _group_notice(group: Group, text: str, reason: str = "Questionable") -> K8sEvent:
+def _group_event(group: Group, text: str, reason: str = "Questionable") -> K8sEvent:
     return K8sEvent(
         kind=group.key.kind,
         namespace=group.key.namespace,
@@ -330,11 +333,11 @@ def _type(group: Group) -> str:
     return f"{group.key.kind}InitiallyScheduled"
 
 
-def _spoken(group: Group, wanted: Condition, *, native: bool) -> tuple[Condition, ...]:
-    """Say it under types of which we are the only writer.
+def _under_own_types(group: Group, wanted: Condition, *, native: bool) -> tuple[Condition, ...]:
+    """Return a condition under the types that only this service writes.
 
-    Its own group scheduling makes kube-scheduler write `PodGroupInitiallyScheduled` (1.36: `PodGroupScheduled`) of
-    built-in PodGroups; it writes none of composites. What we once said under our own type is kept true.
+    With its own group scheduling, kube-scheduler writes `PodGroupInitiallyScheduled` (1.36: `PodGroupScheduled`) of
+    built-in PodGroups, and none of composites. A condition once written under our own type is kept up to date.
     """
     if wanted.type != _type(group):
         return (wanted,)
@@ -349,7 +352,7 @@ def _spoken(group: Group, wanted: Condition, *, native: bool) -> tuple[Condition
 def _condition_of(
     tree: Tree, group: Group, root: GangState | None, holdup: str = ""
 ) -> Condition | None:
-    """Say what stands on a group of a sound tree (SPEC F, X7)."""
+    """Return the condition of a group of a valid tree, or None (SPEC F, X7)."""
     if root is None:
         return None
     if root.phase == "satisfied":
@@ -362,7 +365,7 @@ def _condition_of(
     gates = foreign_gates(tree)
     if gates:
         text += f"; pods held by the scheduling gates {', '.join(gates)} are not members yet"
-    # Autoscalers must be able to tell: another node may not help (SPEC F and H10).
+    # For autoscalers: another node may not help (SPEC F and H10).
     reason = "UnsupportedDependency" if suspect_rules(root, tree) else "Unschedulable"
     return Condition(type=_type(group), status="False", reason=reason, message=text)
 

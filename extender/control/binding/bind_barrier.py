@@ -1,15 +1,13 @@
-"""The bind barrier: nobody of a gang is bound before its whole minimum has reached bind (DESIGN 2.6).
+"""The bind barrier: no member of a gang is bound before its whole minimum has reached bind (DESIGN 2.6).
 
-A barrier belongs to a root and the group whose minimum must be whole (the root, or below Basic
-parents the first gang). It opens when the members that are bound or have arrived here meet that
-minimum; from then on members pass as they come, because a started gang is completed, not stopped.
-A member for which kube-scheduler commits volumes or claims is let through filter last and counts from then on: what is
-committed cannot be taken back, and a volume that is made first may take minutes (DESIGN 9.7).
-When its deadline passes nobody who waited is bound, every call gets an error, and unless the gang
-had started its reservations are given back so that the tree is planned again.
+A barrier belongs to a root and the group with the minimum: the root, or below basic-policy parents the first gang.
+It opens when the members that are bound or have arrived meet that minimum; later members are bound as they
+arrive, because a started gang is completed. Members with volumes or claims pass filter last and count as arrived
+from then on: what kube-scheduler commits for them cannot be undone, and a volume may take minutes (DESIGN 9.7).
+After the deadline every waiting call gets an error and none is bound. Unless the gang has started, its
+reservations are released and the tree is planned again.
 
-Nothing here survives a restart: calls end with the process, kube-scheduler calls again, and what was
-bound is seen in the cluster.
+Nothing here survives a restart: kube-scheduler calls again, and the informers show which pods are bound.
 """
 
 from __future__ import annotations
@@ -57,13 +55,15 @@ from extender.settings import Settings
 log = logging.getLogger(__name__)
 
 RETRY_S_MAX = 1.0
-UNSURE_MS = 15_000  # after a Binding without an answer: by then the informers show whether it was
+UNSURE_MS = (
+    15_000  # after a Binding without an answer: by then the informers show whether the pod is bound
+)
 TOO_LATE = "too late: kube-scheduler is about to give this call up"
-UnitKey: TypeAlias = tuple[str, str]  # kind and name: a leaf may be called like its root
+UnitKey: TypeAlias = tuple[str, str]  # kind and name: a leaf may have the name of its root
 
 
 class BindCall(msgspec.Struct, eq=False):
-    """One call of the bind verb that is waiting for its answer."""
+    """One call of the bind verb that waits for its answer."""
 
     pod: PodRef
     node: NodeName
@@ -73,7 +73,7 @@ class BindCall(msgspec.Struct, eq=False):
 
 
 class _Arrival(msgspec.Struct, eq=False):
-    """A member that has reached bind, with all equal calls for it."""
+    """A member that has reached bind, with all calls for it."""
 
     reservation: Reservation
     calls: list[BindCall]
@@ -89,19 +89,21 @@ class _Arrival(msgspec.Struct, eq=False):
 
 
 class _Barrier:
-    """The members of one unit that have arrived and not been answered."""
+    """The members of one unit that have arrived and are not answered yet."""
 
     def __init__(self, root_uid: RootUid, key: UnitKey) -> None:
         self.root_uid = root_uid
         self.key = key
-        self.unit = key[1]  # name, for people
+        self.unit = key[1]  # name, for log lines
         self.arrivals: dict[PodUid, _Arrival] = {}
-        self.posted: dict[PodUid, str] = {}  # bound by us, maybe not seen yet: uid -> leaf
-        self.sent: set[PodUid] = set()  # whose Binding is on its way now
+        self.posted: dict[
+            PodUid, str
+        ] = {}  # bound, maybe not seen by the informers yet: leaf by UID
+        self.sent: set[PodUid] = set()  # Binding in flight
         self.opened = False
-        self.unsure_until_ms = 0  # a Binding was sent and not answered; it may show until then
+        self.unsure_until_ms = 0  # until then an unanswered Binding may show
         self.first_ms = 0
-        self.lacking = 0  # so many members more must arrive before it is worth counting again
+        self.missing_count = 0  # members that must still arrive before the next count
         self.timer: asyncio.Task[None] | None = None
 
 
@@ -117,59 +119,59 @@ class BindBarriers:
         self._settings = settings
         self._barriers: dict[tuple[RootUid, UnitKey], _Barrier] = {}
         self._progress_us: dict[RootUid, int] = {}
-        self.committing = PreBindTracker(clock, settings.barrier_timeout_s)
+        self.prebinding = PreBindTracker(clock, settings.barrier_timeout_s)
         self._slots = asyncio.Semaphore(WORKERS)
         self._tasks: set[asyncio.Task[None]] = set()
-        self.wakeup = Wakeup()  # moves when the admission loop should look
+        self.wakeup = Wakeup()  # wakes the control loop
 
-    # -- what the admission loop asks -----------------------------------------------------------
+    # -- for the control loop -------------------------------------------------------------------
 
     def started(self) -> frozenset[RootUid]:
-        """Give the roots of which members are, or may be, bound: nothing of them is given back as a whole."""
+        """Return the roots of which members are, or may be, bound: they are not released as a whole."""
         now_ms = self._clock.monotonic_ms()
         return frozenset(
             b.root_uid for b in self._barriers.values() if b.opened or now_ms < b.unsure_until_ms
         )
 
     def binding(self) -> frozenset[PodUid]:
-        """Give the members whose Binding is on its way, or through and maybe not seen yet."""
+        """Return the members whose Binding is in flight, or succeeded and is maybe not seen yet."""
         return frozenset(uid for b in self._barriers.values() for uid in (*b.sent, *b.posted))
 
     def posted(self) -> frozenset[PodUid]:
-        """Give the members whose Binding the API server took."""
+        """Return the members whose Binding the API server accepted."""
         return frozenset(uid for b in self._barriers.values() for uid in b.posted)
 
-    def waits(self, uid: PodUid) -> bool:
-        """Say whether a member is at bind now."""
+    def at_bind(self, uid: PodUid) -> bool:
+        """Return whether a member is at bind now."""
         found = (barrier.arrivals.get(uid) for barrier in self._barriers.values())
         return any(arrival is not None and arrival.alive() for arrival in found)
 
     def arrived(self, uid: PodUid) -> bool:
-        """Say whether kube-scheduler has placed a member: it is at bind, or on its way with what is committed."""
+        """Return whether kube-scheduler has placed a member: it is at bind, or its volumes and claims are committed."""
         reservation = reservation_of(self._leader.acknowledged, uid)
-        committing = reservation is not None and self.committing.counts(reservation)
-        return committing or self.waits(uid)
+        prebinding = reservation is not None and self.prebinding.has_arrived(reservation)
+        return prebinding or self.at_bind(uid)
 
-    def offered(self, reservation: Reservation, pod: Pod) -> None:
-        """Hear that filter let a member through for which kube-scheduler commits something: it counts as arrived."""
-        if not self.committing.put(reservation, pod):
+    def mark_prebinding(self, reservation: Reservation, pod: Pod) -> None:
+        """Count a member with volumes or claims as arrived, because filter has let it through."""
+        if not self.prebinding.mark(reservation, pod):
             return
         self._progress_us[reservation.root_uid] = self._clock.now_us()
         root = self._leader.acknowledged.roots[reservation.root_uid]
         unit = unit_key(root, reservation.group)
         barrier = self._barriers.get((root.uid, unit)) if unit is not None else None
         if barrier is not None and not barrier.opened and barrier.arrivals:
-            barrier.lacking -= 1
-            if barrier.lacking <= 0:
+            barrier.missing_count -= 1
+            if barrier.missing_count <= 0:
                 self._evaluate(barrier)
-        self.wakeup.wake()  # members that need other pods may have their turn
+        self.wakeup.wake()  # the next stage of gate removals may begin
 
     def progress_us(self, root_uid: RootUid) -> int:
-        """Say when a member of this root last arrived (wall clock), 0 for never."""
+        """Return when a member of this root last arrived (wall clock), or 0."""
         return self._progress_us.get(root_uid, 0)
 
     def sync(self, state: ReservationState) -> None:
-        """Forget barriers whose roots hold nothing any more."""
+        """Drop arrivals without a current reservation and barriers without reservations; evaluate the others."""
         for key, barrier in list(self._barriers.items()):
             root = state.roots.get(barrier.root_uid)
             for uid, arrival in list(barrier.arrivals.items()):
@@ -179,27 +181,27 @@ class BindBarriers:
                 ):
                     del barrier.arrivals[uid]
                     arrival.finish(
-                        f"the reservation of pod {arrival.reservation.pod} was given back; "
+                        f"the reservation of pod {arrival.reservation.pod} was released; "
                         "it will be planned again"
                     )
             if (root is None or not root.held) and not barrier.arrivals:
                 self._stop_timer(barrier)
                 del self._barriers[key]
             elif not barrier.opened and barrier.arrivals:
-                self._evaluate(barrier)  # the minimum may be less now, or more of it bound
-        self.committing.keep(state)
+                self._evaluate(barrier)  # the minimum may be lower now, or more of it bound
+        self.prebinding.retain_reserved(state)
         self._progress_us = {u: t for u, t in self._progress_us.items() if u in state.roots}
 
     # -- the bind verb --------------------------------------------------------------------------
 
     async def bind(self, call: BindCall) -> str:
-        """Hold a call until its member may be bound, bind it, and give the error text (empty: bound)."""
+        """Hold a call until its member may be bound, bind it, and return the error text, or an empty string."""
         reservation = reservation_of(self._leader.acknowledged, call.pod.uid)
         if reservation is None:
             return f"pod {call.pod.namespace}/{call.pod.name} holds no reservation; it will be planned again"
         if reservation.node != call.node:
             return (
-                f"pod {reservation.pod} has its room on node {reservation.node}, "
+                f"pod {reservation.pod} has its reservation on node {reservation.node}, "
                 f"not on {call.node}; nothing was bound"
             )
         root = self._leader.acknowledged.roots[reservation.root_uid]
@@ -208,14 +210,14 @@ class BindBarriers:
             return f"group {reservation.group} of pod {reservation.pod} left its gang; it will be planned again"
         barrier = self._barriers.setdefault((root.uid, unit), _Barrier(root.uid, unit))
         self._arrive(barrier, reservation, call)
-        if barrier.opened or barrier.lacking <= 0:
+        if barrier.opened or barrier.missing_count <= 0:
             self._evaluate(barrier)
         return await call.answer
 
     def _arrive(self, barrier: _Barrier, reservation: Reservation, call: BindCall) -> None:
         self._progress_us[barrier.root_uid] = self._clock.now_us()
         if not any(other.alive() for other in barrier.arrivals.values()):
-            self._stop_timer(barrier)  # the deadline of the dead is not that of the living
+            self._stop_timer(barrier)  # no live caller: restart the deadline
         arrival = barrier.arrivals.get(call.pod.uid)
         if arrival is None or (
             arrival.reservation.plan != reservation.plan and not arrival.posting
@@ -224,15 +226,17 @@ class BindBarriers:
                 arrival.finish("superseded by a later call for another plan")
             arrival = barrier.arrivals[call.pod.uid] = _Arrival(reservation, [])
         if not arrival.alive():
-            barrier.lacking -= 1
-        self.committing.drop(reservation.uid)  # from here on its connection tells whether it waits
+            barrier.missing_count -= 1
+        self.prebinding.unmark(
+            reservation.uid
+        )  # from here on its connection shows whether it waits
         arrival.calls.append(call)
         if not barrier.opened and barrier.timer is None:
             barrier.first_ms = self._clock.monotonic_ms()
             barrier.timer = self._spawn(self._expire(barrier), f"barrier {barrier.unit}")
 
-    def _forget_dead(self, barrier: _Barrier) -> None:
-        """Drop members whose callers have hung up: they have not arrived."""
+    def _drop_disconnected(self, barrier: _Barrier) -> None:
+        """Drop members whose callers have disconnected: they do not count as arrived."""
         for uid, arrival in list(barrier.arrivals.items()):
             if not arrival.posting and not arrival.alive():
                 del barrier.arrivals[uid]
@@ -245,18 +249,18 @@ class BindBarriers:
         return task
 
     def _evaluate(self, barrier: _Barrier) -> None:
-        """Open the barrier when its minimum is whole, and let go whoever may go."""
+        """Open the barrier if its minimum has arrived, and bind the arrived members of an open one."""
         root = self._leader.acknowledged.roots.get(barrier.root_uid)
         if root is None:
             return
         if not barrier.opened:
             counts = self._counts(barrier, root)
             unit = next((g for g in root.groups if (g.kind, g.name) == barrier.key), None)
-            barrier.lacking = missing(root.groups, counts, unit) if unit is not None else 0
-            if unit is None or barrier.lacking:
+            barrier.missing_count = missing(root.groups, counts, unit) if unit is not None else 0
+            if unit is None or barrier.missing_count:
                 return
             if any(self._overtaken(a.reservation) for a in barrier.arrivals.values()):
-                self.wakeup.wake()  # the next pass gives the room back and answers everybody
+                self.wakeup.wake()  # the next pass releases the reservations and answers all calls
                 return
             barrier.opened = True
             self._stop_timer(barrier)
@@ -275,9 +279,9 @@ class BindBarriers:
                 self._spawn(self._post(barrier, arrival), f"bind {arrival.reservation.pod}")
 
     def _counts(self, barrier: _Barrier, root: GangState) -> dict[str, int]:
-        """Count by leaf who is bound, posted, at bind, or on its way there with what is committed."""
+        """Return by leaf how many members are bound, at bind, or committed before bind."""
         leaves = {uid: member.group for uid, member in root.bound.items()}
-        leaves |= {r.uid: r.group for r in self.committing.of(root)}
+        leaves |= {r.uid: r.group for r in self.prebinding.arrived_of(root)}
         for uid, arrival in barrier.arrivals.items():
             current = root.held.get(uid)
             if current is not None and current.plan == arrival.reservation.plan and arrival.alive():
@@ -295,7 +299,7 @@ class BindBarriers:
     async def _post(self, barrier: _Barrier, arrival: _Arrival) -> None:
         try:
             async with self._slots:
-                error = await self._bound(barrier, arrival)
+                error = await self._post_binding(barrier, arrival)
         except Exception:
             log.exception("bind failed unexpectedly", extra={"pod": arrival.reservation.pod})
             error = "internal error, see the log of gang-extender"
@@ -304,7 +308,7 @@ class BindBarriers:
         self._close_unless_started(barrier)
 
     def _close_unless_started(self, barrier: _Barrier) -> None:
-        """Hold again when nobody got through: callers died, or the lease ran out, as it opened."""
+        """Close an open barrier that bound no member, because callers disconnected or the lease expired."""
         root = self._leader.acknowledged.roots.get(barrier.root_uid)
         bound = root is not None and any(
             unit_key(root, member.group) == barrier.key for member in root.bound.values()
@@ -313,16 +317,16 @@ class BindBarriers:
         if not (bound or posting or barrier.posted):
             barrier.opened = False
 
-    async def _bound(self, barrier: _Barrier, arrival: _Arrival) -> str:
-        """Post the Binding; 429 and 5xx are retried for as long as a caller may still be told."""
+    async def _post_binding(self, barrier: _Barrier, arrival: _Arrival) -> str:
+        """Post the Binding, retrying 429 and 5xx while a caller waits; return the error text, or an empty string."""
         reservation = arrival.reservation
         pause_s = 0.05
-        trouble = ""
+        problem = ""
         while True:
             refusal = self._may_post(arrival)
-            if trouble and refusal == TOO_LATE:
-                await self._record_failure(reservation, trouble)
-                return f"{refusal}; {trouble}"
+            if problem and refusal == TOO_LATE:
+                await self._record_failure(reservation, problem)
+                return f"{refusal}; {problem}"
             if refusal:
                 return refusal
             binding = Binding(
@@ -332,10 +336,10 @@ class BindBarriers:
             try:
                 await self._cluster.bind(binding)
             except ClusterUnavailable as error:
-                trouble = str(error)
+                problem = str(error)
                 barrier.unsure_until_ms = self._clock.monotonic_ms() + UNSURE_MS
                 barrier.sent.discard(reservation.uid)
-                log.warning("bind retried", extra={"pod": reservation.pod, "error": trouble})
+                log.warning("bind retried", extra={"pod": reservation.pod, "error": problem})
                 await asyncio.sleep(max(pause_s, error.retry_after_s))
                 pause_s = min(pause_s * 2, RETRY_S_MAX)
             except RequestRejected as error:
@@ -348,11 +352,11 @@ class BindBarriers:
                 barrier.sent.discard(reservation.uid)
 
     def _may_post(self, arrival: _Arrival) -> str:
-        """Check, immediately before each request, all that must hold for a Binding (DESIGN 4)."""
+        """Return the reason why a Binding must not be posted now, or an empty string (DESIGN 4)."""
         reservation = arrival.reservation
         if not self._leader.may_act():
             return "cannot answer now: the lease has run out"
-        # A release that is on its way to the log counts as well: its room is being given to others.
+        # A release in the pending state counts too: its capacity is already given to other pods.
         for state in (self._leader.acknowledged, self._leader.speculative):
             current = reservation_of(state, reservation.uid)
             if current is None or (current.plan, current.node) != (
@@ -360,12 +364,12 @@ class BindBarriers:
                 reservation.node,
             ):
                 return (
-                    f"the reservation of pod {reservation.pod} was given back; "
+                    f"the reservation of pod {reservation.pod} was released; "
                     "it will be planned again"
                 )
         if self._overtaken(reservation):
             self.wakeup.wake()
-            return f"other pods took the room of pod {reservation.pod}; it will be planned again"
+            return f"other pods took the reserved capacity of pod {reservation.pod}; it will be planned again"
         live = [call for call in arrival.calls if call.alive()]
         if not live:
             return "the caller has gone"
@@ -376,7 +380,7 @@ class BindBarriers:
         return ""
 
     def _overtaken(self, reservation: Reservation) -> bool:
-        """Say whether pods of others are seen in reserved room; the pass that records it may be a moment late."""
+        """Return whether the view shows other pods in reserved capacity, before a pass has recorded it."""
         view, state = self._cluster.view(), self._leader.acknowledged
         return reservation.uid in overtaken_on(view, state, reservation.node)
 
@@ -389,7 +393,7 @@ class BindBarriers:
             error=error,
         )
         try:
-            if reservation.root_uid in self._leader.speculative.roots:  # else nobody waits for it
+            if reservation.root_uid in self._leader.speculative.roots:  # else the tree is gone
                 await self._leader.record([self._draft(reservation, fact, "bind verb")])
         except (NotLeading, StoreUnavailable) as fault:
             log.warning(
@@ -412,7 +416,7 @@ class BindBarriers:
     async def _expire(self, barrier: _Barrier) -> None:
         await asyncio.sleep(self._settings.barrier_timeout_s)
         barrier.timer = None
-        self._forget_dead(barrier)
+        self._drop_disconnected(barrier)
         self._evaluate(barrier)
         if barrier.opened or not barrier.arrivals:
             return
@@ -431,9 +435,9 @@ class BindBarriers:
         if not unit:
             return "the gang was released while its members waited"
         any_held = next(iter(unit.values()))
-        came = {r.uid for r in self.committing.of(root)} | set(arrivals)
+        came = {r.uid for r in self.prebinding.arrived_of(root)} | set(arrivals)
         for uid in unit:
-            self.committing.drop(uid)
+            self.prebinding.unmark(uid)
         waited_ms = self._clock.monotonic_ms() - barrier.first_ms
         facts: list[AnyEventData] = [
             BarrierExpired(
@@ -459,22 +463,22 @@ class BindBarriers:
             await self._leader.record([self._draft(any_held, f, "bind barrier") for f in facts])
         except (NotLeading, StoreUnavailable) as fault:
             log.warning("expiry not recorded", extra={"root": root.root, "error": str(fault)})
-        return f"gang {root.root}: not all of its minimum reached bind within {waited_ms // 1000} s, nobody was bound"
+        return f"gang {root.root}: not all of its minimum reached bind within {waited_ms // 1000} s, no member was bound"
 
     def let_go(self) -> None:
-        """Answer everybody who waits, because we do not lead any more; who called asks the next leader."""
+        """Answer all waiting calls with an error, because this process does not lead any more."""
         for barrier in self._barriers.values():
             self._stop_timer(barrier)
             for uid, arrival in list(barrier.arrivals.items()):
                 if not arrival.posting:
                     del barrier.arrivals[uid]
                     arrival.finish(f"cannot answer now: {self._leader.doubt() or 'stopping'}")
-        self.committing.clear()
-        # what was bound the next leader sees in the cluster, and so shall we if that is us
+        self.prebinding.clear()
+        # the next leader sees bound pods in the cluster
         self._barriers = {key: b for key, b in self._barriers.items() if b.arrivals}
 
     async def stop(self) -> None:
-        """Answer everybody who waits; Bindings on their way are finished."""
+        """Answer all waiting calls with an error, and wait for Bindings in flight."""
         self.let_go()
         tasks = [t for t in self._tasks if t is not asyncio.current_task()]
         if tasks:

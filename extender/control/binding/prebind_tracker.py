@@ -1,8 +1,8 @@
-"""Members whose volumes and claims kube-scheduler commits now: let through filter, not at bind yet (DESIGN 9.7).
+"""Members between filter and bind, whose volumes and claims kube-scheduler commits now (DESIGN 9.7).
 
-They count as arrived: kube-scheduler has accepted their node, what it commits cannot be taken back, and a volume
-that is made first may take longer than a barrier waits. A mark counts as long as a call at bind would be held,
-because nobody tells when kube-scheduler has died meanwhile. Memory only: after a restart calls come again.
+They count as arrived: kube-scheduler has accepted their node, its commits cannot be undone, and provisioning of a
+volume may take longer than a barrier waits. A mark expires after the timeout of the barrier, because a crash of
+kube-scheduler is not reported. In memory only: after a restart kube-scheduler calls filter again.
 """
 
 from __future__ import annotations
@@ -19,58 +19,58 @@ from extender.ports.protocols import Clock
 class _Mark(msgspec.Struct, frozen=True):
     plan: PlanId
     since_ms: int  # monotonic
-    said: str  # what kube-scheduler had said of the pod before
+    message: str  # the PodScheduled message before the mark
 
 
 class PreBindTracker:
-    """Who is between filter and bind with volumes or claims."""
+    """The members with volumes or claims between filter and bind."""
 
     def __init__(self, clock: Clock, counts_s: float) -> None:
         """Prepare.
 
         Args:
-            clock: Tells the age of marks.
-            counts_s: How long one counts as arrived.
+            clock: For the age of marks.
+            counts_s: How long a marked member counts as arrived.
         """
         self._clock = clock
         self._counts_ms = counts_s * 1000
         self._marks: dict[PodUid, _Mark] = {}
 
-    def put(self, reservation: Reservation, pod: Pod) -> bool:
-        """Mark a member; False where it counted already."""
-        before, counted = self._marks.get(pod.uid), self.counts(reservation)
-        said = before.said if before is not None and counted else pod.unschedulable
-        self._marks[pod.uid] = _Mark(reservation.plan, self._clock.monotonic_ms(), said)
-        return not counted
+    def mark(self, reservation: Reservation, pod: Pod) -> bool:
+        """Mark a member; return False if it counted as arrived already."""
+        before, had_arrived = self._marks.get(pod.uid), self.has_arrived(reservation)
+        message = before.message if before is not None and had_arrived else pod.unschedulable
+        self._marks[pod.uid] = _Mark(reservation.plan, self._clock.monotonic_ms(), message)
+        return not had_arrived
 
-    def drop(self, uid: PodUid) -> None:
-        """Forget a member."""
+    def unmark(self, uid: PodUid) -> None:
+        """Remove the mark of a member."""
         self._marks.pop(uid, None)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all marks."""
         self._marks.clear()
 
-    def keep(self, state: ReservationState) -> None:
-        """Forget those whose reservation is given back, or became a bound member."""
+    def retain_reserved(self, state: ReservationState) -> None:
+        """Remove the marks of members without the reservation of their mark."""
         for uid, mark in list(self._marks.items()):
             held = reservation_of(state, uid)
             if held is None or held.plan != mark.plan:
                 del self._marks[uid]
 
-    def counts(self, reservation: Reservation) -> bool:
-        """Say whether a member has arrived by what is committed for it."""
+    def has_arrived(self, reservation: Reservation) -> bool:
+        """Return whether a member counts as arrived by its mark."""
         mark = self._marks.get(reservation.uid)
         if mark is None or mark.plan != reservation.plan:
             return False
         return self._clock.monotonic_ms() - mark.since_ms < self._counts_ms
 
-    def of(self, root: GangState) -> tuple[Reservation, ...]:
-        """Give the reservations of a root whose members count."""
+    def arrived_of(self, root: GangState) -> tuple[Reservation, ...]:
+        """Return the reservations of a root whose members count as arrived."""
         held = (root.held.get(uid) for uid in self._marks)
-        return tuple(r for r in held if r is not None and self.counts(r))
+        return tuple(r for r in held if r is not None and self.has_arrived(r))
 
-    def goes_on(self, pod: Pod) -> bool:
-        """Say whether kube-scheduler has said nothing new of a pod since it was let through, however long that takes."""
+    def in_progress(self, pod: Pod) -> bool:
+        """Return whether kube-scheduler has not changed the message of a pod since its mark, of any age."""
         mark = self._marks.get(pod.uid)
-        return mark is not None and mark.said == pod.unschedulable
+        return mark is not None and mark.message == pod.unschedulable

@@ -1,1 +1,1 @@
-"""The lease, the leader that appends, and the follower that reads; imports `snapshots`."""
+"""The lease, the leader that appends, the follower that reads; imports `snapshots`."""

@@ -1,4 +1,4 @@
-"""What a pass has decided, on its way to the log: the next root is planned meanwhile."""
+"""The appends of one pass: they run while the next tree is planned, and are awaited together."""
 
 from __future__ import annotations
 
@@ -17,43 +17,45 @@ from extender.core.log.events import (
 )
 from extender.ports.protocols import Clock, DecisionInput, DecisionInputs
 
-_RESTS_ON_INPUT = GangAdmitted | GangExtended | GangRefused | PreemptionPlanned
+_HAS_INPUT = GangAdmitted | GangExtended | GangRefused | PreemptionPlanned
 
 
 class AppendBatch:
-    """Hands drafts to the leader, their inputs first, and waits for them together."""
+    """Starts appends at the leader, each after its decision input, and waits for all of them."""
 
     def __init__(self, leader: Leader, inputs: DecisionInputs, clock: Clock) -> None:
         self._leader = leader
         self._inputs = inputs
         self._clock = clock
-        self._waiting: list[Awaitable[tuple[RecordedEvent, ...]]] = []
-        self.waited_ms = 0  # for the log, in this pass; nobody is held up meanwhile
+        self._appends: list[Awaitable[tuple[RecordedEvent, ...]]] = []
+        self.waited_ms = 0  # for the log, in this pass
 
     def begin(self) -> None:
         """Begin a pass."""
-        self._waiting, self.waited_ms = [], 0
+        self._appends, self.waited_ms = [], 0
 
-    def soon(self, drafts: Sequence[NewEvent], encoded: DecisionInput | None = None) -> None:
-        """Fold drafts now, and write them, after the input that they rest on."""
+    def append_nowait(
+        self, drafts: Sequence[NewEvent], encoded: DecisionInput | None = None
+    ) -> None:
+        """Fold drafts into the pending state now, and start to append them after their decision input."""
         if not drafts:
             return
-        rests = encoded and any(isinstance(d.fact, _RESTS_ON_INPUT) for d in drafts)
-        save = functools.partial(self._inputs.save, encoded) if encoded and rests else None
-        self._waiting.append(self._leader.record_soon(drafts, save))
+        has_input = encoded and any(isinstance(d.fact, _HAS_INPUT) for d in drafts)
+        save = functools.partial(self._inputs.save, encoded) if encoded and has_input else None
+        self._appends.append(self._leader.record_soon(drafts, save))
 
-    async def done(self) -> None:
-        """Wait until all that was handed over is durable; the first failure is raised."""
-        waiting, self._waiting = self._waiting, []
+    async def flush(self) -> None:
+        """Wait until all appends of this pass have ended, then raise the first failure."""
+        appends, self._appends = self._appends, []
         begun_ms = self._clock.monotonic_ms()
-        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        outcomes = await asyncio.gather(*appends, return_exceptions=True)
         self.waited_ms += self._clock.monotonic_ms() - begun_ms
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def now(self, drafts: Sequence[NewEvent]) -> None:
-        """Write drafts and wait for them."""
+    async def append(self, drafts: Sequence[NewEvent]) -> None:
+        """Append drafts and wait until they are durable."""
         begun_ms = self._clock.monotonic_ms()
         await self._leader.record(drafts)
         self.waited_ms += self._clock.monotonic_ms() - begun_ms

@@ -1,4 +1,4 @@
-"""Give decided facts their place: position, version in their stream, epoch, time, id."""
+"""Add the metadata of an event to a draft: position, stream version, epoch, time, id."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from extender.core.model.ids import Epoch, Position
 from extender.ports.protocols import Clock
 
 
-def stamped(
+def stamp_events(
     drafts: Sequence[NewEvent], state: ReservationState, epoch: Epoch, clock: Clock
 ) -> tuple[RecordedEvent, ...]:
-    """Turn drafts into the events that continue `state`; time never falls in the log."""
+    """Return the events that continue `state`; their times never decrease."""
     position, at_us = state.position, state.at_us
     versions: dict[str, int] = {}
     events = []

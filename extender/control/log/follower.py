@@ -1,12 +1,11 @@
-"""What a replica without the lease does all day: fold the log as it grows, and know how far behind it is.
+"""A replica without the lease folds the log as it grows, and knows how far behind the log it is.
 
-So a take-over needs only the tail, questions are answered from memory, and whoever calls is sent on to the
-replica that the lease names. How far behind is counted in time: how long ago the fold stood at the end of the
-log. One number then covers a fold that is too slow, a log that cannot be read and a database that is away.
+So a new leader reads only the tail of the log, queries are answered from memory, and calls are forwarded to the
+replica that the lease names. The lag is measured in time: how long ago the fold was at the end of the log. It
+grows when the fold is too slow, when the log cannot be read and when the database does not answer.
 
-The surprise: what was followed is not trusted at a take-over before the log was asked whether it still has the
-last fact of it. A database that came back as an older copy is another log; what this process has seen of the
-one before is evidence of that (`history`).
+Note: a new leader uses the followed state only after the log has confirmed that it still has the last event of it.
+A database that was restored from an older copy is another log (`history_guard`).
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from extender.snapshots.state_loader import fold_from, load_state
 
 log = logging.getLogger(__name__)
 
-BEHIND_MS = 5_000  # a replica that is further behind is not ready and takes nothing over
+BEHIND_MS = 5_000  # a replica that is further behind is not ready and does not acquire the lease
 AGAIN_S = 0.2  # after a log that could not be read
-PAUSE_S = 1.0  # after one that could not be folded: another history, or facts of a later version
+PAUSE_S = 1.0  # after a log that could not be folded: another history, or events of a later version
 
 Pages = Callable[[Position], AsyncIterator[Sequence[RecordedEvent]]]
 
 
 class Follower:
-    """The fold of the log, the lease row as it was last read, and the distance to the end."""
+    """The fold of the log, the lease row as it was last read, and the lag."""
 
     def __init__(
         self, event_log: EventLog, checkpoints: Snapshots, history: HistoryGuard, clock: Clock
@@ -44,8 +43,8 @@ class Follower:
         self._clock = clock
         self._mark: LogMark | None = None  # the end of what `state` is the fold of
         self._current_ms: int | None = None  # when the fold last stood at the end of the log
-        self._trouble = "it has not been read yet"
-        self._free_since_ms: int | None = None
+        self._problem = "it has not been read yet"
+        self._free_since_ms: int | None = None  # since when no process holds the lease
         self.state: ReservationState = EMPTY
         self.lease: LeaseRecord | None = None
         self.fault: CorruptLog | None = None  # why the log cannot be folded at all
@@ -53,49 +52,49 @@ class Follower:
         self.source: Pages = lambda after: event_log.follow(after=after)
 
     def behind(self) -> str:
-        """Say why this replica must not take over, or the empty string."""
+        """Return the reason why this replica must not acquire the lease, or an empty string."""
         if self._current_ms is None:
-            return f"the log is not followed: {self._trouble}"
+            return f"the log is not followed: {self._problem}"
         late_ms = self._clock.monotonic_ms() - self._current_ms
         if late_ms <= BEHIND_MS:
             return ""
-        why = f": {self._trouble}" if self._trouble else ", it grows faster than it is read here"
+        why = f": {self._problem}" if self._problem else ", it grows faster than it is read here"
         return (
             f"{late_ms / 1000:.0f} s behind the log, at position {self.state.position}{why}; "
             f"more than {BEHIND_MS // 1000} s is too old to lead from"
         )
 
     def free_ms(self) -> int:
-        """Say for how long nobody has held the lease, as far as it was seen; 0 while somebody does."""
+        """Return for how long the lease has been seen free, in milliseconds; 0 while it is held."""
         since_ms = self._free_since_ms
         return 0 if since_ms is None else max(1, self._clock.monotonic_ms() - since_ms)
 
-    def deposed(self) -> None:
-        """Hear that this process leads no more: who does is known at the next look, and callers may wait so long."""
+    def forget_lease(self) -> None:
+        """Forget the lease row because this process does not lead any more; callers wait until it is read again."""
         self.lease, self._free_since_ms = None, self._clock.monotonic_ms()
 
-    async def look(self) -> LeaseRecord | None:
-        """Read who leads, and where the log ends.
+    async def read_lease(self) -> LeaseRecord | None:
+        """Read the lease row and the end of the log.
 
         Raises:
-            StoreUnavailable: No answer; what was known stays, and grows old.
+            StoreUnavailable: No answer; what was read before is kept.
         """
         asked_ms = self._clock.monotonic_ms()
         try:
             self.lease, head = await self._log.lease(), await self._log.head()
         except StoreUnavailable as error:
-            self._trouble = str(error)
+            self._problem = str(error)
             raise
         held = self.lease is not None and not self.lease.expired
         self._free_since_ms = None if held else (self._free_since_ms or asked_ms)
         if self.lease is not None:
-            self._history.heard(self.lease.epoch)
+            self._history.observe_epoch(self.lease.epoch)
         if self._mark is not None and self.state.position >= head.position:
-            self._current_ms, self._trouble = asked_ms, ""
+            self._current_ms, self._problem = asked_ms, ""
         return self.lease
 
     async def run(self, on_fold: Callable[[ReservationState], None]) -> None:
-        """Fold for ever; the fold begins anew, from the newest checkpoint, when the log is another one."""
+        """Follow the log until cancelled; start again from the newest snapshot when the log cannot be folded."""
         while True:
             try:
                 await self._load()
@@ -106,11 +105,11 @@ class Follower:
                     on_fold(self.state)
                     await asyncio.sleep(0)
             except StoreUnavailable as error:
-                self._trouble = str(error)
+                self._problem = str(error)
                 await asyncio.sleep(AGAIN_S)
             except CorruptLog as error:
                 log.warning("the log cannot be followed", extra={"error": str(error)})
-                self._forget(str(error))
+                self._invalidate(str(error))
                 await asyncio.sleep(PAUSE_S)
 
     async def _load(self) -> None:
@@ -124,24 +123,24 @@ class Follower:
             raise
         self.state, self.fault = state, None
         self._mark = LogMark(position=head.position, epoch=state.epoch, chain=head.chain)
-        self._current_ms, self._trouble = asked_ms, ""
+        self._current_ms, self._problem = asked_ms, ""
 
     def _fold(self, page: Sequence[RecordedEvent]) -> None:
         self.state = fold(self.state, page)
         for event in page:
-            self._history.acknowledged(event)
+            self._history.observe_committed(event)
         last = page[-1]
         self._mark = LogMark(position=last.position, epoch=last.epoch, event_id=last.event_id)
 
-    def _forget(self, why: str) -> None:
-        self._mark, self._current_ms, self._trouble = None, None, why
+    def _invalidate(self, why: str) -> None:
+        self._mark, self._current_ms, self._problem = None, None, why
         self.loaded.clear()
 
-    async def until(self, head: LogHead) -> ReservationState:
-        """Give the fold up to an end of the log: what was followed and the tail, if the log still has that.
+    async def state_at(self, head: LogHead) -> ReservationState:
+        """Return the fold up to `head`: the followed state and the tail, or all anew if the log has changed.
 
         Raises:
-            CorruptLog: The log breaks its own rules.
+            CorruptLog: The log cannot be folded.
             StoreUnavailable: Try again.
         """
         mark = self._mark

@@ -1,13 +1,13 @@
-"""What is known of the log apart from the log: seen by this process, published outside of the database.
+"""Detect that the log has lost events, from what this process has seen and from the published log head.
 
-A database can come back as an older copy of itself: restored from a backup, or a standby that lagged
-and was promoted. Nothing in it shows that. So the last acknowledged fact and the highest epoch are
-remembered, and the end of the log is published where the administrator of the database cannot write
-(EVENTSTORE 3); whoever takes the lease compares. The published end lags by seconds, so it proves a loss
-only when the log lacks that very position or has another fact there.
+A database may be restored from a backup, or replaced by a standby that lagged: it is then an older copy of
+itself, and nothing in it shows that. So the last committed event and the highest epoch are remembered, and the
+log head is published where the administrator of the database cannot write (EVENTSTORE 3). Each new leader
+compares them with the log. The published head lags by seconds, so it proves a loss only when the log lacks that
+position or has another event there.
 
-The surprise: evidence of an epoch before the newest `HistoryTruncated` is not evidence any more. That
-loss was noticed and compared then, by another process perhaps.
+Note: evidence of an epoch before the newest `HistoryTruncated` does not count. That loss was detected and
+compared then, by this process or another one.
 """
 
 from __future__ import annotations
@@ -19,35 +19,37 @@ from extender.ports.protocols import EventLog, LeaseGrant, LogMark, PublishedLog
 
 
 class HistoryGuard:
-    """Remembers, and compares the log with what it remembers."""
+    """Remembers the end of the log, and compares the log with it."""
 
     def __init__(self, event_log: EventLog) -> None:
         self._log = event_log
-        self._seen: LogMark | None = None  # the last fact that was acknowledged to this process
+        self._seen: LogMark | None = None  # the last committed event that this process knows
         self._published: LogMark | None = None
-        self._outlived: Epoch | None = None  # an epoch that the lease row has forgotten
-        self.epoch = Epoch(0)  # the highest that was ever held or published
-        self.untold: HistoryTruncated | None = None  # noticed, not in the log yet
+        self._forgotten_epoch: Epoch | None = (
+            None  # an epoch that the lease row does not know any more
+        )
+        self.epoch = Epoch(0)  # the highest known epoch
+        self.unrecorded: HistoryTruncated | None = None  # detected, and not in the log yet
         self.anchor: PublishedLogHead | None = None
 
-    def granted(self, grant: LeaseGrant) -> None:
-        """Hear of a lease; its row must not be older than one that was held before."""
+    def observe_grant(self, grant: LeaseGrant) -> None:
+        """Record the epoch of a granted lease; a lower previous epoch means that the lease row is older."""
         if grant.previous_epoch < self.epoch:
-            self._outlived = self.epoch
+            self._forgotten_epoch = self.epoch
         self.epoch = max(self.epoch, grant.epoch)
 
-    def heard(self, epoch: Epoch) -> None:
-        """Hear of an epoch that somebody holds or held."""
+    def observe_epoch(self, epoch: Epoch) -> None:
+        """Record an epoch that was read from the lease row."""
         self.epoch = max(self.epoch, epoch)
 
-    def acknowledged(self, event: RecordedEvent) -> None:
-        """Hear of the newest fact that is durable: appended here, or followed."""
+    def observe_committed(self, event: RecordedEvent) -> None:
+        """Record the newest committed event, which was appended or followed by this process."""
         self._seen = LogMark(position=event.position, epoch=event.epoch, event_id=event.event_id)
         if isinstance(event.fact, HistoryTruncated):
-            self.untold = None
+            self.unrecorded = None
 
-    async def look_outside(self, grant: LeaseGrant) -> bool:
-        """Read the published end; False when the grant's epoch was held before, so that another is needed.
+    async def read_published(self, grant: LeaseGrant) -> bool:
+        """Read the published log head; return False when the grant needs a higher epoch than it has.
 
         Raises:
             ClusterUnavailable: Try again.
@@ -56,20 +58,22 @@ class HistoryGuard:
         self._published = found
         if found is None or found.epoch < grant.epoch:
             return True
-        self._outlived = max(self._outlived or found.epoch, found.epoch)
+        self._forgotten_epoch = max(self._forgotten_epoch or found.epoch, found.epoch)
         self.epoch = max(self.epoch, found.epoch)
         return False
 
     async def intact(self) -> bool:
-        """Say whether the log still has what this process saw last, and its lease row is no older one.
+        """Return whether the log still has the last event that this process knows, and its lease row is not older.
 
         Raises:
             StoreUnavailable: Try again.
         """
-        return self._outlived is None and (self._seen is None or await self._log.holds(self._seen))
+        return self._forgotten_epoch is None and (
+            self._seen is None or await self._log.holds(self._seen)
+        )
 
     async def compare(self, grant: LeaseGrant, state: ReservationState) -> HistoryTruncated | None:
-        """Compare the log, folded to `state`, with all that is known; give what is missing.
+        """Compare the log, folded to `state`, with all evidence; return the loss, or None.
 
         Raises:
             StoreUnavailable: Try again.
@@ -84,14 +88,14 @@ class HistoryGuard:
                 continue
             if not await self._log.holds(mark):
                 missing.append((mark, evidence))
-        if self._outlived is not None and self._outlived >= state.truncated_epoch:
-            missing.append((LogMark(position=Position(0), epoch=self._outlived), "epoch"))
-        self._outlived = None
+        if self._forgotten_epoch is not None and self._forgotten_epoch >= state.truncated_epoch:
+            missing.append((LogMark(position=Position(0), epoch=self._forgotten_epoch), "epoch"))
+        self._forgotten_epoch = None
         if missing:
             mark, evidence = max(missing, key=lambda m: m[0].position)
-            self.untold = _truncated(grant, mark, evidence)
-        self._seen = None  # what comes next continues the log as it was found
-        return self.untold
+            self.unrecorded = _truncated(grant, mark, evidence)
+        self._seen = None  # later events continue the log as it was found
+        return self.unrecorded
 
 
 def _truncated(grant: LeaseGrant, mark: LogMark, evidence: TruncationEvidence) -> HistoryTruncated:
@@ -106,7 +110,7 @@ def _truncated(grant: LeaseGrant, mark: LogMark, evidence: TruncationEvidence) -
         what = (
             f"the log ends at {found.position}"
             if found.position < mark.position
-            else "the log has another fact there"
+            else "the log has another event there"
         )
         text = f"position {mark.position} of epoch {mark.epoch} was {whose}, {what}"
     return HistoryTruncated(

@@ -1,16 +1,14 @@
-"""The lease and the one writer: take, replay, append, and know at every moment whether we may act.
+"""The leader: it holds the lease, loads the state, appends events, and knows whether this process may act.
 
-Two states stand side by side: `acknowledged` is durable and the only one that answers are given
-from; `speculative` includes what is on its way to the log, and new decisions are made on it. When
-an append fails, the speculative state falls back to the acknowledged one, callers get the fault, and
-the loops that decided decide again.
+It keeps two states. `acknowledged`, the committed state, is durable, and all answers are given from it.
+`speculative`, the pending state, includes appends in flight, and new decisions are made on it. When an append
+fails, the pending state is reset to the committed state, callers get the error, and the loops decide again.
 
-An append whose outcome is unknown is settled before anything else is written: the lease is taken
-again (so that no ghost of the old statement can commit later), the events are looked up by id, and
-those that are there are folded in.
+An append whose outcome is unknown is settled before anything else is written: the lease is acquired again, so
+that the old statement cannot commit later, the events are looked up by id, and those found are folded in.
 
-A log that is not the one we knew (`history`) is folded as it is, and nothing is promised from it
-before the admission loop has compared it with the cluster: `compared`.
+A log that has lost events (`history_guard`) is folded as it is. No admission and no preemption is appended to it
+before the control loop has compared it with the cluster: `compared`.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from typing import Literal
 
 import msgspec
 
-from extender.control.log.event_metadata import stamped
+from extender.control.log.event_metadata import stamp_events
 from extender.control.log.follower import Follower
 from extender.control.log.history_guard import HistoryGuard
 from extender.control.log.lease import Lease, LeaseIdentity
@@ -53,46 +51,46 @@ from extender.snapshots.snapshot_writer import SnapshotWriter
 log = logging.getLogger(__name__)
 
 OUTSIDE_PAUSE_S = 0.5
-LOOK_EVERY_S = 0.2  # a lease that was given back, or has run out, is taken within this time
-OLDER_COPY = "the log is an older copy of the one we wrote"
+LOOK_EVERY_S = 0.2  # a lease that was released or has expired is acquired within this time
+OLDER_COPY = "the log is an older copy of the one that this process wrote"
 
 Role = Literal["starting", "following", "leading", "settling", "stopped"]
 
 
-class _Flight(msgspec.Struct, eq=False):
-    """An append on its way."""
+class _InFlightAppend(msgspec.Struct, eq=False):
+    """An append whose outcome is not known yet."""
 
     events: tuple[RecordedEvent, ...]
     done: asyncio.Future[None]
-    after: Callable[[], Awaitable[None]] | None  # must be done before this is sent
+    after: Callable[[], Awaitable[None]] | None  # runs before the events are sent
     sent: asyncio.Future[
         bool
     ]  # True: the next one may be sent; False: it would not continue the log
 
 
 class Leader:
-    """Holds the lease, stamps facts, appends them, folds them."""
+    """Holds the lease, and appends and folds events."""
 
     def __init__(
         self, event_log: EventLog, checkpoints: Snapshots, clock: Clock, identity: LeaseIdentity
     ) -> None:
         self._log = event_log
         self._clock = clock
-        self._me = identity
-        self._flights: list[_Flight] = []
+        self._identity = identity
+        self._flights: list[_InFlightAppend] = []
         self._appends: set[asyncio.Task[None]] = set()
         self._ending: set[asyncio.Task[None] | asyncio.Task[Literal[True]]] = set()
         self._settling: asyncio.Task[None] | None = None
         self._announcing: asyncio.Task[None] | None = None
-        self._saving = SnapshotWriter(
+        self._snapshots = SnapshotWriter(
             event_log,
             checkpoints,
             clock,
             events=identity.checkpoint_events,
             ms=identity.checkpoint_ms,
         )
-        self._deposed = asyncio.Event()
-        self.wakeup = Wakeup()  # moves when the acknowledged state or what we may do changes
+        self._stepped_down = asyncio.Event()
+        self.wakeup = Wakeup()  # changes with the committed state and with the role
         self.role: Role = "starting"
         self.why_not = "starting"
         self.acknowledged: ReservationState = EMPTY
@@ -100,45 +98,43 @@ class Leader:
         self.history = HistoryGuard(event_log)
         self.lease = Lease(event_log, clock, identity, self.history)
         self.following = Follower(event_log, checkpoints, self.history, clock)
-        self.retiring = (
-            False  # whether this process is about to end: it does not take the lease again
-        )
-        self.comparing = ""  # why nothing is promised although we lead, or the empty string
+        self.retiring = False  # this process ends soon: it does not acquire the lease again
+        self.comparing = ""  # why no admission is appended while leading, or an empty string
         self.on_append: Callable[[Sequence[RecordedEvent]], None] | None = None
         self.on_lost: Callable[[], None] | None = None
 
-    # -- what others ask ---------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------
 
     def may_act(self) -> bool:
-        """Say whether side effects are allowed now: the lease is ours for certain, and our memory is the log."""
+        """Return whether writes to the cluster are allowed now: the lease is held, and the state is that of the log."""
         return self.role in ("leading", "settling") and self.lease.holds() and not self.comparing
 
     async def until_may_act(self) -> None:
-        """Wait until side effects are allowed; the lease is timed, so there is nothing to be told by."""
+        """Wait until `may_act`. It polls, because the lease expires by time."""
         while not self.may_act():  # noqa: ASYNC110 -- see above
             await asyncio.sleep(0.1)
 
     def may_record(self) -> bool:
-        """Say whether facts can be appended now."""
+        """Return whether events can be appended now."""
         return self.role == "leading" and self.lease.holds()
 
     def leads(self) -> bool:
-        """Say whether this process is the one that answers kube-scheduler, ready or not."""
+        """Return whether this process is the one that answers kube-scheduler, ready or not."""
         return self.lease.grant is not None and self.role in ("leading", "settling")
 
     def doubt(self) -> str:
-        """Say why this process must not answer from its state, or the empty string."""
+        """Return the reason why this process must not answer from its state, or an empty string."""
         if not self.leads():
             return f"not leading: {self.why_not}"
         return "" if self.lease.holds() else "the lease has run out"
 
     def compared(self, takes: int) -> None:
-        """Hear that the log, as it was found at a take, was compared with the cluster: life goes on.
+        """End the recovery from a loss of events: the log has been compared with the cluster.
 
         Args:
-            takes: The number of takes when the comparison began.
+            takes: The value of `takes` when the comparison began; after another acquisition nothing ends.
         """
-        if self.comparing and takes == self.takes and self.history.untold is None:
+        if self.comparing and takes == self.takes and self.history.unrecorded is None:
             log.info(
                 "compared with the cluster after a loss of history", extra={"epoch": self.epoch}
             )
@@ -146,24 +142,24 @@ class Leader:
 
     @property
     def epoch(self) -> Epoch:
-        """Give the epoch of our grant, 0 without one."""
+        """Return the epoch of the grant, 0 without one."""
         return self.lease.epoch
 
     @property
     def takes(self) -> int:
-        """Count how often the lease was taken; what was decided under an earlier take is decided anew."""
+        """Return how often the lease was acquired; a pass under an earlier acquisition does not make this one ready."""
         return self.lease.takes
 
     # -- writing -----------------------------------------------------------------------------
 
     async def record(self, drafts: Sequence[NewEvent]) -> tuple[RecordedEvent, ...]:
-        """Stamp facts, append them, fold them; durable and acknowledged on return.
+        """Append drafts and wait until they are durable and part of the committed state.
 
-        The facts must have been decided on `speculative` with no await in between.
+        The drafts must have been decided on `speculative` with no await in between.
 
         Raises:
-            NotLeading: We do not hold the lease, or an unknown outcome is being settled.
-            StoreUnavailable: Not written (settled), or we could not find out in time; decide again.
+            NotLeading: The lease is not held, or an unknown outcome is being settled.
+            StoreUnavailable: Not written, or the outcome was not known in time; decide again.
         """
         if not drafts:
             return ()
@@ -172,16 +168,19 @@ class Leader:
     def record_soon(
         self, drafts: Sequence[NewEvent], after: Callable[[], Awaitable[None]] | None = None
     ) -> Awaitable[tuple[RecordedEvent, ...]]:
-        """Stamp facts and fold them into `speculative` at once; what is given waits as `record` does.
+        """Fold drafts into `speculative` now and start to append them.
 
-        So the next decision can be made on them while they are on their way to the log.
+        So the next decision can be made on them while the append is in flight.
 
         Args:
             drafts: At least one.
-            after: Stores what has to be there before the facts; its failure is theirs.
+            after: Runs before the events are sent, to store what they refer to; if it fails, the append fails.
+
+        Returns:
+            The events, once they are durable; awaiting it raises NotLeading and StoreUnavailable like `record`.
 
         Raises:
-            NotLeading: As `record`.
+            NotLeading: The lease is not held, or an unknown outcome is being settled.
         """
         if not self.may_record() or self.lease.grant is None:
             raise NotLeading(
@@ -190,84 +189,86 @@ class Leader:
         promises = GangAdmitted | GangExtended | PreemptionPlanned
         if self.comparing and any(isinstance(d.fact, promises) for d in drafts):
             raise NotLeading(self.comparing)
-        events = stamped(drafts, self.speculative, self.lease.grant.epoch, self._clock)
+        events = stamp_events(drafts, self.speculative, self.lease.grant.epoch, self._clock)
         self.speculative = fold(self.speculative, events)
         loop = asyncio.get_running_loop()
-        flight = _Flight(events, loop.create_future(), after, loop.create_future())
-        flight.done.add_done_callback(_heard)  # its caller may have given up before
+        append = _InFlightAppend(events, loop.create_future(), after, loop.create_future())
+        append.done.add_done_callback(_retrieve_exception)  # its caller may have been cancelled
         before = self._flights[-1].sent if self._flights else None
-        self._flights.append(flight)
-        # A task of its own: a caller that is cancelled must not leave its append unsettled.
-        task = asyncio.create_task(self._append(self.lease.grant, flight, before), name="append")
+        self._flights.append(append)
+        # Its own task: a cancelled caller must not leave an append unsettled.
+        task = asyncio.create_task(self._append(self.lease.grant, append, before), name="append")
         self._appends.add(task)
         task.add_done_callback(self._appends.discard)
-        return self._until_done(flight)
+        return self._until_done(append)
 
-    async def _until_done(self, flight: _Flight) -> tuple[RecordedEvent, ...]:
+    async def _until_done(self, append: _InFlightAppend) -> tuple[RecordedEvent, ...]:
         try:
-            async with asyncio.timeout(self._me.ttl_ms / 1000):
-                await asyncio.shield(flight.done)
-        except TimeoutError:  # it is settled all the same, but callers have callers who wait
+            async with asyncio.timeout(self._identity.ttl_ms / 1000):
+                await asyncio.shield(append.done)
+        except TimeoutError:  # the append is settled later, and the caller does not wait for that
             msg = "the log has not answered for as long as a lease lasts; the outcome is unknown"
             raise StoreUnavailable(msg) from None
-        return flight.events
+        return append.events
 
     async def _append(
-        self, grant: LeaseGrant, flight: _Flight, before: asyncio.Future[bool] | None
+        self, grant: LeaseGrant, append: _InFlightAppend, before: asyncio.Future[bool] | None
     ) -> None:
         try:
-            if flight.after is not None:
-                await flight.after()
-            if (before is not None and not await before) or flight not in self._flights:
-                return  # settled, or about to be, with the one before it
-            flight.sent.set_result(True)
-            await self._log.append(grant, flight.events)
-        except ExtenderError as error:  # known not written or unknown: settling finds out which
+            if append.after is not None:
+                await append.after()
+            if (before is not None and not await before) or append not in self._flights:
+                return  # settled together with the append before it
+            append.sent.set_result(True)
+            await self._log.append(grant, append.events)
+        except ExtenderError as error:  # written or not: settling finds out
             self._settle(error)
         else:
             try:
-                self._acknowledge(flight)
-            except CorruptLog as error:  # memory is not what the log says: fold it anew
+                self._commit(append)
+            except CorruptLog as error:  # the state differs from the log: load it again
                 log.exception("memory does not continue the log")
-                self._flights.append(flight)  # it was taken off; its caller must hear as well
+                self._flights.append(
+                    append
+                )  # `_commit` removed it, and its caller must get the error
                 self._lost(str(error))
         finally:
-            if not flight.sent.done():
-                flight.sent.set_result(False)
+            if not append.sent.done():
+                append.sent.set_result(False)
 
-    def remember(self, state: ReservationState) -> None:
-        """Replace memory by a fold of the log; refused silently while appends are on their way.
+    def replace_state(self, state: ReservationState) -> None:
+        """Replace the state by a fold of the log, or do nothing while appends are in flight.
 
-        The next look finds the difference again, so nothing is lost by waiting.
+        The next verification finds the difference again.
         """
         if not self._flights and state.position == self.acknowledged.position:
             self.acknowledged = self.speculative = state
             self.wakeup.wake()
 
-    def _acknowledge(self, flight: _Flight) -> None:
-        """Fold an append that is durable; flights end in the order in which they began."""
-        if flight not in self._flights:
+    def _commit(self, append: _InFlightAppend) -> None:
+        """Fold a durable append into the committed state; appends end in the order in which they began."""
+        if append not in self._flights:
             return  # settled meanwhile
-        self._flights.remove(flight)
-        self.acknowledged = fold(self.acknowledged, flight.events)
-        self.history.acknowledged(flight.events[-1])
-        if not flight.done.done():
-            flight.done.set_result(None)
+        self._flights.remove(append)
+        self.acknowledged = fold(self.acknowledged, append.events)
+        self.history.observe_committed(append.events[-1])
+        if not append.done.done():
+            append.done.set_result(None)
         if self.on_append is not None:
-            self.on_append(flight.events)
+            self.on_append(append.events)
         self.wakeup.wake()
 
     def _settle(self, error: Exception) -> None:
-        """Begin to settle unknown outcomes, once for all appends on their way."""
+        """Start to settle all appends in flight, unless that runs already."""
         if self._settling is None or self._settling.done():
             log.warning(
                 "append failed, settling",
                 extra={"error": str(error), "flights": len(self._flights)},
             )
             self.role, self.why_not = "settling", str(error)
-            self._settling = asyncio.create_task(self._settled(), name="settle appends")
+            self._settling = asyncio.create_task(self._settle_appends(), name="settle appends")
 
-    async def _settled(self) -> None:
+    async def _settle_appends(self) -> None:
         pause_s = 0.05
         while True:
             try:
@@ -277,7 +278,7 @@ class Leader:
                 if not await self.history.intact():
                     self._lost(OLDER_COPY)
                     return
-                self.lease.begin()
+                self.lease.activate()
                 break
             except (LeaseHeld, Fenced) as error:
                 self._lost(str(error))
@@ -289,37 +290,37 @@ class Leader:
         self._resume(grant, set(found))
 
     def _resume(self, grant: LeaseGrant, found: set[str]) -> None:
-        """Fold what is in the log, fail the rest, and go on under the new epoch."""
-        for flight in list(self._flights):
-            if all(e.event_id in found for e in flight.events):
-                self._acknowledge(flight)
+        """Fold the appends found in the log, fail the others, and lead under the new epoch."""
+        for append in list(self._flights):
+            if all(e.event_id in found for e in append.events):
+                self._commit(append)
         failed, self._flights = self._flights, []
         self.speculative = self.acknowledged
-        for flight in failed:
-            if not flight.done.done():
-                flight.done.set_exception(
-                    StoreUnavailable("the append did not happen; decided anew")
+        for append in failed:
+            if not append.done.done():
+                append.done.set_exception(
+                    StoreUnavailable("the append did not happen; decide again")
                 )
         if grant.head.position != self.acknowledged.position:
             self._lost(
-                f"the log ends at position {grant.head.position}, our memory at {self.acknowledged.position}"
+                f"the log ends at position {grant.head.position}, the state in memory at {self.acknowledged.position}"
             )
             return
         self.role, self.why_not = "leading", ""
-        # in a task of its own: when this append fails too, it must find no settlement under way
+        # its own task: if this append fails too, a new settlement must be able to start
         self._announcing = asyncio.create_task(self._record_lease(grant), name="record lease")
 
     def _lost(self, why: str) -> None:
         log.warning("lease lost", extra={"reason": why, "epoch": self.epoch})
         self.lease.grant = None
-        self.following.deposed()
-        self._deposed.set()
+        self.following.forget_lease()
+        self._stepped_down.set()
         self.role, self.why_not = "following", why
         flights, self._flights = self._flights, []
         self.speculative = self.acknowledged
-        for flight in flights:
-            if not flight.done.done():
-                flight.done.set_exception(NotLeading(why))
+        for append in flights:
+            if not append.done.done():
+                append.done.set_exception(NotLeading(why))
         if self.on_lost is not None:
             self.on_lost()
         self.wakeup.wake()
@@ -327,13 +328,13 @@ class Leader:
     # -- the lease ---------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Follow until the lease can be had, then lead until it is lost; for ever.
+        """Follow until the lease is acquired, lead until it is lost, and repeat until cancelled.
 
         Raises:
             CorruptLog: The log cannot be folded; the process must stop.
         """
         while True:
-            grant = await self._until_taken()
+            grant = await self._acquire()
             try:
                 await self._lead(grant)
             except (StoreUnavailable, LeaseHeld) as error:
@@ -342,14 +343,18 @@ class Leader:
 
     @property
     def _pause_s(self) -> float:
-        return min(self._me.ttl_ms / 5000, LOOK_EVERY_S)
+        return min(self._identity.ttl_ms / 5000, LOOK_EVERY_S)
 
-    async def _until_taken(self) -> LeaseGrant:
-        """Follow the log until the lease can be had."""
-        following = asyncio.create_task(self.following.run(self._followed), name="follow the log")
+    async def _acquire(self) -> LeaseGrant:
+        """Follow the log until the lease is acquired."""
+        following = asyncio.create_task(
+            self.following.run(self._on_follower_fold), name="follow the log"
+        )
         first = asyncio.create_task(self.following.loaded.wait(), name="first fold")
         try:
-            if not self.following.loaded.is_set():  # for the first fold, not for the whole pause
+            if (
+                not self.following.loaded.is_set()
+            ):  # waits for the first fold, not for the whole pause
                 await asyncio.wait(
                     {following, first},
                     timeout=self._pause_s,
@@ -357,67 +362,67 @@ class Leader:
                 )
             else:
                 await asyncio.wait({following}, timeout=self._pause_s)
-            while (grant := await self._taken()) is None:
+            while (grant := await self._try_acquire()) is None:
                 await asyncio.wait({following}, timeout=self._pause_s)
                 if following.done():
                     following.result()
             return grant
-        finally:  # it folds no further; that its connection takes a while to close is no part of a take-over
+        finally:  # the fold stops here; its connection closes later, without delaying the new leader
             for task in (following, first):
                 task.cancel()
                 self._ending.add(task)
-                task.add_done_callback(self._ended)
+                task.add_done_callback(self._on_task_end)
 
-    def _ended(self, task: asyncio.Task[None] | asyncio.Task[Literal[True]]) -> None:
+    def _on_task_end(self, task: asyncio.Task[None] | asyncio.Task[Literal[True]]) -> None:
         self._ending.discard(task)
         if not task.cancelled() and (fault := task.exception()) is not None:
             log.info("following ended", extra={"error": str(fault)})
 
-    def _followed(self, state: ReservationState) -> None:
+    def _on_follower_fold(self, state: ReservationState) -> None:
         self.acknowledged = self.speculative = state
         self.wakeup.wake()
 
-    async def _taken(self) -> LeaseGrant | None:
-        """Take the lease if nobody has it and this process is fit to lead; else say why not."""
+    async def _try_acquire(self) -> LeaseGrant | None:
+        """Acquire the lease if it is free and this process may lead; else set `why_not` and return None."""
         try:
-            held = await self.following.look()
-            if held is not None and not held.expired and held.holder != self._me.holder:
-                self._follow(f"the lease is held by {held.holder} at {held.address}")
+            held = await self.following.read_lease()
+            if held is not None and not held.expired and held.holder != self._identity.holder:
+                self._become_follower(f"the lease is held by {held.holder} at {held.address}")
             elif self.retiring:
-                self._follow("stopping")
+                self._become_follower("stopping")
             elif self.following.fault is not None:
                 raise self.following.fault
-            elif self.following.behind():  # how far changes all the time; errors must not
+            elif self.following.behind():  # the lag changes all the time; error texts must not
                 self.why_not = "behind the log, see /readyz"
             else:
                 grant = await self.lease.take()
-                self.lease.begin()
+                self.lease.activate()
                 return grant
-        except LeaseHeld as error:  # somebody was faster
-            self._follow(str(error))
+        except LeaseHeld as error:  # another process was faster
+            self._become_follower(str(error))
         except StoreUnavailable as error:
             self.why_not = str(error)
         return None
 
-    def _follow(self, why: str) -> None:
+    def _become_follower(self, why: str) -> None:
         if self.why_not != why:
             log.info("following", extra={"reason": why})
         self.role, self.why_not = "following", why
 
     async def _lead(self, grant: LeaseGrant) -> None:
         started_ms = self._clock.monotonic_ms()
-        self._deposed.clear()
-        deposed = asyncio.create_task(self._deposed.wait(), name="deposed")
+        self._stepped_down.clear()
+        stepped_down = asyncio.create_task(self._stepped_down.wait(), name="step down")
         renewing = asyncio.create_task(self._renew_for_ever(), name="renew lease")
         watching = asyncio.create_task(
-            self.lease.watch(self._lapsed, self._pause_s), name="watch the lease"
+            self.lease.watch_expiry(self._on_lease_expired, self._pause_s), name="watch the lease"
         )
         try:
-            grant = await self._looked_outside(grant)
-            state = await self.following.until(grant.head)
+            grant = await self._check_published_head(grant)
+            state = await self.following.state_at(grant.head)
             truncated = await self.history.compare(grant, state)
             if self.lease.grant is not grant:
-                return  # lost meanwhile; what was found is kept
+                return  # lost meanwhile; `history` keeps what was found
             if truncated is not None:
                 self.comparing = f"history lost: {truncated.text}; comparing with the cluster"
             self.acknowledged = self.speculative = state
@@ -434,28 +439,28 @@ class Leader:
             )
             while self.epoch and not renewing.done():
                 await asyncio.wait(
-                    {renewing, deposed}, timeout=1.0, return_when=asyncio.FIRST_COMPLETED
+                    {renewing, stepped_down}, timeout=1.0, return_when=asyncio.FIRST_COMPLETED
                 )
                 if self.epoch:
-                    await self._saving.save_if_due(self.acknowledged)
+                    await self._snapshots.save_if_due(self.acknowledged)
             if renewing.done():
                 renewing.result()
         finally:
-            for task in (renewing, watching, deposed):
+            for task in (renewing, watching, stepped_down):
                 task.cancel()
 
-    def _lapsed(self) -> None:
-        """Answer who waits here: somebody else may lead by now, also when the database cannot be asked from here."""
+    def _on_lease_expired(self) -> None:
+        """Let waiting calls be answered: another process may lead now, even if the database cannot be reached from here."""
         log.warning("the lease has run out", extra={"epoch": self.epoch})
         if self.on_lost is not None:
             self.on_lost()
         self.wakeup.wake()
 
-    async def _looked_outside(self, grant: LeaseGrant) -> LeaseGrant:
-        """Read what was published of the log, for as long as it takes; a higher epoch may be needed then."""
+    async def _check_published_head(self, grant: LeaseGrant) -> LeaseGrant:
+        """Read the published log head, until it succeeds; acquire the lease again if that shows a higher epoch."""
         while self.lease.grant is grant:
             try:
-                fresh = await self.history.look_outside(grant)
+                fresh = await self.history.read_published(grant)
             except ClusterUnavailable as error:
                 self.why_not = f"the published end of the log cannot be read: {error}"
                 await asyncio.sleep(OUTSIDE_PAUSE_S)
@@ -463,20 +468,22 @@ class Leader:
                 if fresh:
                     return grant
                 grant = await self.lease.take()
-                self.lease.begin()
+                self.lease.activate()
                 return grant
         return grant
 
     async def _record_lease(self, grant: LeaseGrant) -> None:
         facts: list[AnyEventData] = [
             LeaseTaken(
-                holder=self._me.holder, address=self._me.address, previous=grant.previous_holder
+                holder=self._identity.holder,
+                address=self._identity.address,
+                previous=grant.previous_holder,
             )
         ]
-        if self.history.untold is not None:
-            facts.append(self.history.untold)
+        if self.history.unrecorded is not None:
+            facts.append(self.history.unrecorded)
         drafts = [
-            NewEvent(root_uid=NIL_ROOT, root="", fact=f, actor=self._me.holder) for f in facts
+            NewEvent(root_uid=NIL_ROOT, root="", fact=f, actor=self._identity.holder) for f in facts
         ]
         try:
             await self.record(drafts)
@@ -485,7 +492,7 @@ class Leader:
 
     async def _renew_for_ever(self) -> None:
         while True:
-            await asyncio.sleep(self._me.ttl_ms / 3000)
+            await asyncio.sleep(self._identity.ttl_ms / 3000)
             grant, asked_ms = self.lease.grant, self._clock.monotonic_ms()
             if grant is None:
                 return
@@ -493,7 +500,7 @@ class Leader:
                 continue
             try:
                 await self._log.renew(grant)
-                intact = await self._still_our_log()
+                intact = await self._log_is_intact()
             except Fenced as error:
                 if self.lease.grant is grant:  # not taken again meanwhile
                     self._lost(str(error))
@@ -508,28 +515,30 @@ class Leader:
                     return
                 self.lease.prolong(asked_ms)
 
-    async def _still_our_log(self) -> bool:
+    async def _log_is_intact(self) -> bool:
         return self.role != "leading" or await self.history.intact()
 
     async def give_back(self) -> None:
-        """Give the lease back, for good: whoever follows takes it at once. Appends on their way are waited for."""
+        """Release the lease for good, after the appends in flight; a follower can acquire it at once."""
         self.retiring = True
         if self.role == "leading":
-            self.role, self.why_not = "settling", "stopping"  # nothing new is recorded
+            self.role, self.why_not = "settling", "stopping"  # no new appends
         if self._flights:
-            await asyncio.wait({f.done for f in self._flights}, timeout=self._me.ttl_ms / 1000)
+            await asyncio.wait(
+                {f.done for f in self._flights}, timeout=self._identity.ttl_ms / 1000
+            )
         grant, state = self.lease.grant, self.acknowledged
         if grant is None:
             return
         self._lost("stopping")
         try:
             await self._log.release(grant)
-            await self._saving.save(state)
+            await self._snapshots.save(state)
         except StoreUnavailable as error:
             log.warning("lease not released", extra={"error": str(error)})
 
     async def stop(self) -> None:
-        """Give the lease back and end what runs beside `run`."""
+        """Release the lease and end the tasks beside `run`."""
         await self.give_back()
         self.role, self.why_not = "stopped", "stopping"
         for task in (self._settling, self._announcing):
@@ -538,7 +547,7 @@ class Leader:
         await asyncio.gather(*self._ending, return_exceptions=True)
 
 
-def _heard(done: asyncio.Future[None]) -> None:
-    """Take note of a fault that nobody waits for any more."""
+def _retrieve_exception(done: asyncio.Future[None]) -> None:
+    """Retrieve the exception of an append without a caller, so that asyncio does not log it."""
     if not done.cancelled():
         done.exception()

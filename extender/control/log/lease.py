@@ -1,7 +1,7 @@
-"""The lease as this process holds it: taken, counted by our own clock, given back.
+"""The lease as this process holds it, with an expiry by the clock of this process.
 
-Only the database decides who may write; this says whether we may still act. The surprise: a lease that
-was just taken does not count before `begin`, because the log that came with it may be another one.
+The database decides which process may write; this module decides whether this process may act. Note: an acquired
+lease does not count before `activate`, because the log behind it may be an older copy.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from extender.ports.protocols import Clock, EventLog, LeaseGrant
 
 
 class LeaseIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Who we are to the lease."""
+    """The identity of this replica in the lease row, and its intervals."""
 
-    holder: str  # stable over restarts of the same replica, so that a restart after kill -9 does not wait
-    address: str  # where we answer HTTP
+    holder: str  # the same after a restart, so that a replica killed with -9 does not wait for its own lease
+    address: str  # where this replica answers HTTP
     ttl_ms: int
-    checkpoint_events: int = 2_000  # a look back folds about so many at most
+    checkpoint_events: int = 2_000  # a start folds about so many at most
     checkpoint_ms: int = 60_000
 
 
 class Lease:
-    """What we hold, and until when."""
+    """The granted lease, and its expiry."""
 
     def __init__(
         self, event_log: EventLog, clock: Clock, identity: LeaseIdentity, history: HistoryGuard
     ) -> None:
         self._log = event_log
         self._clock = clock
-        self._me = identity
+        self._identity = identity
         self._history = history
         self._asked_ms = 0
         self.grant: LeaseGrant | None = None
@@ -43,45 +43,45 @@ class Lease:
 
     @property
     def epoch(self) -> Epoch:
-        """Give the epoch of our grant, 0 without one."""
+        """Return the epoch of the grant, 0 without one."""
         return self.grant.epoch if self.grant is not None else Epoch(0)
 
     def holds(self) -> bool:
-        """Say whether the lease is ours for certain, by our own clock."""
+        """Return whether this process certainly holds the lease, by its own clock."""
         return self.grant is not None and self._clock.monotonic_ms() < self.until_ms
 
     async def take(self) -> LeaseGrant:
-        """Take the lease, with an epoch above all that are known from anywhere.
+        """Acquire the lease, with an epoch above all known epochs.
 
         Raises:
-            LeaseHeld: Somebody else has it.
-            StoreUnavailable: No answer.
+            LeaseHeld: Another process holds it.
+            StoreUnavailable: No answer; try again.
         """
         self._asked_ms = self._clock.monotonic_ms()
         grant = await self._log.take(
-            holder=self._me.holder,
-            address=self._me.address,
-            ttl_ms=self._me.ttl_ms,
+            holder=self._identity.holder,
+            address=self._identity.address,
+            ttl_ms=self._identity.ttl_ms,
             above=self._history.epoch,
         )
         self.takes += 1
-        self._history.granted(grant)
+        self._history.observe_grant(grant)
         self.grant = grant
         return grant
 
-    def begin(self) -> None:
-        """Count the lease that was taken last."""
+    def activate(self) -> None:
+        """Let the lease that was acquired last count, from the time of its request."""
         self.prolong(self._asked_ms)
 
     def prolong(self, asked_ms: int) -> None:
-        """Count our lease from before the database was asked, less a tenth for the drift of clocks."""
-        self.until_ms = asked_ms + self._me.ttl_ms - self._me.ttl_ms // 10
+        """Set the expiry: one term after the request was sent, less a tenth for clock drift."""
+        self.until_ms = asked_ms + self._identity.ttl_ms - self._identity.ttl_ms // 10
 
-    async def watch(self, on_lapse: Callable[[], None], every_s: float) -> None:
-        """Tell, for ever, when the lease has run out by our clock; once each time."""
+    async def watch_expiry(self, on_expired: Callable[[], None], every_s: float) -> None:
+        """Call `on_expired` once each time when the lease has expired by the clock of this process; run until cancelled."""
         held = False
         while True:
             before, held = held, self.holds()
             if before and not held and self.grant is not None:
-                on_lapse()
+                on_expired()
             await asyncio.sleep(every_s)

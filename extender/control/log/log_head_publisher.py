@@ -1,4 +1,4 @@
-"""Publish the end of the log where the administrator of the database cannot write (EVENTSTORE 3)."""
+"""Publish the log head where the administrator of the database cannot write (EVENTSTORE 3)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from extender.ports.protocols import Clock, EventLog, LogMark, PublishedLogHead
 
 log = logging.getLogger(__name__)
 
-EVERY_MS = 5_000  # one small write; what is lost behind it only bound pods can show
+EVERY_MS = 5_000  # a loss of later events is not detected
 FACTS = 1_000
 LOOK_EVERY_S = 1.0
 
 
 class LogHeadPublisher:
-    """Publishes while leading: when an epoch begins, and when the log has grown since."""
+    """Publishes while this process leads: at the start of an epoch, and when the log has grown."""
 
     def __init__(
         self, leader: Leader, event_log: EventLog, anchor: PublishedLogHead, clock: Clock
@@ -27,10 +27,10 @@ class LogHeadPublisher:
         self._anchor = anchor
         self._clock = clock
         self._last: LogMark | None = None
-        self._tried: tuple[int, int] = (0, 0)  # epoch, and when
+        self._tried: tuple[int, int] = (0, 0)  # epoch, and time of the last attempt
 
     async def run(self) -> None:
-        """Publish for ever; what fails is tried again."""
+        """Publish until cancelled; retry what failed."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             if self._due():
@@ -51,16 +51,16 @@ class LogHeadPublisher:
         return fresh >= FACTS or (fresh > 0 and waited_ms >= EVERY_MS)
 
     async def publish(self) -> None:
-        """Publish once, if the log is still the one that this process writes.
+        """Publish the log head once, unless the log is an older copy.
 
         Raises:
-            ClusterUnavailable: Not published, or not known to be.
-            StoreUnavailable: The end could not be read.
+            ClusterUnavailable: Not published, or the outcome is unknown.
+            StoreUnavailable: The log head could not be read.
         """
         epoch = self._leader.epoch
         head = await self._log.head()
         if not await self._leader.history.intact() or not self._leader.may_act():
-            return  # an older copy must not be published as the truth; the leader will notice
+            return  # an older copy must not be published; the leader detects it
         mark = LogMark(position=head.position, epoch=epoch, chain=head.chain)
         await self._anchor.publish(mark)
         self._last = mark

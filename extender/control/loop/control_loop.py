@@ -1,9 +1,9 @@
-"""The admission loop: observe, reconcile, plan pending roots, record, carry out. Off kube-scheduler's path.
+"""The control loop: observe, reconcile, plan pending trees, append, actuate. No call of kube-scheduler waits for it.
 
-One pass at a time. Pending roots are tried in order of priority, then age. A root that was refused is
-not planned again while there is only less room than then. What is planned at once is folded at once
-and is on its way to the log while the next root is planned on it. A long search gives the event loop
-back, so before its answer is recorded the input is made anew and compared.
+One pass at a time. Pending trees are tried in order of priority, then age. A refused tree is planned again only
+after some node has gained capacity. A plan is folded into the pending state at once, and its append is in flight
+while the next tree is planned. A long search runs in the planner process; before its answer is appended, the
+request is built again and compared.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from extender.control.binding.bind_barrier import BindBarriers
 from extender.control.log.append_batch import AppendBatch
 from extender.control.log.leader import Leader
 from extender.control.loop.idle_pass_filter import IdlePassFilter
-from extender.control.loop.overcommit_warnings import tell_taken
+from extender.control.loop.overcommit_warnings import warn_overcommit
 from extender.control.loop.planner_pool import PlannerPool
 from extender.control.loop.preemption_policy import (
     PreemptionPolicy,
-    before_verdict,
+    awaited_preemption,
+    events_before_verdict,
     may_admit,
-    under_way,
-    worth_asking,
+    may_lead_to_preemption,
 )
 from extender.control.loop.readmission_alarm import report_loops
 from extender.control.loop.request_builder import RequestBuilder
@@ -86,23 +86,21 @@ from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
 
-SETTLE_MS = 2  # changes come in bursts; one pass serves a burst
-# After a pass the loop rests this many times as long as the pass took, waiting for the log aside, ...
+SETTLE_MS = 2  # changes come in bursts; one pass handles a burst
+# After a pass the loop rests this many times as long as the pass took, without its waits for the log, ...
 REST_PER_PASS = 4
-REST_MS_MAX = 200  # ... at most so long: what passes leave is what filter and bind live on
-SLICE_MS = 10  # a pass gives the event loop back this often
-EXPLAIN_MS = (
-    200  # explaining refusals may take so much of a pass; the rest has its turn in the next
-)
-TICK_S = 1.0  # at the latest: reservations expire by time, vetoes too
-COUNTS_MS = 5_000  # how many of its members there are is recorded of a waiting tree this often
+REST_MS_MAX = 200  # ... but not longer: filter and bind use the time between passes
+SLICE_MS = 10  # a pass yields to the event loop this often
+EXPLAIN_MS = 200  # of a pass for explaining refusals; the next pass explains the others
+TICK_S = 1.0  # reservations and node rejections end by time, without a change of the cluster
+COUNTS_MS = 5_000  # the member count of a waiting tree is recorded this often
 PAUSE_PER_MS = 5  # a refused tree waits this many times as long as its plan took
-CRASHED_MS = 60_000  # a root whose plan ended the planner's process twice waits so long
+CRASHED_MS = 60_000  # a tree whose plan crashed the planner process twice waits so long
 FOREST_EMPTY = Forest(trees={}, root_of={}, orphans={})
 
 
 class ControlLoop:
-    """Decides for whole trees."""
+    """Admits trees, preempts for them and reconciles the log with the cluster."""
 
     def __init__(
         self,
@@ -127,39 +125,40 @@ class ControlLoop:
         self.evictor = Evictor(cluster, leader, clock, settings)
         self.letting_go = GateRemover(cluster, leader)
         self.planner = PlannerPool()
-        self._warm = False  # whether its process was started ahead
+        self._warm = False  # whether the planner process was started
         self.forest: Forest = FOREST_EMPTY
         self.passes = 0
-        self.reconciled_takes = (
-            0  # grants after which a whole pass has run; ready needs the current one
-        )
+        self.reconciled_takes = 0  # `Leader.takes` of the last complete pass
         self._forest_of = ClusterView()  # the view that `forest` was made from
         self._questions = RequestBuilder(settings.plan_budget)
-        self._stillness = IdlePassFilter(self._questions.rows)
-        self._suspicions = RejectionEvidence()
-        self._agreement = SettledCheck()
+        self._idle_filter = IdlePassFilter(self._questions.rows)
+        self._rejection_evidence = RejectionEvidence()
+        self._settled = SettledCheck()
         self._nominations = NominationDrift()
         self.endings = TerminationReasons(cluster, barriers.wakeup.wake)
         self._refused = UnschedulableCache()
-        self._asking = PreemptionPolicy(clock, wanted=settings.preemption == "on")
+        self._preemption_policy = PreemptionPolicy(clock, wanted=settings.preemption == "on")
         self._readmissions = Readmissions(expires_ms=settings.reservation_ttl_s * 1000)
-        self._not_before: dict[RootUid, int] = {}  # a costly refusal is not repeated at once
-        self._counted: dict[RootUid, int] = {}  # when a tree was last answered
+        self._not_before: dict[RootUid, int] = {}  # monotonic, in milliseconds
+        self._answered_ms: dict[RootUid, int] = {}  # when a verdict on a tree was last recorded
         self._compared = ClusterView()  # the view that was last compared with the log
-        self._foresight, self._answering = PredictedLosses(), PredictedLosses()
+        self._predicted_pending, self._predicted_committed = PredictedLosses(), PredictedLosses()
         self._leaving: Mapping[GroupKey, int] = {}
-        self._leaving_of: tuple[object, object] = (None, None)  # view and preemptions it is made of
-        self._to_explain: list[GroupKey] = []  # certain to be refused, in this pass
-        self._behind: list[
+        self._leaving_of: tuple[object, object] = (
+            None,
+            None,
+        )  # the view and the preemptions of `_leaving`
+        self._to_explain: list[GroupKey] = []  # refused in this pass, without reasons yet
+        self._after_higher: list[
             Tree
-        ] = []  # their room is made, and somebody of higher priority asks first
+        ] = []  # admitted at the end of this pass, unless a takeover gets their capacity
 
     def ready(self) -> bool:
-        """Say whether a whole pass has run since the lease was taken."""
+        """Return whether a complete pass has run since the lease was acquired."""
         return self.reconciled_takes == self._leader.takes and self.passes > 0
 
     async def run(self) -> None:
-        """Run passes for ever: on changes of cluster or state, and at least once per tick."""
+        """Run a pass on each change of cluster or state, and at least every `TICK_S`; until cancelled."""
         while True:
             seen = self._seen()
             takes, begun_ms = self._leader.takes, self._clock.monotonic_ms()
@@ -179,19 +178,19 @@ class ControlLoop:
             await asyncio.sleep(rest_ms(took_ms, rested_ms) / 1000)
 
     def _warm_up(self) -> None:
-        """Start the planner's process once calls are answered, and at a follower before it has to answer any."""
+        """Start the planner process after the first pass, or on a follower once the log is loaded."""
         follows = self._leader.role == "following" and self._leader.following.loaded.is_set()
         if not self._warm and (self.passes or follows):
             self._warm = True
             self.planner.warm()
 
     def _seen(self) -> tuple[int, int, int]:
-        """Give the revisions of what a pass looks at; read before it begins, so that no change is missed."""
+        """Return the revisions that a pass depends on; read before the pass, so that no change is missed."""
         view, state = self._cluster.view().revision, self._leader.wakeup.revision
         return view, state, self._wakeup.revision
 
     async def _next_change(self, seen: tuple[int, int, int]) -> None:
-        """Wait for a change behind `seen`, which may be in the past, or for the tick."""
+        """Wait for a change after the revisions `seen`, at most `TICK_S`."""
         view, state, woken = seen
         await first_of(
             self._cluster.changed(view),
@@ -201,19 +200,19 @@ class ControlLoop:
         )
 
     async def run_pass(self) -> None:
-        """Bring log, plans and effects up to what the cluster shows now."""
+        """Reconcile, admit and queue writes, once."""
         takes = self._leader.takes
         self._recording.begin()
         await self._reconcile()
-        if self._leader.comparing:  # what runs is in the log again; what memory promised is not
+        if self._leader.comparing:  # bound members are in the log again, reservations are not
             self._barriers.sync(self._leader.acknowledged)
             self._leader.compared(takes)
-        self._to_explain, self._behind = [], []
+        self._to_explain, self._after_higher = [], []
         if not self._still():
             await self._admit_all()
         view, state = self._cluster.view(), self._leader.acknowledged
-        self._barriers.sync(state)  # first: effects ask who is at bind for the plan of now
-        self._suspicions.heed(view, state)  # before anybody is nominated
+        self._barriers.sync(state)  # first: the nominator asks which members are at bind
+        self._rejection_evidence.heed(view, state)  # before nominations
         self.effects.sync(view, state)
         held: Iterable[Pod] = to_let_go(state, self.forest)
         if self._settings.refused_gates == "lift":
@@ -223,29 +222,33 @@ class ControlLoop:
         self._reporter.sync(view, state, self.forest, self.evictor.holdups)
 
     def _still(self) -> bool:
-        """Say whether nobody who waits can be admitted, as in the last pass."""
-        view, state = self._look()
-        hints, now_ms = self._suspicions.hints(view), self._clock.monotonic_ms()
+        """Return whether no pending tree can be admitted, as in the last pass."""
+        view, state = self._refresh()
+        hints, now_ms = self._rejection_evidence.hints(view), self._clock.monotonic_ms()
 
         def by_time(priority: int, since_ms: int) -> bool:
             paused = self._readmissions.ends_after(since_ms) or any(
                 until_ms > since_ms for until_ms in self._not_before.values()
             )
             return (
-                paused or bool(state.vetoes) or self._asking.somebody_below(view, state, priority)
+                paused
+                or bool(state.vetoes)
+                or self._preemption_policy.lower_priority_exists(view, state, priority)
             )
 
-        return self._stillness.holds(view, state, self.forest, hints, now_ms, by_time=by_time)
+        return self._idle_filter.nothing_to_admit(
+            view, state, self.forest, hints, now_ms, by_time=by_time
+        )
 
     async def _admit_all(self) -> None:
-        """Try every pending root in turn."""
-        self._stillness.end(None)
-        view, state = self._look()
-        hints = self._suspicions.hints(view)
+        """Try to admit every pending tree, then explain refusals."""
+        self._idle_filter.end_pass(None)
+        view, state = self._refresh()
+        hints = self._rejection_evidence.hints(view)
         pending = tuple(self._questions.pending(state, self.forest, hints))
-        self._keep([tree for tree, _ in pending])
+        self._retain([tree for tree, _ in pending])
         parts = (part for _, part in pending if part is not None)
-        outlook = self._stillness.begin(
+        before = self._idle_filter.begin_pass(
             view, state, self.forest, parts, hints, self._clock.monotonic_ms()
         )
         refused = True
@@ -259,30 +262,32 @@ class ControlLoop:
                     await asyncio.sleep(0)
                     slice_ms = self._clock.monotonic_ms()
         finally:
-            await self._recording.done()
+            await self._recording.flush()
         await self._explain()
-        behind, self._behind = self._behind, []
-        for tree in behind:
+        postponed, self._after_higher = self._after_higher, []
+        for tree in postponed:
             await self._admit(tree, last=True)
-        await self._recording.done()
-        self._stillness.end(outlook if refused else None)
+        await self._recording.flush()
+        self._idle_filter.end_pass(before if refused else None)
 
-    def _look(self) -> tuple[ClusterView, ReservationState]:
+    def _refresh(self) -> tuple[ClusterView, ReservationState]:
         view = self._cluster.view()
         self.forest = forest_after(self._forest_of, self.forest, view)
         self._forest_of = view
         speculative = self._leader.speculative
-        foreseen = self._foresight.of(
-            view, speculative, self.forest, self._compared, self._moment()
+        predicted = self._predicted_pending.of(
+            view, speculative, self.forest, self._compared, self._reconcile_context()
         )
-        return view, foreseen
+        return view, predicted
 
-    def foreseen(self, view: ClusterView, state: ReservationState) -> ReservationState:
-        """Give what is acknowledged, with the room of members that have gone since (`PredictedLosses`)."""
-        return self._answering.of(view, state, self.forest, self._compared, self._moment())
+    def with_predicted_losses(self, view: ClusterView, state: ReservationState) -> ReservationState:
+        """Return `state` with the replacement holds of members lost since the last pass (`PredictedLosses`)."""
+        return self._predicted_committed.of(
+            view, state, self.forest, self._compared, self._reconcile_context()
+        )
 
-    def _moment(self, cause: str = "") -> ReconcileContext:
-        """Give what of the circumstances tells whose loss is to be recorded, and how long its room is held."""
+    def _reconcile_context(self, cause: str = "") -> ReconcileContext:
+        """Return what `decide_reconcile` needs beside view and state to record lost members."""
         return ReconcileContext(
             actor=self._settings.holder,
             cause=cause,
@@ -293,10 +298,10 @@ class ControlLoop:
         )
 
     async def _reconcile(self) -> None:
-        self._look()
+        self._refresh()
         view, state = self._forest_of, self._leader.speculative
-        self.endings.keep(state)
-        now = self._moment(f"cluster revision {view.revision}")
+        self.endings.retain(state)
+        now = self._reconcile_context(f"cluster revision {view.revision}")
         now = msgspec.structs.replace(
             now,
             started=self._barriers.started(),
@@ -305,39 +310,41 @@ class ControlLoop:
             expired=self._expired(state),
             over=time_over(state, now.now_us),
         )
-        known = self.evictor.knowledge(now.actor, now.cause, view)
-        drafts = decide_evictions(view, state, self.forest, known)  # before a root completes
-        if not self._agreement.stands(view, state, self.forest, now):
+        known = self.evictor.eviction_context(now.actor, now.cause, view)
+        drafts = decide_evictions(
+            view, state, self.forest, known
+        )  # before `decide_reconcile` completes trees
+        if not self._settled.stands(view, state, self.forest, now):
             found = decide_reconcile(view, state, self.forest, now)
-            if self.endings.ask(untold(view, found)):
+            if self.endings.look_up(untold(view, found)):
                 now = msgspec.structs.replace(now, awaited=self.endings.awaited)
                 found = decide_reconcile(view, state, self.forest, now)
             if not found:
-                self._agreement.reached(view, state, self.forest, now)
+                self._settled.reached(view, state, self.forest, now)
             drafts += found
         drafts += outranked_by_pods(view, state, drafts, known)
-        self._asking.hurry(drafts)
-        await self._recording.now([*drafts, *self._nominations.look(view, state, now)])
-        tell_taken(drafts)
-        self._released(view, state, drafts)
+        self._preemption_policy.allow_retry(drafts)
+        await self._recording.append([*drafts, *self._nominations.look(view, state, now)])
+        warn_overcommit(drafts)
+        self._back_off_released(view, state, drafts)
         self._compared = view
-        await self._learn()
+        await self._record_rejections()
 
-    def not_offered(self, reservation: Reservation, offered: Sequence[NodeName]) -> None:
-        """Hear from a filter call that kube-scheduler offered a member other nodes than its own."""
+    def suspect_rejection(self, reservation: Reservation, offered: Sequence[NodeName]) -> None:
+        """Record that a filter call offered a member other nodes than its own, which may be a rejection."""
         now_ms = self._clock.now_us() // 1000
-        self._suspicions.suspect(self._cluster.view(), reservation, now_ms, offered=offered)
+        self._rejection_evidence.suspect(self._cluster.view(), reservation, now_ms, offered=offered)
 
-    def redeemed(self, uid: PodUid) -> None:
-        """Hear from a filter call that a member got its node."""
-        self._suspicions.clear(uid)
+    def clear_suspicion(self, uid: PodUid) -> None:
+        """Record that a filter call offered a member its node."""
+        self._rejection_evidence.clear(uid)
 
-    async def _learn(self) -> None:
-        """Believe refusals that have stood, and record them (DESIGN 2.7)."""
-        view, state = self._look()
+    async def _record_rejections(self) -> None:
+        """Record node rejections whose evidence has lasted (DESIGN 2.7)."""
+        view, state = self._refresh()
         now_ms = self._clock.now_us() // 1000
-        self._suspicions.listen(view, state, self._placed, now_ms)
-        refused = self._suspicions.confirmed(view, state, now_ms)
+        self._rejection_evidence.listen(view, state, self._placed, now_ms)
+        refused = self._rejection_evidence.confirmed(view, state, now_ms)
         drafts = decide_vetoes(
             view,
             state,
@@ -346,23 +353,23 @@ class ControlLoop:
             actor=self._settings.holder,
             now_ms=now_ms,
         )
-        await self._recording.now(drafts)
-        self._released(view, state, drafts)
+        await self._recording.append(drafts)
+        self._back_off_released(view, state, drafts)
 
-    def _released(
+    def _back_off_released(
         self, view: ClusterView, state: ReservationState, drafts: Sequence[NewEvent]
     ) -> None:
-        """Put off trees that were given back over and over without a cause; `state` as it was before."""
+        """Back off from trees that are released and admitted again without a change; `state` is that before `drafts`."""
         now_ms = self._clock.monotonic_ms()
         loops = self._readmissions.released(view, state, self.forest, drafts, now_ms)
         report_loops(loops, self.forest, self._reporter)
         self._readmissions.keep(self._leader.speculative)
 
     def _placed(self, uid: PodUid) -> bool:
-        """Say whether kube-scheduler has taken a member's node, whatever it said of it before."""
+        """Return whether kube-scheduler has accepted the node of a member, even if it refused it before."""
         pod = self._cluster.view().pods.get(uid)
-        committing = pod is not None and self._barriers.committing.goes_on(pod)
-        return committing or self._barriers.waits(uid)
+        prebinding = pod is not None and self._barriers.prebinding.in_progress(pod)
+        return prebinding or self._barriers.at_bind(uid)
 
     def _expired(self, state: ReservationState) -> frozenset[RootUid]:
         found: set[RootUid] = set()
@@ -372,7 +379,7 @@ class ControlLoop:
         for root in state.roots.values():
             pending = state.preemptions.get(root.uid)
             if pending is not None and pending.victims:
-                continue  # recorded victims are still going
+                continue  # recorded victims still terminate
             if root.held and not root.bound:
                 progress_us = max(r.at_us for r in root.held.values())
                 progress_us = max(progress_us, self._barriers.progress_us(root.uid))
@@ -382,16 +389,16 @@ class ControlLoop:
                     found.add(root.uid)
         return frozenset(found)
 
-    def _keep(self, pending: Sequence[Tree]) -> None:
-        """Forget what is known of trees that want nothing any more."""
+    def _retain(self, pending: Sequence[Tree]) -> None:
+        """Forget all trees that are not pending any more."""
         wanted = {tree.root.uid for tree in pending}
         self._refused.keep(wanted)
-        self._asking.keep(wanted)
-        self._questions.keep({tree.root.uid for tree in self.forest.trees.values()}, wanted)
+        self._preemption_policy.retain(wanted)
+        self._questions.retain({tree.root.uid for tree in self.forest.trees.values()}, wanted)
         self._not_before = {uid: t for uid, t in self._not_before.items() if uid in wanted}
-        self._counted = {uid: t for uid, t in self._counted.items() if uid in wanted}
+        self._answered_ms = {uid: t for uid, t in self._answered_ms.items() if uid in wanted}
 
-    def _recipe(self, digest: str, cause: str) -> EventContext:
+    def _event_context(self, digest: str, cause: str) -> EventContext:
         return EventContext(
             plan=PlanId(self._clock.new_id()),
             digest=digest,
@@ -401,49 +408,53 @@ class ControlLoop:
         )
 
     async def _admit(self, tree: Tree, *, last: bool = False) -> bool:
-        """Try one root; True where it stands refused as before.
+        """Try to admit one tree; return True if it stays refused as before.
 
         Args:
             tree: As it was when the pass began.
-            last: Those that may take its room over have been asked.
+            last: Whether possible takeovers of its capacity have been decided.
         """
         if tree.problems:
             if says_invalid(self._leader.speculative, tree):
                 return True
-            recipe = self._recipe("", "tree changed")
-            self._recording.soon(decide_invalid(self._leader.speculative, tree, recipe))
+            context = self._event_context("", "tree changed")
+            self._recording.append_nowait(decide_invalid(self._leader.speculative, tree, context))
             return False
-        if tree.root.deleting or self._rests(tree):
+        if tree.root.deleting or self._paused(tree):
             return True
         current, request = self._request(tree)
-        if current is None or request is None or self._kept_from_bind(current, request):
+        if current is None or request is None or self._refused_at_bind(current, request):
             return False
         view, uid = self._cluster.view(), tree.root.uid
-        pending = under_way(self._leader.speculative, uid)
+        pending = awaited_preemption(self._leader.speculative, uid)
         if self._refused.holds(uid, request):
-            again = self._asking.may(view, self._leader.speculative, current)
+            again = self._preemption_policy.may(view, self._leader.speculative, current)
             if not (again if pending is None else cleared(view, pending)):
                 return True
-        if is_leaving(self._leaves(view), current):
+        if is_leaving(self._leaves_of_victims(view), current):
             return False
         started_ms = self._clock.monotonic_ms()
         answer = self.planner.at_once(request)
         if not may_admit(view, pending, answer):
-            self._refused.put(uid, request)  # looked at again when there is more room
-        elif pending is not None and not last and self._asked_above(tree.root.priority):
-            self._behind.append(tree)  # or its gates are lifted, and the next moment it has no room
+            self._refused.put(uid, request)  # planned again when a node has gained capacity
+        elif pending is not None and not last and self._higher_priority_waits(tree.root.priority):
+            self._after_higher.append(
+                tree
+            )  # a takeover would release it right after its gates are removed
         elif answer == "search":
-            await self._recording.done()  # a search takes time; what was decided is told meanwhile
+            await (
+                self._recording.flush()
+            )  # a search takes time; earlier decisions become durable first
             await self._search(current, request)
-        elif answer == "explain" or self._asks(current, request, answer):
+        elif answer == "explain" or self._may_preempt(current, request, answer):
             self._to_explain.append(tree.root.key)
         else:
             METRICS.planned(answer, self._clock.monotonic_ms() - started_ms)
-            self._decided(current, request, answer, self.planner.encode(request))
+            self._record_verdict(current, request, answer, self.planner.encode(request))
         return False
 
-    def _kept_from_bind(self, tree: Tree, request: PlanRequest) -> bool:
-        """Record of a tree that holds nothing yet why kube-scheduler itself would never let it come to bind."""
+    def _refused_at_bind(self, tree: Tree, request: PlanRequest) -> bool:
+        """Record a refusal, and return True, if kube-scheduler itself would never let the tree reach bind."""
         state = self._leader.speculative
         root = state.roots.get(tree.root.uid)
         if root is not None and (root.held or root.bound):
@@ -453,17 +464,17 @@ class ControlLoop:
             return False
         nothing = SearchEffort(nodes=0, exhausted=True)
         refusal = Refusal(outcome="waiting", status="Wait", reasons=reasons, search=nothing)
-        recipe = self._recipe("", "group scheduling of kube-scheduler")
-        self._recording.soon(decide_verdict(state, tree, request, refusal, recipe))
+        context = self._event_context("", "group scheduling of kube-scheduler")
+        self._recording.append_nowait(decide_verdict(state, tree, request, refusal, context))
         return True
 
-    def _asked_above(self, priority: int) -> bool:
-        """Say whether somebody of higher priority may take room over at the end of this pass."""
+    def _higher_priority_waits(self, priority: int) -> bool:
+        """Return whether a refused tree of higher priority may preempt at the end of this pass."""
         trees = (self.forest.trees.get(key) for key in self._to_explain)
         return any(tree is not None and tree.root.priority > priority for tree in trees)
 
-    def _leaves(self, view: ClusterView) -> Mapping[GroupKey, int]:
-        """Give the leaves of units that are being evicted."""
+    def _leaves_of_victims(self, view: ClusterView) -> Mapping[GroupKey, int]:
+        """Return the leaves of units that are being evicted."""
         state = self._leader.speculative
         known_view, known_preemptions = self._leaving_of
         if known_view is not view or known_preemptions is not state.preemptions:
@@ -471,44 +482,51 @@ class ControlLoop:
             self._leaving_of = (view, state.preemptions)
         return self._leaving
 
-    def _asks(self, tree: Tree, request: PlanRequest, verdict: Verdict | Later) -> bool:
-        """Say whether to look for victims after this answer: nothing of the tree can be placed otherwise."""
+    def _may_preempt(self, tree: Tree, request: PlanRequest, verdict: Verdict | Later) -> bool:
+        """Return whether to search for victims after this answer: no member can be placed without them."""
         if isinstance(verdict, Plan) and verdict.assignments:
-            return False  # what fits is taken first; who is left over may ask in the next pass
+            return False  # members that fit are admitted first; the next pass may preempt for the others
         view, state = self._cluster.view(), self._leader.speculative
-        return worth_asking(request, verdict) and self._asking.may(view, state, tree, complete=True)
+        return may_lead_to_preemption(request, verdict) and self._preemption_policy.may(
+            view, state, tree, complete=True
+        )
 
-    def _decided(
+    def _record_verdict(
         self, tree: Tree, request: PlanRequest, verdict: Verdict, encoded: DecisionInput
     ) -> None:
-        """Record a verdict that was made on what is."""
+        """Append the events of a verdict whose request is still current."""
         uid, now_ms = tree.root.uid, self._clock.monotonic_ms()
-        told_ms = self._counted.get(uid, -COUNTS_MS)
-        if now_ms - told_ms < COUNTS_MS and only_counts_more(
+        answered_ms = self._answered_ms.get(uid, -COUNTS_MS)
+        if now_ms - answered_ms < COUNTS_MS and only_counts_more(
             self._leader.speculative.roots.get(uid), verdict
         ):
-            return  # members are still coming; a pass after that time finds this again
-        self._counted[uid] = now_ms
+            return  # members still arrive; a pass after `COUNTS_MS` records their number
+        self._answered_ms[uid] = now_ms
         view = self._cluster.view()
-        recipe = self._recipe(encoded.digest, f"cluster revision {view.revision}")
+        context = self._event_context(encoded.digest, f"cluster revision {view.revision}")
         drafts: list[NewEvent] = []
-        pending = under_way(self._leader.speculative, uid)
+        pending = awaited_preemption(self._leader.speculative, uid)
         if pending is not None:
-            known = self.evictor.knowledge(recipe.actor, recipe.cause, view)
-            drafts = before_verdict(view, pending, verdict, known)
+            known = self.evictor.eviction_context(context.actor, context.cause, view)
+            drafts = events_before_verdict(view, pending, verdict, known)
         drafts += decide_verdict(
-            self._leader.speculative, tree, request, verdict, recipe, self._asking.considered(uid)
+            self._leader.speculative,
+            tree,
+            request,
+            verdict,
+            context,
+            self._preemption_policy.considered(uid),
         )
-        self._recording.soon(drafts, encoded)
+        self._recording.append_nowait(drafts, encoded)
         if isinstance(verdict, Plan) and verdict.assignments:
             where = {a.uid: a.node for a in verdict.assignments}
             self._readmissions.admitted(view, self._leader.speculative, tree, where, now_ms)
         else:
             self._refused.put(uid, request)
-            self._asking.put_off(self._leader.speculative, uid, verdict)
+            self._preemption_policy.put_off(self._leader.speculative, uid, verdict)
 
-    def _rests(self, tree: Tree) -> bool:
-        """Return whether a tree is not tried yet: something failed, its room was taken often, or it loops.
+    def _paused(self, tree: Tree) -> bool:
+        """Return whether a tree waits: after a failure, after other pods took its capacity often, or in a loop.
 
         Source: `planned_again_us` and `core/decisions/admit/readmission_backoff`.
         """
@@ -525,25 +543,25 @@ class ControlLoop:
         return True
 
     async def _explain(self) -> None:
-        """Find the reasons of trees that cannot be placed, for as long as a pass has for it."""
+        """Search the reasons of refused trees, or victims for them, for about `EXPLAIN_MS`."""
         began_ms = self._clock.monotonic_ms()
-        # those without an answer first
+        # trees without recorded reasons first
         state = self._leader.speculative
         for key in sorted(self._to_explain, key=lambda k: self._answered(state, k)):
             tree = self.forest.trees.get(key)
             if tree is None:
                 continue
             if self._clock.monotonic_ms() - began_ms > EXPLAIN_MS:
-                self._wakeup.wake()  # the others have their turn in the next pass, at once
+                self._wakeup.wake()  # the next pass, which starts at once, explains the others
                 break
             current, request = self._request(tree)
             if current is None or request is None:
                 continue
-            if not self._asks(current, request, "explain") or not await self._make_room(
+            if not self._may_preempt(current, request, "explain") or not await self._preempt(
                 current, request, None
             ):
                 await self._search(current, request)
-        await self._recording.done()
+        await self._recording.flush()
 
     def _answered(self, state: ReservationState, key: GroupKey) -> bool:
         tree = self.forest.trees.get(key)
@@ -551,13 +569,13 @@ class ControlLoop:
         return root is not None and root.answer is not None
 
     async def _search(self, tree: Tree, request: PlanRequest) -> None:
-        """Plan a tree in the other process, and record the answer if it still is one."""
+        """Plan a tree in the planner process, and append the answer if the request is still current."""
         uid = tree.root.uid
         encoded = self.planner.encode(request)
         started_ms = self._clock.monotonic_ms()
         try:
             verdict = await self.planner.plan(encoded)
-        except BrokenProcessPool:  # twice over the same input: not this root's turn again soon
+        except BrokenProcessPool:  # twice on the same input
             log.exception("planner process died", extra={"root": tree.root.key.path})
             self._not_before[uid] = self._clock.monotonic_ms() + CRASHED_MS
             return
@@ -568,90 +586,90 @@ class ControlLoop:
             return
         placed = isinstance(verdict, Plan) and bool(verdict.assignments)
         if placed and now != request and not still_holds(request, verdict, now):  # type: ignore[arg-type]
-            self._wakeup.wake()  # the world moved while we planned: the next pass plans again
+            self._wakeup.wake()  # the cluster has changed: the next pass plans again
             return
-        if self._asks(current, request, verdict) and await self._make_room(
+        if self._may_preempt(current, request, verdict) and await self._preempt(
             current, request, verdict
         ):
             return
-        self._decided(current, request, verdict, encoded)
+        self._record_verdict(current, request, verdict, encoded)
         if not placed:
             self._not_before[uid] = self._clock.monotonic_ms() + PAUSE_PER_MS * took_ms
 
-    async def _make_room(self, tree: Tree, request: PlanRequest, verdict: Verdict | None) -> bool:
-        """Look for victims in the other process, and record them; False where nobody is to go."""
+    async def _preempt(self, tree: Tree, request: PlanRequest, verdict: Verdict | None) -> bool:
+        """Search victims in the planner process and append the preemption; return False if there are none."""
         uid = tree.root.uid
-        asked = self._about_room(tree, request)
+        asked = self._preemption_request(tree, request)
         encoded = self.planner.encode(asked)
         started_ms = self._clock.monotonic_ms()
         try:
             answer = await self.planner.preempt(encoded, verdict)
         except BrokenProcessPool:
             log.exception("planner process died", extra={"root": tree.root.key.path})
-            self._asking.answered(uid, None, CRASHED_MS)
+            self._preemption_policy.answered(uid, None, CRASHED_MS)
             return False
         took_ms = self._clock.monotonic_ms() - started_ms
         METRICS.preemption_answered(answer, took_ms)
         if isinstance(answer, NoPreemption):
-            self._asking.answered(uid, answer, took_ms)
+            self._preemption_policy.answered(uid, answer, took_ms)
             return False
         current, now = self._request(tree)
         view, state = self._cluster.view(), self._leader.speculative
         if current is None or now is None:
             return True
-        if not self._asking.may(view, state, current, complete=True):
+        if not self._preemption_policy.may(view, state, current, complete=True):
             return True
-        if not still_makes_room(asked, answer, self._about_room(current, now)):
-            self._wakeup.wake()  # the world moved while we searched: the next pass asks again
+        if not still_makes_room(asked, answer, self._preemption_request(current, now)):
+            self._wakeup.wake()  # the cluster has changed: the next pass searches again
             return True
         units = [unit.name for unit in answer.victims]
         held = held_below(view, state, self.forest, units)
         if not self._barriers.binding().isdisjoint(r.uid for r in held):
-            self._wakeup.wake()  # a member of a victim is being bound: it goes whole a moment later
+            self._wakeup.wake()  # a member of a victim is being bound: the next pass evicts it with its unit
             return True
-        recipe = self._recipe(encoded.digest, f"cluster revision {view.revision}")
-        known = self.evictor.knowledge(recipe.actor, recipe.cause, view)
+        context = self._event_context(encoded.digest, f"cluster revision {view.revision}")
+        known = self.evictor.eviction_context(context.actor, context.cause, view)
         *first, planned = decide_preemption(
-            view, state, self.forest, current, asked, answer, recipe
+            view, state, self.forest, current, asked, answer, context
         )
         drafts = [*first, *outranked_by_plan(view, state, planned, known), planned]
-        self._asking.answered(uid, None, took_ms)
-        self._asking.hurry(drafts)
-        self._recording.soon(drafts, encoded)
-        await self._recording.done()
-        self._wakeup.wake()  # deletions begin, or the room is there already
+        self._preemption_policy.answered(uid, None, took_ms)
+        self._preemption_policy.allow_retry(drafts)
+        self._recording.append_nowait(drafts, encoded)
+        await self._recording.flush()
+        self._wakeup.wake()  # the next pass starts the deletions, or admits if there are none
         return True
 
-    def _about_room(self, tree: Tree, request: PlanRequest) -> PlanRequest:
+    def _preemption_request(self, tree: Tree, request: PlanRequest) -> PlanRequest:
         view, state = self._cluster.view(), self._leader.speculative
-        return self._questions.about_room(
+        return self._questions.with_evictable(
             view,
             state,
             self.forest,
             tree,
             request,
-            hints=self._suspicions.hints(view),
+            hints=self._rejection_evidence.hints(view),
             moment=EvictableContext(
                 releasing=self._barriers.started(), now_us=self._clock.now_us()
             ),
         )
 
     def _request(self, tree: Tree) -> tuple[Tree | None, PlanRequest | None]:
-        """Make the input of a tree as it is now; nothing when there is nothing to plan any more."""
-        view, state = self._look()
+        """Return a tree and its plan request as they are now, or None twice if there is nothing to plan."""
+        view, state = self._refresh()
         current = self.forest.trees.get(tree.root.key)
         if current is None or current.problems or current.root.uid != tree.root.uid:
             return None, None
-        hints, now_ms = self._suspicions.hints(view), self._clock.now_us() // 1000
+        hints, now_ms = self._rejection_evidence.hints(view), self._clock.now_us() // 1000
         request = self._questions.about(view, state, current, hints, now_ms)
         return (current, request) if request is not None else (None, None)
 
 
 def rest_ms(took_ms: int, rested_ms: int) -> int:
-    """Give how long a pass waits after the change that calls for it, in milliseconds.
+    """Return how long to wait after a change before the next pass, in milliseconds.
 
     Args:
-        took_ms: How long the pass before took, waiting for the log aside.
-        rested_ms: From its end to the change.
+        took_ms: How long the last pass took, without its waits for the log.
+        rested_ms: From the end of that pass to the change.
     """
     return max(SETTLE_MS, min(took_ms * REST_PER_PASS, REST_MS_MAX) - rested_ms)

@@ -1,8 +1,7 @@
-"""Whether a pass has anything to admit: not while every pending tree stands refused and there is only less room.
+"""Skip the admission of a pass when every pending tree is refused and no node has gained capacity.
 
-Most changes of a busy cluster take room, or give it where nobody waits for it. A pass that found every
-pending tree refused on no less room than now need not be repeated tree by tree. Where something ends by time
-(vetoes, pauses, questions for victims), that is looked at once in `LOOK_MS`.
+Most changes of a busy cluster take capacity, or free it where no pending tree can use it. Where something ends by
+time (node rejections, pauses, back-off of preemption), a pass is skipped for at most `LOOK_MS`.
 """
 
 from __future__ import annotations
@@ -22,31 +21,31 @@ from extender.core.model.pod_groups import Forest
 from extender.core.planner.plan_types import PlanNode
 
 LOOK_MS = 1_000
-PATIENT_MS = 5_000  # where nothing is known to end by time
+PATIENT_MS = 5_000  # at most, where nothing is known to end by time
 
 
-class _Outlook(msgspec.Struct):
-    """What a pass saw in which nobody could be admitted."""
+class _RefusedPass(msgspec.Struct):
+    """What a pass saw that refused every pending tree."""
 
     at_ms: int
-    same: tuple[object, ...]  # as long as these are the same objects ...
+    same: tuple[object, ...]  # compared by identity
     hints: Mapping[PodUid, NodeName]
-    nodes: dict[int, tuple[PlanNode, ...]]  # ... and these offer no more, by priority
+    nodes: dict[int, tuple[PlanNode, ...]]  # by priority; compared by capacity
 
 
 class IdlePassFilter:
-    """Remembers the last pass that found every pending tree refused."""
+    """Remembers the last pass that refused every pending tree."""
 
     def __init__(self, rows: NodeRowCache) -> None:
         """Prepare.
 
         Args:
-            rows: Shared with whoever makes requests, which keeps its rows the same objects.
+            rows: Shared with the request builder, so that unchanged rows are the same objects.
         """
         self._rows = rows
-        self._outlook: _Outlook | None = None
+        self._last: _RefusedPass | None = None
 
-    def begin(
+    def begin_pass(
         self,
         view: ClusterView,
         state: ReservationState,
@@ -54,26 +53,29 @@ class IdlePassFilter:
         pending: Iterable[TreePart],
         hints: Mapping[PodUid, NodeName],
         now_ms: int,
-    ) -> _Outlook | None:
-        """Look around before a pass; nothing where a pending tree depends on more than room."""
+    ) -> _RefusedPass | None:
+        """Return what a pass sees at its start, or None if a pending tree depends on more than capacity."""
         parts = tuple(pending)
         if any(
             part.claims
-            or part.tree.root.uid in state.preemptions  # room that comes free is held for it
+            or part.tree.root.uid in state.preemptions  # freed capacity is held for it
             or any(shape.rules for shape in part.shapes)
             for part in parts
         ):
             return None
         priorities = {part.tree.root.priority for part in parts}
-        return _Outlook(
-            now_ms, _same(view, state, forest), hints, self._nodes(view, state, priorities)
+        return _RefusedPass(
+            now_ms,
+            _compared_objects(view, state, forest),
+            hints,
+            self._nodes(view, state, priorities),
         )
 
-    def end(self, outlook: _Outlook | None) -> None:
-        """Remember what a pass began with that found every tree refused; None for any other pass."""
-        self._outlook = outlook
+    def end_pass(self, refused: _RefusedPass | None) -> None:
+        """Remember what a pass that refused every tree saw at its start; None for any other pass."""
+        self._last = refused
 
-    def holds(
+    def nothing_to_admit(
         self,
         view: ClusterView,
         state: ReservationState,
@@ -83,31 +85,31 @@ class IdlePassFilter:
         *,
         by_time: Callable[[int, int], bool],
     ) -> bool:
-        """Say whether a pass could only find every pending tree refused again.
+        """Return whether a pass would only refuse every pending tree again.
 
         Args:
             view: The cluster.
-            state: What is decided.
+            state: The pending state.
             forest: The trees of the view.
-            hints: As `begin` had them.
-            now_ms: Now.
-            by_time: Says of the highest priority that waits, and of the time of that pass, whether time alone
-                may have changed an answer since.
+            hints: The same as for `begin_pass`.
+            now_ms: Now, monotonic.
+            by_time: Takes the highest pending priority and the time of that pass; returns whether time alone may
+                have changed an answer since.
         """
-        known = self._outlook
-        if known is None or known.hints != hints:
+        last = self._last
+        if last is None or last.hints != hints:
             return False
-        age_ms = now_ms - known.at_ms
-        highest = max(known.nodes, default=0)
-        if age_ms >= LOOK_MS and (age_ms >= PATIENT_MS or by_time(highest, known.at_ms)):
+        age_ms = now_ms - last.at_ms
+        highest = max(last.nodes, default=0)
+        if age_ms >= LOOK_MS and (age_ms >= PATIENT_MS or by_time(highest, last.at_ms)):
             return False
-        now = _same(view, state, forest)
-        if not same_objects(known.same, now):
+        now = _compared_objects(view, state, forest)
+        if not same_objects(last.same, now):
             return False
-        nodes = self._nodes(view, state, known.nodes)
-        if not all(only_less(known.nodes[p], rows) for p, rows in nodes.items()):
+        nodes = self._nodes(view, state, last.nodes)
+        if not all(only_less(last.nodes[p], rows) for p, rows in nodes.items()):
             return False
-        known.nodes = nodes  # the next look compares less
+        last.nodes = nodes  # the next call compares less
         return True
 
     def _nodes(
@@ -119,5 +121,7 @@ class IdlePassFilter:
         }
 
 
-def _same(view: ClusterView, state: ReservationState, forest: Forest) -> tuple[object, ...]:
+def _compared_objects(
+    view: ClusterView, state: ReservationState, forest: Forest
+) -> tuple[object, ...]:
     return (forest, state.roots, state.vetoes, state.preemptions, view.keeping_off)

@@ -1,4 +1,4 @@
-"""Tell the operator that others took reserved room: a warning and a counter, with what would help."""
+"""Warn the operator that other pods took reserved capacity: a log line with advice, and a counter."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from extender.telemetry import METRICS
 log = logging.getLogger(__name__)
 
 ADVICE: Final[dict[TakenHow, str]] = {
-    "unaware": "whoever placed it does not see reservations: taint the nodes of gangs against it, or give it a "
-    "scope in which we are asked (deploy/README.md, Other brains)",
+    "unaware": "its scheduler does not see reservations: taint the nodes of gangs against it, or give it a "
+    "scope in which this extender is called (deploy/README.md, Other brains)",
     "higher-priority": "as it may; give gangs a priority above it to keep it out",
     "pinned": "as DaemonSets may; leave room for them, or give gangs a higher priority",
 }
 
 
-def tell_taken(drafts: Iterable[NewEvent]) -> None:
-    """Say of facts that have been recorded who took whose room."""
+def warn_overcommit(drafts: Iterable[NewEvent]) -> None:
+    """Log and count each pod that took reserved capacity, by events that have been appended."""
     for draft in drafts:
         if not isinstance(draft.fact, ReservationReleased):
             continue
-        for taker in draft.fact.taken_by:
-            METRICS.room_taken.labels(taker.how).inc()
+        for taking_pod in draft.fact.taken_by:
+            METRICS.room_taken.labels(taking_pod.how).inc()
             log.warning(
                 "reserved room was taken",
                 extra={
                     "root": draft.root,
-                    "node": taker.node,
-                    "pod": taker.pod,
-                    "scheduler": taker.scheduler,
-                    "priority": taker.priority,
-                    "how": taker.how,
-                    "advice": ADVICE[taker.how],
+                    "node": taking_pod.node,
+                    "pod": taking_pod.pod,
+                    "scheduler": taking_pod.scheduler,
+                    "priority": taking_pod.priority,
+                    "how": taking_pod.how,
+                    "advice": ADVICE[taking_pod.how],
                 },
             )

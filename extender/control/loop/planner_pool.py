@@ -1,6 +1,6 @@
-"""Run the planner: what comes quickly at once, the rest in a process of its own, so that filter stays quick.
+"""Run the planner: quick requests here, the others in a worker process, so that filter calls stay fast.
 
-The planner is pure, so where it runs changes nothing but time. Rows that are the same objects as in
+The planner is pure, so where it runs changes only the time. Rows that are the same objects as in
 the request before are neither converted nor encoded again.
 """
 
@@ -25,72 +25,73 @@ from extender.runtime.worker_process import begin_worker
 
 log = logging.getLogger(__name__)
 
-# At once goes what keeps the event loop for some 10 ms at most; `make bench NAMES=planner` has the times.
+# Requests up to these limits block the event loop for about 10 ms; `make bench NAMES=planner` has the times.
 AT_ONCE_CELLS_MAX = 16_000_000  # pairs of member and node
 AT_ONCE_GROUPS_MAX = 50
 AT_ONCE_EFFORT = 500  # search nodes
-SOLVER = (
-    "ortools.sat.python.cp_model"  # takes a second to load, so it is loaded where it is needed only
-)
+SOLVER = "ortools.sat.python.cp_model"  # takes a second to load, so only the worker loads it
 T = TypeVar("T")
 
 
 class PlannerPool:
-    """Answers plan requests; at most one long one at a time."""
+    """Answers plan requests; the worker runs one at a time."""
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
-        self._fleet = NodeTable(())
+        self._nodes = NodeTable(())
         self._encoder = Encoder()
 
     def encode(self, request: PlanRequest) -> DecisionInput:
-        """Give the canonical bytes of a request, which are both its identity and its record."""
+        """Return the canonical bytes of a request as a decision input."""
         encoded = self._encoder.encode(request)
         return DecisionInput(
             digest=encoded.digest, head=encoded.head, parts=encoded.parts, hashes=encoded.hashes
         )
 
     def at_once(self, request: PlanRequest) -> Verdict | Later:
-        """Plan a tree here and now, or say that it would take long."""
+        """Plan a tree in this process, or return what would take long: `search` or `explain`."""
         groups, members = _count(request.root)
         if groups > AT_ONCE_GROUPS_MAX or members * len(request.nodes) > AT_ONCE_CELLS_MAX:
             return "search"
-        self._fleet = self._fleet.renewed(request.nodes)
-        return plan_at_once(request, self._fleet, effort=AT_ONCE_EFFORT)
+        self._nodes = self._nodes.renewed(request.nodes)
+        return plan_at_once(request, self._nodes, effort=AT_ONCE_EFFORT)
 
     def warm(self) -> None:
-        """Start the worker and let it load the solver, so that the first long search finds both there."""
-        self._worker().submit(_load_solver)  # if it dies of that, the first search starts another
+        """Start the worker and load the solver in it, ahead of the first long search."""
+        self._worker().submit(_load_solver)  # if the worker dies, the first search starts another
 
     async def plan(self, encoded: DecisionInput) -> Verdict:
         """Plan a tree, however long it takes.
 
         Raises:
-            BrokenProcessPool: The worker died twice over the same request (out of memory?).
+            BrokenProcessPool: The worker died twice on the same request, perhaps out of memory.
         """
-        return await self._away(_plan_bytes, encoded)
+        return await self._run_in_worker(_plan_bytes, encoded)
 
     async def preempt(self, encoded: DecisionInput, verdict: Verdict | None) -> Answer:
-        """Look for units whose eviction makes room, however long it takes.
+        """Search units whose eviction frees enough capacity, however long it takes.
 
         Args:
             encoded: A request with `evictable`.
-            verdict: What `plan` said to the same request, where that is known.
+            verdict: The answer of `plan` to the same request, if known.
 
-        Raises: as `plan`.
+        Raises:
+            BrokenProcessPool: The worker died twice on the same request, perhaps out of memory.
         """
-        return await self._away(_preempt_bytes, encoded, verdict)
+        return await self._run_in_worker(_preempt_bytes, encoded, verdict)
 
-    async def _away(self, work: Callable[..., T], encoded: DecisionInput, *more: object) -> T:
-        """Do something in the other process; once more when that dies."""
+    async def _run_in_worker(
+        self, work: Callable[..., T], encoded: DecisionInput, *more: object
+    ) -> T:
+        """Run `work` in the worker, and once more if the worker dies."""
         try:
-            return await self._send(work, encoded, *more)
+            return await self._submit(work, encoded, *more)
         except BrokenProcessPool:
             log.warning("planner process died, starting another", extra={"digest": encoded.digest})
             self._pool = None
-            return await self._send(work, encoded, *more)
+            return await self._submit(work, encoded, *more)
 
-    async def _send(self, work: Callable[..., T], encoded: DecisionInput, *more: object) -> T:
+    async def _submit(self, work: Callable[..., T], encoded: DecisionInput, *more: object) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._worker(), work, encoded.head, encoded.parts, *more)
 
@@ -103,12 +104,12 @@ class PlannerPool:
         return self._pool
 
     def stop(self) -> None:
-        """End the worker at once: Python would wait at its own end for whatever is being planned."""
+        """Kill the worker: at its exit, Python would wait for a running plan."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
             for worker in multiprocessing.active_children():
-                worker.kill()  # what else was started this way has been stopped before
+                worker.kill()  # other child processes have been stopped before
 
 
 def _count(group: PlanGroup) -> tuple[int, int]:

@@ -1,8 +1,8 @@
-"""When a tree asks for victims, and what a pending preemption means for its next plan (SPEC E-2, E-11, P15).
+"""When a tree may preempt, and what a pending preemption means for its next plan (SPEC E-2, E-11, P15).
 
-A tree whose victims are still going is planned like any other, on the room that is free and that is held for
-it: when it fits, it is admitted at once. When it does not fit yet, it waits and says nothing new. When all its
-victims are gone and it does not fit all the same, the preemption is given up.
+A tree whose victims still terminate is planned like any other, on capacity that is free or claimed for it. When
+it fits, it is admitted at once. When it does not fit yet, it waits and nothing is recorded. When all its victims
+are gone and it still does not fit, the preemption is abandoned.
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ from extender.core.planner.planning import Later
 from extender.core.planner.preempt.victim_search import NoPreemption, may_ask
 from extender.ports.protocols import Clock
 
-AGAIN_MS: Final = 5_000  # a tree that no eviction helped asks again after this time, ...
+AGAIN_MS: Final = 5_000  # a tree that no eviction helps searches victims again after this time, ...
 AGAIN_PER_MS: Final = 20  # ... or after this many times as long as the search took
-AGAIN_MS_MAX: Final = 300_000  # who evicted in vain waits no longer than that
-LOWEST_MS: Final = 500  # how often the least priority of all that runs is looked up anew
+AGAIN_MS_MAX: Final = 300_000  # the longest wait after preemptions in vain
+LOWEST_MS: Final = 500  # how often the lowest priority of running pods is computed
 
 
-def under_way(state: ReservationState, uid: RootUid) -> PendingPreemption | None:
-    """Give the preemption by which a tree waits for room, if it does.
+def awaited_preemption(state: ReservationState, uid: RootUid) -> PendingPreemption | None:
+    """Return the preemption that a tree waits for, or None.
 
-    Who was admitted has the room, as reservations or bound; what is planned for it from then on, its extras, says
-    nothing about the preemption any more.
+    An admitted tree does not wait any more: later plans, for its extra members, do not concern the preemption.
     """
     preemption = state.preemptions.get(uid)
     if preemption is None or preemption.ended:
@@ -56,31 +55,31 @@ def under_way(state: ReservationState, uid: RootUid) -> PendingPreemption | None
 def may_admit(
     view: ClusterView, preemption: PendingPreemption | None, verdict: Verdict | Later
 ) -> bool:
-    """Say whether the answer of the planner is to be acted on now.
+    """Return whether to act on the answer of the planner now.
 
-    Extras for which room is made are not admitted in part while victims go (SPEC C.6).
+    Extra members that preempt are not admitted in part while victims terminate (SPEC C.6).
     """
     if preemption is None or cleared(view, preemption):
         return True
     if isinstance(verdict, Refusal):
-        return verdict.outcome == "waiting"  # not complete any more: given up below
+        return verdict.outcome == "waiting"  # incomplete now: `events_before_verdict` abandons it
     if not isinstance(verdict, Plan) or not verdict.assignments:
         return False
     wanted = {claim.uid for claims in preemption.claims.values() for claim in claims}
     return not preemption.extras or wanted <= {a.uid for a in verdict.assignments}
 
 
-def before_verdict(
-    view: ClusterView, preemption: PendingPreemption, verdict: Verdict, known: EvictionContext
+def events_before_verdict(
+    view: ClusterView, preemption: PendingPreemption, verdict: Verdict, context: EvictionContext
 ) -> list[NewEvent]:
-    """Give the facts of a pending preemption that come before those of a verdict that is acted on."""
+    """Return the events of a pending preemption that precede those of a verdict."""
     if isinstance(verdict, Plan) and verdict.assignments:
         nodes = frozenset(a.node for a in verdict.assignments)
-        fact = better_offer(view, preemption, nodes, known) if preemption.victims else None
+        fact = better_offer(view, preemption, nodes, context) if preemption.victims else None
     else:
         why, text = _why_refused(verdict)
-        fact = abandonment(view, preemption, known, why=why, text=text)
-    return [known.draft(preemption, fact)] if fact is not None else []
+        fact = abandonment(view, preemption, context, why=why, text=text)
+    return [context.draft(preemption, fact)] if fact is not None else []
 
 
 def _why_refused(verdict: Verdict) -> tuple[AbandonReason, str]:
@@ -92,8 +91,8 @@ def _why_refused(verdict: Verdict) -> tuple[AbandonReason, str]:
     return "room-lost", text
 
 
-def asks_again_us(root: GangState) -> int:
-    """Say from when on a tree may evict again: who did so in vain waits, twice as long each time (no thrash).
+def next_preemption_us(root: GangState) -> int:
+    """Return when a tree may preempt again, in microseconds since the epoch: each preemption in vain doubles the wait.
 
     It follows from the log, so a restart does not shorten it.
     """
@@ -104,9 +103,9 @@ def asks_again_us(root: GangState) -> int:
 
 
 class PreemptionPolicy:
-    """Which trees may ask for victims now, and what the last search said.
+    """Decides which trees may preempt now, and keeps the reasons of the last search.
 
-    How long who evicted in vain has to wait is in the state; the rest is memory only.
+    The back-off after preemptions in vain is part of the state; the rest is only in memory.
     """
 
     def __init__(self, clock: Clock, *, wanted: bool) -> None:
@@ -114,47 +113,49 @@ class PreemptionPolicy:
 
         Args:
             clock: For back-off.
-            wanted: Whether anybody may be evicted at all.
+            wanted: Whether preemption is switched on.
         """
         self._clock = clock
         self._wanted = wanted
         self._not_before: dict[RootUid, int] = {}
-        self._unheard: set[RootUid] = set()  # whose pause began when they were not complete yet
+        self._incomplete: set[RootUid] = set()  # trees that were incomplete when their pause began
         self._considered: dict[RootUid, tuple[str, ...]] = {}
-        self._lowest: int | None = None  # of pods that run, None: nobody does
+        self._lowest: int | None = None  # priority of running pods; None: no pod runs
         self._lowest_ms = -LOWEST_MS
-        self._lowest_held: int | None = None  # of trees that hold room
-        self._holders: object = None  # roots that this was looked up among
+        self._lowest_held: int | None = None  # priority of trees with reservations
+        self._holders: object = None  # the roots from which it was computed
 
     def may(
         self, view: ClusterView, state: ReservationState, tree: Tree, *, complete: bool = False
     ) -> bool:
-        """Say whether a search for victims is worth its time.
+        """Return whether to search victims for a tree.
 
-        Not while victims of the same tree are going, nor for extras before the minimum is bound (E-2), nor where
-        nobody of lower priority is there.
+        Not while victims of the same tree terminate, nor for extra members before the minimum is bound (E-2), nor
+        if nothing has a lower priority.
 
         Args:
             view: The cluster.
-            state: What is held.
-            tree: Who asks.
-            complete: It waits for room, not for members: then it may ask at once if it was put off before that.
+            state: The pending state.
+            tree: The preemptor.
+            complete: The tree waits for capacity, not for members: this ends a pause from before.
         """
         uid = tree.root.uid
         if not self._wanted or uid in state.preemptions:
             return False
         paused = self._clock.monotonic_ms() < self._not_before.get(uid, 0)
-        if paused and not (complete and uid in self._unheard):
+        if paused and not (complete and uid in self._incomplete):
             return False
         root = state.roots.get(uid)
         if root is not None and root.phase == "admitted":
             return False
-        if root is not None and self._clock.now_us() < asks_again_us(root):
+        if root is not None and self._clock.now_us() < next_preemption_us(root):
             return False
-        return self.somebody_below(view, state, tree.root.priority) and may_preempt(tree)
+        return self.lower_priority_exists(view, state, tree.root.priority) and may_preempt(tree)
 
-    def somebody_below(self, view: ClusterView, state: ReservationState, priority: int) -> bool:
-        """Say whether anybody may be evicted, and of lower priority somebody runs or holds room."""
+    def lower_priority_exists(
+        self, view: ClusterView, state: ReservationState, priority: int
+    ) -> bool:
+        """Return whether preemption is on, and a pod, a reservation or a claim has a lower priority."""
         if not self._wanted:
             return False
         now_ms = self._clock.monotonic_ms()
@@ -171,11 +172,10 @@ class PreemptionPolicy:
         return min(lowest, default=priority) < priority
 
     def put_off(self, state: ReservationState, uid: RootUid, verdict: Verdict) -> None:
-        """Hear that a tree was refused, whether or not it asked: it may ask again after a while.
+        """Start a pause of a refused tree, after which it may preempt.
 
-        A pause that is under way is not made longer: on a busy cluster a tree is refused again and again, and would
-        never ask. A tree that could not ask yet, because its minimum is not bound, because members are missing or
-        because its last victims still go, asks as soon as that is different.
+        A running pause is not extended: on a busy cluster a tree is refused again and again, and would never
+        preempt. A tree that lacks members, or whose last victims still terminate, may preempt as soon as that ends.
         """
         root = state.roots.get(uid)
         if root is not None and root.phase == "admitted":
@@ -186,37 +186,37 @@ class PreemptionPolicy:
         self._not_before[uid] = now_ms + AGAIN_MS
         waits = isinstance(verdict, Refusal) and verdict.outcome == "waiting"
         if waits or uid in state.preemptions:
-            self._unheard.add(uid)
+            self._incomplete.add(uid)
         else:
-            self._unheard.discard(uid)
+            self._incomplete.discard(uid)
 
     def answered(self, uid: RootUid, answer: NoPreemption | None, took_ms: int) -> None:
-        """Remember what a search said; None: there are victims."""
+        """Record the answer of a search; None: there are victims."""
         pause_ms = max(AGAIN_MS, AGAIN_PER_MS * took_ms)
         self._not_before[uid] = self._clock.monotonic_ms() + pause_ms
-        self._unheard.discard(uid)
+        self._incomplete.discard(uid)
         if answer is None or answer.cause == "not-triggered":
             self._considered.pop(uid, None)
         else:
             self._considered[uid] = answer.reasons
 
     def considered(self, uid: RootUid) -> tuple[str, ...]:
-        """Give the words of the last search that found nobody."""
+        """Return the reasons of the last search that found no victims."""
         return self._considered.get(uid, ())
 
-    def hurry(self, decided: Iterable[NewEvent]) -> None:
-        """Hear what is about to be recorded: who is outranked may ask at once for other victims."""
+    def allow_retry(self, decided: Iterable[NewEvent]) -> None:
+        """End the pause of preemptors whose capacity another one takes over by these drafts."""
         for draft in decided:
             if isinstance(draft.fact, PreemptionAbandoned) and draft.fact.why == "outranked":
                 self._not_before.pop(draft.root_uid, None)
 
-    def keep(self, roots: set[RootUid]) -> None:
+    def retain(self, roots: set[RootUid]) -> None:
         """Forget all other trees."""
         self._not_before = {uid: t for uid, t in self._not_before.items() if uid in roots}
-        self._unheard &= roots
+        self._incomplete &= roots
         self._considered = {uid: c for uid, c in self._considered.items() if uid in roots}
 
 
-def worth_asking(request: PlanRequest, verdict: Verdict | Later) -> bool:
-    """Say whether an answer of the planner may lead to preemption; what is not known yet may."""
+def may_lead_to_preemption(request: PlanRequest, verdict: Verdict | Later) -> bool:
+    """Return whether an answer of the planner may lead to preemption; one that is not known yet may."""
     return True if isinstance(verdict, str) else may_ask(request, verdict)

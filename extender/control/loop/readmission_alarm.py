@@ -1,4 +1,4 @@
-"""Report a tree that is given back and admitted again without a change: an operator must act, it is a defect of ours."""
+"""Report trees that are released and admitted again without a change: a defect of this service."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REASON = "ReadmissionLoopBackOff"
 def report_loops(
     loops: Iterable[ReadmissionLoop], forest: Forest, reporter: StatusReporter
 ) -> None:
-    """Report loops: an ERROR in the log and an Event on the root group each time, and one count per loop."""
+    """Report loops: an ERROR log line and a Kubernetes Event on the root each time, and one count per loop."""
     roots = {tree.root.uid: tree.root for tree in forest.trees.values()}
     for loop in loops:
         if loop.rounds == ROUNDS_FREE + 1:
@@ -39,7 +39,7 @@ def report_loops(
 
 
 def _message(loop: ReadmissionLoop) -> str:
-    """Give the text of the Event; what an Event may cut off stands last."""
+    """Return the text of the Kubernetes Event; the part that may be truncated is last."""
     return (
         f"Back-off {loop.pause_ms // 1000} s: reservations were released {loop.rounds} times in a row although "
         "neither the pods and groups nor their nodes had changed. This is a defect of gang-extender. A change of "

@@ -1,4 +1,4 @@
-"""What the planner is asked about a tree, made from view and state; what did not change is kept."""
+"""Build plan requests from view and state; parts that did not change are reused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Hints = Mapping[PodUid, NodeName]
 
 
 class RequestBuilder:
-    """Makes requests, one after the other."""
+    """Builds plan requests, one after the other."""
 
     def __init__(self, budget: int) -> None:
         """Prepare.
@@ -30,20 +30,20 @@ class RequestBuilder:
         """
         self.rows = NodeRowCache()
         self._budget = budget
-        self._book = InterpodRules()
+        self._rules = InterpodRules()
         self._parts = TreeParts()
         self._vetoes = NodeRejections()
 
     def part(self, state: ReservationState, tree: Tree, hints: Hints) -> TreePart:
-        """Give what a request takes from its tree alone."""
+        """Return the part of a request that depends on its tree only."""
         return self._parts.of(tree, state.roots.get(tree.root.uid), hints)
 
     def pending(
         self, state: ReservationState, forest: Forest, hints: Hints
     ) -> Iterator[tuple[Tree, TreePart | None]]:
-        """Give the trees that are broken or want something, highest priority first, then oldest.
+        """Yield the trees that are invalid or have members to place, highest priority first, then oldest.
 
-        A broken tree has no part: it is never planned, and may be as deep as its owner likes.
+        An invalid tree has no part: it is never planned, and its depth is not limited.
         """
         found: list[tuple[Tree, TreePart | None]] = []
         for tree in forest.trees.values():
@@ -52,15 +52,15 @@ class RequestBuilder:
                 found.append((tree, part))
         yield from sorted(found, key=lambda f: _queue_order(f[0]))
 
-    def keep(self, trees: Collection[RootUid], wanting: set[RootUid]) -> None:
-        """Forget trees that are gone, and rules of those that want nothing."""
+    def retain(self, trees: Collection[RootUid], wanting: set[RootUid]) -> None:
+        """Forget trees outside of `trees`, and the rules of those outside of `wanting`."""
         self._parts.keep(trees)
-        self._book.keep(wanting)
+        self._rules.keep(wanting)
 
     def about(
         self, view: ClusterView, state: ReservationState, tree: Tree, hints: Hints, now_ms: int
     ) -> PlanRequest | None:
-        """Ask where the waiting members of a tree can go; None where none waits."""
+        """Return the plan request for the waiting members of a tree, or None if none waits."""
         part = self.part(state, tree, hints)
         if not part.wanting:
             return None
@@ -69,12 +69,12 @@ class RequestBuilder:
             state,
             part,
             rows=self.rows,
-            book=self._book,
+            book=self._rules,
             budget=self._budget,
             vetoes=self._vetoes.holding(view, state, now_ms),
         )
 
-    def about_room(
+    def with_evictable(
         self,
         view: ClusterView,
         state: ReservationState,
@@ -85,7 +85,7 @@ class RequestBuilder:
         hints: Hints,
         moment: EvictableContext,
     ) -> PlanRequest:
-        """Ask as well who could be evicted for a tree."""
+        """Return `request` with the units that could be evicted for a tree."""
         part = self.part(state, tree, hints)
         return preemption_request(
             view,
@@ -93,7 +93,7 @@ class RequestBuilder:
             forest,
             tree,
             request,
-            ruled=ruled_part(view, state, part, rows=self.rows, book=self._book),
+            ruled=ruled_part(view, state, part, rows=self.rows, book=self._rules),
             moment=moment,
         )
 

@@ -1,9 +1,9 @@
-"""What became of bound members that the cluster does not show any more: asked once each, before their loss is recorded.
+"""Look up how bound members ended that the cluster does not show any more, once each, before their loss is recorded.
 
-Pods that have ended are not watched: a control plane keeps thousands of them, and nothing is decided from them.
-So a member that a kubelet refused vanishes like one that was deleted, and only the API server knows which. The
-loss waits for its answer, not the room: that is free when the pod is gone. The surprise: nobody waits for long.
-After `WAIT_S`, or when more than `ASKED_MAX` vanish at once, a loss is recorded as `gone`.
+Terminated pods are not watched: a control plane keeps thousands of them, and no decision uses them. So a member
+that a kubelet refused disappears like one that was deleted, and only the API server knows the difference. The
+record of the loss waits for its answer; the capacity does not, it is free when the pod is gone. After `WAIT_S`,
+or when more than `ASKED_MAX` disappear at once, a loss is recorded as `gone`.
 """
 
 from __future__ import annotations
@@ -21,22 +21,20 @@ from extender.ports.protocols import Cluster, PodRef
 
 log = logging.getLogger(__name__)
 
-WAIT_S = 3.0  # for all that vanished together
-ASKED_MAX = (
-    1000  # at a time: what 4 connections answer in `WAIT_S` from an API server in good health
-)
-TOGETHER = 4  # of the client's connections; Bindings and nominations go on the others
+WAIT_S = 3.0  # for all members that disappeared together
+ASKED_MAX = 1000  # at a time: what a healthy API server answers on 4 connections in `WAIT_S`
+TOGETHER = 4  # connections; Bindings and nominations use the others
 
 
 class TerminationReasons:
-    """Asks, and keeps the answers until the losses are in the log."""
+    """Asks the API server, and keeps the answers until the losses are in the log."""
 
     def __init__(self, cluster: Cluster, wake: Callable[[], None]) -> None:
         """Prepare.
 
         Args:
-            cluster: Whom to ask.
-            wake: Called when all that was asked together is known.
+            cluster: Has the API server.
+            wake: Called when all lookups that were started together have ended.
         """
         self._cluster = cluster
         self._wake = wake
@@ -45,45 +43,45 @@ class TerminationReasons:
         self.known: Mapping[PodUid, PodEnd | None] = {}
         self.awaited: frozenset[PodUid] = frozenset()
 
-    def ask(self, losses: Iterable[MemberLost]) -> bool:
-        """Ask about losses whose cause nobody told and who were not asked about; say whether there were any."""
-        new = [one for one in losses if one.uid not in self.known]
+    def look_up(self, losses: Iterable[MemberLost]) -> bool:
+        """Start to look up losses that were not looked up before; return whether there are any."""
+        new = [loss for loss in losses if loss.uid not in self.known]
         room = max(0, ASKED_MAX - len(self.awaited))
         if len(new) > room:
-            log.warning("too many members vanished at once", extra={"untold": len(new) - room})
+            log.warning("too many members disappeared at once", extra={"unknown": len(new) - room})
         if not new[:room]:
             return False
-        self.awaited |= {one.uid for one in new[:room]}
-        task = asyncio.create_task(self._ask(new[:room]), name="endings")
+        self.awaited |= {loss.uid for loss in new[:room]}
+        task = asyncio.create_task(self._look_up(new[:room]), name="endings")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return True
 
-    def keep(self, state: ReservationState) -> None:
-        """Forget answers about members that the log does not have any more."""
+    def retain(self, state: ReservationState) -> None:
+        """Forget answers about members that are not in the log any more."""
         if any(uid not in state.root_of for uid in self.known):
             self.known = {uid: end for uid, end in self.known.items() if uid in state.root_of}
 
     def stop(self) -> None:
-        """End what is under way."""
+        """Cancel all lookups."""
         for task in self._tasks:
             task.cancel()
 
-    async def _ask(self, losses: list[MemberLost]) -> None:
-        found: dict[PodUid, PodEnd | None] = dict.fromkeys(one.uid for one in losses)
+    async def _look_up(self, losses: list[MemberLost]) -> None:
+        found: dict[PodUid, PodEnd | None] = dict.fromkeys(loss.uid for loss in losses)
         try:
             async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
-                for one in losses:
-                    group.create_task(self._ask_one(one, found))
+                for loss in losses:
+                    group.create_task(self._look_up_one(loss, found))
         except TimeoutError:
-            untold = sum(end is None for end in found.values())
-            log.warning("not told in time how members ended", extra={"untold": untold})
+            unknown = sum(end is None for end in found.values())
+            log.warning("how members ended is not known in time", extra={"unknown": unknown})
         finally:
             self.known = {**self.known, **found}
             self.awaited -= found.keys()
             self._wake()
 
-    async def _ask_one(self, lost: MemberLost, found: dict[PodUid, PodEnd | None]) -> None:
+    async def _look_up_one(self, lost: MemberLost, found: dict[PodUid, PodEnd | None]) -> None:
         namespace, _, name = lost.pod.partition("/")
         ref = PodRef(namespace=namespace, name=name, uid=lost.uid)
         async with self._turns:
@@ -91,5 +89,5 @@ class TerminationReasons:
                 found[lost.uid] = await self._cluster.ending(ref)
             except (RequestRejected, ClusterUnavailable) as problem:
                 log.info(
-                    "not told how a member ended", extra={"pod": lost.pod, "why": str(problem)}
+                    "how a member ended is not known", extra={"pod": lost.pod, "why": str(problem)}
                 )

@@ -1,7 +1,7 @@
-"""Record once a minute how much room there is in one place (`RoomMeasured`), when that has changed.
+"""Record the largest free domains once a minute (`RoomMeasured`), if they have changed.
 
-A sample and no decision: what admissions took between two samples is read from their own facts. A minute
-is short beside how long gangs run, and the decisions themselves stay as small as they were.
+A sample, not a decision: what admissions use between two samples follows from their own events. Gangs run much
+longer than a minute.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ log = logging.getLogger(__name__)
 
 
 class CapacitySampler:
-    """Measures and remembers what it recorded last; after a restart the first measurement is recorded again."""
+    """Measures, and appends what differs from the last append of this epoch."""
 
     def __init__(self, cluster: Cluster, leader: Leader, settings: Settings) -> None:
         self._cluster = cluster
         self._leader = leader
         self._settings = settings
         self._rows = NodeRowCache()
-        self._seen: tuple[object, ...] = (None,) * 5  # what the last measurement was made from
-        self._epoch: Epoch | None = None  # under which it was recorded
+        self._seen: tuple[object, ...] = (None,) * 5  # inputs of the last measurement
+        self._epoch: Epoch | None = None  # of the last append
         self._rooms: tuple[RoomRecord, ...] = ()
 
     async def run(self) -> None:
-        """Measure for ever."""
+        """Measure every `room_every_s`, until cancelled."""
         while True:
             await asyncio.sleep(self._settings.room_every_s)
             try:
                 await self.look()
             except (NotLeading, StoreUnavailable) as error:
-                log.warning("room not recorded", extra={"error": str(error)})
+                log.warning("free capacity not recorded", extra={"error": str(error)})
 
     async def look(self) -> bool:
-        """Measure once; True when it was recorded.
+        """Measure once; return whether the result was appended.
 
-        Beside the event loop: on 5,000 nodes it takes some 40 ms. View and state are snapshots, and what is
-        recorded in the meantime is behind the position that the fact names.
+        It runs in a thread, because it takes some 40 ms on 5,000 nodes. View and state are immutable, and events
+        appended meanwhile come after the position that the event names.
 
         Raises:
-            NotLeading: The lease went meanwhile.
+            NotLeading: The lease was lost meanwhile.
             StoreUnavailable: Not written.
         """
         leader = self._leader

@@ -1,7 +1,7 @@
-"""Find out what kube-apiserver keeps and what kube-scheduler does by itself, and record it when it changes.
+"""Detect which fields kube-apiserver drops and which features kube-scheduler has on, and record changes.
 
-At start, every hour and after other kinds of groups are served the API server is asked anew; kube-scheduler every
-minute, since a restart is all it takes to switch its group scheduling on. Asked by the leader alone.
+The leader asks the API server at start, every hour, and when other kinds of groups are served. It asks
+kube-scheduler every minute, because a restart may switch its group scheduling on.
 """
 
 from __future__ import annotations
@@ -33,17 +33,15 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 2.0
 LOOK_FIRST_S = 0.1  # until the first answer
 TRY_EVERY_MS = 3_600_000
-TRY_AGAIN_MS = 60_000  # while something was not tried, or our admission policy is not seen at work
+TRY_AGAIN_MS = 60_000  # while something is untested, or our admission policy does not work
 SCHEDULER_EVERY_MS = 60_000
-SCHEDULER_AGAIN_MS = (
-    5_000  # while it does not answer: it starts after us, or has just been restarted
-)
+SCHEDULER_AGAIN_MS = 5_000  # while it does not answer, for example after a restart
 NATIVE = {"on": 1, "off": 0, "unknown": -1}
 NOT_ASKED = SchedulerGates(None, "not asked yet")
 
 
 class FeatureGateMonitor:
-    """Asks, and remembers when it asked."""
+    """Asks when it is due, and appends what has changed."""
 
     def __init__(
         self,
@@ -62,26 +60,26 @@ class FeatureGateMonitor:
         self._gates = NOT_ASKED
         self._try_at_ms = 0
         self._ask_at_ms = 0
-        self._discoveries = -1  # that were made when objects were tried last
+        self._discoveries = -1  # `discoveries` at the last trials
         self._shown: FeaturesFound | None = None
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Look until cancelled."""
         while True:
             try:
                 await self.look()
             except (NotLeading, StoreUnavailable, ClusterUnavailable) as error:
-                log.warning("features not found out", extra={"error": str(error)})
+                log.warning("control plane features not read", extra={"error": str(error)})
                 await asyncio.sleep(LOOK_EVERY_S)
             await asyncio.sleep(LOOK_EVERY_S if self._shown else LOOK_FIRST_S)
 
     async def look(self) -> bool:
-        """Ask what is due, and record what changed; True when something was.
+        """Ask what is due, and append changes; return whether there are any.
 
         Raises:
             ClusterUnavailable: The API server did not answer; the next look asks again.
-            NotLeading: The lease went meanwhile.
-            StoreUnavailable: Not written; the next look finds it again.
+            NotLeading: The lease was lost meanwhile.
+            StoreUnavailable: Not written; the next look tries again.
         """
         leader = self._leader
         if not leader.may_record() or leader.comparing or self._cluster.doubt():
@@ -108,7 +106,7 @@ class FeatureGateMonitor:
         return True
 
     def _show(self, found: FeaturesFound) -> None:
-        """Bring log lines and metrics up to what was found."""
+        """Update log lines and metrics."""
         if found == self._shown:
             return
         self._shown = found

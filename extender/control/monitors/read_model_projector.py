@@ -1,7 +1,7 @@
-"""Bring the tables of intervals forward while leading, off the path of decisions and appends.
+"""Project the log into the interval tables while leading, apart from decisions and appends.
 
-A loop of its own on a connection of its own, a batch at a time and with a rest after each, so that the database has
-time for the appends. What is projected late is only told late: whoever asks the tables is told as of which position.
+It runs in its own loop on its own connection, in batches with pauses, so that the database has time for appends.
+Reports from the tables name the position up to which they are complete.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from extender.ports.protocols import START, IntervalProjection
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.5
-BATCH = 500  # facts in one transaction; some 50 ms of the database
-REST = 1.0  # as long again as a batch took
-BULK = 1_000  # facts in one transaction when nobody else is to be spared; well within the limit of a command
+BATCH = 500  # events per transaction, some 50 ms of the database
+REST = 1.0  # pause after a batch, as a multiple of its duration
+BULK = 1_000  # events per transaction of a command, well within its statement timeout
 
 
 class ReadModelProjector:
-    """Projects what is acknowledged."""
+    """Projects committed events."""
 
     def __init__(self, leader: Leader, projection: IntervalProjection) -> None:
         self._leader = leader
         self._projection = projection
         self._batch = BATCH
-        self.position = START  # as far as this process has brought them, or found them
+        self.position = START  # the last projected event, as far as this process knows
 
     async def run(self) -> None:
-        """Project for ever; what fails is tried again, and said once."""
-        said = ""
+        """Project until cancelled; retry failures, and log each error once."""
+        logged = ""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             try:
                 await self.catch_up()
-                said = ""
+                logged = ""
             except (StoreUnavailable, CorruptLog) as error:
-                self._batch = max(self._batch // 2, 1)  # a database that is slow is asked for less
-                if str(error) != said:
-                    said = str(error)
-                    log.warning("log not projected", extra={"error": said})
+                self._batch = max(self._batch // 2, 1)  # smaller batches for a slow database
+                if str(error) != logged:
+                    logged = str(error)
+                    log.warning("log not projected", extra={"error": logged})
 
     async def catch_up(self) -> None:
-        """Project up to what is acknowledged now, while this process may act.
+        """Project up to the committed position, while this process may act.
 
         Raises:
-            CorruptLog: A fact that the database's functions do not know.
-            StoreUnavailable: No answer.
+            CorruptLog: The functions of the database do not know an event.
+            StoreUnavailable: No answer; try again.
         """
         end = self._leader.acknowledged.position
         loop = asyncio.get_running_loop()
@@ -66,9 +66,11 @@ class ReadModelProjector:
 
 
 async def project_all(projection: IntervalProjection, end: Position) -> Position:
-    """Project up to a position without a rest; for a command.
+    """Project up to a position without pauses, for a command; return the position that was reached.
 
-    Raises: as `ReadModelProjector.catch_up`.
+    Raises:
+        CorruptLog: The functions of the database do not know an event.
+        StoreUnavailable: No answer, even for a batch of one event.
     """
     reached, batch = START, BULK
     while True:
@@ -77,7 +79,7 @@ async def project_all(projection: IntervalProjection, end: Position) -> Position
         except StoreUnavailable:
             if batch == 1:
                 raise
-            batch = max(batch // 4, 1)  # a database that is slow is asked for less
+            batch = max(batch // 4, 1)  # smaller batches for a slow database
             continue
         if reached >= end or reached == before:
             return reached

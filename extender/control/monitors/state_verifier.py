@@ -1,10 +1,9 @@
-"""Ask every minute whether memory is what the log says (DESIGN 2.8).
+"""Compare the state in memory with the log every minute (DESIGN 2.8).
 
-Differences between log and cluster are found by every pass of the admission loop (`reconcile`). What
-no pass can find is a memory that has left the log, which is how other schedulers refuse an idle rack
-until they are restarted. So the log is folded anew, beside the service, and compared; but for the versions of
-streams that have ended, of which there are ever more, and which the database itself keeps apart. A difference is
-recorded as `DriftFound`, counted and logged; only then is the memory replaced by the fold.
+Each pass of the control loop finds differences between log and cluster, but not between memory and log. So the
+log is folded again and compared with the state in memory, except the versions of streams that have ended: their
+number only grows, and the database checks them. A difference is recorded as `DriftFound`; then the fold replaces
+the state in memory.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ EVERY_S = 60.0
 
 
 class StateVerifier:
-    """Compares fold and memory."""
+    """Compares the state in memory with a new fold of the log."""
 
     def __init__(
         self, leader: Leader, event_log: EventLog, checkpoints: Snapshots, actor: str
@@ -40,20 +39,20 @@ class StateVerifier:
         self._actor = actor
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Compare every `EVERY_S`, until cancelled."""
         while True:
             await asyncio.sleep(EVERY_S)
             if self._leader.may_record():
                 try:
                     await self.look()
                 except (NotLeading, StoreUnavailable) as error:
-                    log.warning("drift not looked for", extra={"error": str(error)})
+                    log.warning("state not verified", extra={"error": str(error)})
 
     async def look(self) -> bool:
-        """Compare once; True when memory had drifted and was put right.
+        """Compare once; return whether a difference was found and corrected.
 
         Raises:
-            NotLeading: The lease went meanwhile; nothing was changed.
+            NotLeading: The lease was lost meanwhile; nothing was changed.
             StoreUnavailable: No answer; nothing was changed.
         """
         memory = living(self._leader.acknowledged)
@@ -65,12 +64,12 @@ class StateVerifier:
         draft = NewEvent(root_uid=NIL_ROOT, root="", fact=fact, actor=self._actor)
         events = await self._leader.record([draft])
         last = events[-1].position
-        self._leader.remember(await load_state(self._log, self._checkpoints, until=last))
+        self._leader.replace_state(await load_state(self._log, self._checkpoints, until=last))
         return True
 
 
 async def same(one: ReservationState, other: ReservationState) -> bool:
-    """Compare two states a little at a time, so that no call waits for it."""
+    """Return whether two states are equal; it yields to the event loop often."""
     pace = Yielder()
     for name in ReservationState.__struct_fields__:
         ours, theirs = getattr(one, name), getattr(other, name)
@@ -88,7 +87,7 @@ async def same(one: ReservationState, other: ReservationState) -> bool:
 
 
 def difference(memory: ReservationState, folded: ReservationState) -> str:
-    """Say in a line where two states differ first."""
+    """Return the first difference of two states in one line."""
     for uid in sorted({*memory.roots, *folded.roots}):
         ours, theirs = memory.roots.get(uid), folded.roots.get(uid)
         if ours == theirs:

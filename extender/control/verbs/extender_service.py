@@ -1,8 +1,8 @@
-"""The straight line, one method per verb of kube-scheduler.
+"""The calls of kube-scheduler, one method per verb.
 
-Filter and prioritize answer from memory: they never plan and never append (that is the admission
-loop's work), so asking twice gives the same answer. Answers rest on the acknowledged state only:
-nobody is told what is not durable. "Cannot answer now" is an error, "not placeable" a refusal.
+Filter and prioritize answer from memory and never plan or append, which is the work of the control loop; so the
+same call gets the same answer. Answers depend only on the committed state, which is durable. "Cannot answer now"
+is an error, "not placeable" a refusal.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ from extender.ports.protocols import (
 from extender.settings import Settings
 
 log = logging.getLogger(__name__)
-# To look at every node takes longer than all the rest of a call, and binds change little of it.
+# Scores of all nodes take longer than the rest of a call, and bindings change them little.
 SCORES_KEPT_MS = 500
 LOOK_AGAIN_S = 0.02
-HANDOVER_MS = 2_000  # a lease that is free is taken within this time by whoever can; calls wait
+HANDOVER_MS = 2_000  # a free lease is usually acquired within this time; calls wait
 
 
 class ReadinessCheck(msgspec.Struct, frozen=True):
@@ -97,10 +97,10 @@ class ExtenderService:
         self._scores_until_ms = 0
 
     def checks(self) -> tuple[ReadinessCheck, ...]:
-        """Say what readiness rests on: answering, or following closely and sending callers on to who answers."""
-        return self._to_answer() if self._leader.leads() else self._to_follow()
+        """Return the readiness checks: those of the leader, or those of a follower that forwards calls."""
+        return self._leader_checks() if self._leader.leads() else self._follower_checks()
 
-    def _to_follow(self) -> tuple[ReadinessCheck, ...]:
+    def _follower_checks(self) -> tuple[ReadinessCheck, ...]:
         leader, cluster = self._leader, self._cluster.doubt()
         held, behind = leader.following.lease, leader.following.behind()
         follows = leader.role == "following" and not leader.retiring
@@ -114,17 +114,17 @@ class ExtenderService:
         )
 
     def reconciling(self) -> bool:
-        """Say whether the first pass after a take is all that is lacking; it takes a moment."""
-        return [c.name for c in self._to_answer() if not c.ok] == ["reconciled"]
+        """Return whether only the first pass after the acquisition of the lease is missing."""
+        return [c.name for c in self._leader_checks() if not c.ok] == ["reconciled"]
 
     async def until_reconciled(self, within_s: float) -> None:
-        """Wait while `reconciling`."""
+        """Wait while `reconciling`, at most `within_s`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                while self.reconciling():  # noqa: ASYNC110 -- four conditions, none of which tells
+                while self.reconciling():  # noqa: ASYNC110 -- four conditions, none with an event
                     await asyncio.sleep(LOOK_AGAIN_S)
 
-    def _to_answer(self) -> tuple[ReadinessCheck, ...]:
+    def _leader_checks(self) -> tuple[ReadinessCheck, ...]:
         cluster, lease, lost = (
             self._cluster.doubt(),
             self._leader.doubt(),
@@ -143,20 +143,20 @@ class ExtenderService:
         )
 
     def _require_ready(self) -> None:
-        for check in self._to_answer():
+        for check in self._leader_checks():
             if not check.ok:
                 msg = f"cannot answer now: {check.name}: {check.reason}"
                 raise NotReady(msg)
 
     def known_pod(self, uid: PodUid) -> Pod | None:
-        """Give a pod as the informers show it, None where they do not."""
+        """Return a pod from the informers, or None."""
         return self._cluster.view().pods.get(uid)
 
     def filter(self, pod: Pod, offered: Sequence[NodeName]) -> FilterDecision:
         """Answer /filter from memory.
 
         Raises:
-            CannotAnswer: Not leading, not synced, or not reconciled.
+            NotReady: Not leading, not synced, or not reconciled.
         """
         self._require_ready()
         view, state = self._cluster.view(), self._leader.acknowledged
@@ -165,23 +165,23 @@ class ExtenderService:
         commits, effects = known.shape.commits, self._admission.effects
         held_back = commits and reservation is not None and effects.held_back(reservation)
         forest = self._admission.forest
-        if known.group is None:  # members redeem what is recorded
-            state = self._admission.foreseen(view, state)
+        if known.group is None:  # members use their recorded reservations
+            state = self._admission.with_predicted_losses(view, state)
         decision = decide_filter(view, state, forest, known, offered, held_back=held_back)
         if reservation is not None and decision.outcome == "not-offered":
-            self._admission.not_offered(reservation, offered)
-            self._barriers.committing.drop(pod.uid)
+            self._admission.suspect_rejection(reservation, offered)
+            self._barriers.prebinding.unmark(pod.uid)
         elif reservation is not None:
-            self._admission.redeemed(pod.uid)
+            self._admission.clear_suspicion(pod.uid)
             if held_back:
-                effects.sleeps(pod.uid)
+                effects.mark_held_back(pod.uid)
             elif commits:
-                self._barriers.offered(reservation, known)
+                self._barriers.mark_prebinding(reservation, known)
         return decision
 
     def prioritize(self, pod: Pod, offered: Sequence[NodeName]) -> Sequence[tuple[NodeName, int]]:
-        """Answer /prioritize; an empty list means no opinion (not ready, or no topology in use)."""
-        if any(not check.ok for check in self._to_answer()):
+        """Answer /prioritize; an empty list means no preference (not ready, or no topology in use)."""
+        if any(not check.ok for check in self._leader_checks()):
             return ()
         known = self._cluster.view().pods.get(pod.uid, pod)
         return decide_prioritize(self._leader.acknowledged, known, offered, self._recent_scores)
@@ -199,10 +199,10 @@ class ExtenderService:
         return tuple(sorted({key for group in groups for key in group.topology}))
 
     async def preempt(self, pod: Pod, offered: Sequence[NodeCandidate]) -> Sequence[NodeCandidate]:
-        """Answer /preempt; a whole unit that is taken is in the log before the answer.
+        """Answer /preempt; a preemption of a whole unit is in the log before the answer.
 
         Raises:
-            CannotAnswer: Not leading, not synced, not reconciled, or what was to be recorded was not.
+            NotReady: Not leading, not synced, not reconciled, or the preemption could not be appended.
         """
         self._require_ready()
         view, state = self._cluster.view(), self._leader.speculative
@@ -220,17 +220,17 @@ class ExtenderService:
             units = (unit.name for unit in choice.plan.victims)
             held = held_below(view, state, self._admission.forest, units)
             if not self._barriers.binding().isdisjoint(r.uid for r in held):
-                return ()  # a member of a victim is being bound: kube-scheduler asks again
+                return ()  # a member of a victim is being bound: kube-scheduler calls again
             encoded = encode(question)
             actor, cause = self._settings.holder, f"preempt of pod {known.path}"
             plan = recorded(view, choice.plan, encoded.digest)
             draft = NewEvent(
                 root_uid=RootUid(known.uid), root=known.path, fact=plan, actor=actor, cause=cause
             )
-            knowledge = self._admission.evictor.knowledge(actor, cause, view)
+            eviction = self._admission.evictor.eviction_context(actor, cause, view)
             drafts = [
                 *give_back(state, held, but=(), actor=actor, cause=cause),
-                *outranked_by_plan(view, state, draft, knowledge),
+                *outranked_by_plan(view, state, draft, eviction),
                 draft,
             ]
             stored = DecisionInput(
@@ -249,13 +249,13 @@ class ExtenderService:
     async def bind(
         self, ref: PodRef, node: NodeName, alive: Callable[[], bool], age_ms: int = 0
     ) -> str:
-        """Answer /bind: members at their barrier, other pods at once. Gives the error text, empty when bound.
+        """Answer /bind: members at their barrier, other pods at once. Return the error text, or an empty string.
 
         Args:
             ref: The pod.
-            node: Where kube-scheduler wants it.
-            alive: Whether the caller still waits.
-            age_ms: How long the call has waited elsewhere already.
+            node: The node that kube-scheduler chose.
+            alive: Returns whether the caller is still connected.
+            age_ms: How long the call has waited at another replica.
         """
         try:
             self._require_ready()

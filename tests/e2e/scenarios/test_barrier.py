@@ -99,7 +99,7 @@ async def test_the_deadline_passes(intercept: Intercept, story: Story, verb: str
 
     async def told() -> bool:
         refused = [c for c in story.service.calls("bind") if c["outcome"] == "refused"]
-        return len([c for c in refused if "nobody was bound" in c["error"]]) >= 7
+        return len([c for c in refused if "no member was bound" in c["error"]]) >= 7
 
     await eventually(told)
     facts = await whole(story, 8)

@@ -174,5 +174,5 @@ async def test_a_kube_scheduler_that_slept_binds_nothing_elsewhere(story: Story)
     bound = await story.until_bound(2, "g")
     assert set(bound.values()) == {"n2", "n3"}
     refused = [c["error"] for c in story.service.calls("bind") if c["outcome"] == "refused"]
-    assert any("has its room on node" in error for error in refused), refused
+    assert any("has its reservation on node" in error for error in refused), refused
     await story.check_facts()

@@ -182,7 +182,7 @@ async def test_only_the_reserved_node_is_bound():
         error = await stage.bind("g-0", other)
         assert (
             error
-            == f"pod default/g-0 has its room on node {node}, not on {other}; nothing was bound"
+            == f"pod default/g-0 has its reservation on node {node}, not on {other}; nothing was bound"
         )
         assert "holds no reservation" in await stage.bind("big-0", "n0")
         assert stage.cluster.did("bind") == []
@@ -263,7 +263,7 @@ async def test_a_released_reservation_is_not_bound():
         await quiet(stage)
         stage.cluster.delete_pod("g-1")
         await stage.one_pass()
-        assert "was given back; it will be planned again" in await call
+        assert "was released; it will be planned again" in await call
         assert stage.cluster.did("bind") == []
 
 
@@ -284,7 +284,7 @@ async def test_a_release_on_its_way_to_the_log_stops_the_posting():
         passing = stage.start(stage.one_pass())
         await quiet(stage)
         answer = await stage.bind("g-1")
-        assert "was given back; it will be planned again" in answer
+        assert "was released; it will be planned again" in answer
         assert stage.cluster.did("bind") == []
         durable.set()
         await passing
@@ -472,7 +472,7 @@ async def test_who_is_too_late_for_its_room_is_not_bound_into_it():
     async with await admitted(*a_gang("g", pods=3, minimum=2, requests={GPU: 4})) as stage:
         assert await asyncio.gather(stage.bind("g-0"), stage.bind("g-1")) == ["", ""]
         stage.cluster.add(a_pod("alien", node=stage.reserved_node("g-2"), requests={GPU: 8}))
-        assert "other pods took the room of pod default/g-2" in await stage.bind("g-2")
+        assert "other pods took the reserved capacity of pod default/g-2" in await stage.bind("g-2")
         assert sorted(n for n, _ in stage.cluster.did("bind")) == ["default/g-0", "default/g-1"]
         await stage.one_pass()
         (fact,) = stage.facts(ReservationReleased)

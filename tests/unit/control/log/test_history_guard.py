@@ -102,7 +102,7 @@ async def test_another_fact_at_the_position_is_a_loss_too(stage):
     fact = await noticed(stage)
     assert fact.known_position == 2
     assert fact.found_position == 3
-    assert "another fact there" in fact.text
+    assert "another event there" in fact.text
 
 
 async def test_an_epoch_is_never_handed_out_twice(stage):
