@@ -51,7 +51,7 @@ def test_every_sample_is_of_a_known_fact():
 def test_the_state_table_has_each_fact_once():
     """extender/README.md: one row per fact, none missing, none twice."""
     text = (ROOT / "extender/README.md").read_text()
-    rows = text.partition("| fact | condition |")[2].partition("\n\n")[0]
+    rows = text.partition("| event | condition |")[2].partition("\n\n")[0]
     found = re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE)
     assert sorted(found) == sorted(fact.__name__ for fact in get_args(AnyEventData))
 

@@ -93,7 +93,7 @@ class ApiServer:
 
 
 def path_of(thing: Object) -> str:
-    """Give the path of an object's collection."""
+    """Return the path of an object's collection."""
     version, kind = thing["apiVersion"], thing["kind"]
     plural = PLURALS.get(kind) or (
         kind[:-1].lower() + "ies" if kind.endswith("y") else kind.lower() + "s"
@@ -105,7 +105,7 @@ def path_of(thing: Object) -> str:
 
 
 def read(file: Path) -> Iterator[Object]:
-    """Give the objects of a file."""
+    """Return the objects of a file."""
     for document in yaml.safe_load_all(file.read_text(encoding="utf-8")):
         if document:
             yield document
@@ -131,7 +131,7 @@ def until(what: str, look: Callable[[], bool]) -> None:
 
 
 def policy_works(server: ApiServer) -> bool:
-    """Say whether a pod that names a group gets our gate; a dry run leaves nothing behind."""
+    """Return whether a pod that names a group gets our gate; a dry run leaves nothing behind."""
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -158,7 +158,7 @@ def apply_or_wait(server: ApiServer, thing: Object) -> None:
 
 
 def scheduled(server: ApiServer, group: Object) -> bool:
-    """Say whether the minimum of a group was scheduled."""
+    """Return whether the minimum of a group was scheduled."""
     found = server.call("GET", f"{path_of(group)}/{group['metadata']['name']}")
     conditions = found.get("status", {}).get("conditions", [])
     wanted = f"{group['kind']}InitiallyScheduled"

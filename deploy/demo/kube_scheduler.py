@@ -66,7 +66,7 @@ class Player:
                 self.bound[entry["uid"]] = entry["node"]
 
     def pending(self) -> list[Pod]:
-        """Give the pods kube-scheduler would look at now."""
+        """Return the pods kube-scheduler would look at now."""
         self.watch()
         return [
             pod

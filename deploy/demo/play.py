@@ -47,7 +47,7 @@ class Service:
         self.process: subprocess.Popen[bytes] | None = None
 
     def command(self, *words: str) -> list[str]:
-        """Give the command line of our program."""
+        """Return the command line of our program."""
         return [sys.executable, "-m", "extender", *words]
 
     def start(self) -> float:

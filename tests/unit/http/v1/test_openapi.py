@@ -44,7 +44,7 @@ def test_operations_have_names_of_their_own():
 
 def test_the_fields_of_a_fact_are_those_of_the_contract():
     """DESIGN 7 names them; they are stable."""
-    schema = DOCUMENT["components"]["schemas"]["FactLine"]
+    schema = DOCUMENT["components"]["schemas"]["EventLine"]
     wanted = [
         "position",
         "time",
@@ -73,8 +73,8 @@ def test_golden_facts_fit_the_schema(kind):
 
 
 def test_the_page_about_asking_names_the_fields_that_there_are():
-    """docs/asking.md: its tables are the schema, in words."""
-    text = (Path(__file__).parents[4] / "docs" / "asking.md").read_text()
+    """docs/api.md: its tables are the schema, in words."""
+    text = (Path(__file__).parents[4] / "docs" / "api.md").read_text()
     told = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     extra = ["why", "who", "cause_position", "decision"]
     assert told == [*EventLine.__struct_fields__, *extra]

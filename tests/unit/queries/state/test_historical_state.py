@@ -189,9 +189,11 @@ async def test_nothing_there_is_not_never_heard_of(past):
     past.database.projected = 14
     assert (await past.at(1, node=NodeName("n1"))).nodes == []
     assert (await past.at(1, namespace="ns")).gangs == []
-    with pytest.raises(NotFound, match="node n7: no member of a gang ever held room or ran there"):
+    with pytest.raises(
+        NotFound, match="node n7: the log has no member that was reserved or bound there"
+    ):
         await past.at(9, node=NodeName("n7"))
-    with pytest.raises(NotFound, match="namespace nobody: the log knows no gang"):
+    with pytest.raises(NotFound, match="namespace nobody: the log has no gang"):
         await past.at(9, namespace="nobody")
 
 
