@@ -63,10 +63,10 @@ class Store(msgspec.Struct):
     checkpoints: PostgresSnapshots
     inputs: PostgresDecisionInputs
     audit: PostgresEventQueries
-    mentions: PostgresReferenceIndex
+    reference_index: PostgresReferenceIndex
     projection: PostgresIntervalProjection
     as_of: HistoricalState
-    looking: PostgresEventLog  # for queries of the past; the leader appends with `log`
+    history_log: PostgresEventLog  # for queries of the past; the leader appends with `log`
     reports: PostgresReportQueries
     engines: tuple[AsyncEngine, ...]
 
@@ -128,17 +128,17 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
         projecting = create_engine(
             url, name="project", settings=PROJECTING, pool_size=1, command_timeout_s=TIMEOUT_S
         )
-        audit, looking = PostgresEventQueries(reading), PostgresEventLog(url)
+        audit, history_log = PostgresEventQueries(reading), PostgresEventLog(url)
         opened = Store(
             url=url,
             log=PostgresEventLog(url),
             checkpoints=PostgresSnapshots(writing),
             inputs=PostgresDecisionInputs(writing),
             audit=audit,
-            mentions=PostgresReferenceIndex(writing),
+            reference_index=PostgresReferenceIndex(writing),
             projection=PostgresIntervalProjection(projecting),
-            as_of=HistoricalState(looking, PostgresSnapshots(reading), audit, SystemClock()),
-            looking=looking,
+            as_of=HistoricalState(history_log, PostgresSnapshots(reading), audit, SystemClock()),
+            history_log=history_log,
             reports=PostgresReportQueries(reading),
             engines=(writing, reading, projecting),
         )
@@ -146,7 +146,7 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
             yield opened
         finally:
             await opened.log.close()
-            await opened.looking.close()
+            await opened.history_log.close()
             for engine in opened.engines:
                 await engine.dispose()
 
@@ -247,12 +247,12 @@ class Service:
         self.publisher = LogHeadPublisher(writer, opened.log, seen, clock)
         self.projector = ReadModelProjector(writer, opened.projection)
         self.drift = StateVerifier(writer, opened.log, opened.checkpoints, settings.holder)
-        self.noter = ReferenceIndexer(writer, opened.mentions)
+        self.reference_indexer = ReferenceIndexer(writer, opened.reference_index)
         self.room = CapacitySampler(seen, writer, settings)
         plane = seen.control_plane
         self.features = FeatureGateMonitor(seen, plane, writer, clock, settings) if plane else None
         self.reporter = StatusReporter(seen, self.leader, clock)
-        self.protector = FinalizerController(seen, self.leader)
+        self.finalizers = FinalizerController(seen, self.leader)
         self.admission = ControlLoop(
             cluster=seen,
             leader=self.leader,
@@ -273,8 +273,8 @@ class Service:
         )
         writer.on_lost = self.barriers.let_go
         self.forwarder = LeaderProxy(writer, settings)
-        self.apart = QueryProcess(ANSWERING, opened.url, settings.log_level)
-        self.aside = WorkerProcess()
+        self.query_process = QueryProcess(ANSWERING, opened.url, settings.log_level)
+        self.worker = WorkerProcess()
         self.app = self._application(opened, clock)
 
     def _application(self, opened: Store, clock: Clock) -> web.Application:
@@ -292,25 +292,25 @@ class Service:
 
         verbs = VerbHandlers(self.scheduling, self.leader, read_wire_pod, self.forwarder)
         probes = Probes(self.scheduling, self.leader)
-        plan_in_worker = functools.partial(self.aside.run, planned)
+        plan_in_worker = functools.partial(self.worker.run, planned)
         query_handlers = (
-            self.apart,
+            self.query_process,
             GangApi(opened.audit, opened.inputs, self.leader),
-            NodesApi(self.cluster, self.apart.fetch),
+            NodesApi(self.cluster, self.query_process.fetch),
             PlanApi(
                 PlanService(self.cluster, self.leader, self.barriers, clock, plan_in_worker).plan
             ),
             LiveNodeApi(NodeInventory(self.cluster), self.leader),
         )
         return application(
-            ApplicationParts(verbs, probes, query_handlers, self.apart.stop), self.settings
+            ApplicationParts(verbs, probes, query_handlers, self.query_process.stop), self.settings
         )
 
     async def run(self, stopping: asyncio.Event, on_listening: Callable[[], None]) -> None:
         """Serve until `stopping` is set; a loop that fails ends the service with its error."""
         from extender.http.web.server import listen
 
-        self.apart.open()
+        self.query_process.open()
         runner = await listen(self.app, self.settings)
         on_listening()
         await self.cluster.start()
@@ -321,14 +321,14 @@ class Service:
             asyncio.create_task(self.admission.evictor.run(), name="evictions"),
             asyncio.create_task(self.admission.letting_go.run(), name="gate removal"),
             asyncio.create_task(self.reporter.run(), name="reporter"),
-            asyncio.create_task(self.protector.run(), name="finalizers"),
+            asyncio.create_task(self.finalizers.run(), name="finalizers"),
             asyncio.create_task(self.cluster.broken(), name="cluster"),
             asyncio.create_task(self.drift.run(), name="state verifier"),
             asyncio.create_task(self.room.run(), name="capacity sampler"),
             asyncio.create_task(self.publisher.run(), name="publisher"),
-            asyncio.create_task(self.noter.run(), name="reference indexer"),
+            asyncio.create_task(self.reference_indexer.run(), name="reference indexer"),
             asyncio.create_task(self.projector.run(), name="projector"),
-            asyncio.create_task(self.apart.run(), name="query process"),
+            asyncio.create_task(self.query_process.run(), name="query process"),
         }
         if self.features is not None:
             loops.add(asyncio.create_task(self.features.run(), name="features"))
@@ -347,8 +347,8 @@ class Service:
             for task in loops:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
-            await self.apart.close()
-            self.aside.stop()
+            await self.query_process.close()
+            self.worker.stop()
             self.admission.planner.stop()
             self.admission.endings.stop()
             await self.cluster.stop()

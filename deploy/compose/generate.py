@@ -75,7 +75,7 @@ def flags_of(program: str, values: dict[str, str], *, native: str = "") -> list[
 
 
 def _service(image: str, **more: Any) -> Service:
-    """Make a service in the shared network; what is ours is built here."""
+    """Return a service in the shared network; our image is built here."""
     build = {"build": {"context": ".", "dockerfile": "deploy/Dockerfile"}}
     return {
         "image": IMAGES[image],
@@ -99,7 +99,7 @@ def _health(*command: str) -> Service:
 
 
 def control_plane() -> dict[str, Service]:
-    """Return the services that are Kubernetes."""
+    """Return the services of Kubernetes."""
     etc = [f"kubernetes:{ETC}:ro"]
     return {
         "network": {"image": IMAGES["network"], "ports": ["127.0.0.1:8888:8888"], "init": True},
@@ -136,7 +136,7 @@ def control_plane() -> dict[str, Service]:
 
 
 def extender() -> dict[str, Service]:
-    """Return the services that are ours."""
+    """Return the services of gang-extender."""
     environment = {
         "GANG_EXTENDER_DATABASE_URL": DATABASE_URL,
         "GANG_EXTENDER_LISTEN": "0.0.0.0:8888",

@@ -221,7 +221,7 @@ def cannot_answer(verb: Verb, text: str, headers: dict[str, str] | None = None) 
 
 
 def waited_ms(request: web.Request) -> int:
-    """Say how long a forwarded call has waited before it came here; 0 for one that was not forwarded."""
+    """Return the age of a forwarded call in milliseconds; 0 for a call that was not forwarded."""
     return milliseconds(request, FORWARDED) or 0
 
 

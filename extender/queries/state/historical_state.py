@@ -66,16 +66,16 @@ class HistoricalState:
 
     Args:
         event_log: The log to read; not the instance that the leader appends with.
-        checkpoints: The snapshots of the log.
+        snapshots: The snapshots of the log.
         reader: Finds times and names in the log.
         clock: For refusing times in the future.
     """
 
     def __init__(
-        self, event_log: EventLog, checkpoints: Snapshots, reader: EventQueries, clock: Clock
+        self, event_log: EventLog, snapshots: Snapshots, reader: EventQueries, clock: Clock
     ) -> None:
         self._log = event_log
-        self._checkpoints = checkpoints
+        self._snapshots = snapshots
         self._reader = reader
         self._clock = clock
         self._turn = asyncio.Lock()
@@ -155,7 +155,7 @@ class HistoricalState:
             if there is not None and there.chain == chain:
                 return await fold_from(state, self._log, until=position, past=True)
             del self._kept[near]  # the log was replaced since then, by an older copy
-        return await load_past(self._log, self._checkpoints, until=position)
+        return await load_past(self._log, self._snapshots, until=position)
 
     def _keep(self, position: Position, chain: bytes, state: ReservationState) -> None:
         self._kept[position] = (chain, state)
