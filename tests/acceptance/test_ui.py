@@ -241,7 +241,7 @@ async def over_an_older_log(service, browser, folder):
     for name in lost[1:]:
         (service.manifests / f"{name}.yaml").unlink()
     service.start()
-    await seen(browser, lambda: "Everything was read anew" in browser.text("#fault"), "the loss")
+    await seen(browser, lambda: "Everything was read again" in browser.text("#fault"), "the loss")
     await seen(browser, lambda: "HistoryTruncated" in browser.texts("#facts .type"), "the fact")
     browser.picture(folder / "older.png")
 
