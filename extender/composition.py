@@ -1,7 +1,7 @@
-"""The composition root: builds everything, knows everybody, decides nothing.
+"""Composition root: builds all objects of the service and connects them.
 
-Commands that only ask the database open the `store`, and must not wait until Kubernetes, the planner and HTTP are
-imported: what only the service needs is imported where it is built.
+Commands that only read the database use `store`. They must not wait for the import of the Kubernetes client, the
+planner and HTTP, so modules that only the service needs are imported where they are used.
 """
 
 from __future__ import annotations
@@ -47,47 +47,48 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TAKEN_WITHIN_S = 0.6  # a lease that was given back is taken by then, if there is another replica
-DRAIN_S = 3.0  # for as long callers may still come here: a Service needs a moment to hear of an end
+TAKEN_WITHIN_S = 0.6  # another replica, if there is one, acquires a released lease within this time
+DRAIN_S = 3.0  # how long calls may still arrive: a Service removes an endpoint with a delay
 LOOK_S = 0.05
-# With the same search path: from another folder `-m` might find another extender.
+# With the same search path: in another working directory `-m` could find another package `extender`.
 _START = "import sys; sys.path[:] = {path!r}; from extender.query_main import main; main()"
-ANSWERING = (sys.executable, "-P", "-c", _START.format(path=sys.path), "gang-extender questions")
+ANSWERING = (sys.executable, "-P", "-c", _START.format(path=sys.path), "gang-extender queries")
 
 
 class Store(msgspec.Struct):
-    """Everything on one database."""
+    """All adapters of one database."""
 
     url: str
     log: PostgresEventLog
     checkpoints: PostgresSnapshots
     inputs: PostgresDecisionInputs
     audit: PostgresEventQueries
-    mentions: PostgresReferenceIndex
+    reference_index: PostgresReferenceIndex
     projection: PostgresIntervalProjection
     as_of: HistoricalState
-    looking: PostgresEventLog  # for questions about the past, apart from the one that writes
+    history_log: PostgresEventLog  # for queries of the past; the leader appends with `log`
     reports: PostgresReportQueries
     engines: tuple[AsyncEngine, ...]
 
 
 @contextlib.asynccontextmanager
 async def database(settings: Settings, *, creates: bool = True) -> AsyncIterator[str]:
-    """Give the URL of the database: the one that is set, or the embedded server's as superuser, started if need be.
+    """Yield the URL of the database: from the settings, or of the embedded server, which is started if necessary.
 
     Args:
-        creates: Whether an embedded database may be made where there is none.
+        settings: Where the database is.
+        creates: Whether an embedded database may be created.
 
     Raises:
-        BadInput: There is none, and none may be made: a question does not leave a database behind.
+        BadInput: There is no database, and none may be created: queries do not create one.
     """
     if settings.database_url:
         yield settings.database_url
         return
     if not creates and not is_lodged(Path(settings.data_dir)):
         msg = (
-            f"no event log in {settings.data_dir}; name the folder of the service with --data-dir, "
-            "or its database with --database-url"
+            f"no event log in {settings.data_dir}; set --data-dir to the folder of the service, "
+            "or --database-url to its database"
         )
         raise BadInput(msg)
     embedded = EmbeddedPostgres(
@@ -102,22 +103,24 @@ async def database(settings: Settings, *, creates: bool = True) -> AsyncIterator
 
 @contextlib.asynccontextmanager
 async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
-    """Open the store.
+    """Yield the adapters of the database.
 
     Args:
-        migrates: Whether an embedded database may be migrated; an external one never is by this.
+        settings: Where the database is.
+        migrates: Whether an embedded database may be migrated; an external one is never migrated here.
 
     Raises:
-        SchemaOutdated: With the command to run.
+        BadInput: There is no database.
+        SchemaOutdated: The database must be migrated; the message has the command.
     """
     async with database(settings, creates=migrates) as owner:
         if await schema_migration.needs_migration(owner):
             if settings.database_url or not migrates:
-                msg = "the database has not the schema of this version; run: gang-extender migrate"
+                msg = "database schema is out of date; run: gang-extender migrate"
                 raise SchemaOutdated(msg)
             revision = await schema_migration.upgrade(owner)
             log.info("migrated", extra={"revision": revision})
-        # also in an embedded database the service cannot rewrite the log
+        # not as superuser, so that the service cannot change the log of an embedded database either
         url = (
             owner if settings.database_url else database_roles.as_role(owner, database_roles.WRITER)
         )
@@ -125,17 +128,17 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
         projecting = create_engine(
             url, name="project", settings=PROJECTING, pool_size=1, command_timeout_s=TIMEOUT_S
         )
-        audit, looking = PostgresEventQueries(reading), PostgresEventLog(url)
+        audit, history_log = PostgresEventQueries(reading), PostgresEventLog(url)
         opened = Store(
             url=url,
             log=PostgresEventLog(url),
             checkpoints=PostgresSnapshots(writing),
             inputs=PostgresDecisionInputs(writing),
             audit=audit,
-            mentions=PostgresReferenceIndex(writing),
+            reference_index=PostgresReferenceIndex(writing),
             projection=PostgresIntervalProjection(projecting),
-            as_of=HistoricalState(looking, PostgresSnapshots(reading), audit, SystemClock()),
-            looking=looking,
+            as_of=HistoricalState(history_log, PostgresSnapshots(reading), audit, SystemClock()),
+            history_log=history_log,
             reports=PostgresReportQueries(reading),
             engines=(writing, reading, projecting),
         )
@@ -143,41 +146,43 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
             yield opened
         finally:
             await opened.log.close()
-            await opened.looking.close()
+            await opened.history_log.close()
             for engine in opened.engines:
                 await engine.dispose()
 
 
 class Runnable(Cluster, Protocol):
-    """A cluster adapter with a life of its own."""
+    """A cluster adapter that is started and stopped."""
 
     @property
     def control_plane(self) -> ControlPlane | None:
-        """Give what tells of kube-apiserver and kube-scheduler themselves; files have neither."""
+        """Return the port that reads features of kube-apiserver and kube-scheduler; None for manifests."""
         ...
 
     async def start(self) -> None:
-        """Begin to observe; does not wait for the first sync."""
+        """Start to observe the cluster; does not wait for the first sync."""
         ...
 
     async def broken(self) -> None:
-        """Wait for ever, or raise what ended the observation: a defect, which must end the process."""
+        """Wait for ever; raise an unexpected error of the observation, which must end the process."""
         ...
 
     async def stop(self) -> None:
-        """Stop observing."""
+        """Stop to observe the cluster."""
         ...
 
     def priority_classes(self) -> tuple[bytes, ...]:
-        """Give the PriorityClasses as JSON objects."""
+        """Return the PriorityClasses as JSON objects."""
         ...
 
 
 async def cluster(settings: Settings, clock: Clock, fence: Callable[[], bool]) -> Runnable:
-    """Choose the adapter: manifests when they are named, else the Kubernetes API.
+    """Return the cluster adapter: for manifests when they are set, else for the Kubernetes API.
 
     Args:
-        fence: Says whether this process may still have effects; asked before each of them.
+        settings: Which cluster.
+        clock: For the adapter.
+        fence: Returns whether this process may write to the cluster; called before each request.
     """
     if settings.cluster:
         from extender.cluster.manifests.manifest_cluster import ManifestCluster
@@ -197,7 +202,7 @@ async def cluster(settings: Settings, clock: Clock, fence: Callable[[], bool]) -
 
 
 def leader(settings: Settings, opened: Store, clock: Clock) -> Leader:
-    """Make the one writer."""
+    """Return the leader, which is the only writer of the log."""
     from extender.control.log.leader import Leader
     from extender.control.log.lease import LeaseIdentity
 
@@ -206,13 +211,13 @@ def leader(settings: Settings, opened: Store, clock: Clock) -> Leader:
         address=settings.advertise,
         ttl_ms=int(settings.lease_ttl_s * 1000),
     )
-    made = Leader(opened.log, opened.checkpoints, clock, identity)
-    made.on_append = _count
-    return made
+    writer = Leader(opened.log, opened.checkpoints, clock, identity)
+    writer.on_append = _count
+    return writer
 
 
 class Service:
-    """The running service: who does what, in which order it starts and stops."""
+    """The running service: its objects, and the order in which they start and stop."""
 
     def __init__(
         self, settings: Settings, opened: Store, seen: Runnable, writer: Leader, clock: Clock
@@ -242,12 +247,12 @@ class Service:
         self.publisher = LogHeadPublisher(writer, opened.log, seen, clock)
         self.projector = ReadModelProjector(writer, opened.projection)
         self.drift = StateVerifier(writer, opened.log, opened.checkpoints, settings.holder)
-        self.noter = ReferenceIndexer(writer, opened.mentions)
+        self.reference_indexer = ReferenceIndexer(writer, opened.reference_index)
         self.room = CapacitySampler(seen, writer, settings)
         plane = seen.control_plane
         self.features = FeatureGateMonitor(seen, plane, writer, clock, settings) if plane else None
         self.reporter = StatusReporter(seen, self.leader, clock)
-        self.protector = FinalizerController(seen, self.leader)
+        self.finalizers = FinalizerController(seen, self.leader)
         self.admission = ControlLoop(
             cluster=seen,
             leader=self.leader,
@@ -268,12 +273,12 @@ class Service:
         )
         writer.on_lost = self.barriers.let_go
         self.forwarder = LeaderProxy(writer, settings)
-        self.apart = QueryProcess(ANSWERING, opened.url, settings.log_level)
-        self.aside = WorkerProcess()
+        self.query_process = QueryProcess(ANSWERING, opened.url, settings.log_level)
+        self.worker = WorkerProcess()
         self.app = self._application(opened, clock)
 
     def _application(self, opened: Store, clock: Clock) -> web.Application:
-        """Return what answers HTTP."""
+        """Return the HTTP application."""
         from extender.cluster.manifests.plan_request_body import planned
         from extender.http.scheduler.verb_handlers import VerbHandlers
         from extender.http.v1.gang_api import GangApi
@@ -287,41 +292,43 @@ class Service:
 
         verbs = VerbHandlers(self.scheduling, self.leader, read_wire_pod, self.forwarder)
         probes = Probes(self.scheduling, self.leader)
-        plan_aside = functools.partial(self.aside.run, planned)
-        questions = (
-            self.apart,
+        plan_in_worker = functools.partial(self.worker.run, planned)
+        query_handlers = (
+            self.query_process,
             GangApi(opened.audit, opened.inputs, self.leader),
-            NodesApi(self.cluster, self.apart.fetch),
-            PlanApi(PlanService(self.cluster, self.leader, self.barriers, clock, plan_aside).plan),
+            NodesApi(self.cluster, self.query_process.fetch),
+            PlanApi(
+                PlanService(self.cluster, self.leader, self.barriers, clock, plan_in_worker).plan
+            ),
             LiveNodeApi(NodeInventory(self.cluster), self.leader),
         )
         return application(
-            ApplicationParts(verbs, probes, questions, self.apart.stop), self.settings
+            ApplicationParts(verbs, probes, query_handlers, self.query_process.stop), self.settings
         )
 
     async def run(self, stopping: asyncio.Event, on_listening: Callable[[], None]) -> None:
-        """Serve until `stopping`; a loop that ends by itself ends the service with its fault."""
+        """Serve until `stopping` is set; a loop that fails ends the service with its error."""
         from extender.http.web.server import listen
 
-        self.apart.open()
+        self.query_process.open()
         runner = await listen(self.app, self.settings)
         on_listening()
         await self.cluster.start()
         loops = {
             asyncio.create_task(self.leader.run(), name="leader"),
-            asyncio.create_task(self.admission.run(), name="admission"),
-            asyncio.create_task(self.admission.effects.run(), name="effects"),
+            asyncio.create_task(self.admission.run(), name="control loop"),
+            asyncio.create_task(self.admission.effects.run(), name="nominations"),
             asyncio.create_task(self.admission.evictor.run(), name="evictions"),
-            asyncio.create_task(self.admission.letting_go.run(), name="letting go"),
+            asyncio.create_task(self.admission.letting_go.run(), name="gate removal"),
             asyncio.create_task(self.reporter.run(), name="reporter"),
-            asyncio.create_task(self.protector.run(), name="protector"),
+            asyncio.create_task(self.finalizers.run(), name="finalizers"),
             asyncio.create_task(self.cluster.broken(), name="cluster"),
-            asyncio.create_task(self.drift.run(), name="drift"),
-            asyncio.create_task(self.room.run(), name="room"),
+            asyncio.create_task(self.drift.run(), name="state verifier"),
+            asyncio.create_task(self.room.run(), name="capacity sampler"),
             asyncio.create_task(self.publisher.run(), name="publisher"),
-            asyncio.create_task(self.noter.run(), name="noter"),
+            asyncio.create_task(self.reference_indexer.run(), name="reference indexer"),
             asyncio.create_task(self.projector.run(), name="projector"),
-            asyncio.create_task(self.apart.run(), name="questions"),
+            asyncio.create_task(self.query_process.run(), name="query process"),
         }
         if self.features is not None:
             loops.add(asyncio.create_task(self.features.run(), name="features"))
@@ -340,30 +347,32 @@ class Service:
             for task in loops:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
-            await self.apart.close()
-            self.aside.stop()
+            await self.query_process.close()
+            self.worker.stop()
             self.admission.planner.stop()
             self.admission.endings.stop()
             await self.cluster.stop()
             await self.leader.stop()
 
     async def _hand_over(self) -> None:
-        """Give the lease back and, if there is another replica, send callers on until they have found it."""
+        """Release the lease and forward calls until callers use the new leader, if there is one."""
         await self.leader.give_back()
         began_s = asyncio.get_running_loop().time()
         waited_s = 0.0
         while waited_s < self.settings.grace_s:
             held = self.leader.following.lease
-            led = held is not None and not held.expired and held.holder != self.settings.holder
-            least_s = DRAIN_S if led or self.forwarder.open else TAKEN_WITHIN_S
-            if waited_s >= least_s and not (led and self.forwarder.open):
+            other_leads = (
+                held is not None and not held.expired and held.holder != self.settings.holder
+            )
+            least_s = DRAIN_S if other_leads or self.forwarder.open else TAKEN_WITHIN_S
+            if waited_s >= least_s and not (other_leads and self.forwarder.open):
                 return
             await asyncio.sleep(LOOK_S)
             waited_s = asyncio.get_running_loop().time() - began_s
 
 
 def read_wire_pod(body: bytes) -> Pod:
-    """Read the pod of a call; used only for pods that the informers have not shown yet."""
+    """Return the pod of a call; used only for pods that the informers do not have yet."""
     from extender.cluster import types as api
     from extender.cluster.read.object_decoding import decode
     from extender.cluster.read.pod_conversion import pod_of
@@ -404,9 +413,9 @@ async def serve(settings: Settings, on_listening: Callable[[], None]) -> None:
     async with store(settings, migrates=True) as opened:
         excess = await database_roles.powers(opened.url)
         if excess:
-            hint = "give it a role that is a member of gx_writer only (deploy/README.md)"
+            hint = "use a role that is a member of gx_writer only (deploy/README.md)"
             log.warning(
-                "the database role of the service could rewrite the log",
+                "the database role of the service could change the log",
                 extra={"may": excess, "hint": hint},
             )
         clock = SystemClock()
@@ -414,8 +423,8 @@ async def serve(settings: Settings, on_listening: Callable[[], None]) -> None:
         seen = await cluster(settings, clock, writer.may_act)
         service = Service(settings, opened, seen, writer, clock)
         gc.collect()
-        gc.freeze()  # what is there from the start is not looked through again: that would hold calls up
+        gc.freeze()  # the collector skips objects that exist from the start; scanning them would delay calls
         from extender.runtime.cpu_slice import ask_for_short_slices
 
-        ask_for_short_slices()  # after the embedded database, which is a child, was started
+        ask_for_short_slices()  # after the start of the embedded database, which would inherit the setting
         await service.run(stopping, on_listening)

@@ -1,6 +1,6 @@
-"""The process that answers what the log alone can answer: its composition root, started by `http/web/query_process`.
+"""Composition root of the query process, which `http/web/query_process` starts.
 
-It loads neither Kubernetes nor the command line, knows no state but the database's, and ends with the service.
+It imports neither Kubernetes nor the command line, has no state but the database, and ends with the service.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from extender.store.queries.report_queries import PostgresReportQueries
 from extender.store.snapshot_table import PostgresSnapshots
 from extender.telemetry import set_up_logging
 
-# Questions that are worked on at the same time. Each of them takes a processor, the database's or ours, which may be of
-# one machine, and a call of kube-scheduler that finds none idle may wait some 4 ms for the kernel.
+# Maximum number of concurrent queries. Each uses a processor, here or for the database on the same machine, and a call
+# of kube-scheduler that finds no idle processor may wait some 4 ms.
 PROCESSORS = len(os.sched_getaffinity(0))
 AT_ONCE = max(1, min(4, PROCESSORS // 2))
-# On two, one for questions leaves no idle one beside kube-scheduler's call and us; see `Turns`.
+# With two processors, a query leaves no idle one beside kube-scheduler and the service; see `QueryTurns`.
 REST = 2.0 if PROCESSORS <= 2 else 0.0  # noqa: PLR2004
 
 
 def main() -> None:
-    """Answer until the service ends, or SIGTERM."""
+    """Answer queries until the service ends, or until SIGTERM."""
     given = msgspec.json.decode(sys.stdin.buffer.read(), type=QueryProcessOptions)
     begin_worker(given.service)
     os.nice(NICE)
@@ -49,10 +49,10 @@ def main() -> None:
 async def _answer(url: str, listening: socket.socket) -> None:
     reading, clock = create_reading_engine(url, pool_size=AT_ONCE), SystemClock()
     audit, checkpoints = PostgresEventQueries(reading), PostgresSnapshots(reading)
-    async with PostgresEventLog(url) as looking, PostgresEventLog(url) as followed:
+    async with PostgresEventLog(url) as history_log, PostgresEventLog(url) as followed_log:
         feed, as_of = (
-            EventStream(followed, audit),
-            HistoricalState(looking, checkpoints, audit, clock),
+            EventStream(followed_log, audit),
+            HistoricalState(history_log, checkpoints, audit, clock),
         )
         parts = (
             HistoryApi(audit, PostgresDecisionInputs(reading)),

@@ -1,4 +1,4 @@
-"""Settings from flags and the environment, read once; flags win. Units are in the names."""
+"""Settings from flags and environment variables; flags take precedence. Units are in the names."""
 
 from __future__ import annotations
 
@@ -20,52 +20,52 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that can be set.
+    """All settings.
 
     Each field is the environment variable `GANG_EXTENDER_<FIELD>` and a flag of `serve`, which is made from its type
-    and its description; `server` is a flag of the commands that ask a service.
+    and its description; `server` is a flag of the commands that query a service.
     """
 
     # One line per setting.
     # fmt: off
     database_url: Annotated[str, Meta(description="postgresql://...; unset: an embedded PostgreSQL in the data directory.")] = ""
     data_dir: Annotated[str, Meta(description="Folder of the embedded server; unset: gang-extender in XDG_DATA_HOME or ~/.local/share.")] = ""
-    pg_bin: Annotated[str, Meta(description="Folder with initdb and postgres, for the embedded server; unset: found by itself.")] = ""
-    listen: Annotated[str, Meta(description="HOST:PORT to answer on.")] = "127.0.0.1:8888"
-    advertise: Annotated[str, Meta(description="URL under which other replicas reach this one; unset: made from the address to answer on.")] = ""
+    pg_bin: Annotated[str, Meta(description="Folder with initdb and postgres, for the embedded server; unset: searched for.")] = ""
+    listen: Annotated[str, Meta(description="HOST:PORT to listen on.")] = "127.0.0.1:8888"
+    advertise: Annotated[str, Meta(description="URL under which other replicas reach this one; unset: made from --listen.")] = ""
     holder: Annotated[str, Meta(description="Name of this replica in the lease; unset: host name and port.")] = ""
     cluster: Annotated[tuple[str, ...], Meta(description="Manifests (file or folder) to use as the cluster instead of the Kubernetes API.")] = ()
-    server: Annotated[str, Meta(description="URL of the service, for the commands that ask it.")] = "http://127.0.0.1:8888"
-    kubeconfig: Annotated[str, Meta(description="Else KUBECONFIG, else in-cluster.")] = ""
-    # kube-scheduler's longest back-off (10 s) and 10 s more (DESIGN 9.3)
-    barrier_timeout_s: Annotated[float, Meta(description="How long bind waits for the whole minimum.")] = 20.0
+    server: Annotated[str, Meta(description="URL of the service, for the commands that query it.")] = "http://127.0.0.1:8888"
+    kubeconfig: Annotated[str, Meta(description="Path of a kubeconfig; unset: KUBECONFIG, then the in-cluster configuration.")] = ""
+    # the longest back-off of kube-scheduler (10 s) plus 10 s (DESIGN 9.3)
+    barrier_timeout_s: Annotated[float, Meta(description="How long bind calls wait until the whole minimum has arrived.")] = 20.0
     bind_timeout_s: Annotated[float, Meta(description="httpTimeout of the bind entry in the configuration of kube-scheduler.")] = 60.0
     filter_deadline_ms: Annotated[int, Meta(description="How long a replica waits for the leader in filter, prioritize and preempt; below httpTimeout of their entry.")] = 1500
     plan_budget: Annotated[int, Meta(description="Search nodes per plan.")] = 200_000
-    reservation_ttl_s: Annotated[int, Meta(description="Life of a reservation that is not redeemed.")] = 300
-    replacement_ttl_s: Annotated[int, Meta(description="How long the room of a lost bound member is held for its replacement; 0: not at all.")] = 60
+    reservation_ttl_s: Annotated[int, Meta(description="How long an unused reservation is kept.")] = 300
+    replacement_ttl_s: Annotated[int, Meta(description="How long the capacity of a lost bound member is held for its replacement; 0: not at all.")] = 60
     preemption: Annotated[Literal["on", "off"], Meta(description="Whether running pods may be evicted for a tree.")] = "on"
-    eviction: Annotated[Literal["delete", "evict"], Meta(description="delete, as kube-scheduler does, or evict: the Eviction API, PDB strict.")] = "delete"
-    refused_gates: Annotated[Literal["keep", "lift"], Meta(description="Scheduling gates of refused members; lift: autoscalers see these pods.")] = "keep"
-    lease_ttl_s: Annotated[float, Meta(description="Life of the lease.")] = 10.0
-    body_max_bytes: Annotated[int, Meta(description="Largest body of a request that is read.")] = 64 * 1024 * 1024
-    grace_s: Annotated[float, Meta(description="How long requests may take to end when the service ends.")] = 5.0
-    topology_keys: Annotated[tuple[str, ...], Meta(description="Node labels whose domains are recorded and measured also where no group asks for them.")] = ()
-    room_every_s: Annotated[float, Meta(description="How often the largest free room is measured.")] = 60.0
-    scheduler_metrics_url: Annotated[str, Meta(description="Page of metrics of kube-scheduler, such as https://127.0.0.1:10259/metrics; unset: it is not asked.")] = ""
-    scheduler_metrics_ca_file: Annotated[str, Meta(description="CA of the certificate of that page; may be unset when it is on this machine.")] = ""
-    scheduler_metrics_token_file: Annotated[str, Meta(description="Token for that page; unset: that of the ServiceAccount of this pod.")] = ""
+    eviction: Annotated[Literal["delete", "evict"], Meta(description="delete: delete victims, as kube-scheduler does; evict: use the Eviction API, which enforces PodDisruptionBudgets.")] = "delete"
+    refused_gates: Annotated[Literal["keep", "lift"], Meta(description="What to do with the scheduling gates of members that find no capacity; lift: remove them, so that autoscalers see these pods.")] = "keep"
+    lease_ttl_s: Annotated[float, Meta(description="How long the lease is valid after a renewal.")] = 10.0
+    body_max_bytes: Annotated[int, Meta(description="Largest accepted request body.")] = 64 * 1024 * 1024
+    grace_s: Annotated[float, Meta(description="How long open requests may take when the service stops.")] = 5.0
+    topology_keys: Annotated[tuple[str, ...], Meta(description="Node labels whose domains are recorded and measured even if no group uses them.")] = ()
+    room_every_s: Annotated[float, Meta(description="How often the largest free domain is measured.")] = 60.0
+    scheduler_metrics_url: Annotated[str, Meta(description="URL of the metrics of kube-scheduler, such as https://127.0.0.1:10259/metrics; unset: they are not read.")] = ""
+    scheduler_metrics_ca_file: Annotated[str, Meta(description="CA file for that URL; may be unset for an address of this machine.")] = ""
+    scheduler_metrics_token_file: Annotated[str, Meta(description="Token file for that URL; unset: the token of the ServiceAccount of this pod.")] = ""
     log_level: Annotated[str, Meta(description="DEBUG, INFO, WARNING or ERROR.")] = "INFO"
     # fmt: on
 
     @property
     def bind_post_within_ms(self) -> int:
-        """Give how old a bind call may be when its Binding is posted (EXTENDER 3.6)."""
+        """Return the maximum age of a bind call when its Binding is posted (EXTENDER 3.6)."""
         return int((self.bind_timeout_s - min(10.0, self.bind_timeout_s / 4)) * 1000)
 
     @property
     def host_port(self) -> tuple[str, int]:
-        """Split `listen`.
+        """Return host and port of `listen`.
 
         Raises:
             BadInput: It is not HOST:PORT.
@@ -81,20 +81,20 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """One field of `Settings`, as flags and variables are made from it."""
 
     name: str
-    kind: type[str | int | float]  # of the value, or of each where it is a list
+    kind: type[str | int | float]  # of the value, or of each item of a list
     listed: bool  # several values: a flag that is repeated, a variable with commas
     choices: tuple[str, ...]  # the only values; empty: any
     default: Any  # of the type of the field
-    about: str  # a sentence for people
+    about: str  # the help text
 
     @property
     def variable(self) -> str:
-        """Give the name of the environment variable."""
+        """Return the name of the environment variable."""
         return PREFIX + self.name.upper()
 
 
 def described() -> tuple[Setting, ...]:
-    """Give all settings, in the order of the fields."""
+    """Return all settings, in the order of the fields."""
     hints = get_type_hints(Settings, include_extras=True)
     found = []
     for field in msgspec.structs.fields(Settings):
@@ -115,7 +115,7 @@ def described() -> tuple[Setting, ...]:
 
 
 def default_data_dir(environ: Mapping[str, str]) -> str:
-    """Give the folder for data when nobody names one: under XDG_DATA_HOME or the home folder."""
+    """Return the default data folder: under XDG_DATA_HOME or the home folder."""
     base = environ.get("XDG_DATA_HOME") or str(
         Path(environ.get("HOME") or "/var/lib") / ".local/share"
     )
@@ -123,14 +123,14 @@ def default_data_dir(environ: Mapping[str, str]) -> str:
 
 
 def load(environ: Mapping[str, str] | None = None, **flags: object) -> Settings:
-    """Read settings: flags, then the environment, then defaults.
+    """Return the settings from flags, else the environment, else defaults.
 
     Args:
-        environ: Variables; those of the process when None.
-        flags: Values given on the command line; None means not given.
+        environ: Environment variables; None: those of the process.
+        flags: Values of the command line; None: not given.
 
     Raises:
-        BadInput: A value does not fit; the message names variable, value and what it should be.
+        BadInput: A value is invalid; the message names the variable, the value and the expected form.
     """
     variables = dict(os.environ if environ is None else environ)
     raw: dict[str, object] = {}
@@ -161,7 +161,7 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def _check(settings: Settings) -> None:
-    """Refuse values that would break a promise."""
+    """Raise BadInput for values with which the service could not work correctly."""
     for name in (
         "filter_deadline_ms",
         "barrier_timeout_s",
@@ -194,7 +194,7 @@ def _check(settings: Settings) -> None:
 
 
 def _check_metrics_url(settings: Settings) -> None:
-    """Refuse to send a token to whoever answers."""
+    """Raise BadInput for a URL that is not local and not verified by a CA: the token must not be sent there."""
     url = settings.scheduler_metrics_url
     if not url:
         return
@@ -210,7 +210,7 @@ def _check_metrics_url(settings: Settings) -> None:
     verified = parts.scheme == "https" and bool(settings.scheduler_metrics_ca_file)
     if host not in LOOPBACK and not verified:
         msg = (
-            f"{name}: {url!r} is not on this machine, so our token would go to whoever answers; use https and "
-            f"name the CA of kube-scheduler's certificate in {PREFIX}SCHEDULER_METRICS_CA_FILE"
+            f"{name}: {url!r} is not on this machine; refusing to send the token to a remote host "
+            f"without https and a CA; set {PREFIX}SCHEDULER_METRICS_CA_FILE"
         )
         raise BadInput(msg)

@@ -1,4 +1,4 @@
-"""Logging as JSON lines, and the metrics registry. Names of native twins are kept (SPEC F)."""
+"""Logging as JSON lines, and the metrics. Metrics that kube-scheduler has too keep their names (SPEC F)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class JsonLines(logging.Formatter):
     """One JSON object per record: time, level, logger, message, then the extra fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write a record down."""
+        """Return a record as a line of JSON."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line: dict[str, object] = {
             "time": f"{stamp}.{int(record.msecs):03d}Z",
@@ -35,7 +35,7 @@ class JsonLines(logging.Formatter):
 
 
 def set_up_logging(level: str, stream: TextIO | None = None) -> None:
-    """Send everything to one stream as JSON lines."""
+    """Send all log records to one stream as JSON lines."""
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
@@ -44,7 +44,7 @@ def set_up_logging(level: str, stream: TextIO | None = None) -> None:
 
 
 class Metrics:
-    """All metrics, on a registry of their own."""
+    """All metrics, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -57,7 +57,7 @@ class Metrics:
         )
         self.call_seconds = Histogram(
             f"{prefix}_call_duration_seconds",
-            "Time inside the service per call (bind: with the wait at the barrier).",
+            "Time inside the service per call (bind: with the wait at the bind barrier).",
             ["verb"],
             buckets=(0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.2, 1, 5, 20, 60),
             registry=self.registry,
@@ -70,7 +70,7 @@ class Metrics:
         )
         self.algorithm_seconds = Histogram(
             f"{prefix}_podgroup_scheduling_algorithm_duration_seconds",
-            "Time the planner took per tree.",
+            "Time the planner needed per tree.",
             registry=self.registry,
         )
         self.search_nodes = Counter(
@@ -78,18 +78,18 @@ class Metrics:
         )
         self.budget_exhausted = Counter(
             f"{prefix}_tree_search_budget_exhausted",
-            "Plans that ended with their budget.",
+            "Plans that used up their search budget.",
             registry=self.registry,
         )
         self.preemption_attempts = Counter(
             f"{prefix}_podgroup_preemption_attempts",
-            "Searches for victims, by what became of them.",
+            "Searches for victims, by result.",
             ["result"],
             registry=self.registry,
         )
         self.preemption_seconds = Histogram(
             f"{prefix}_podgroup_preemption_attempt_duration_seconds",
-            "Time a search for victims took.",
+            "Time of a search for victims.",
             registry=self.registry,
         )
         self.preemption_victims = Histogram(
@@ -105,13 +105,15 @@ class Metrics:
         )
         self.victims_refusing = Gauge(
             f"{prefix}_preemption_victims_refusing",
-            "Victims that do not go: held by a finalizer, or their deletion is refused.",
+            "Victims that are not gone: held by a finalizer, or their deletion is refused.",
             registry=self.registry,
         )
-        self.facts = Counter(f"{prefix}_facts", "Facts appended.", ["type"], registry=self.registry)
+        self.facts = Counter(
+            f"{prefix}_facts", "Events appended to the log.", ["type"], registry=self.registry
+        )
         self.pending = Gauge(
             f"{prefix}_pending_entities",
-            "Roots that wait for room.",
+            "Trees that wait for capacity.",
             ["type"],
             registry=self.registry,
         )
@@ -120,7 +122,7 @@ class Metrics:
         )
         self.position = Gauge(
             f"{prefix}_log_position",
-            "Position of the last acknowledged fact.",
+            "Position of the last committed event.",
             registry=self.registry,
         )
         self.leading = Gauge(
@@ -146,18 +148,18 @@ class Metrics:
         self.native_gangs.set(-1)
         self.history_truncated = Counter(
             f"{prefix}_history_truncated",
-            "Losses of recorded history noticed: the database is an older copy.",
+            "Times that the log had lost events: the database is an older copy.",
             registry=self.registry,
         )
         self.room_taken = Counter(
             f"{prefix}_reserved_room_taken",
-            "Pods that were seen in room reserved for a gang; unaware: placed by somebody who does not see reservations.",
+            "Pods that use capacity reserved for a gang; unaware: placed by a scheduler that does not call this service.",
             ["how"],
             registry=self.registry,
         )
         self.readmission_loops = Counter(
             f"{prefix}_readmission_loops",
-            "Trees found to be given back and admitted again although nothing changed: a defect.",
+            "Trees that were released and admitted again although nothing changed: a defect.",
             registry=self.registry,
         )
         self.events_failed = Counter(

@@ -132,7 +132,7 @@ def test_every_sample_is_of_a_known_event_type():
 def test_the_state_table_has_each_event_type_once():
     """The state table of extender/README.md has one row per event type."""
     text = (ROOT / "extender/README.md").read_text()
-    rows = text.partition("| fact | condition |")[2].partition("\n\n")[0]
+    rows = text.partition("| event | condition |")[2].partition("\n\n")[0]
     found = re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE)
     assert sorted(found) == sorted(kind.__name__ for kind in get_args(AnyEventData))
 

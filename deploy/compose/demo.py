@@ -4,7 +4,7 @@
 
 Applies the manifests of deploy/kubernetes (all but the Deployment: the extender runs already), the
 fleet of deploy/examples/cluster.yaml, and the files, by default deploy/examples/serve.yaml. Exit 0
-when the minimum of every root in the files was scheduled; what finds no room beyond it is printed
+when the minimum of every root in the files was scheduled; extra members without capacity are printed
 as waiting. Server-side apply, and pods only where they are not there yet, so it may run again.
 """
 
@@ -52,13 +52,13 @@ Object = dict[str, Any]
 
 
 class ApiServer:
-    """As much of a client as a demo needs."""
+    """A minimal client of the API server."""
 
     def __init__(self, kubeconfig: Path) -> None:
         self._kubeconfig = kubeconfig
 
     def call(self, method: str, path: str, body: Object | None = None, query: str = "") -> Object:
-        """Send a request; the answer as a dict.
+        """Return the answer of a request as a dict.
 
         Raises:
             urllib.error.URLError: No answer, or an error (HTTPError).
@@ -93,7 +93,7 @@ class ApiServer:
 
 
 def path_of(thing: Object) -> str:
-    """Give the path of an object's collection."""
+    """Return the path of an object's collection."""
     version, kind = thing["apiVersion"], thing["kind"]
     plural = PLURALS.get(kind) or (
         kind[:-1].lower() + "ies" if kind.endswith("y") else kind.lower() + "s"
@@ -105,14 +105,14 @@ def path_of(thing: Object) -> str:
 
 
 def read(file: Path) -> Iterator[Object]:
-    """Give the objects of a file."""
+    """Return the objects of a file."""
     for document in yaml.safe_load_all(file.read_text(encoding="utf-8")):
         if document:
             yield document
 
 
 def until(what: str, look: Callable[[], bool]) -> None:
-    """Wait until something is so.
+    """Wait until a condition holds.
 
     Raises:
         SystemExit: It never was.
@@ -131,7 +131,7 @@ def until(what: str, look: Callable[[], bool]) -> None:
 
 
 def policy_works(server: ApiServer) -> bool:
-    """Say whether a pod that names a group gets our gate; a dry run leaves nothing behind."""
+    """Return whether a pod that names a group gets our gate, by a dry run."""
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -143,7 +143,7 @@ def policy_works(server: ApiServer) -> bool:
 
 
 def apply_or_wait(server: ApiServer, thing: Object) -> None:
-    """Apply an object, waiting for its kind to be served when that was applied a moment ago."""
+    """Apply an object; wait until its kind is served if its CRD was just applied."""
 
     def applied() -> bool:
         try:
@@ -171,7 +171,7 @@ def exists(server: ApiServer, thing: Object) -> bool:
 
 
 def scheduled(server: ApiServer, group: Object) -> bool:
-    """Say whether the minimum of a group was scheduled."""
+    """Return whether the minimum of a group was scheduled."""
     found = server.call("GET", f"{path_of(group)}/{group['metadata']['name']}")
     conditions = found.get("status", {}).get("conditions", [])
     wanted = f"{group['kind']}InitiallyScheduled"
@@ -179,7 +179,7 @@ def scheduled(server: ApiServer, group: Object) -> bool:
 
 
 def node_of(server: ApiServer, pod: Object) -> str:
-    """Name the node of a pod; empty while it waits."""
+    """Return the node of a pod, or an empty string while it waits."""
     found = server.call("GET", f"{path_of(pod)}/{pod['metadata']['name']}")
     return str(found["spec"].get("nodeName", ""))
 
@@ -199,7 +199,7 @@ def show(server: ApiServer, pods: list[Object]) -> None:
 
 
 def main(files: list[Path]) -> None:
-    """Do it all."""
+    """Create the objects and wait until the trees are bound."""
     server = ApiServer(Path(os.environ["KUBECONFIG"]))
     until("API server", lambda: server.call("GET", "/readyz") == {})
     for name in MANIFESTS:

@@ -62,7 +62,7 @@ Service = dict[str, Any]
 
 
 def flags_of(program: str, values: dict[str, str], *, native: str = "") -> list[str]:
-    """Give the flags of a program.
+    """Return the flags of a program.
 
     Args:
         program: etcd, kube-apiserver or kube-scheduler.
@@ -75,7 +75,7 @@ def flags_of(program: str, values: dict[str, str], *, native: str = "") -> list[
 
 
 def _service(image: str, **more: Any) -> Service:
-    """Make a service in the shared network; what is ours is built here."""
+    """Return a service in the shared network; our image is built here."""
     build = {"build": {"context": ".", "dockerfile": "deploy/Dockerfile"}}
     return {
         "image": IMAGES[image],
@@ -101,7 +101,7 @@ def _health(*command: str) -> Service:
 
 
 def control_plane() -> dict[str, Service]:
-    """Give the services that are Kubernetes."""
+    """Return the services of Kubernetes."""
     etc = [f"kubernetes:{ETC}:ro"]
     return {
         "network": {"image": IMAGES["network"], "ports": ["127.0.0.1:8888:8888"]},
@@ -138,7 +138,7 @@ def control_plane() -> dict[str, Service]:
 
 
 def extender() -> dict[str, Service]:
-    """Give the services that are ours."""
+    """Return the services of gang-extender."""
     environment = {
         "GANG_EXTENDER_DATABASE_URL": DATABASE_URL,
         "GANG_EXTENDER_LISTEN": "0.0.0.0:8888",
@@ -191,7 +191,7 @@ def extender() -> dict[str, Service]:
 
 
 def render() -> str:
-    """Give the text of docker-compose.yml."""
+    """Return the text of docker-compose.yml."""
     document = {
         "name": "gang-extender",
         "services": {**control_plane(), **extender()},

@@ -1,9 +1,9 @@
-"""Make what the programs of docker-compose.yml share: tokens, a key pair, kubeconfig files.
+"""Create the shared files of docker-compose.yml: tokens, a key pair, kubeconfig files.
 
     python setup.py /etc/kubernetes
 
-DEMO ONLY. The tokens are words, everybody on this machine may use them, and nothing but loopback
-must ever reach the API server that believes them. Running it again changes nothing.
+DEMO ONLY. The tokens are fixed words that every user of this machine knows, so the API server must be
+reachable on loopback only. Running it again changes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ USERS = {
     # The rights of deploy/kubernetes/rbac.yaml and no others.
     "extender.conf": ("demo-extender", EXTENDER, ACCOUNTS),
 }
-# kube-apiserver makes its own certificate in pki/ when it starts; clients trust that file.
+# kube-apiserver creates its own certificate in pki/ when it starts; clients trust that file.
 KUBECONFIG = """\
 apiVersion: v1
 kind: Config

@@ -1,12 +1,12 @@
-"""Plays kube-scheduler's part over HTTP for the demo: its order of calls and its exact JSON.
+"""Act as kube-scheduler over HTTP for the demo: its order of calls and its exact JSON.
 
 Reads what kube-scheduler would watch: the manifests, and the bindings, nominations and lifted gates
-in `cluster.jsonl` of the service. The service is asked as kube-scheduler asks it (EXTENDER.md 2):
+in `cluster.jsonl` of the service. The service is called as kube-scheduler calls it (EXTENDER.md 2):
 
-- a pod with a gate is not looked at;
+- a pod with a gate is not tried;
 - a nominated node is offered alone and first; if it passes there is no wider search and no prioritize;
-- otherwise all nodes with room are offered, and prioritize is called when more than one is left;
-- bind calls run beside everything else, because they may be held.
+- otherwise all nodes with capacity are offered, and prioritize is called when more than one is left;
+- bind calls run concurrently, because they may be held.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GATE = "gang-extender.dev/admission"
 
 
 class Player:
-    """One pretended kube-scheduler."""
+    """A simulated kube-scheduler."""
 
     def __init__(self, url: str, manifests: Path, record: Path) -> None:
         self.url = url
@@ -50,7 +50,7 @@ class Player:
                     self.raw[meta.get("namespace", "default"), meta["name"]] = thing
 
     def watch(self) -> None:
-        """Read what the service did to the cluster."""
+        """Read the changes that the service made to the cluster."""
         if not self.record.exists():
             return
         for line in self.record.read_bytes().split(b"\n")[:-1]:
@@ -66,7 +66,7 @@ class Player:
                 self.bound[entry["uid"]] = entry["node"]
 
     def pending(self) -> list[Pod]:
-        """Give the pods kube-scheduler would look at now."""
+        """Return the pods that kube-scheduler would try now."""
         self.watch()
         return [
             pod
@@ -91,7 +91,7 @@ class Player:
         return body
 
     def _with_room(self, pod: Pod) -> list[str]:
-        """Pretend to be NodeResourcesFit; enough for the demo's pods."""
+        """Return the nodes on which a pod fits, like NodeResourcesFit for the pods of the demo."""
         names = []
         for name, node in sorted(self.view.nodes.items()):
             taken = dict(self.view.usage.get(name, NOTHING).requests)
@@ -115,7 +115,7 @@ class Player:
             return await reply.json()
 
     async def place(self, pod: Pod) -> str | None:
-        """Run one scheduling cycle; gives the node, or None when the pod stays pending."""
+        """Run one scheduling cycle and return the node, or None when the pod stays pending."""
         whole = self._pod_json(pod)
         offers = [[self.nominated[pod.uid]]] if pod.uid in self.nominated else []
         offers.append(self._with_room(pod))
@@ -136,17 +136,17 @@ class Player:
         return None
 
     async def bind(self, pod: Pod, node: str) -> str:
-        """Call bind; gives the error text, empty when the pod is bound."""
+        """Call bind and return its error, or an empty string when the pod is bound."""
         args = {"PodName": pod.name, "PodNamespace": pod.namespace, "PodUID": pod.uid, "Node": node}
         answer = await self.post("bind", args)
         return answer["Error"]
 
     async def run_until_idle(self, *, pods: set[str] | None = None, quiet_s: float = 1.0) -> None:
-        """Schedule until nothing has moved for a while.
+        """Schedule until nothing has changed for a while.
 
         Args:
             pods: Only these (namespace/name); None means all.
-            quiet_s: How long nothing must have moved.
+            quiet_s: How long nothing must have changed.
         """
         binding: dict[str, asyncio.Task[str]] = {}
         loop = asyncio.get_running_loop()
@@ -169,7 +169,7 @@ class Player:
         self.watch()
 
     async def close(self) -> None:
-        """Drop the connections, as a kube-scheduler that ends does."""
+        """Close the connections, like a kube-scheduler that ends."""
         if self._session is not None:
             await self._session.close()
             self._session = None

@@ -1,7 +1,7 @@
 """`make demo`: the real service on an embedded PostgreSQL, killed in the middle of a gang and restarted.
 
-Starts `gang-extender serve` as in production, on a cluster read from `deploy/examples/`, and plays
-kube-scheduler's part over HTTP. Everything lives in a temporary folder; nothing is left running.
+Starts `gang-extender serve` as in production, on a cluster read from `deploy/examples/`, and acts
+as kube-scheduler over HTTP. All files are in a temporary folder; no process is left running.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Service:
         self.process: subprocess.Popen[bytes] | None = None
 
     def command(self, *words: str) -> list[str]:
-        """Give the command line of our program."""
+        """Return a command line of gang-extender."""
         return [sys.executable, "-m", "extender", *words]
 
     def start(self) -> float:
-        """Start it and wait until it is ready; gives the seconds that took."""
+        """Start it, wait until it is ready, and return the seconds of the start."""
         log = (self.folder / "service.log").open("ab")
         began = time.monotonic()
         self.process = subprocess.Popen(
@@ -70,7 +70,7 @@ class Service:
         return time.monotonic() - began
 
     def ready(self) -> bool:
-        """Ask /readyz."""
+        """Return whether /readyz answers 200."""
         try:
             with urllib.request.urlopen(f"{self.url}/readyz", timeout=2) as reply:
                 return reply.status == 200
@@ -78,7 +78,7 @@ class Service:
             return False
 
     def get(self, path: str) -> dict:
-        """Ask the read API."""
+        """Return an answer of the read API."""
         with urllib.request.urlopen(self.url + path, timeout=60) as reply:
             return json.load(reply)
 
@@ -97,8 +97,8 @@ class Service:
                 self.process.kill()
                 self.process.wait()
 
-    def say(self, *words: str) -> None:
-        """Run a command of ours and show what it prints."""
+    def run_command(self, *words: str) -> None:
+        """Run a gang-extender command and print its output."""
         out.print(f"[bold]$ gang-extender {' '.join(words)}[/bold]")
         done = subprocess.run(
             self.command(*words),
@@ -121,11 +121,11 @@ def heading(text: str) -> None:
 
 
 async def wait_for(condition, what: str, within_s: float = 90.0) -> None:
-    """Wait until something holds."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline:
-            raise SystemExit(f"waited {within_s:.0f} s in vain for: {what}")
+            raise SystemExit(f"waited {within_s:.0f} s without success for: {what}")
         await asyncio.sleep(0.05)
 
 
@@ -174,7 +174,7 @@ def show_tree(player: Player, gang: dict) -> None:
 
 
 async def play(service: Service) -> None:
-    """Tell the story."""
+    """Play the demo."""
     shutil.copy(EXAMPLES / "cluster.yaml", service.manifests)
     shutil.copy(EXAMPLES / "serve.yaml", service.manifests)
     heading(
@@ -234,11 +234,11 @@ async def play(service: Service) -> None:
         raise SystemExit(f"train should be bound as a whole, got {gang}")
     await player.close()
 
-    heading("4. What the log says")
-    service.say("history", "default/serve")
-    service.say("history", "default/train")
-    service.say("report", "reserved")
-    service.say("verify")
+    heading("4. The log")
+    service.run_command("history", "default/serve")
+    service.run_command("history", "default/train")
+    service.run_command("report", "reserved")
+    service.run_command("verify")
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ _KEPT: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """Find a loopback port that nothing uses, and keep it for servers of ours until this process ends.
+    """Return a free loopback port, reserved for our servers until this process ends.
 
     The socket stays bound and does not listen: no other program gets the port from the kernel, be it to listen or
     for a connection of its own. A server that sets SO_REUSEADDR, as those of Go and asyncio do, may listen on it.

@@ -1,7 +1,7 @@
 """The command line. Exit 0: yes; 1: no (does not fit, does not verify, not found); 2: bad usage or input.
 
-A command is imported when it is the one to run: Kubernetes, SQL and the planner take a second to import, which neither
-`--version` nor `--help` nor a completion needs. So `COMMANDS` repeats the first lines of the docstrings.
+Only the command that runs is imported: Kubernetes, SQL and the planner take a second to import, and `--version`,
+`--help` and completion do not need them. So `COMMANDS` repeats the first lines of the docstrings.
 """
 
 from __future__ import annotations
@@ -25,61 +25,61 @@ COMMANDS = {
     ),
     "migrate": (
         "extender.cli.commands.serve_command:migrate",
-        "Bring the database to the schema of this version.",
+        "Migrate the database to the schema of this version.",
     ),
     "plan": (
         "extender.cli.commands.plan_command:plan",
-        "Say whether trees of pod groups fit on a cluster, and where. Exit 0 only when all are placed.",
+        "Check whether trees of pod groups fit on a cluster, and where. Exit 0 only when all are placed.",
     ),
     "gangs": (
         "extender.cli.commands.gang_commands:gangs",
-        "List the gangs that the service knows, with their state.",
+        "List the gangs of the service, with their state.",
     ),
     "explain": (
         "extender.cli.commands.gang_commands:explain",
-        "Tell where a gang stands: its members, or why it waits.",
+        "Show the state of a gang: its members and their nodes, or why it waits.",
     ),
     "history": (
         "extender.cli.commands.history_commands:history",
-        "Tell everything the log knows about a gang, also about one long gone: when, what, why, who.",
+        "Show all events about a gang, also about a deleted one: time, type, reason, actor.",
     ),
     "events": (
         "extender.cli.commands.history_commands:events",
-        "List facts of the log, oldest first, or follow them.",
+        "List events of the log, oldest first, or follow the log.",
     ),
     "preemptions": (
         "extender.cli.commands.preemptions_command:preemptions",
-        "Tell who preempted whom and why: cost, alternatives, when each victim was gone, whether the preemptor ran.",
+        "Show preemptions: preemptor, victims, cost, alternatives, when each victim was gone, and the outcome.",
     ),
     "state": (
         "extender.cli.commands.state_commands:state",
-        "Tell who held and who had which node at a moment, which trees waited and why.",
+        "Show reservations, bound members and pending trees at a time or position.",
     ),
     "project": (
         "extender.cli.commands.state_commands:project",
-        "Bring the tables of intervals and the checkpoints for looking back up to the end of the log.",
+        "Bring the interval tables and the snapshots up to the end of the log.",
     ),
     "report": (
         "extender.cli.commands.report_command:report",
-        "Tell how long gangs waited and why, who was passed over, who preempted whom, and what else REPORTS has.",
+        "Show a report: waiting times, preemptions, losses and others; without a name, list them.",
     ),
     "replay": (
         "extender.cli.commands.history_commands:replay",
-        "Decide once more from the stored input of a decision, and compare. Exit 1 when it differs.",
+        "Plan the stored input of a decision again and compare. Exit 1 when the result differs.",
     ),
     "verify": (
         "extender.cli.commands.history_commands:verify",
-        "Read the whole log and check its chain of hashes. Exit 1 when it is broken.",
+        "Verify the hash chain of the whole log. Exit 1 when it is broken.",
     ),
     "prune": (
         "extender.cli.commands.prune_command:prune",
-        "Remove the stored inputs of old decisions, by far the largest part of the database; the log stays whole.",
+        "Delete the stored inputs of old decisions, the largest part of the database; the log stays complete.",
     ),
 }
 
 
 class LazyGroup(typer.core.TyperGroup):
-    """Lists `COMMANDS` from the table, and imports the one that is run, or whose `--help` is asked for."""
+    """Lists `COMMANDS` from the table, and imports only the command that is run or whose `--help` is shown."""
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401 -- those of the superclass
         super().__init__(**settings)
@@ -93,7 +93,7 @@ class LazyGroup(typer.core.TyperGroup):
 
 
 def imported_command(name: str) -> Any:  # noqa: ANN401 -- typer does not export the class of its commands
-    """Import a command of `COMMANDS`, ready to parse its arguments."""
+    """Return an imported command of `COMMANDS`, ready to parse its arguments."""
     module, _, function = COMMANDS[name][0].partition(":")
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     alone.command(name)(getattr(importlib.import_module(module), function))
@@ -103,7 +103,7 @@ def imported_command(name: str) -> Any:  # noqa: ANN401 -- typer does not export
 app = typer.Typer(
     name="gang-extender",
     cls=LazyGroup,
-    help="Schedule trees of pod groups as one unit beside a stock kube-scheduler, and ask why.",
+    help="Schedule trees of pod groups as one unit beside a stock kube-scheduler, and query the decisions.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,

@@ -27,7 +27,7 @@ def test_the_demo_plays_to_its_end():
         )  # fmt: skip
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         assert "reservations before and after the kill: the same" in done.stdout
-        assert "facts verified, no gap, chain unbroken" in done.stdout
+        assert "events verified, no gap, chain unbroken" in done.stdout
         assert done.stderr == ""
         assert processes_naming(folder) == []
         assert list(Path(folder).iterdir()) == []

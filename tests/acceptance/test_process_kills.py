@@ -217,7 +217,7 @@ async def test_a_kill_between_any_two_facts_loses_nothing(service, points):
         text=True,
     )
     assert (verified.returncode, verified.stderr) == (0, ""), verified
-    assert f"{len(log)} facts verified" in verified.stdout
+    assert f"{len(log)} events verified" in verified.stdout
 
 
 async def renewed_for(url, lease_s):

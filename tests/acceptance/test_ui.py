@@ -138,7 +138,7 @@ async def back_in_time(service, browser, folder):
     head = int(browser.one("#slider").get_attribute("max"))
     admitted = service.get("/v1/events?type=GangAdmitted&gang=default/tree&limit=1")[0]["position"]
     browser.press("#slider", *[Keys.ARROW_LEFT] * (head - admitted))
-    await seen(browser, lambda: f"fact {admitted} of" in browser.text("#when"), "the moment")
+    await seen(browser, lambda: f"event {admitted} of" in browser.text("#when"), "the moment")
     assert browser.text("#mode") == "Then"
     assert gang_row(browser, "huge") == ""
     assert "admitted" in gang_row(browser, "tree")
@@ -157,7 +157,7 @@ async def back_in_time(service, browser, folder):
     await seen(
         browser, lambda: int(browser.one("#slider").get_attribute("max")) > head, "new facts"
     )
-    assert f"fact {admitted} of" in browser.text("#when"), "the past stays as it is"
+    assert f"event {admitted} of" in browser.text("#when"), "the past stays as it is"
     await a_time_before_the_log(browser, admitted)
     browser.press("#slider", Keys.END)
     await seen(browser, lambda: "refused" in gang_row(browser, "later"), "now again")
@@ -180,7 +180,7 @@ async def a_time_before_the_log(browser, position):
         browser, lambda: "nothing had been recorded by 2020-01-01" in browser.text("#fault"), "why"
     )
     await seen(browser, lambda: positions(browser)[:1] == [position], "the moment before")
-    assert f"fact {position} of" in browser.text("#when")
+    assert f"event {position} of" in browser.text("#when")
 
 
 async def over_a_restart(service, browser, folder):
@@ -241,7 +241,7 @@ async def over_an_older_log(service, browser, folder):
     for name in lost[1:]:
         (service.manifests / f"{name}.yaml").unlink()
     service.start()
-    await seen(browser, lambda: "Everything was read anew" in browser.text("#fault"), "the loss")
+    await seen(browser, lambda: "Everything was read again" in browser.text("#fault"), "the loss")
     await seen(browser, lambda: "HistoryTruncated" in browser.texts("#facts .type"), "the fact")
     browser.picture(folder / "older.png")
 

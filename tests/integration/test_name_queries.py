@@ -268,7 +268,7 @@ async def test_the_command_says_that_a_name_was_used_again(written):
     told = command(written, "history", "ns/job")
     assert told.returncode == 0, told.stderr
     assert "ns/job was the name of 2 root groups" in told.stderr
-    assert "life-1: 5 facts" in told.stderr
+    assert "life-1: 5 events" in told.stderr
     lines = told.stdout.splitlines()
     assert len(lines) == 10
     assert "VictimEvicted (ns/big)" in lines[4]

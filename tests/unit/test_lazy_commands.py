@@ -42,7 +42,7 @@ def heavy_imports(*words):
     ("words", "code", "there"),
     [
         (("--version",), 0, "gang-extender 0.1.0"),
-        (("--help",), 0, "preemptions  Tell who preempted whom and why: cost, alternatives"),
+        (("--help",), 0, "preemptions  Show preemptions: preemptor, victims, cost, alternatives"),
         (("nonsense",), 2, ""),
     ],
     ids=["version", "help", "nonsense"],

@@ -86,8 +86,8 @@ def test_ipv6_and_data_home():
     [
         ("10.0.0.1:10259", "is not a URL"),
         ("ftp://127.0.0.1/metrics", "is not a URL"),
-        ("https://10.0.0.1:10259/metrics", "CA of kube-scheduler's certificate"),
-        ("http://10.0.0.1:10259/metrics", "CA of kube-scheduler's certificate"),
+        ("https://10.0.0.1:10259/metrics", "refusing to send the token"),
+        ("http://10.0.0.1:10259/metrics", "refusing to send the token"),
         ("http://[::1", "is not a URL"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`events --follow`: facts as they come, from the database or from a running service, until somebody presses Ctrl-C."""
+"""`events --follow`: new events from the database or from a running service, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from extender.ports.protocols import EventFilter
 from extender.queries.log.event_stream import EventStream
 
 
-class _Told(msgspec.Struct):
-    """What a line says of a fact."""
+class _EventFields(msgspec.Struct):
+    """The fields of an event that are printed."""
 
     position: int
     time: str
@@ -26,7 +26,7 @@ class _Told(msgspec.Struct):
     summary: str
 
 
-_TOLD = msgspec.json.Decoder(_Told)
+_DECODER = msgspec.json.Decoder(_EventFields)
 
 
 async def follow_facts(
@@ -37,9 +37,13 @@ async def follow_facts(
     *,
     from_now: bool,
 ) -> None:
-    """Print one line per fact of the database; its outages are waited for.
+    """Print one line per event of the database; waits while the database does not answer.
 
     Args:
+        database_url: The database; None: the embedded one.
+        data_dir: Folder of the embedded database.
+        wanted: Which events.
+        output: Form of the lines.
         from_now: Begin at the end of the log instead of `wanted.after`.
     """
     from extender.composition import store
@@ -60,15 +64,15 @@ async def follow_facts(
 async def follow_services(
     servers: Sequence[str], query: Sequence[tuple[str, str]], output: Output
 ) -> None:
-    """Print one line per fact that a service sends; goes on where it was at the next one when one is lost.
+    """Print one line per event of a service; when it is lost, continue at the next one.
 
     Args:
-        servers: URLs of replicas, or of what stands in front of them.
+        servers: URLs of replicas, or of a load balancer.
         query: Parameters of GET /v1/events.
 
     Raises:
-        BadInput: None of them answers at the beginning, or one does not take the question.
-        HistoryGone: The log does not reach any more where the stream was.
+        BadInput: None of them answers at the beginning, or one rejects the query.
+        PositionGone: The log ends before the position of the stream.
     """
     from extender.cli.output.sse_client import Stream
 
@@ -87,11 +91,11 @@ def _until_interrupted(stop: Callable[[], None]) -> None:
 
 
 def line_of_body(body: bytes, output: Output) -> str:
-    """Write a fact as this command prints it; `body` is its JSON (`EventLine`)."""
+    """Return the printed form of an event; `body` is its JSON (`EventLine`)."""
     if output is Output.json:
         return body.decode() + "\n"
     if output is Output.yaml:
         return "---\n" + msgspec.yaml.encode(msgspec.json.decode(body)).decode()
-    line = _TOLD.decode(body)
+    line = _DECODER.decode(body)
     when = line.time[:19].replace("T", " ")
     return f"{line.position}  {when}  {line.gang or '-'}  {line.type}  {line.summary}\n"

@@ -1,4 +1,4 @@
-"""`gangs` and `explain`: questions to a running service; and how one is asked."""
+"""`gangs` and `explain`, and the request to a running service."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class _Problem(msgspec.Struct):
 def ask_service(
     server: str | None, path: str, kind: type[T], *, body: bytes | None = None, within_s: float = 10
 ) -> T:
-    """Ask a running service, with GET, or with POST where there is a body; ends the program where it says no.
+    """Return the decoded answer of a running service, by GET, or by POST with a body.
 
     Raises:
-        BadInput: No answer, or none of this program.
+        BadInput: The service did not answer, or is not a gang-extender.
+        typer.Exit: The service answered with an error, which is printed.
     """
     import aiohttp
 
@@ -67,10 +68,10 @@ def ask_service(
 
 
 def root_path(name: str, namespace: str) -> str:
-    """Join a namespace and the name of a root, unless the name has one.
+    """Return NAMESPACE/NAME of a root group; `namespace` is the default.
 
     Raises:
-        BadInput: More than one slash, or nothing.
+        BadInput: The name has more than one slash, or a part is empty.
     """
     path = name if "/" in name else f"{namespace}/{name}"
     if path.count("/") != 1 or path.startswith("/") or path.endswith("/"):
@@ -80,11 +81,13 @@ def root_path(name: str, namespace: str) -> str:
 
 
 def gangs(
-    namespace: Annotated[str, typer.Option("-n", "--namespace", help="Only this one.")] = "",
+    namespace: Annotated[
+        str, typer.Option("-n", "--namespace", help="Only root groups of this namespace.")
+    ] = "",
     server: Server = None,
     output: Form = Output.table,
 ) -> None:
-    """List the gangs that the service knows, with their state."""
+    """List the gangs of the service, with their state."""
     query = f"?namespace={namespace}" if namespace else ""
     lines = ask_service(server, f"/v1/gangs{query}", list[GangAt])
     if output is not Output.table:
@@ -114,7 +117,7 @@ def explain(
     server: Server = None,
     output: Form = Output.table,
 ) -> None:
-    """Tell where a gang stands: its members, or why it waits."""
+    """Show the state of a gang: its members and their nodes, or why it waits."""
     line = ask_service(server, f"/v1/gangs/{root_path(gang, namespace)}", GangAt)
     if output is not Output.table:
         print_value(line, output)
@@ -127,7 +130,7 @@ def explain(
     print_table(
         ("pod", "group", "node", "state"),
         ((m.pod, m.group, m.node, m.state + (" (extra)" if m.extra else "")) for m in line.members),
-        empty="No members hold room.",
+        empty="No members are reserved or bound.",
     )
 
 

@@ -1,4 +1,4 @@
-"""`history`, `events`, `replay`, `verify`: questions to the log, straight from the database."""
+"""`history`, `events`, `replay`, `verify`: read the log from the database."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from extender.core.model.ids import Position, RootUid
 from extender.ports.protocols import EventFilter
 from extender.queries.log.event_dto import EventLine, line_of, parse_time
 from extender.queries.log.gang_history import GangHistory, HistoryQuery
-from extender.queries.log.gang_history import history as tell
+from extender.queries.log.gang_history import history as read_history
 from extender.queries.log.parameter_validation import (
     checked_name,
     checked_path,
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Url = Annotated[str | None, typer.Option(help="postgresql://… ; unset: the embedded PostgreSQL.")]
-Folder = Annotated[str | None, typer.Option(help="Folder for the embedded server.")]
+Folder = Annotated[str | None, typer.Option(help="Folder of the embedded PostgreSQL.")]
 Form = Annotated[Output, typer.Option("-o", "--output", help="Form of the output.")]
-LIMIT = 100  # facts, unless told
+LIMIT = 100  # events, by default
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 def ask(
     database_url: str | None, data_dir: str | None, question: Callable[[Store], Awaitable[T]]
 ) -> T:
-    """Ask the log a question."""
+    """Return the result of `question`, which gets the store of the database."""
     from extender.composition import store
 
     settings = settings_module.load(database_url=database_url, data_dir=data_dir)
@@ -69,27 +69,26 @@ def _print_facts(lines: Sequence[EventLine], output: Output) -> None:
         [str(line.position), line.time[:19].replace("T", " "), line.gang, line.type, line.summary]
         for line in lines
     ]
-    print_table(columns, rows, empty="No facts match.")
+    print_table(columns, rows, empty="No events match.")
 
 
 def history(  # noqa: PLR0917 -- typer reads options from the signature
     gang: Annotated[str, typer.Argument(help="NAME, NAMESPACE/NAME or UID of the root group.")],
     namespace: Annotated[str, typer.Option("-n", "--namespace")] = "default",
-    uid: Annotated[
-        str, typer.Option(help="Only the root group with this UID, of those that had the name.")
-    ] = "",
+    uid: Annotated[str, typer.Option(help="Select one gang by UID when the name was reused.")] = "",
     decisions: Annotated[
-        bool, typer.Option("--decisions", help="Also the input of each decision, and alternatives.")
+        bool,
+        typer.Option("--decisions", help="Add the input of each decision, and its alternatives."),
     ] = False,
-    after: Annotated[int, typer.Option(help="Only facts behind this position.", min=0)] = 0,
-    limit: Annotated[int, typer.Option(help="At most so many.", min=1, max=10_000)] = 1000,
+    after: Annotated[int, typer.Option(help="Only events after this position.", min=0)] = 0,
+    limit: Annotated[int, typer.Option(help="Maximum number of events.", min=1, max=10_000)] = 1000,
     database_url: Url = None,
     data_dir: Folder = None,
     output: Form = Output.table,
 ) -> None:
-    """Tell everything the log knows about a gang, also about one long gone: when, what, why, who."""
+    """Show all events about a gang, also about a deleted one: time, type, reason, actor."""
     alone = _UUID.fullmatch(gang) is not None and not uid
-    asked = HistoryQuery(
+    wanted = HistoryQuery(
         root="" if alone else checked_path(root_path(gang, namespace), "gang"),
         uid=RootUid(checked_text(gang.lower() if alone else uid, "--uid"))
         if alone or uid
@@ -98,59 +97,63 @@ def history(  # noqa: PLR0917 -- typer reads options from the signature
         limit=limit,
         decisions=decisions,
     )
-    told = ask(database_url, data_dir, lambda s: tell(s.audit, s.inputs, asked))
-    for note in _notes(told, asked):
+    found = ask(database_url, data_dir, lambda s: read_history(s.audit, s.inputs, wanted))
+    for note in _notes(found, wanted):
         complain(note)
     if output is not Output.table:
-        print_value(told.lines if decisions else [line.bare() for line in told.lines], output)
+        print_value(found.lines if decisions else [line.bare() for line in found.lines], output)
         return
-    for line in told.lines:
-        print_line(line, told.gang)
+    for line in found.lines:
+        print_line(line, found.gang)
 
 
-def _notes(told: GangHistory, asked: HistoryQuery) -> Iterator[str]:
-    """Say what the lines alone do not."""
-    if len(told.lives) > 1 and asked.uid is None:
-        yield f"{told.gang} was the name of {len(told.lives)} root groups; --uid tells of one:"
-        for life in told.lives:
-            yield f"  {life.uid}: {life.facts} facts from {life.first} to {life.last}"
-    if told.more and told.lines:
-        yield f"cut off after {len(told.lines)} facts; --after {told.lines[-1].position} goes on"
+def _notes(found: GangHistory, wanted: HistoryQuery) -> Iterator[str]:
+    """Yield notes about the whole history: reused names, and more lines than the limit."""
+    if len(found.lives) > 1 and wanted.uid is None:
+        yield f"{found.gang} was the name of {len(found.lives)} root groups; select one with --uid:"
+        for life in found.lives:
+            yield f"  {life.uid}: {life.facts} events from {life.first} to {life.last}"
+    if found.more and found.lines:
+        yield f"cut off after {len(found.lines)} events; --after {found.lines[-1].position} goes on"
 
 
 def events(  # noqa: PLR0917 -- typer reads options from the signature
-    namespace: Annotated[str, typer.Option("-n", "--namespace", help="Only this one.")] = "",
-    gang: Annotated[str, typer.Option(help="Only this root, NAMESPACE/NAME.")] = "",
-    node: Annotated[str, typer.Option(help="Only facts that name this node.")] = "",
+    namespace: Annotated[
+        str, typer.Option("-n", "--namespace", help="Only root groups of this namespace.")
+    ] = "",
+    gang: Annotated[str, typer.Option(help="Only this root group, NAMESPACE/NAME.")] = "",
+    node: Annotated[str, typer.Option(help="Only events that name this node.")] = "",
     kind: Annotated[
-        list[str] | None, typer.Option("--type", help="Only facts of this type. Repeatable.")
+        list[str] | None, typer.Option("--type", help="Only events of this type. Repeatable.")
     ] = None,
     since: Annotated[str | None, typer.Option(help="RFC 3339 time with offset.")] = None,
     until: Annotated[str | None, typer.Option(help="RFC 3339 time with offset.")] = None,
     after: Annotated[
-        int | None, typer.Option(help="Only facts behind this position.", min=0)
+        int | None, typer.Option(help="Only events after this position.", min=0)
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="At most so many.", min=1, max=10_000)] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Maximum number of events.", min=1, max=10_000)
+    ] = None,
     follow: Annotated[
         bool,
         typer.Option(
             "-f",
             "--follow",
-            help="Print facts as they come, from now on, or behind --after, or from --since on.",
+            help="Print new events as they are recorded: from now, after --after, or since --since.",
         ),
     ] = False,
     server: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --follow: URL of a running service to ask instead of the database. Repeatable: the next"
-            " one is asked when one is lost.",
+            help="With --follow: URL of a running service, in place of the database. Repeatable: when one is"
+            " lost, the next one is used.",
         ),
     ] = None,
     database_url: Url = None,
     data_dir: Folder = None,
     output: Form = Output.table,
 ) -> None:
-    """List facts of the log, oldest first, or follow them."""
+    """List events of the log, oldest first, or follow the log."""
     wanted = EventFilter(
         root=checked_path(gang, "--gang") if gang else "",
         namespace=checked_name(namespace, "--namespace") if namespace else "",
@@ -162,15 +165,13 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
         limit=limit or LIMIT,
     )
     if server and (database_url or data_dir or not follow):
-        with_it = "only together with --follow" if not follow else "not together with a database"
-        raise BadInput(f"--server {server[0]}: {with_it}; without it the database is asked")
+        problem = "only with --follow" if not follow else "not together with a database"
+        raise BadInput(f"--server {server[0]}: {problem}; without it the database is read")
     if follow:
         from extender.cli.commands.events_follow import follow_facts, follow_services
 
         if until or limit:
-            raise BadInput(
-                f"--{'until' if until else 'limit'}: not together with --follow, which has no end"
-            )
+            raise BadInput(f"--{'until' if until else 'limit'}: not together with --follow")
         if server:
             asyncio.run(follow_services(server, _query_of(wanted, after, since), output))
             return
@@ -180,12 +181,12 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
     page = ask(database_url, data_dir, lambda s: s.audit.page(wanted))
     lines = [line_of(event) for event in page.events]
     if page.more:
-        complain(f"cut off after {len(lines)} facts; --after {lines[-1].position} goes on")
+        complain(f"cut off after {len(lines)} events; --after {lines[-1].position} goes on")
     _print_facts(lines, output)
 
 
 def _query_of(wanted: EventFilter, after: int | None, since: str | None) -> list[tuple[str, str]]:
-    """Write a filter as parameters of GET /v1/events."""
+    """Return a filter as parameters of GET /v1/events."""
     single = {
         "gang": wanted.root,
         "namespace": wanted.namespace,
@@ -205,14 +206,14 @@ def replay(
     data_dir: Folder = None,
     output: Form = Output.table,
 ) -> None:
-    """Decide once more from the stored input of a decision, and compare. Exit 1 when it differs."""
+    """Plan the stored input of a decision again and compare. Exit 1 when the result differs."""
     from extender.queries.log.decision_replay import replay_decision
 
     async def question(opened: Store) -> ReplayResult:
         wanted = EventFilter(after=Position(position - 1), limit=1)
         found = await opened.audit.events(wanted)
         if not found or found[0].position != position:
-            msg = f"position {position}: the log has no such fact"
+            msg = f"position {position}: the log has no such event"
             raise BadInput(msg)
         fact = found[0].fact
         decisions = GangAdmitted | GangExtended | GangRefused | PreemptionPlanned
@@ -229,7 +230,7 @@ def replay(
     if output is not Output.table:
         print_value(result, output)
     elif result.same:
-        console().print(f"position {position}: the same answer again ({result.recorded})")
+        console().print(f"position {position}: the same result ({result.recorded})")
     else:
         console().print(f"position {position}: recorded {result.recorded}, now {result.now}")
         for difference in result.differences:
@@ -241,9 +242,9 @@ def verify(
     database_url: Url = None,
     data_dir: Folder = None,
 ) -> None:
-    """Read the whole log and check its chain of hashes. Exit 1 when it is broken.
+    """Verify the hash chain of the whole log. Exit 1 when it is broken.
 
-    Where history was lost before (an older copy of the database) and that was noticed, it says so.
+    Also lists recorded losses of history (an older copy of the database).
     """
 
     async def question(opened: Store) -> tuple[int, list[EventLine]]:
@@ -258,6 +259,6 @@ def verify(
     except CorruptLog as error:
         console().print(f"the log does not verify: {error}")
         raise typer.Exit(1) from error
-    console().print(f"{count} facts verified, no gap, chain unbroken")
+    console().print(f"{count} events verified, no gap, chain unbroken")
     for line in lost:
         console().print(f"position {line.position}, {line.time}: {line.summary}")

@@ -1,4 +1,4 @@
-"""`plan`: does it fit, and where, from files alone or on the cluster of a running service."""
+"""`plan`: whether trees fit, and where, on a cluster from files or on that of a running service."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from extender.core.model.errors import BadInput
 if TYPE_CHECKING:
     from extender.queries.plan.plan_query import PlanAnswer, PlanReply, RootVerdict
 
-WITHIN_S = 90  # a service takes a minute for a question at most
+WITHIN_S = 90  # a service needs at most a minute for a plan
 
 
 def plan(
@@ -24,32 +24,26 @@ def plan(
         list[str] | None,
         typer.Option(
             "--cluster",
-            help="What there is: nodes, running pods, … File, folder or - ; repeatable.",
+            help="The cluster: nodes, running pods, … File, folder or - ; repeatable.",
         ),
     ] = None,
     wanted: Annotated[
         list[str] | None,
-        typer.Option(
-            "-f", "--filename", help="What is to be planned. File, folder or - ; repeatable."
-        ),
+        typer.Option("-f", "--filename", help="Objects to plan. File, folder or - ; repeatable."),
     ] = None,
     all_pending: Annotated[
         bool,
-        typer.Option(
-            "--all-pending", help="Plan also the pending roots found only in the cluster."
-        ),
+        typer.Option("--all-pending", help="Plan also the pending trees of the cluster."),
     ] = False,
     server: Annotated[
         str | None,
-        typer.Option(
-            help="Instead of --cluster: URL of a service, to plan on its cluster as it is now."
-        ),
+        typer.Option(help="In place of --cluster: URL of a service, to plan on its live cluster."),
     ] = None,
     preemption: Annotated[
         bool,
         typer.Option(
             "--preemption/--no-preemption",
-            help="Whether pods of lower priority may be evicted to make room.",
+            help="Whether pods of lower priority may be evicted.",
         ),
     ] = True,
     budget: Annotated[int | None, typer.Option(help="Search nodes per root.", min=1)] = None,
@@ -57,20 +51,17 @@ def plan(
         Output, typer.Option("-o", "--output", help="Form of the output.")
     ] = Output.table,
 ) -> None:
-    """Say whether trees of pod groups fit on a cluster, and where. Exit 0 only when all are placed."""
+    """Check whether trees of pod groups fit on a cluster, and where. Exit 0 only when all are placed."""
     if bool(cluster) == bool(server):
-        problem = "only one of them" if server else "one of them is needed"
-        raise BadInput(
-            f"--cluster, --server: {problem}: what there is, or the URL of a service that knows"
-        )
+        raise BadInput("give either --cluster FILE or --server URL")
     if server:
-        asked: dict[str, object] = {"all_pending": all_pending, "preemption": preemption}
-        reply = _asked(
-            server, wanted or (), asked if budget is None else {**asked, "budget": budget}
+        options: dict[str, object] = {"all_pending": all_pending, "preemption": preemption}
+        reply = _ask_server(
+            server, wanted or (), options if budget is None else {**options, "budget": budget}
         )
         for warning in reply.warnings:
             complain(f"warning: {warning}")
-        _tell(reply, output)
+        _finish(reply, output)
     from extender.cluster.manifests import manifest_loader
     from extender.queries.plan.plan_query import PlanInput, answer, questionable
 
@@ -83,13 +74,13 @@ def plan(
         preemption=preemption,
         order=found.order,
     )
-    odd = questionable(found.world.view, question)
-    for warning in dict.fromkeys((*found.warnings, *odd)):
+    tree_warnings = questionable(found.world.view, question)
+    for warning in dict.fromkeys((*found.warnings, *tree_warnings)):
         complain(f"warning: {warning}")
-    _tell(answer(found.world.view, question), output)
+    _finish(answer(found.world.view, question), output)
 
 
-def _asked(server: str, paths: Sequence[str], options: dict[str, object]) -> PlanReply:
+def _ask_server(server: str, paths: Sequence[str], options: dict[str, object]) -> PlanReply:
     from extender.cluster.manifests.yaml_reader import files_of, read_file
     from extender.queries.plan.plan_query import PlanReply
 
@@ -98,7 +89,7 @@ def _asked(server: str, paths: Sequence[str], options: dict[str, object]) -> Pla
     return ask_service(server, "/v1/plan", PlanReply, body=body, within_s=WITHIN_S)
 
 
-def _tell(result: PlanAnswer, output: Output) -> NoReturn:
+def _finish(result: PlanAnswer, output: Output) -> NoReturn:
     if output is Output.table:
         _print(result)
     else:
@@ -108,7 +99,7 @@ def _tell(result: PlanAnswer, output: Output) -> NoReturn:
 
 def _print(result: PlanAnswer) -> None:
     if not result.roots:
-        console().print("Nothing to plan: no group and no pending pod was named.")
+        console().print("Nothing to plan: there is no group and no pending pod.")
         return
     for root in result.roots:
         _print_root(root)

@@ -1,4 +1,4 @@
-"""`preemptions`: who was evicted for whom, why this set, and what came of it; straight from the database."""
+"""`preemptions`: preemptors, victims, reasons and outcomes, from the database."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ ALTERNATIVES_MAX = 3  # printed per preemption; JSON has all
 
 def preemptions(
     victim: Annotated[
-        str, typer.Option(help="Only those that evict this pod or group, [NAMESPACE/]NAME.")
+        str, typer.Option(help="Only preemptions of this pod or group, [NAMESPACE/]NAME.")
     ] = "",
     preemptor: Annotated[
-        str, typer.Option(help="Only those for this root group or pod, [NAMESPACE/]NAME.")
+        str, typer.Option(help="Only preemptions for this root group or pod, [NAMESPACE/]NAME.")
     ] = "",
     since: Annotated[str | None, typer.Option(help="RFC 3339 time with offset.")] = None,
     namespace: Annotated[str, typer.Option("-n", "--namespace")] = "default",
@@ -29,7 +29,7 @@ def preemptions(
     data_dir: Folder = None,
     output: Form = Output.table,
 ) -> None:
-    """Tell who preempted whom and why: cost, alternatives, when each victim was gone, whether the preemptor ran."""
+    """Show preemptions: preemptor, victims, cost, alternatives, when each victim was gone, and the outcome."""
     wanted = PreemptionQuery(
         victim=root_path(victim, namespace) if victim else "",
         preemptor=root_path(preemptor, namespace) if preemptor else "",
@@ -38,7 +38,7 @@ def preemptions(
     found = ask(database_url, data_dir, lambda opened: read(opened.audit, wanted))
     lines = found.lines
     if found.more:
-        complain(f"cut off after {len(lines)} preemptions; --since goes on behind the last one")
+        complain(f"cut off after {len(lines)} preemptions; continue with --since")
     if output is not Output.table:
         print_value(lines, output)
         return
@@ -57,13 +57,13 @@ def _print(line: PreemptionLine) -> None:
         for unit in line.victims
         for pod in unit.pods
     ]
-    nobody = "  nobody was evicted" + (
-        f"; reservations of {', '.join(line.superseded)} gave way" if line.superseded else ""
+    no_victims = "  no pod was evicted" + (
+        f"; reservations of {', '.join(line.superseded)} were released" if line.superseded else ""
     )
-    print_table(["unit", "priority", "pod", "node", "gone", "how"], rows, empty=nobody)
+    print_table(["unit", "priority", "pod", "node", "gone", "how"], rows, empty=no_victims)
     for unit in line.victims:
         if unit.doubt:
-            console().print(f"  {unit.unit} is not put back: {unit.doubt}")
+            console().print(f"  {unit.unit} is not reprieved: {unit.doubt}")
     console().print(f"  cost: {_cost(line.cost)}")
     for other in line.alternatives[:ALTERNATIVES_MAX]:
         console().print(f"  not {', '.join(other.units)} ({_cost(other.cost)}): {other.why}")
@@ -84,7 +84,7 @@ def _gone(unit: UnitLine, gone: str) -> str:
 
 
 def _cost(cost: dict[str, int]) -> str:
-    """Write a cost, the part that counts most first."""
+    """Return a cost as text, the most important part first."""
     from extender.core.planner.preempt.victim_cost import VictimCost
 
     order = {name: number for number, name in enumerate(VictimCost.__struct_fields__)}

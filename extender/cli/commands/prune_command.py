@@ -1,4 +1,4 @@
-"""`prune`: remove inputs of old decisions; the log stays."""
+"""`prune`: delete the inputs of old decisions; the log stays complete."""
 
 from __future__ import annotations
 
@@ -21,29 +21,31 @@ if TYPE_CHECKING:
 
 def prune(
     before: Annotated[
-        str | None, typer.Option(help="RFC 3339 time with offset: of decisions before it.")
+        str | None,
+        typer.Option(help="Delete inputs of decisions older than this RFC 3339 time with offset."),
     ] = None,
     days: Annotated[
-        int | None, typer.Option(help="Of decisions that are older than so many days.", min=1)
+        int | None,
+        typer.Option(help="Delete inputs of decisions older than this number of days.", min=1),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be removed.")
+        bool, typer.Option("--dry-run", help="Only print what would be deleted.")
     ] = False,
     database_url: Url = None,
     data_dir: Folder = None,
     output: Form = Output.table,
 ) -> None:
-    """Remove the stored inputs of old decisions, by far the largest part of the database; the log stays whole.
+    """Delete the stored inputs of old decisions, the largest part of the database; the log stays complete.
 
-    Gangs that are still there keep theirs. Decisions without an input stand in the log as before, with their
-    reasons; only `replay` and the numbers of `history --decisions` need it. As the role of `migrate`.
+    Gangs that still exist keep the inputs of their decisions. The decisions stay in the log with their reasons; only
+    `replay` and the numbers of `history --decisions` need the inputs. Needs the database role of `migrate`.
     """
     if (before is None) == (days is None):
-        raise BadInput("--before, --days: one of them, and not both")
+        raise BadInput("give either --before TIME or --days NUMBER")
     now_us = SystemClock().now_us()
     until_us = parse_time(before, "--before") if before else now_us - (days or 0) * 86_400_000_000
     if until_us > now_us:
-        raise BadInput(f"--before {before}: is in the future")
+        raise BadInput(f"--before {before} is in the future")
     until = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=until_us)
     from extender.composition import database
     from extender.store.retention import prune as prune_store
@@ -58,7 +60,7 @@ def prune(
     if output is not Output.table:
         print_value(found, output)
         return
-    done = "would be removed" if dry_run else "removed"
+    done = "would be deleted" if dry_run else "deleted"
     console().print(
         f"{found.inputs:,} inputs and {found.parts:,} parts ({found.bytes / 1e6:,.1f} MB) of decisions before "
         f"{found.before[:19]}Z {done}; {found.inputs_kept:,} inputs with {found.parts_kept:,} parts stay"

@@ -1,4 +1,4 @@
-"""`report`: what operators ask the log for, as tables; straight from the database."""
+"""`report`: reports for operators as tables, from the database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from extender.queries.log.reports import (
     catalogue,
     question,
 )
-from extender.queries.log.reports import report as told
+from extender.queries.log.reports import report as read_report
 from extender.runtime.system_clock import SystemClock
 
 DURATIONS = ("seconds", "longest")  # columns of seconds, written as durations
@@ -29,27 +29,31 @@ MINUTE, HOUR, DAY = 60, 3600, 86_400
 
 def report(  # noqa: PLR0917 -- typer reads options from the signature
     name: Annotated[
-        str, typer.Argument(help="Name of the report; without it, all are listed.")
+        str, typer.Argument(help="Name of the report; without it, list all reports.")
     ] = "",
     since: Annotated[
         str | None,
-        typer.Option(help="RFC 3339 time with offset; 24 hours before the end unless said."),
+        typer.Option(help="RFC 3339 time with offset; default: 24 hours before the end."),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(help="RFC 3339 time with offset; now unless said.")
+        str | None, typer.Option(help="RFC 3339 time with offset; default: now.")
     ] = None,
-    namespace: Annotated[str, typer.Option("-n", "--namespace", help="Only this one.")] = "",
+    namespace: Annotated[
+        str, typer.Option("-n", "--namespace", help="Only root groups of this namespace.")
+    ] = "",
     gang: Annotated[str, typer.Option(help="Only this root group, [NAMESPACE/]NAME.")] = "",
-    limit: Annotated[int, typer.Option(help="At most so many rows.", min=1, max=LIMIT_MAX)] = LIMIT,
+    limit: Annotated[
+        int, typer.Option(help="Maximum number of rows.", min=1, max=LIMIT_MAX)
+    ] = LIMIT,
     database_url: Url = None,
     data_dir: Folder = None,
     output: Form = Output.table,
 ) -> None:
-    """Tell how long gangs waited and why, who was passed over, who preempted whom, and what else REPORTS has."""
+    """Show a report: waiting times, preemptions, losses and others; without a name, list them."""
     if not name:
         _list(output)
         return
-    asked = question(
+    wanted = question(
         name,
         now_us=SystemClock().now_us(),
         since_us=parse_time(since, "--since") if since else None,
@@ -58,7 +62,7 @@ def report(  # noqa: PLR0917 -- typer reads options from the signature
         gang=root_path(gang, namespace or "default") if gang else "",
         limit=limit,
     )
-    found = ask(database_url, data_dir, lambda opened: told(opened.reports, asked))
+    found = ask(database_url, data_dir, lambda opened: read_report(opened.reports, wanted))
     if output is Output.table:
         _print(found)
     else:
@@ -68,7 +72,9 @@ def report(  # noqa: PLR0917 -- typer reads options from the signature
 def _list(output: Output) -> None:
     lines = catalogue()
     if output is Output.table:
-        print_table(["report", "tells"], [[line.name, line.about] for line in lines], empty="")
+        print_table(
+            ["report", "description"], [[line.name, line.about] for line in lines], empty=""
+        )
     else:
         print_value(lines, output)
 
@@ -77,11 +83,13 @@ def _print(found: Report) -> None:
     rows = found.rows
     columns = list(REPORTS[found.report].columns)
     if len({row.get("gang") for row in rows}) == len({row.get("gang_uid") for row in rows}):
-        columns = [name for name in columns if name != "gang_uid"]  # it would tell nothing more
+        columns = [
+            name for name in columns if name != "gang_uid"
+        ]  # the UID adds nothing when each name has one
     print_table(
         [HEADERS.get(name, name).replace("_", " ") for name in columns],
         [[_cell(name, row[name]) for name in columns] for row in rows],
-        empty="Nothing to tell in this span.",
+        empty="No rows in this span.",
     )
     if found.more:
         console().print(f"There are more than these {len(rows)} rows; see --limit.")
@@ -102,7 +110,7 @@ def _cell(name: str, value: Value) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write a duration for people, two units of it.
+    """Return a duration as text in its two largest units.
 
     >>> [duration(s) for s in (0.25, 61, 3 * 3600 + 60, 90_000)]
     ['0.2 s', '1 min 1 s', '3 h 1 min', '1 d 1 h']

@@ -12,13 +12,13 @@ import typer
 from extender import settings as settings_module
 from extender.core.model.errors import BadInput
 
-OF_OTHER_COMMANDS = ("server",)  # the URL at which a service is asked
+OF_OTHER_COMMANDS = ("server",)  # the URL of a service to query
 
 
 def _flags() -> list[inspect.Parameter]:
-    """Make a flag of each setting: a parameter from which typer reads name and help.
+    """Return a flag for each setting: a parameter from which typer reads name and help.
 
-    All values are texts: `settings.load` converts them, and names setting and value where one does not fit.
+    All values are texts: `settings.load` converts them, and its errors name the setting and the value.
     """
     flags = []
     for setting in settings_module.described():
@@ -66,9 +66,9 @@ def migrate(
     database_url: Annotated[
         str | None, typer.Option(help="postgresql://… ; unset: the embedded PostgreSQL.")
     ] = None,
-    data_dir: Annotated[str | None, typer.Option(help="Folder for the embedded server.")] = None,
+    data_dir: Annotated[str | None, typer.Option(help="Folder of the embedded PostgreSQL.")] = None,
 ) -> None:
-    """Bring the database to the schema of this version."""
+    """Migrate the database to the schema of this version."""
     from extender.composition import database
     from extender.store import (
         schema_migration as migrations,  # the one adapter a command names: it owns the schema

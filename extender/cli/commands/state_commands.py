@@ -1,4 +1,4 @@
-"""`state` and `project`: what was where, and the tables that tell it to SQL; straight from the database."""
+"""`state` and `project`: the state at a point in time, and the tables for SQL, from the database."""
 
 from __future__ import annotations
 
@@ -28,21 +28,26 @@ BINARY = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
 
 def state(  # noqa: PLR0917 -- typer reads options from the signature
     at: Annotated[
-        str, typer.Option("--at", help="RFC 3339 time with offset, or a position; else the end.")
+        str,
+        typer.Option(
+            "--at", help="RFC 3339 time with offset, or a position; default: the end of the log."
+        ),
     ] = "",
-    node: Annotated[str, typer.Option(help="Only what was on this node.")] = "",
+    node: Annotated[str, typer.Option(help="Only gangs on this node.")] = "",
     domain: Annotated[
-        str, typer.Option(help="Only what was on nodes with this topology label, KEY=VALUE.")
+        str, typer.Option(help="Only gangs on nodes with this topology label, KEY=VALUE.")
     ] = "",
-    namespace: Annotated[str, typer.Option("-n", "--namespace", help="Only this one.")] = "",
+    namespace: Annotated[
+        str, typer.Option("-n", "--namespace", help="Only root groups of this namespace.")
+    ] = "",
     diff: Annotated[
-        str | None, typer.Option(help="Another time or position: what changed between the two.")
+        str | None, typer.Option(help="Another time or position: show the changes between the two.")
     ] = None,
     database_url: Url = None,
     data_dir: Folder = None,
     output: Form = Output.table,
 ) -> None:
-    """Tell who held and who had which node at a moment, which trees waited and why."""
+    """Show reservations, bound members and pending trees at a time or position."""
     scope = scope_of(node, domain, namespace)
     if diff is not None:
         change = ask(database_url, data_dir, lambda s: s.as_of.difference(at, diff, scope))
@@ -60,14 +65,15 @@ def state(  # noqa: PLR0917 -- typer reads options from the signature
 
 def project(
     again: Annotated[
-        bool, typer.Option("--again", help="Empty the tables first, and make them anew.")
+        bool, typer.Option("--again", help="Empty the interval tables first, and fill them again.")
     ] = False,
     database_url: Url = None,
     data_dir: Folder = None,
 ) -> None:
-    """Bring the tables of intervals and the checkpoints for looking back up to the end of the log.
+    """Bring the interval tables and the snapshots up to the end of the log.
 
-    The service does it as it goes; by hand it is of use after an upgrade that says so, or when nobody leads.
+    A running leader does this continuously. Use the command after an upgrade whose notes require it, or when no replica
+    leads.
     """
     from extender.control.monitors.read_model_projector import project_all
     from extender.snapshots.snapshot_backfill import fill_ladder
@@ -82,7 +88,7 @@ def project(
         return reached, made
 
     reached, made = ask(database_url, data_dir, question)
-    print(f"projected up to position {reached}; {made} checkpoints made")
+    print(f"projected up to position {reached}; {made} snapshots made")
 
 
 def _print_state(found: StateAt) -> None:
@@ -134,7 +140,7 @@ def _print_nodes(nodes: Sequence[NodeAt], *, whole: bool) -> None:
         )
         return
     print_table(
-        ("node", "reserved", "bound", "what is reserved", "what is bound"),
+        ("node", "reserved", "bound", "reserved requests", "bound requests"),
         (
             (
                 node.node,
@@ -199,7 +205,7 @@ def _notes(lines: Iterable[str]) -> None:
 
 
 def _amounts(requests: dict[str, int]) -> str:
-    """Write amounts for people; the number of pods is told elsewhere.
+    """Return amounts as text; without `pods`, which other columns have.
 
     >>> _amounts({"cpu": 1500, "memory": 3 << 30, "nvidia.com/gpu": 2, "pods": 1})
     'cpu 1.5, memory 3Gi, nvidia.com/gpu 2'

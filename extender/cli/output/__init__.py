@@ -1,1 +1,1 @@
-"""Printing for people and programs, and reading streams of events."""
+"""Output for people and programs, and a client for event streams."""

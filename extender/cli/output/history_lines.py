@@ -1,4 +1,4 @@
-"""Printing the history of a gang: one line per fact, and below decisions what they rested on."""
+"""Print the history of a gang: one line per event, and the details of decisions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAMED_MAX = 3  # alternatives and members named; JSON has all
 
 
 def print_line(line: HistoryLine, gang: str) -> None:
-    """Print when, what, why and who; and the decision, where it was asked for."""
+    """Print time, type, reason and actor of an event, and the details of a decision if the line has them."""
     when = line.time[:19].replace("T", " ")
     about = f" ({line.gang})" if line.gang and line.gang != gang else ""
     why = f"; why: {line.why}" if line.why else ""
@@ -23,21 +23,21 @@ def print_line(line: HistoryLine, gang: str) -> None:
 
 
 def _decided(decision: Decision) -> Iterator[str]:
-    asked = decision.input
-    if asked.stored:
+    planned = decision.input
+    if planned.stored:
         yield (
-            f"input {asked.digest[:12]}: {asked.waiting} waiting and {asked.bound} bound members of "
-            f"{asked.groups} groups, {asked.nodes} nodes, {asked.vetoes} vetoes, {asked.rules} rules "
-            f"between pods, {asked.evictable} units ({asked.evictable_pods} pods) that could be evicted"
+            f"input {planned.digest[:12]}: {planned.waiting} waiting and {planned.bound} bound members of "
+            f"{planned.groups} groups, {planned.nodes} nodes, {planned.vetoes} node rejections, {planned.rules} rules "
+            f"between pods, {planned.evictable} units ({planned.evictable_pods} pods) that could be evicted"
         )
     else:
-        yield f"input {asked.digest[:12]}: not stored any more"
+        yield f"input {planned.digest[:12]}: not stored any more (pruned)"
     proof = "proved" if decision.exhausted else "not proved"
     yield f"planner {decision.planner}: {decision.search_nodes} search nodes, {proof}"
     if decision.unplaced:
         names = ", ".join(decision.unplaced[:NAMED_MAX])
         more = " and more" if len(decision.unplaced) > NAMED_MAX else ""
-        yield f"without room: {names}{more}"
+        yield f"without a node: {names}{more}"
     yield from (f"reason: {reason}" for reason in decision.reasons)
     for conflict in decision.conflict:
         yield f"cannot hold together: {conflict.object}: {conflict.text}"

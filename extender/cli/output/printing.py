@@ -1,6 +1,6 @@
-"""Printing: tables for people, JSON and YAML for programs.
+"""Print tables for people, JSON and YAML for programs.
 
-Every command imports this, also one that only has to refuse its arguments: rich and msgspec are imported when printing.
+rich and msgspec are imported when something is printed, because every command imports this module.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Output(enum.StrEnum):
 
 
 def console() -> Console:
-    """Give a console for people; when the output goes to a pipe it is wide, so that lines stay whole."""
+    """Return a console; it is wide when the output is a pipe, so that lines are not wrapped."""
     from rich.console import Console
 
     return Console(highlight=False, width=None if sys.stdout.isatty() else 200, soft_wrap=False)
@@ -41,7 +41,7 @@ def print_value(value: object, output: Output) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
-    """Print a table for people, or a sentence when there is nothing in it."""
+    """Print a table for people, or the text `empty` when it has no rows."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -59,5 +59,5 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty:
 
 
 def complain(message: str) -> None:
-    """Say on stderr what is wrong."""
+    """Write a message to stderr."""
     sys.stderr.write(f"gang-extender: {message}\n")

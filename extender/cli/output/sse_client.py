@@ -1,7 +1,7 @@
-"""Server-sent events of GET /v1/events?follow, read as a browser reads them: back with the last id, at any replica.
+"""Client for the server-sent events of GET /v1/events?follow: reconnects with the last id, to any replica.
 
-Owns the connection: whom to ask next, when to give up. Must not look into the facts. The surprise: a service that
-answers 503 or is silent is asked again for ever, but one that never answered at all is a wrong address.
+Does not decode the events. Note: it retries for ever when a service answers 503 or is silent, but fails when no
+service has ever answered, because then the address is wrong.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from extender.core.model.errors import BadInput, PositionGone
 
 CONNECT_S = 5.0
-SILENCE_S = 30.0  # a service says something every ten seconds
+SILENCE_S = 30.0  # a service sends something every ten seconds
 PAUSE_FIRST_S = 0.1
 PAUSE_MAX_S = 5.0
 
@@ -27,11 +27,11 @@ class _Problem(msgspec.Struct):
 
 
 class _Broken(Exception):
-    """The connection is lost, or was not made."""
+    """The connection was lost, or could not be opened."""
 
 
 class Stream:
-    """The facts of a log, each once, whatever happens to the replicas that tell them."""
+    """The events of a log, each once, from any of several replicas."""
 
     def __init__(
         self,
@@ -40,12 +40,12 @@ class Stream:
         *,
         complain: Callable[[str], None],
     ) -> None:
-        """Prepare.
+        """Store the arguments.
 
         Args:
-            servers: URLs; the next one is asked when one is lost.
-            query: Parameters beside `follow`.
-            complain: Told once when the connection is lost, and when it is there again.
+            servers: URLs; when one is lost, the next one is used.
+            query: Parameters besides `follow`.
+            complain: Called once when the connection is lost, and when it is restored.
         """
         self._servers = [server.rstrip("/") for server in servers]
         self._query = query
@@ -61,11 +61,11 @@ class Stream:
             self._reading.cancel()
 
     async def facts(self) -> AsyncGenerator[bytes]:
-        """Give the JSON of fact after fact, until stopped.
+        """Yield the JSON of each event, until `stop`.
 
         Raises:
-            BadInput: No service answers at the beginning, or one does not take the question.
-            HistoryGone: The log does not reach any more where this stream was.
+            BadInput: No service answers at the beginning, or one rejects the query.
+            PositionGone: The log ends before the position of this stream.
         """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S)
         turn, failures, lost = 0, 0, ""
@@ -100,7 +100,7 @@ class Stream:
             return
 
     async def _once(self, session: aiohttp.ClientSession, server: str) -> AsyncGenerator[bytes]:
-        """Read one connection until it breaks; gives nothing for each sign of life."""
+        """Yield the events of one connection until it breaks; empty bytes for other data."""
         headers = {"Last-Event-ID": self._position} if self._position else {}
         query = [("follow", "true"), *self._query]
         try:
@@ -133,7 +133,7 @@ class Stream:
                 kind = data = b""
 
     async def _lines(self, content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-        """Cut what comes at its line ends; a fact is one line, of megabytes if it is about thousands of pods."""
+        """Yield lines; an event is one line, of megabytes if it has thousands of pods."""
         rest = b""
         while not self._stopped.is_set():
             self._reading = asyncio.create_task(content.readany())

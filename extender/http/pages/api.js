@@ -1,4 +1,4 @@
-// Asking /v1: single questions, the newest of many questions, and the stream of facts.
+// Requests to /v1: single requests, the newest of many requests, and the stream of events.
 
 const RETRY_MS = 1000;
 const RETRY_MAX_MS = 10000;
@@ -6,7 +6,7 @@ const FETCH_MS = 30000;
 const REST_MS = 250;
 const REST_MAX_MS = 10000;
 
-/** What went wrong, with the status (0: no answer) and words for people. */
+/** An error with the status (0: no answer) and a text for people. */
 export class Problem extends Error {
   constructor(status, message) {
     super(message);
@@ -22,7 +22,7 @@ function address(path, parameters) {
   return url;
 }
 
-/** Ask; gives the answer and its position. Throws Problem. */
+/** Return the answer of a request and its position. Throws Problem. */
 export async function ask(path, parameters = {}) {
   let answer;
   try {
@@ -34,7 +34,7 @@ export async function ask(path, parameters = {}) {
   try {
     body = await answer.json();
   } catch {
-    throw new Problem(answer.ok ? 0 : answer.status, `HTTP ${answer.status}: an answer that is no JSON`);
+    throw new Problem(answer.ok ? 0 : answer.status, `HTTP ${answer.status}: the answer is not JSON`);
   }
   if (!answer.ok) throw new Problem(answer.status, body.detail || body.title || `HTTP ${answer.status}`);
   return { body, position: Number(answer.headers.get("X-Log-Position") || 0) };
@@ -43,8 +43,8 @@ export async function ask(path, parameters = {}) {
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
 /**
- * Runs a piece of work whenever it is asked for, one at a time: what is asked for meanwhile is done once, after it.
- * Between two runs it rests four times as long as a run took, so that a large cluster is not asked all the time.
+ * Runs a function on request, one run at a time: requests during a run lead to one more run after it.
+ * Between two runs it pauses four times as long as a run took, so that a large cluster is not queried all the time.
  */
 export class Latest {
   constructor(work) {
@@ -55,7 +55,7 @@ export class Latest {
     this.wake = () => {};
   }
 
-  /** Ask for it; `urgent`: somebody waits for it, so it does not rest before. */
+  /** Request a run; `urgent`: the user waits for it, so there is no pause before it. */
   ask(urgent = false) {
     this.wanted = true;
     this.urgent ||= urgent;
@@ -71,7 +71,7 @@ export class Latest {
       try {
         await this.work();
       } catch (error) {
-        reportError(error); // a defect of this page; what is asked for next is done all the same
+        reportError(error); // a defect of this page; later requests still run
       }
       const rest = Math.min(Math.max(REST_MS, 4 * (performance.now() - began)), REST_MAX_MS);
       if (!this.urgent) await Promise.race([pause(rest), new Promise((go) => { this.wake = go; })]);
@@ -81,21 +81,21 @@ export class Latest {
 }
 
 /**
- * Follows the log. Whenever the stream breaks it begins anew behind the last fact that arrived, so no fact is
- * missed and none is given twice.
+ * Follows the log. When the stream breaks it begins again after the last event that arrived, so no event is missed
+ * and none is repeated.
  */
 export class Follower {
   /**
-   * @param on `fact(fact)`, `link(state, words)` with state live | lost, and `gone(head, why)`: what this page has read
-   *   is not in the log any more, so everything is to be read again.
+   * @param on `fact(event)`, `link(state, text)` with state live | lost, and `gone(head, reason)`: the log does not have
+   *   the events any more that this page has read, so everything must be read again.
    */
   constructor(on) {
     this.on = on;
-    this.position = null; // of the last fact that arrived
-    this.last = null; // that fact, where it is known
+    this.position = null; // of the last event that arrived
+    this.last = null; // that event, if it is known
     this.source = null;
     this.waitMs = RETRY_MS;
-    this.turn = 0; // changes with every start and stop: what was begun before does nothing any more
+    this.turn = 0; // changes with every start and stop, so that earlier callbacks do nothing
   }
 
   start(after, last = null) {
@@ -131,16 +131,16 @@ export class Follower {
       this.last = fact;
       this.on.fact(fact);
     };
-    let told = "";
-    source.addEventListener("problem", (message) => { told = JSON.parse(message.data).detail; });
+    let reason = "";
+    source.addEventListener("problem", (message) => { reason = JSON.parse(message.data).detail; });
     source.onerror = () => {
       source.close();
-      if (turn === this.turn) this.again(turn, told);
+      if (turn === this.turn) this.again(turn, reason);
     };
   }
 
-  async again(turn, told) {
-    this.on.link("lost", told || "the stream of facts broke");
+  async again(turn, reason) {
+    this.on.link("lost", reason || "the stream of events broke");
     while (turn === this.turn) {
       await pause(this.waitMs);
       if (turn !== this.turn) return;
@@ -150,8 +150,8 @@ export class Follower {
         const before = this.position - 1;
         const found = this.last && position > before ? await ask("events", { after: before, limit: 1 }) : null;
         if (turn !== this.turn) return;
-        if (position < this.position) this.on.gone(position, "ends before where this page has been");
-        else if (found && !same(found.body[0], this.last)) this.on.gone(position, `is another one before fact ${this.position}`);
+        if (position < this.position) this.on.gone(position, "ends before the events that this page has read");
+        else if (found && !same(found.body[0], this.last)) this.on.gone(position, `differs before event ${this.position}`);
         else this.open();
         return;
       } catch (problem) {
@@ -161,7 +161,7 @@ export class Follower {
   }
 }
 
-/** Say whether two facts are one: a log that lost its end may have grown past it since, with other facts. */
+/** Whether two events are the same: a log that lost its end may have grown again with other events. */
 function same(one, other) {
   return one !== undefined && ["position", "time", "epoch", "type", "gang_uid"].every((name) => one[name] === other[name]);
 }

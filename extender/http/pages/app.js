@@ -1,8 +1,8 @@
-// The page: keeps which moment and what is chosen, asks /v1 for it, and gives each part of the page its share.
+// The page: keeps the point in time and the selection, requests them from /v1, and updates the parts of the page.
 
 import { ask, Follower, Latest } from "./api.js";
 import { Detail } from "./detail.js";
-import { $, el, say } from "./dom.js";
+import { $, el, setText } from "./dom.js";
 import { Feed } from "./feed.js";
 import { Gangs } from "./gangs.js";
 import { picture } from "./model.js";
@@ -10,25 +10,25 @@ import { Timeline } from "./timeline.js";
 import { Topology } from "./topology.js";
 import { utc } from "./units.js";
 
-const POLL_MS = 10000; // nodes and ordinary pods change without a fact
+const POLL_MS = 10000; // nodes and ordinary pods change without an event
 const RETRY_MS = 2000;
-const PAGE = 200; // facts
+const PAGE = 200; // events
 
 class App {
   constructor() {
     this.at = null; // position or time that is shown; null: now
-    this.head = 0; // last position of the log that was heard of
-    this.begin = ""; // time of the first fact
+    this.head = 0; // newest known position of the log
+    this.begin = ""; // time of the first event
     this.state = null;
     this.fleet = null;
     this.tree = null;
     this.chosen = { gang: "", node: "" };
-    this.faults = new Map(); // what fails -> words
-    this.stale = false; // what is shown may not be what is
-    this.fresh = []; // facts that came and are not drawn yet, oldest first
+    this.faults = new Map(); // what fails -> text
+    this.stale = false; // what is shown may be out of date
+    this.fresh = []; // events that are not drawn yet, oldest first
     this.parts();
     this.states = new Latest(() => this.guarded("the state", () => this.readState(), this.states));
-    this.facts = new Latest(() => this.guarded("the facts", () => this.readFacts(), this.facts));
+    this.facts = new Latest(() => this.guarded("the events", () => this.readFacts(), this.facts));
   }
 
   parts() {
@@ -51,15 +51,15 @@ class App {
   }
 
   start() {
-    const told = new URLSearchParams(location.hash.slice(1));
-    this.at = told.get("at");
-    this.chosen = { gang: told.get("gang") ?? "", node: told.get("node") ?? "" };
+    const address = new URLSearchParams(location.hash.slice(1));
+    this.at = address.get("at");
+    this.chosen = { gang: address.get("gang") ?? "", node: address.get("node") ?? "" };
     this.facts.ask(true);
     setInterval(() => { if (this.live && !document.hidden) this.states.ask(); }, POLL_MS);
     document.addEventListener("visibilitychange", () => this.seen());
   }
 
-  /** A page in the background holds no connection; back in front it goes on where it was. */
+  /** A page in the background has no connection; in the foreground it continues where it was. */
   seen() {
     if (document.hidden) {
       this.follower.stop();
@@ -69,7 +69,7 @@ class App {
     this.states.ask();
   }
 
-  /** Do what asks /v1; say what went wrong and try again later. */
+  /** Run a function that requests /v1; show an error and try again later. */
   async guarded(what, work, again) {
     try {
       await work();
@@ -91,14 +91,14 @@ class App {
     else this.faults.delete(what);
     const box = $("fault");
     box.hidden = this.faults.size === 0;
-    this.stale = ["the state", "the facts"].some((name) => this.faults.has(name));
+    this.stale = ["the state", "the events"].some((name) => this.faults.has(name));
     document.body.classList.toggle("stale", this.stale);
     this.timeline.mode(this.live, this.stale, this.state !== null);
-    const shown = this.state ? ` Shown is what was known last, as of ${utc(this.state.as_of.time)}.` : "";
-    const lines = [...this.faults].map(([name, told]) => {
-      if (name === "the log") return told;
-      if (name === "the moment") return `Cannot show that moment: ${told}`;
-      return `/v1 does not give ${name}: ${told}. Trying again.${shown}`;
+    const shown = this.state ? ` The page shows the last known state, as of ${utc(this.state.as_of.time)}.` : "";
+    const lines = [...this.faults].map(([name, text]) => {
+      if (name === "the log") return text;
+      if (name === "the moment") return `Cannot show that moment: ${text}`;
+      return `/v1 does not give ${name}: ${text}. Trying again.${shown}`;
     });
     if (box.textContent !== lines.join("")) box.replaceChildren(...lines.map((line) => el("span", { text: line })));
   }
@@ -124,15 +124,15 @@ class App {
     if (chosen.gang || chosen.node) $("detail").scrollIntoView({ block: "nearest" });
   }
 
-  /** Keep in the address what is shown, so that it can be sent to somebody. */
+  /** Put what is shown into the address, so that it can be shared. */
   remember() {
-    const told = new URLSearchParams();
-    if (this.at !== null) told.set("at", this.at);
-    for (const name of ["gang", "node"]) if (this.chosen[name]) told.set(name, this.chosen[name]);
-    history.replaceState(null, "", `#${told}`);
+    const address = new URLSearchParams();
+    if (this.at !== null) address.set("at", this.at);
+    for (const name of ["gang", "node"]) if (this.chosen[name]) address.set(name, this.chosen[name]);
+    history.replaceState(null, "", `#${address}`);
   }
 
-  /** Read the page of facts that belongs to the moment; the first time also where the log begins, and follow it. */
+  /** Read the page of events up to the point in time; the first time also the begin of the log, and follow it. */
   async readFacts() {
     const gang = this.feed.wanted(this.chosen.gang);
     const at = this.at;
@@ -144,12 +144,12 @@ class App {
     }
     const { body, position } = await ask("events", parameters);
     if (at !== this.at) return;
-    this.heard(position);
+    this.advance(position);
     if (this.begin === "" && this.head > 0) {
       const first = await ask("events", { limit: 1 });
       this.begin = first.body[0]?.time ?? "";
     }
-    // what came while this was asked for stands in front of it
+    // events that came during the request are newer
     const newest = body[0]?.position ?? 0;
     const since = at === null ? this.fresh.filter((fact) => fact.position > newest && this.fits(fact)) : [];
     this.fresh = [];
@@ -162,7 +162,7 @@ class App {
 
   feedWords() {
     const gang = this.feed.wanted(this.chosen.gang);
-    return `${this.live ? "as they come" : "up to the moment shown"}, newest first${gang ? `, of ${gang}` : ""}`;
+    return `${this.live ? "live" : "up to the moment shown"}, newest first${gang ? `, of ${gang}` : ""}`;
   }
 
   fits(fact) {
@@ -170,13 +170,13 @@ class App {
     return !gang || fact.gang === gang;
   }
 
-  heard(position) {
+  advance(position) {
     this.head = Math.max(this.head, position);
     this.timeline.grow(this.head, this.live);
   }
 
   arrived(fact) {
-    this.heard(fact.position);
+    this.advance(fact.position);
     this.begin ||= fact.time;
     if (!this.live) return;
     if (!this.fresh.length) requestAnimationFrame(() => this.drawFresh());
@@ -192,11 +192,11 @@ class App {
 
   linked(state, words) {
     $("link").className = state;
-    say($("link"), state === "live" ? "● follows the log" : `○ ${words}; trying again`);
-    this.states.ask(); // also where the stream broke: is it only the stream?
+    setText($("link"), state === "live" ? "● follows the log" : `○ ${words}; trying again`);
+    this.states.ask(); // also when the stream broke: the requests may still work
   }
 
-  /** What was read may not be in the log any more: an older copy of the database came back, or it is another one. */
+  /** Read all again: the log lost its end (an older copy of the database), or is another one. */
   startOver(head, why) {
     this.follower.stop();
     this.follower.position = null;
@@ -204,7 +204,7 @@ class App {
     this.begin = "";
     this.fresh = [];
     this.at = null;
-    this.fault("the log", `The log, now up to fact ${head}, ${why}: part of it was lost, or it is another log. Everything was read anew.`);
+    this.fault("the log", `The log, now up to event ${head}, ${why}: part of it was lost, or it is another log. Everything was read again.`);
     this.facts.ask(true);
   }
 
@@ -223,7 +223,7 @@ class App {
     ]);
     if (at !== this.at) return;
     this.fleet = fleet?.body ?? this.fleet;
-    this.heard(state.body.log.position);
+    this.advance(state.body.log.position);
     this.show(state.body, tree);
   }
 
@@ -234,7 +234,7 @@ class App {
       return (await ask(`gangs/${path}/tree`)).body;
     } catch (problem) {
       if (problem.status !== 404) throw problem;
-      return null; // its group is gone, what it had may not be
+      return null; // its group is gone, but its members may exist
     }
   }
 
@@ -254,8 +254,8 @@ class App {
     this.pictured = picture(state, fleet, past);
     this.topology.show(this.pictured, this.chosen);
     this.gangs.show(state?.gangs ?? [], this.chosen.gang);
-    const doubts = fleet?.doubt && !past ? [`The cluster as seen may be out of date: ${fleet.doubt}`] : [];
-    const unknown = past ? [...(state.not_known ?? []), "Nodes that the log does not place in a domain stand where their labels of now put them; bars are drawn to the capacity of now."] : doubts;
+    const doubts = fleet?.doubt && !past ? [`The view of the cluster may be out of date: ${fleet.doubt}`] : [];
+    const unknown = past ? [...(state.not_known ?? []), "Nodes without a domain in the log are placed by their current labels; bars have the current capacity."] : doubts;
     $("not-known").replaceChildren(...unknown.map((text) => el("li", { text })));
     this.drawChosen(past);
   }

@@ -1,4 +1,4 @@
-// What was chosen: the tree of a gang with the state of each level, or a node with its pods.
+// The selection: the tree of a gang with the state of each group, or a node with its pods.
 
 import { $, el, wide } from "./dom.js";
 import { badge, RUNNING } from "./gangs.js";
@@ -7,10 +7,10 @@ import { amount, count, local, unit, utc } from "./units.js";
 
 const MEMBERS_MAX = 100;
 const WORDS = {
-  bound: "what it needs is bound",
-  reserved: "what it needs is bound or holds room",
-  partly: "less than it needs has room",
-  waits: "nothing of it has room",
+  bound: "its minimum is bound",
+  reserved: "its minimum is bound or reserved",
+  partly: "less than its minimum is reserved",
+  waits: "nothing of it is reserved",
 };
 const short = (key) => key.slice(key.lastIndexOf("/") + 1);
 
@@ -19,7 +19,7 @@ export class Detail {
   constructor(on) {
     this.on = on;
     this.box = $("detail");
-    this.open = new Set(); // levels of a tree that a person opened
+    this.open = new Set(); // levels of a tree that the user opened
   }
 
   hide() {
@@ -47,9 +47,9 @@ export class Detail {
     return el("button", { type: "button", class: "link", text: name, title: name, onclick: () => this.on.node(name) });
   }
 
-  /** Say that there is no such thing at the moment that is shown. */
+  /** Show that there is no such thing at this point in time. */
   missing(kind, name, past) {
-    this.fill(this.head(kind, name), el("p", { text: `There ${past ? "was" : "is"} no such ${kind.toLowerCase()} at this moment, as far as the log knows.` }));
+    this.fill(this.head(kind, name), el("p", { text: `There ${past ? "was" : "is"} no such ${kind.toLowerCase()} at this time in the log.` }));
   }
 
   /**
@@ -71,7 +71,7 @@ export class Detail {
   why(gang) {
     if (!gang.outcome && !gang.reasons.length) return null;
     const reasons = gang.reasons.map((reason) => el("li", { text: reason }));
-    const about = RUNNING.has(gang.state) ? "Room for more members" : "Answer";
+    const about = RUNNING.has(gang.state) ? "Extra members" : "Decision";
     return el("div", { class: "why" }, el("strong", { text: `${about}: ${gang.outcome}` }), el("ul", {}, ...reasons));
   }
 
@@ -83,7 +83,7 @@ export class Detail {
 
   levels(gang, tree) {
     const root = gangTree(gang, tree);
-    if (root === null) return el("p", { class: "quiet", text: "The log has the groups of a gang from its first admission on; those of this moment are not known." });
+    if (root === null) return el("p", { class: "quiet", text: "The log has the groups of a gang from its first admission on; those of this time are not known." });
     const list = el("ul", { class: "tree", role: "tree", "aria-label": "Groups" });
     list.append(this.level(root));
     return list;
@@ -102,7 +102,7 @@ export class Detail {
       { class: "level" },
       el("span", { class: `badge level-${level.word}`, text: level.word, title: WORDS[level.word] }),
       el("span", { class: "name", text: group.name, title: `${group.kind} ${group.name}` }),
-      el("span", { class: "quiet", text: `${needs}; ${leaf ? numbers : `${level.held} of ${count(all, what)} hold, ${numbers}`}` }),
+      el("span", { class: "quiet", text: `${needs}; ${leaf ? numbers : `${level.held} of ${count(all, what)} reserved or bound, ${numbers}`}` }),
       place ? el("span", { class: "place", text: `in ${place}`, title: place }) : null,
       this.meter(level),
     );
@@ -156,12 +156,12 @@ const pair = (name, value) => (value ? [el("dt", { text: name }), el("dd", { tex
 const moment = (time) => (time ? `${utc(time)} = ${local(time)}` : "");
 
 function beside(node) {
-  if (node.now) return `${count(node.now.ordinary_pods, "pod")} of no group ${node.now.ordinary_pods === 1 ? "is" : "are"} on it.`;
-  return "Capacity, other pods and free room are not known: the log has only what gangs had of a node.";
+  if (node.now) return `${count(node.now.ordinary_pods, "pod")} without a group ${node.now.ordinary_pods === 1 ? "is" : "are"} on it.`;
+  return "Capacity, other pods and free capacity are not known: the log has only reservations and members of gangs.";
 }
 
 function closed(now) {
   const why = [now.unschedulable && "cordoned", now.deleting && "being deleted"].filter(Boolean);
   for (const taint of now.taints) why.push(`taint ${taint.key}${taint.value ? `=${taint.value}` : ""}:${taint.effect}`);
-  return `Takes no new pods, or only such as tolerate it: ${why.join(", ")}`;
+  return `Accepts no new pods, or only pods with a toleration: ${why.join(", ")}`;
 }

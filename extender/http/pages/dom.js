@@ -1,8 +1,8 @@
-// Making elements. Whatever comes from the service is put in as text, never as markup.
+// Create elements. Data from the service is set as text, never as markup.
 
 export const $ = (id) => document.getElementById(id);
 
-/** Make an element: properties that begin with "on" are listeners, "text" is its text, the rest attributes. */
+/** Create an element: properties that begin with "on" are listeners, "text" is its text, the rest attributes. */
 export function el(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -15,8 +15,8 @@ export function el(tag, properties = {}, ...children) {
   return made;
 }
 
-/** Set the text of an element; nothing happens where it is the same, so that readers are not told twice. */
-export function say(element, text) {
+/** Set the text of an element if it differs, so that screen readers do not repeat it. */
+export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 

@@ -1,17 +1,17 @@
-// The list of gangs, those that wait first.
+// The list of gangs, waiting ones first.
 
-import { $, el, say } from "./dom.js";
+import { $, el, setText } from "./dom.js";
 import { byName, count } from "./units.js";
 
 const ROWS_MAX = 200;
 
 export const STATES = {
-  observed: "seen; no answer stands",
+  observed: "seen; no decision yet",
   waiting: "members or groups are missing",
-  refused: "complete, but there is no room",
-  preempting: "room is being made for it",
+  refused: "complete, but there is no capacity",
+  preempting: "victims are being evicted for it",
   invalid: "breaks a rule, so it is not scheduled",
-  admitted: "its minimum holds room",
+  admitted: "its minimum is reserved",
   satisfied: "its minimum is bound",
 };
 export const RUNNING = new Set(["admitted", "satisfied"]);
@@ -39,8 +39,8 @@ export class Gangs {
     const words = $("gang-filter").value.trim().toLowerCase();
     const found = this.gangs.filter((gang) => gang.gang.toLowerCase().includes(words) || gang.state.startsWith(words));
     const waiting = this.gangs.filter((gang) => !RUNNING.has(gang.state)).length;
-    say($("gang-count"), `${count(this.gangs.length, "gang")}, ${waiting} without room`);
-    say($("gang-more"), this.rest(found.length));
+    setText($("gang-count"), `${count(this.gangs.length, "gang")}, ${waiting} pending`);
+    setText($("gang-more"), this.rest(found.length));
     d3.select("#gang-list")
       .selectAll("li")
       .data(found.slice(0, ROWS_MAX), (gang) => gang.uid)
@@ -50,8 +50,8 @@ export class Gangs {
   }
 
   rest(found) {
-    if (this.gangs.length === 0) return "No gang at this moment.";
-    if (found === 0) return "No gang fits the filter.";
+    if (this.gangs.length === 0) return "No gang at this time.";
+    if (found === 0) return "No gang matches the filter.";
     return found > ROWS_MAX ? `… and ${found - ROWS_MAX} more; filter to find them` : "";
   }
 
@@ -67,11 +67,11 @@ export class Gangs {
     const [name, state, numbers, reason] = line.children;
     line.onclick = () => this.choose(gang.gang);
     line.setAttribute("aria-pressed", String(gang.gang === this.chosen));
-    say(name, gang.gang);
+    setText(name, gang.gang);
     name.title = gang.gang;
     if (state.textContent !== gang.state) state.replaceChildren(badge(gang.state));
-    say(numbers, `${gang.bound} bound, ${gang.reserved} reserved, priority ${gang.priority}`);
-    say(reason, gang.reasons[0] ?? "");
+    setText(numbers, `${gang.bound} bound, ${gang.reserved} reserved, priority ${gang.priority}`);
+    setText(reason, gang.reasons[0] ?? "");
     reason.title = gang.reasons.join("\n");
   }
 }

@@ -1,5 +1,5 @@
-// Where everything on the map goes: domains within domains, nodes in a grid in the lowest ones.
-// The largest form of a node is taken with which all of them fit the height; pure arithmetic.
+// The layout of the map: domains within domains, nodes in a grid in the lowest ones.
+// Nodes get the largest size with which all of them fit the height.
 
 const FORMS = [
   { width: 116, height: 42, name: true },
@@ -15,7 +15,7 @@ const SUMS = [
   { width: 104, height: 38 },
   { width: 76, height: 38 },
 ];
-export const SUMS_FROM = 3000; // nodes; above it, sums are drawn unless asked otherwise
+export const SUMS_FROM = 3000; // nodes; from this number on, sums are drawn by default
 const HEADER = 18;
 const PAD = 6;
 const GAP = { form: 3, domain: 8 };
@@ -43,7 +43,7 @@ function place(root, width, form, sums) {
   return made;
 }
 
-/** Set `size` and the places of the children of a domain, for a width that is there at most. */
+/** Set `size` and the places of the children of a domain, for a maximum width. */
 function measure(domain, available, form, sums) {
   const inner = available - 2 * PAD;
   if (!domain.children) {

@@ -1,7 +1,7 @@
-// What is shown, made from what /v1 says; nothing here touches the page.
+// The data that is shown, computed from the answers of /v1; nothing here changes the page.
 //
-// Live, capacity and other pods come from /v1/nodes. Of the past the log knows what gangs had and no more:
-// capacity, other pods and free room are null then, which means not known, and is never drawn as free.
+// Live, capacity and other pods come from /v1/nodes. For the past the log has only the gangs: capacity, other pods and
+// free capacity are null then, which means not known, and is never drawn as free.
 
 import { byName } from "./units.js";
 
@@ -13,15 +13,15 @@ export function amountsOf(node, resource) {
   const [bound, reserved, promised] = [of("bound"), of("reserved"), of("promised")];
   if (!node.now) return { capacity: null, bound, reserved, promised, other: null, free: null };
   const capacity = node.now.allocatable[resource] ?? 0;
-  // members that run and that the log does not know, or not yet, count with the other pods
+  // running members that the log does not have (yet) count with the other pods
   const unknown = Math.max(0, (node.now.members[resource] ?? 0) - bound - reserved);
   const other = (node.now.ordinary[resource] ?? 0) + unknown;
-  // a promise holds what is free; the rest of it is still taken by victims that go
+  // a claim holds what is free; victims still use the rest of it
   const left = Math.max(0, capacity - bound - reserved - other);
   return { capacity, bound, reserved, promised, other, free: Math.max(0, left - promised) };
 }
 
-/** Sum amounts; what is not known of one part is not known of the whole. */
+/** Sum amounts; the sum is not known (null) if one part is not known. */
 export function sumOf(list) {
   const total = { capacity: 0, bound: 0, reserved: 0, promised: 0, other: 0, free: 0 };
   for (const amounts of list) {
@@ -37,7 +37,7 @@ export function sumOf(list) {
  *
  * @param state StateAt of /v1/state, or null (the log is empty).
  * @param fleet Nodes of /v1/nodes, or null (no answer).
- * @param past whether the state is not the newest one: `fleet` then only tells where a node stands, not what it had.
+ * @param past whether the state is not the newest one: `fleet` then has only the domains of nodes, not their amounts.
  */
 export function picture(state, fleet, past) {
   const had = new Map((state?.nodes ?? []).map((node) => [node.node, node]));
@@ -50,7 +50,7 @@ export function picture(state, fleet, past) {
       name,
       had: then,
       now: past ? undefined : here,
-      scale: here?.allocatable, // what its bar is drawn to, also of the past
+      scale: here?.allocatable, // the whole width of its bar, also for the past
       labels: past ? { ...here?.labels, ...then?.topology } : { ...then?.topology, ...here?.labels },
       gone: here === undefined,
       closed: !past && here !== undefined && (here.unschedulable || here.deleting || here.taints.some(keepsOff)),
@@ -120,7 +120,7 @@ export const nodesBelow = (domain) => domain.nodes ?? domain.children.flatMap(no
 
 /**
  * The tree of a gang, root first, with what each level has: {group, parent, bound, reserved, word, held, children,
- * members}. null where neither log nor cluster tells its groups.
+ * members}. null where neither log nor cluster has its groups.
  *
  * @param gang GangAt of /v1/state.
  * @param tree TreeNow of the cluster; null for the past.
@@ -142,7 +142,7 @@ export function gangTree(gang, tree) {
 const idOf = (group) => `${group.kind}/${group.name}`;
 const parentOf = (group) => `CompositePodGroup/${group.parent}`;
 
-/** Say of a level what it has and needs, from its members or from the levels below it. */
+/** Set what a level has and needs, from its members or from the levels below it. */
 function fillLevel(level, recorded, placed) {
   const group = level.data;
   const children = level.children ?? [];

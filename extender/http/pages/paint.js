@@ -1,11 +1,11 @@
-// Drawing on the canvas: what a node or a domain has, as a bar of parts.
+// Draw on the canvas: the amounts of a node or a domain, as a bar of parts.
 
 const FONT = '12px system-ui, "DejaVu Sans", sans-serif';
 const BOLD = `600 ${FONT}`;
-const UNITS_MAX = 16; // up to so many units of a resource are told apart by lines
+const UNITS_MAX = 16; // up to this number, units of a resource are separated by lines
 export const PARTS = ["bound", "reserved", "promised", "other"];
 
-/** Read the colours of the style sheet, which knows light and dark. */
+/** Return the colours of the style sheet, which has light and dark ones. */
 export function palette(element) {
   const style = getComputedStyle(element);
   const names = ["bound", "reserved", "promised", "other", "free", "unknown", "text", "quiet", "line", "ground", "box", "accent", "bad"];
@@ -66,7 +66,7 @@ export class Brush {
       context.fillRect(from, y, long, height);
       from += long;
     }
-    // what is promised lies at the end: over room that is free, and over victims that have yet to go
+    // claims are drawn at the end: over free capacity, and over victims that are not gone
     const long = Math.min(1, amounts.promised / whole) * width;
     context.fillStyle = this.promised;
     context.fillRect(Math.min(from, x + width - long), y, long, height);

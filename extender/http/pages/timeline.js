@@ -1,6 +1,6 @@
-// The slider: one step is one fact of the log, its right end is now. Moves of it are told to whom it may concern.
+// The slider: one step is one event of the log, its right end is now.
 
-import { $, say } from "./dom.js";
+import { $, setText } from "./dom.js";
 import { local, localTime, utc } from "./units.js";
 
 export class Timeline {
@@ -38,7 +38,7 @@ export class Timeline {
     if (!Number.isNaN(date.getTime())) this.on.moment(date.toISOString());
   }
 
-  /** The log has grown to `head`; live the slider goes along. */
+  /** The log has grown to `head`; live the slider follows. */
   grow(head, live) {
     this.head = Math.max(1, head);
     this.slider.max = String(this.head);
@@ -48,24 +48,24 @@ export class Timeline {
     $("earlier").disabled = head < 2;
   }
 
-  /** Say in a word what is shown. */
+  /** Show in a word which state is shown. */
   mode(live, stale, known) {
-    say($("mode"), !known ? "" : !live ? "Then" : stale ? "Last known" : "Now");
+    setText($("mode"), !known ? "" : !live ? "Then" : stale ? "Last known" : "Now");
   }
 
-  /** Show which moment is shown. @param moment {position, time} or null (nothing recorded). */
+  /** Show the point in time. @param moment {position, time} or null (nothing recorded). */
   show(moment, live, begin, end) {
     $("live").setAttribute("aria-pressed", String(live));
     document.body.classList.toggle("past", !live);
     this.grow(this.head, live);
-    const told = moment && `as of fact ${moment.position} of ${this.head}, recorded ${utc(moment.time)} = ${localTime(moment.time)} local`;
-    say($("when"), told ?? "");
+    const text = moment && `as of event ${moment.position} of ${this.head}, recorded ${utc(moment.time)} = ${localTime(moment.time)} local`;
+    setText($("when"), text ?? "");
     $("when").title = moment === null ? "" : local(moment.time);
-    say($("log-begin"), begin ? `log begins ${utc(begin)}` : "");
-    say($("log-end"), end ? `last fact ${utc(end)}` : "");
+    setText($("log-begin"), begin ? `log begins ${utc(begin)}` : "");
+    setText($("log-end"), end ? `last event ${utc(end)}` : "");
     if (moment === null) return;
     if (!live) this.slider.value = String(moment.position);
-    this.slider.setAttribute("aria-valuetext", `fact ${moment.position} of ${this.head}, ${utc(moment.time)}${live ? ", live" : ""}`);
+    this.slider.setAttribute("aria-valuetext", `event ${moment.position} of ${this.head}, ${utc(moment.time)}${live ? ", live" : ""}`);
   }
 }
 

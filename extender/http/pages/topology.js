@@ -1,12 +1,12 @@
-// The map: blocks, racks and nodes on a canvas, with a tip under the pointer, and keys to walk over it.
+// The map: blocks, racks and nodes on a canvas, with a tip under the pointer, and keys to move over it.
 
-import { $, el, say } from "./dom.js";
+import { $, el, setText } from "./dom.js";
 import { layout, SUMS_FROM } from "./layout.js";
 import { amountsOf, domains, nodesBelow, sumOf, within } from "./model.js";
 import { Brush, palette } from "./paint.js";
 import { amount, count, unit } from "./units.js";
 
-const HEAD = 24; // room above a place when it is scrolled to
+const HEAD = 24; // space above a place when it is scrolled to
 const WORDS = { other: "other pods" };
 const short = (key) => key.slice(key.lastIndexOf("/") + 1);
 
@@ -18,7 +18,7 @@ export class Topology {
     this.picture = { nodes: [], keys: [], resources: [], past: false };
     this.path = [];
     this.plan = { boxes: [], cells: [], width: 0, height: 0 };
-    this.at = -1; // index of the cell that keys have reached
+    this.at = -1; // index of the cell selected by keys
     this.chosen = { node: "", gang: "" };
     this.listen();
   }
@@ -34,7 +34,7 @@ export class Topology {
     this.canvas.addEventListener("blur", () => { this.at = -1; this.draw(); });
   }
 
-  /** Show a picture; `chosen`: names of a node and a gang that stand out. */
+  /** Show a picture; `chosen`: names of a node and a gang to highlight. */
   show(picture, chosen) {
     this.picture = picture;
     this.chosen = chosen;
@@ -55,7 +55,7 @@ export class Topology {
     return $("resource").value;
   }
 
-  /** Lay everything out anew and draw it. */
+  /** Compute the layout and draw it. */
   arrange() {
     const { nodes, keys } = this.picture;
     const root = domains(nodes, keys.length);
@@ -76,11 +76,11 @@ export class Topology {
     const places = this.places();
     if (this.at >= places.length) this.at = places.length - 1;
     this.crumbs(root);
-    say($("sums"), this.totals(below, sums));
+    setText($("sums"), this.totals(below, sums));
     this.draw();
   }
 
-  /** What keys walk over and clicks choose: nodes, or sums of domains. */
+  /** The cells that keys and clicks select: nodes, or sums of domains. */
   places() {
     return this.plan.cells.length ? this.plan.cells : this.plan.boxes.filter((box) => box.sum);
   }
@@ -113,12 +113,12 @@ export class Topology {
   totals(below, sums) {
     if (below.length === 0) return "No nodes are known.";
     const total = sumOf(below.map((node) => this.amounts.get(node.name)));
-    const parts = ["bound", "reserved", "promised", "other", "free"].map((part) => `${WORDS[part] ?? part} ${this.says(total[part])}`);
-    const whole = total.capacity === null ? "capacity not known" : `${this.says(total.capacity)} ${unit(this.resource)}`;
+    const parts = ["bound", "reserved", "promised", "other", "free"].map((part) => `${WORDS[part] ?? part} ${this.format(total[part])}`);
+    const whole = total.capacity === null ? "capacity not known" : `${this.format(total.capacity)} ${unit(this.resource)}`;
     return `${count(below.length, "node")}${sums ? ", drawn as sums" : ""}: ${this.resource}, ${whole}: ${parts.join(", ")}`;
   }
 
-  says(value) {
+  format(value) {
     return value === null ? "not known" : amount(this.resource, value);
   }
 
@@ -146,7 +146,7 @@ export class Topology {
     const room = box.width - 12;
     const name = domain.path.length ? (room < 90 && domain.name) || this.title(domain.path) : "all nodes";
     const used = brush.text(name, box.x + 6, box.y + 10, room, { bold: true });
-    const free = total.free === null ? "" : `${this.says(total.free)}/${this.says(total.capacity)} free`;
+    const free = total.free === null ? "" : `${this.format(total.free)}/${this.format(total.capacity)} free`;
     if (room - used > 60) brush.text(free, box.x + 12 + used, box.y + 10, room - used - 8, { quiet: true });
     if (!box.sum) return;
     const bar = { x: box.x + 6, y: box.y + 19, width: box.width - 12, height: box.height - 25 };
@@ -162,7 +162,7 @@ export class Topology {
     const bar = cell.name ? { x: cell.x, y: cell.y + 16, width: cell.width, height: cell.height - 16 } : cell;
     brush.bar(bar, amounts, this.scaleOf([node], amounts));
     if (cell.name) {
-      const rest = amounts.free === null ? "" : `${this.says(amounts.free)} free`;
+      const rest = amounts.free === null ? "" : `${this.format(amounts.free)} free`;
       context.font = '12px system-ui, "DejaVu Sans", sans-serif';
       const tail = cell.width > 100 ? context.measureText(rest).width : 0;
       brush.text(node.name, cell.x, cell.y + 8, cell.width - tail - (tail ? 6 : 0));
@@ -181,7 +181,7 @@ export class Topology {
     if (node.name === this.chosen.node) brush.frame(bar, brush.colours.text, 2);
   }
 
-  /** What the whole width of a bar stands for: the capacity, of the past that of now, else what is there. */
+  /** The amount of the whole width of a bar: the capacity (for the past that of now), else what is there. */
   scaleOf(nodes, amounts) {
     if (amounts.capacity !== null) return amounts.capacity;
     const now = d3.sum(nodes, (node) => node.scale?.[this.resource] ?? 0);
@@ -218,13 +218,13 @@ export class Topology {
     return this.describe(below, `${this.title(box.domain.path)}, ${count(below.length, "node")}`);
   }
 
-  /** Say in lines what nodes have. */
+  /** The lines of the tip: the amounts of nodes. */
   describe(nodes, title) {
     const total = sumOf(nodes.map((node) => this.amounts.get(node.name)));
-    const of = total.capacity === null ? "" : ` of ${this.says(total.capacity)}`;
+    const of = total.capacity === null ? "" : ` of ${this.format(total.capacity)}`;
     const lines = [title, `${this.resource}${of}, in ${unit(this.resource)}`];
     for (const part of ["bound", "reserved", "promised", "other", "free"]) {
-      if (total[part] !== 0) lines.push(`${WORDS[part] ?? part}: ${this.says(total[part])}`);
+      if (total[part] !== 0) lines.push(`${WORDS[part] ?? part}: ${this.format(total[part])}`);
     }
     if (nodes.length === 1) {
       const [node] = nodes;
@@ -258,11 +258,11 @@ export class Topology {
     if (!reached) return;
     this.uncover(reached);
     const words = reached.node ? this.describe([reached.node], reached.node.name) : this.describeBox(reached);
-    say($("map-says"), words.join("; "));
+    setText($("map-text"), words.join("; "));
     this.tip(words, reached.x, reached.y + reached.height - 12);
   }
 
-  /** Scroll so that a place is seen. */
+  /** Scroll until a place is visible. */
   uncover({ y, height }) {
     const stage = $("stage");
     if (y < stage.scrollTop) stage.scrollTop = y - HEAD;

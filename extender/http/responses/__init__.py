@@ -1,1 +1,1 @@
-"""Writing answers: JSON in pieces, and the one mapping of errors to HTTP."""
+"""Responses: JSON in pieces, and the mapping of errors to HTTP."""

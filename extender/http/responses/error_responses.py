@@ -1,4 +1,4 @@
-"""The only place that maps faults to HTTP: `Error` fields and 503 for kube-scheduler, problem+json under /v1."""
+"""The only place that maps errors to HTTP: as application/problem+json."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from extender.core.model.errors import (
 
 
 class ProblemDetails(msgspec.Struct, omit_defaults=True):
-    """RFC 9457: what went wrong, for programs and people."""
+    """RFC 9457: an error for programs and people."""
 
     title: str
     status: int
@@ -28,25 +28,25 @@ class ProblemDetails(msgspec.Struct, omit_defaults=True):
 
 
 def problem(status: int, title: str, detail: str) -> web.Response:
-    """Make an answer of type application/problem+json."""
+    """Return a response of type application/problem+json."""
     body = msgspec.json.encode(ProblemDetails(title=title, status=status, detail=detail))
     return web.Response(status=status, body=body, content_type="application/problem+json")
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-KNOWN: tuple[tuple[type[ExtenderError], int, str], ...] = (  # the first that fits
+KNOWN: tuple[tuple[type[ExtenderError], int, str], ...] = (  # the first match counts
     (NotFound, 404, "Not found"),
     (PositionGone, 409, "Not in the log"),
     (BadInput, 400, "Bad input"),
     (StoreUnavailable, 503, "The event store does not answer"),
-    (TooManyQueries, 503, "Too much is asked at once"),
-    (QueryUnavailable, 503, "Questions are not answered now"),
+    (TooManyQueries, 503, "Too many queries"),
+    (QueryUnavailable, 503, "Queries are not answered now"),
 )
 
 
 @web.middleware
 async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn faults into answers; what is not ours becomes a 500 with a log line by aiohttp."""
+    """Turn errors into responses; aiohttp answers unexpected exceptions with 500 and logs them."""
     try:
         return await handler(request)
     except ExtenderError as error:

@@ -1,6 +1,6 @@
-"""Writing answers: JSON made in pieces, so that a large one never holds the event loop, with what says as of when.
+"""Send JSON responses in pieces, so that a large one does not block the event loop, with log position and ETag.
 
-The ETag is the hash of the body. It saves the way over the network, not the question.
+The ETag is the hash of the body. It saves the transfer, not the query.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from extender.core.model.ids import Position
 from extender.runtime.cooperative_yield import Yielder
 
 AT_ONCE_BYTES = 64 * 1024  # a body up to this size is sent in one piece
-TURN = web.RequestKey("turn", contextlib.AsyncExitStack)  # where questions are worked on in turns
+TURN = web.RequestKey(
+    "turn", contextlib.AsyncExitStack
+)  # the turn of a query, in the query process
 
 
 async def listed(items: Iterable[Any]) -> list[bytes]:
-    """Encode a JSON array in pieces, item by item."""
+    """Return a JSON array in pieces, item by item."""
     pace = Yielder()
     pieces = [b"["]
     for item in items:
@@ -35,27 +37,27 @@ async def listed(items: Iterable[Any]) -> list[bytes]:
 
 
 def next_page(request: web.Request, after: Position) -> str:
-    """Give the Link header that leads behind a position."""
+    """Return the Link header of the page after a position."""
     url = URL.build(path=request.path, query=request.query).update_query(after=str(after))
     return f'<{url}>; rel="next"'
 
 
 def not_modified(request: web.Request, tag: str) -> bool:
-    """Say whether the asker has the answer with this tag already (If-None-Match)."""
-    known = request.headers.get("If-None-Match", "")
-    return known == "*" or tag in [part.strip().removeprefix("W/") for part in known.split(",")]
+    """Return whether the client has the response with this ETag (If-None-Match)."""
+    tags = request.headers.get("If-None-Match", "")
+    return tags == "*" or tag in [part.strip().removeprefix("W/") for part in tags.split(",")]
 
 
 async def answer(
     request: web.Request, pieces: list[bytes], position: Position, *, link: str = ""
 ) -> web.StreamResponse:
-    """Send a body with its position and tag; 304 where the asker has it already."""
+    """Send a body with its log position and ETag, or 304 when the client has it."""
     digest, pace = hashlib.sha256(), Yielder()
     for piece in pieces:
         digest.update(piece)
         await pace.breath()
     if (turn := request.get(TURN)) is not None:
-        await turn.aclose()  # nobody waits for an asker that reads slowly
+        await turn.aclose()  # other queries do not wait for a client that reads slowly
     tag = f'"{digest.hexdigest()[:32]}"'
     headers = {"X-Log-Position": str(position), "ETag": tag}
     if link:

@@ -1,1 +1,1 @@
-"""The kube-scheduler side: wire format, handlers of the four verbs, forwarding to the leader."""
+"""The kube-scheduler side: wire format, handlers of the four verbs, proxy to the leader."""

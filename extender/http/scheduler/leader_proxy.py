@@ -1,13 +1,13 @@
-"""Send a call of kube-scheduler on to the replica that leads, byte for byte, and its answer back.
+"""Forward a call of kube-scheduler to the leader unchanged, and return its answer.
 
-A follower is as good an address as the leader: the lease names who leads, and what is forwarded says so in a
-header with its age, so that the leader counts the time that was spent here and whoever does not lead answers
-at once instead of forwarding again. A call waits here for a leader only where waiting helps: while the lease
-changes hands, and at bind, which kube-scheduler runs beside everything else. Filter is in its one scheduling
-cycle, so a leader that does not answer costs one call its deadline and the calls of the next second nothing.
+kube-scheduler can call any replica; a follower finds the address of the leader in the lease. A forwarded call has a
+header with its age, so that the leader counts the time that was spent here, and a replica that does not lead does not
+forward it again. A call waits here for a leader only where waiting helps: while the lease changes its holder, and at
+bind, which kube-scheduler runs in a goroutine of its own. Filter runs in the one scheduling cycle of kube-scheduler:
+when the leader does not answer, one call waits until its deadline, and the calls of the next second fail at once.
 
-The surprise: who hangs up here must be seen to hang up by the leader, or it binds a pod that kube-scheduler has
-given up. So the connection of each open call is looked at, and the call behind it cancelled.
+Note: when kube-scheduler closes the connection of a call, the forwarded call must be cancelled, or the leader would
+bind a pod for which kube-scheduler has given up. So the connections of open calls are checked at short intervals.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from extender.telemetry import METRICS
 log = logging.getLogger(__name__)
 
 Verb = Literal["filter", "prioritize", "preempt", "bind"]
-FORWARDED = "Gang-Extender-Forwarded"  # on a request: milliseconds it has waited with others
-MISDIRECTED = "Gang-Extender-Not-Leading"  # on an answer: nothing was done, ask who leads
+FORWARDED = "Gang-Extender-Forwarded"  # on a request: milliseconds since the first replica got it
+MISDIRECTED = (
+    "Gang-Extender-Not-Leading"  # on an answer: this replica does not lead and did nothing
+)
 CONNECT_S = 0.5
-SILENT_S = 1.0  # who did not answer is not asked again for so long, but for bind
-LOOK_S = 0.05  # who hangs up is noticed within this time
+SILENT_S = 1.0  # a leader that did not answer gets no calls for this time, except bind
+LOOK_S = 0.05  # a closed connection of a caller is noticed within this time
 HUNG_UP = 499
 
 
@@ -45,7 +47,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class LeaderProxy:
-    """One session to whoever leads."""
+    """Forwards calls to the leader over one HTTP session."""
 
     def __init__(self, leader: Leader, settings: Settings) -> None:
         self._leader = leader
@@ -54,29 +56,29 @@ class LeaderProxy:
         self._bind_s = settings.bind_timeout_s - min(2.0, settings.bind_timeout_s / 10)
         self._session: aiohttp.ClientSession | None = None
         self._silent: tuple[str, float, str] = ("", 0.0, "")  # address, until when, why
-        self._asked: dict[asyncio.Task[_Answer], web.Request] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._tasks: dict[asyncio.Task[_Answer], web.Request] = {}
+        self._watching: asyncio.Task[None] | None = None
         self._stopped = False
-        self.open = 0  # calls that wait for an answer here
+        self.open = 0  # calls that wait here for an answer
 
     def stop(self) -> None:
-        """Answer everybody who waits here; kube-scheduler asks another replica next."""
+        """Answer all calls that wait here; kube-scheduler calls another replica next."""
         self._stopped = True
-        for asking in self._asked:
-            asking.cancel()
+        for task in self._tasks:
+            task.cancel()
 
     def _is_stopped(self) -> bool:
-        return self._stopped  # what changes while a call waits
+        return self._stopped  # a method, because the value changes while a call waits
 
     async def close(self) -> None:
-        """Drop the connections."""
-        if self._looking is not None:
-            self._looking.cancel()
+        """Close the connections."""
+        if self._watching is not None:
+            self._watching.cancel()
         if self._session is not None:
             await self._session.close()
 
     async def forward(self, verb: Verb, request: web.Request, body: bytes) -> web.Response | None:
-        """Give the leader's answer, or an error that says why there is none; None when we lead by now."""
+        """Return the answer of the leader or an error with the reason; None when this replica leads now."""
         if FORWARDED in request.headers:
             return self.sent_back(verb)
         self.open += 1
@@ -86,9 +88,9 @@ class LeaderProxy:
             self.open -= 1
 
     def sent_back(self, verb: Verb) -> web.Response:
-        """Tell another replica that nothing was done here; it asks whoever leads then."""
-        why = f"{self._here} was asked as the leader and is not: {self._leader.doubt()}"
-        return self._cannot(verb, why, {MISDIRECTED: self._here})
+        """Return the answer to another replica that this one does not lead and did nothing."""
+        reason = f"{self._here} is not the leader: {self._leader.doubt()}"
+        return self._cannot(verb, reason, {MISDIRECTED: self._here})
 
     async def _until_answered(
         self, verb: Verb, request: web.Request, body: bytes
@@ -98,18 +100,18 @@ class LeaderProxy:
         while not gone(request):
             if self._leader.leads():
                 return None
-            address, trouble = self._leader_now(verb)
+            address, reason = self._leader_now(verb)
             if address and not self._stopped:
                 try:
-                    answer = await self._ask(
+                    answer = await self._send(
                         address, verb, request, body, began_s=began_s, deadline_s=deadline_s
                     )
                 except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                    trouble = self._no_answer(address, error)
+                    reason = self._no_answer(address, error)
                 except asyncio.CancelledError:
                     if not (self._is_stopped() or gone(request)):
                         raise
-                    trouble = "this replica is stopping"
+                    reason = "this replica is stopping"
                 else:
                     if not answer.misdirected:
                         METRICS.calls.labels(verb, "forwarded").inc()
@@ -117,61 +119,61 @@ class LeaderProxy:
                         return web.Response(
                             status=answer.status, body=answer.body, content_type=answer.content_type
                         )
-                    trouble = f"{address} does not lead any more"
+                    reason = f"{address} does not lead any more"
             over = self._is_stopped() or _now_s() + LOOK_S >= deadline_s
             if over or not self._worth_waiting(verb, address):
-                return self._cannot(verb, trouble or "this replica is stopping")
+                return self._cannot(verb, reason or "this replica is stopping")
             await asyncio.sleep(LOOK_S)
         METRICS.calls.labels(verb, "hung-up").inc()
         return web.Response(status=HUNG_UP)
 
     def _leader_now(self, verb: Verb) -> tuple[str, str]:
-        """Give the address to ask, or why there is none."""
+        """Return the address of the leader, or an empty string and the reason why there is none."""
         held = self._leader.following.lease
         if held is None or held.expired or not held.address:
-            return "", f"lease: nobody leads; this replica: {self._leader.doubt()}"
-        silent, until_s, why = self._silent
+            return "", f"lease: no replica holds it; this replica: {self._leader.doubt()}"
+        silent, until_s, reason = self._silent
         if verb != "bind" and silent == held.address and _now_s() < until_s:
-            return "", why
+            return "", reason
         return held.address, ""
 
-    def _worth_waiting(self, verb: Verb, asked: str) -> bool:
-        """Say whether somebody who answers may be there in a moment."""
+    def _worth_waiting(self, verb: Verb, address: str) -> bool:
+        """Return whether a leader may answer soon."""
         if verb == "bind":
             return True
         free_ms = self._leader.following.free_ms()
-        handed_over = asked and self._silent[0] != asked  # it answered: that it does not lead
+        handed_over = address and self._silent[0] != address  # it answered that it does not lead
         return bool(handed_over) or 0 < free_ms < HANDOVER_MS
 
     def _no_answer(self, address: str, error: Exception) -> str:
         held = self._leader.following.lease
         ttl_s = held.ttl_ms / 1000 if held is not None else 0
-        why = (
+        reason = (
             f"this replica follows {held.holder if held is not None else '?'} at {address}, which does not "
-            f"answer ({type(error).__name__}: {str(error) or 'no answer in time'}); when it is gone another "
-            f"takes over within {ttl_s:.0f} s, else see GANG_EXTENDER_ADVERTISE of that replica"
+            f"answer ({type(error).__name__}: {str(error) or 'no answer in time'}); if it has ended, another "
+            f"takes over within {ttl_s:.0f} s, else check GANG_EXTENDER_ADVERTISE of that replica"
         )
-        if self._silent[2] != why:
-            log.warning("the leader does not answer", extra={"reason": why})
-        self._silent = (address, _now_s() + SILENT_S, why)
-        return why
+        if self._silent[2] != reason:
+            log.warning("the leader does not answer", extra={"reason": reason})
+        self._silent = (address, _now_s() + SILENT_S, reason)
+        return reason
 
-    async def _ask(
+    async def _send(
         self, address: str, verb: Verb, request: web.Request, body: bytes, *, began_s: float, deadline_s: float
     ) -> _Answer:  # fmt: skip
-        """Ask once; cancelled when the caller hangs up."""
-        asking = asyncio.create_task(
+        """Return the answer of one request; it is cancelled when the caller closes its connection."""
+        task = asyncio.create_task(
             self._post(f"{address}/scheduler/{verb}", body, began_s, deadline_s),
             name=f"forward {verb}",
         )
-        self._asked[asking] = request
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look_after(), name="callers that hang up")
+        self._tasks[task] = request
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._cancel_closed(), name="closed connections")
         try:
-            return await asking
+            return await task
         finally:
-            del self._asked[asking]
-            asking.cancel()
+            del self._tasks[task]
+            task.cancel()
 
     async def _post(self, url: str, body: bytes, began_s: float, deadline_s: float) -> _Answer:
         if self._session is None:
@@ -190,21 +192,23 @@ class LeaderProxy:
                 misdirected=MISDIRECTED in reply.headers,
             )
 
-    async def _look_after(self) -> None:
-        while self._asked:
+    async def _cancel_closed(self) -> None:
+        while self._tasks:
             await asyncio.sleep(LOOK_S)
-            for asking, request in self._asked.items():
+            for task, request in self._tasks.items():
                 if gone(request):
-                    asking.cancel()
+                    task.cancel()
 
-    def _cannot(self, verb: Verb, why: str, headers: dict[str, str] | None = None) -> web.Response:
+    def _cannot(
+        self, verb: Verb, reason: str, headers: dict[str, str] | None = None
+    ) -> web.Response:
         METRICS.calls.labels(verb, "not-forwarded").inc()
-        log.info("call", extra={"verb": verb, "outcome": "not-forwarded", "error": why})
-        return cannot_answer(verb, f"cannot answer now: {why}", headers)
+        log.info("call", extra={"verb": verb, "outcome": "not-forwarded", "error": reason})
+        return cannot_answer(verb, f"cannot answer now: {reason}", headers)
 
 
 def cannot_answer(verb: Verb, text: str, headers: dict[str, str] | None = None) -> web.Response:
-    """Say so as each verb can (DESIGN 7)."""
+    """Return the error response of a verb (DESIGN 7)."""
     if verb == "preempt":
         return web.Response(status=503, text=f"{text}\n", headers=headers)
     answers: dict[str, object] = {
@@ -217,18 +221,18 @@ def cannot_answer(verb: Verb, text: str, headers: dict[str, str] | None = None) 
 
 
 def waited_ms(request: web.Request) -> int:
-    """Say how long a forwarded call has waited before it came here; 0 for one that was not forwarded."""
+    """Return the age of a forwarded call in milliseconds; 0 for a call that was not forwarded."""
     return milliseconds(request, FORWARDED) or 0
 
 
 def milliseconds(request: web.Request, header: str) -> int | None:
-    """Read a header that is a time, a thousand seconds at most; None where there is none."""
+    """Return a header in milliseconds, 1,000 seconds at most; None where there is none."""
     text = request.headers.get(header, "")
     return min(int(text), 10**6) if text.isascii() and text.isdigit() else None
 
 
 def gone(request: web.Request) -> bool:
-    """Say whether the caller has hung up."""
+    """Return whether the caller has closed its connection."""
     return request.transport is None or request.transport.is_closing()
 
 

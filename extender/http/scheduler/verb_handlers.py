@@ -1,4 +1,4 @@
-"""The four verbs over HTTP: decode, call the service, encode, one canonical log line per call.
+"""The four verbs over HTTP: decode, call the service, encode, write one log line per call.
 
 A body that does not decode is a 400. "Cannot answer now" goes into the `Error` field of filter and
 bind; prioritize then has no opinion (`[]`), and preempt, which has no such field, is a 503.
@@ -35,11 +35,9 @@ from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)
 
-TAKE_OVER_S = (
-    1.0  # a first pass after a take is waited for this long, then callers hear that it lacks
-)
+TAKE_OVER_S = 1.0  # how long calls wait for the first pass of a new leader before they fail
 PodReader = Callable[[bytes], Pod]
-# msgspec gives up on deep nesting with Python's own error, and on broken UTF-8 in kept bytes likewise
+# of msgspec: deep nesting raises RecursionError, broken UTF-8 in raw bytes UnicodeDecodeError
 UNDECODABLE = (msgspec.MsgspecError, BadInput, RecursionError, UnicodeDecodeError)
 
 
@@ -59,7 +57,7 @@ class VerbHandlers:
         self._read_pod = read_pod
 
     def routes(self) -> list[web.RouteDef]:
-        """Name the verbs; any other name is a 404, any other method a 405."""
+        """Return the routes of the verbs; another path is a 404, another method a 405."""
         return [
             web.post("/scheduler/filter", self.filter),
             web.post("/scheduler/prioritize", self.prioritize),
@@ -67,8 +65,8 @@ class VerbHandlers:
             web.post("/scheduler/bind", self.bind),
         ]
 
-    async def _elsewhere(self, verb: Verb, request: web.Request) -> web.Response | None:
-        """Have the leader answer; None when that is this replica."""
+    async def _from_leader(self, verb: Verb, request: web.Request) -> web.Response | None:
+        """Return the answer of the leader, or None when this replica leads."""
         Yielder.called()
         while not self._leader.leads():
             answer = await self._forwarder.forward(verb, request, await request.read())
@@ -81,7 +79,7 @@ class VerbHandlers:
     async def filter(self, request: web.Request) -> web.Response:
         """Answer /filter."""
         started = time.perf_counter()
-        if (answer := await self._elsewhere("filter", request)) is not None:
+        if (answer := await self._from_leader("filter", request)) is not None:
             return answer
         try:
             args, pod, offered = self._read_args(await request.read())
@@ -100,32 +98,32 @@ class VerbHandlers:
     async def prioritize(self, request: web.Request) -> web.Response:
         """Answer /prioritize."""
         started = time.perf_counter()
-        if (elsewhere := await self._elsewhere("prioritize", request)) is not None:
-            return elsewhere
+        if (answer := await self._from_leader("prioritize", request)) is not None:
+            return answer
         try:
             _, pod, offered = self._read_args(await request.read())
         except UNDECODABLE as error:
             return _bad("prioritize", error)
         scores = self._scheduling.prioritize(pod, offered)
-        answer = [wire.HostPriority(host=name, score=score) for name, score in scores]
+        answers = [wire.HostPriority(host=name, score=score) for name, score in scores]
         outcome = "scored" if scores else "no-opinion"
-        self._line("prioritize", outcome, started, pod, offered=len(offered), left=len(answer))
-        return _json(wire.encode(answer))
+        self._line("prioritize", outcome, started, pod, offered=len(offered), left=len(answers))
+        return _json(wire.encode(answers))
 
     def _read_args(self, body: bytes) -> tuple[wire.ExtenderArgs, Pod, list[NodeName]]:
         args = wire.decode_args(body)
         return args, self._pod(args.pod), wire.offered_names(args)
 
     def _pod(self, body: msgspec.Raw) -> Pod:
-        """Give the pod of a call as the informers know it; only an unknown one is read from the call."""
-        known = self._scheduling.known_pod(wire.uid_of(body))
-        return known if known is not None else self._read_pod(bytes(body))
+        """Return the pod of a call as the informers know it; an unknown pod is read from the call."""
+        observed = self._scheduling.known_pod(wire.uid_of(body))
+        return observed if observed is not None else self._read_pod(bytes(body))
 
     async def preempt(self, request: web.Request) -> web.Response:
         """Answer /preempt: see `core/decisions/verbs/preempt_verb`."""
         started = time.perf_counter()
-        if (elsewhere := await self._elsewhere("preempt", request)) is not None:
-            return elsewhere
+        if (answer := await self._from_leader("preempt", request)) is not None:
+            return answer
         body = await request.read()
         try:
             args = wire.decode_preemption(body)
@@ -143,11 +141,11 @@ class VerbHandlers:
         return _json(wire.preemption_result(_meta_victims(chosen)))
 
     async def bind(self, request: web.Request) -> web.Response:
-        """Answer /bind; may take as long as the barrier, and go on at the next leader."""
+        """Answer /bind; may take as long as the bind barrier, and continue at the next leader."""
         started = time.perf_counter()
         while True:
-            if (elsewhere := await self._elsewhere("bind", request)) is not None:
-                return elsewhere
+            if (answer := await self._from_leader("bind", request)) is not None:
+                return answer
             try:
                 args = wire.decode_binding(await request.read())
             except UNDECODABLE as error:
@@ -210,7 +208,7 @@ def _refusals(decision: FilterDecision) -> dict[NodeName, str]:
 
 
 def _candidates(args: wire.ExtenderPreemptionArgs) -> list[NodeCandidate]:
-    """Give the candidates by UID; a node without victims is left out, as kube-scheduler panics on it."""
+    """Return the candidates with UIDs of victims; without nodes that have none: kube-scheduler panics on them."""
     found: dict[NodeName, NodeCandidate] = {}
     for name, meta in (args.node_name_to_meta_victims or {}).items():
         uids = tuple(pod.uid for pod in meta.pods or ())

@@ -1,8 +1,7 @@
-"""kube-scheduler's extender API v1 as structs, field for field; bytes become values here and only here.
+"""The extender API v1 of kube-scheduler as structs, field for field; the only module that decodes its bytes.
 
-Outer keys are Go names in PascalCase and always present; the pod inside is plain core/v1 JSON and is
-kept as raw bytes, because most calls need no more of it than its UID. Go's decoder matches keys
-without regard to case but not across underscores; we read exactly what it writes.
+Outer keys are Go names in PascalCase and always present. The pod is core/v1 JSON and is kept as raw bytes, because
+most calls need only its UID. Go's decoder ignores the case of keys; this module reads exactly what Go writes.
 
 Source: staging/src/k8s.io/kube-scheduler/extender/v1/types.go (see EXTENDER.md 1.2).
 """
@@ -23,7 +22,7 @@ class _NodeName(msgspec.Struct):
 
 
 class NodeList(msgspec.Struct):
-    """v1.NodeList with its items left as bytes."""
+    """v1.NodeList with its items as raw bytes."""
 
     items: list[msgspec.Raw] | None = None
     metadata: msgspec.Raw = msgspec.Raw(b"{}")
@@ -48,7 +47,7 @@ class ExtenderFilterResult(msgspec.Struct, rename="pascal"):
 
 
 class HostPriority(msgspec.Struct, rename="pascal"):
-    """One score; an integer, or kube-scheduler drops the whole list."""
+    """One score; it must be an integer, or kube-scheduler drops the whole list."""
 
     host: NodeName
     score: int
@@ -72,7 +71,7 @@ class ExtenderBindingArgs(
 
 
 class ExtenderBindingResult(msgspec.Struct, rename="pascal"):
-    """Answer of bind; an empty `error` tells kube-scheduler that the pod IS bound."""
+    """Answer of bind; an empty `error` means that the pod IS bound."""
 
     error: str
 
@@ -86,7 +85,7 @@ class MetaPod(msgspec.Struct, rename={"uid": "UID"}):
 class MetaVictims(
     msgspec.Struct, rename={"pods": "Pods", "num_pdb_violations": "NumPDBViolations"}
 ):
-    """Victims of one node; `pods` must not be empty nor hold null, which makes kube-scheduler panic."""
+    """Victims of one node; empty `pods` or a null in it make kube-scheduler panic."""
 
     pods: list[MetaPod]
     num_pdb_violations: int = 0
@@ -140,18 +139,18 @@ _encoder = msgspec.json.Encoder()
 
 
 def decode_args(body: bytes) -> ExtenderArgs:
-    """Read a filter or prioritize request.
+    """Return a decoded filter or prioritize request.
 
     Raises:
-        msgspec.MsgspecError: Not such a request.
+        msgspec.MsgspecError: The body is not such a request.
     """
     return _args.decode(body)
 
 
 def uid_of(pod: msgspec.Raw) -> PodUid:
-    """Give the UID of the pod of a call and read nothing else of it; empty where that cannot be read.
+    """Return the UID of the pod of a call, or an empty string where it cannot be read.
 
-    The caller then reads the whole pod, which names what is wrong with it.
+    The caller then decodes the whole pod, and that error names the invalid field.
     """
     try:
         return _uid_only.decode(pod).metadata.uid
@@ -160,23 +159,25 @@ def uid_of(pod: msgspec.Raw) -> PodUid:
 
 
 def decode_binding(body: bytes) -> ExtenderBindingArgs:
-    """Read a bind request.
+    """Return a decoded bind request.
 
-    Raises: as `decode_args`.
+    Raises:
+        msgspec.MsgspecError: The body is not such a request.
     """
     return _binding.decode(body)
 
 
 def decode_preemption(body: bytes) -> ExtenderPreemptionArgs:
-    """Read a preempt request.
+    """Return a decoded preempt request.
 
-    Raises: as `decode_args`.
+    Raises:
+        msgspec.MsgspecError: The body is not such a request.
     """
     return _preemption.decode(body)
 
 
 def offered_names(args: ExtenderArgs) -> list[NodeName]:
-    """Give the names of the nodes offered, in the order of the request."""
+    """Return the names of the offered nodes, in the order of the request."""
     if args.node_names is not None:
         return args.node_names
     items = args.nodes.items if args.nodes is not None else None
@@ -186,7 +187,7 @@ def offered_names(args: ExtenderArgs) -> list[NodeName]:
 def filter_result(
     args: ExtenderArgs, passed: set[NodeName], failed: dict[NodeName, str]
 ) -> ExtenderFilterResult:
-    """Answer in the mode of the request: names for names, whole nodes for whole nodes."""
+    """Return the answer in the form of the request: with names of nodes, or with whole nodes."""
     if args.node_names is not None or args.nodes is None:
         names = [name for name in args.node_names or () if name in passed]
         return ExtenderFilterResult(node_names=names, failed_and_unresolvable_nodes=failed)
@@ -195,7 +196,11 @@ def filter_result(
 
 
 def preemption_result(victims: dict[NodeName, MetaVictims]) -> bytes:
-    """Encode an answer of preempt, read back by its own schema so that no null can slip through."""
+    """Return an encoded answer of preempt, decoded once to check that it has no null.
+
+    Raises:
+        ValueError: A node has no victims.
+    """
     body = _encoder.encode(ExtenderPreemptionResult(node_name_to_meta_victims=victims))
     checked = _preemption_result.decode(body)
     if any(not entry.pods for entry in checked.node_name_to_meta_victims.values()):
@@ -205,5 +210,5 @@ def preemption_result(victims: dict[NodeName, MetaVictims]) -> bytes:
 
 
 def encode(value: object) -> bytes:
-    """Write an answer."""
+    """Return an encoded answer."""
     return _encoder.encode(value)

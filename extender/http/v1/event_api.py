@@ -1,8 +1,8 @@
-"""GET /v1/events: facts by what they are about, page by page, or live as server-sent events.
+"""GET /v1/events: filtered events, page by page, or live as server-sent events.
 
-A stream begins behind `Last-Event-ID` or `after`, at `since`, or with what comes next. The id of an event is its
-position, so whoever lost the connection goes on where it was, at this replica or another. Between events the
-stream says how far the log was looked through; these lines move the id as well.
+A stream begins after `Last-Event-ID` or `after`, at `since`, or with the next event. The id of an event is its
+position, so a client that lost the connection continues from there, at this replica or another. Comments in the
+stream have the position up to which the log was examined; they set the id too.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from extender.queries.log.event_stream import EventBatch, EventStream
 
 READERS_MAX = 256
 CHUNK_BYTES = 64 * 1024
-LIMIT = 100  # facts of a page, unless told
+LIMIT = 100  # events of a page, by default
 FILTERS = (
-    Parameter(name="type", about="Only facts of this type", repeatable=True,
+    Parameter(name="type", about="Only events of this type", repeatable=True,
               schema={"type": "string", "enum": list(FACT_NAMES)}),
-    Parameter(name="namespace", about="Only facts about root groups of this namespace", schema=NAME),
-    Parameter(name="gang", about="Only facts about root groups of this namespace/name", schema=PATH),
-    Parameter(name="node", about="Only facts that name this node", schema=NAME),
-    Parameter(name="since", about="Only facts recorded at this time or later (RFC 3339 with offset)",
+    Parameter(name="namespace", about="Only events about root groups of this namespace", schema=NAME),
+    Parameter(name="gang", about="Only events about root groups of this namespace/name", schema=PATH),
+    Parameter(name="node", about="Only events that name this node", schema=NAME),
+    Parameter(name="since", about="Only events recorded at this time or later (RFC 3339 with offset)",
               schema=TIME),
 )  # fmt: skip
 POSITION = {"type": "integer", "minimum": 0, "maximum": POSITION_MAX}
@@ -53,16 +53,16 @@ FOLLOW = Parameter(
 )
 PARAMETERS = (
     *FILTERS,
-    Parameter(name="until", about="Only facts recorded at this time or before", schema=TIME),
+    Parameter(name="until", about="Only events recorded at this time or before", schema=TIME),
     Parameter(name="after", schema=POSITION,
-              about="Only facts behind this position; with order=newest, in front of it"),
-    Parameter(name="limit", about="At most so many facts",
+              about="Only events after this position; with order=newest, before it"),
+    Parameter(name="limit", about="Maximum number of events",
               schema={"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT}),
-    Parameter(name="order", about="Oldest facts first, or newest",
+    Parameter(name="order", about="Oldest events first, or newest",
               schema={"type": "string", "enum": ["oldest", "newest"], "default": "oldest"}),
     FOLLOW,
     Parameter(name="Last-Event-ID", where="header", schema=POSITION,
-              about="With follow: where the reader was; counts more than `after`"),
+              about="With follow: the position after which to continue; takes precedence over `after`"),
 )  # fmt: skip
 OPERATIONS = (
     Operation(
@@ -87,11 +87,11 @@ class EventApi:
         self._feed = feed
 
     def routes(self) -> list[web.RouteDef]:
-        """Name the resources."""
+        """Return the routes."""
         return [web.get("/v1/events", self.events)]
 
     async def events(self, request: web.Request) -> web.StreamResponse:
-        """Give facts by position, at most `limit` from `after` on, or as they come."""
+        """Return a page of events, or a stream."""
         query = known(request, _QUERY, repeatable={"type"})
         wanted = EventFilter(
             root=path_in(query, "gang"),
@@ -104,27 +104,25 @@ class EventApi:
             limit=number(query, "limit", LIMIT, least=1, most=LIMIT_MAX),
             newest_first=_newest_first(query.get("order", "oldest")),
         )
-        known_until = _last_event_id(request)
+        last_id = _last_event_id(request)
         if flag(query, "follow"):
-            return await self._stream(request, wanted, known_until)
+            return await self._stream(request, wanted, last_id)
         page = await self._reader.page(wanted)
         pieces = await listed(map(line_of, page.events))
         link = next_page(request, page.events[-1].position) if page.more else ""
         return await answer(request, pieces, page.head, link=link)
 
     async def _stream(
-        self, request: web.Request, wanted: EventFilter, known_until: Position | None
+        self, request: web.Request, wanted: EventFilter, last_id: Position | None
     ) -> web.StreamResponse:
         for name in _ENDLESS:
             if name in request.query:
                 raise BadInput(
                     f"query parameter {name}: not together with follow; a stream has no end"
                 )
-        wanted = await self._begin(request, wanted, known_until)
+        wanted = await self._begin(request, wanted, last_id)
         if self._feed.readers >= READERS_MAX:
-            msg = (
-                f"{READERS_MAX} readers follow the log here already; ask another replica, or later"
-            )
+            msg = f"{READERS_MAX} streams are open here already; use another replica, or try again later"
             raise TooManyQueries(msg)
         headers = {
             "Cache-Control": "no-store",
@@ -143,22 +141,22 @@ class EventApi:
                     for chunk in _chunks(batch):
                         await response.write(chunk)
         except ConnectionError:
-            return response  # the reader has gone; it knows where it was
+            return response  # the client has closed the connection; it knows its position
         except ExtenderError as fault:
             await response.write(_problem(fault))
         return response
 
     async def _begin(
-        self, request: web.Request, wanted: EventFilter, known_until: Position | None
+        self, request: web.Request, wanted: EventFilter, last_id: Position | None
     ) -> EventFilter:
-        """Find where a stream begins.
+        """Return the filter with the position after which the stream begins.
 
         Raises:
-            HistoryGone: The reader was behind the end of this log.
+            PositionGone: The position is after the end of this log.
         """
         head = await self._feed.head()
-        if known_until is not None:
-            after = known_until
+        if last_id is not None:
+            after = last_id
         elif "after" in request.query:
             after = wanted.after
         elif wanted.since_us is not None:
@@ -167,19 +165,19 @@ class EventApi:
             after = head
         if after > head:
             msg = (
-                f"position {after}: the log ends at {head}; part of it was lost, or this is another log: "
-                "read it again"
+                f"position {after}: the log ends at {head}; part of it was lost, or this is another log; "
+                "read it from the beginning"
             )
             raise PositionGone(msg)
         return msgspec.structs.replace(wanted, after=after)
 
 
 def _last_event_id(request: web.Request) -> Position | None:
-    """Read where a reader that comes back has been; browsers send none when they were nowhere."""
-    told = request.headers.get("Last-Event-ID")
-    if told is None:
+    """Return the position that a reconnecting client has seen, or None."""
+    text = request.headers.get("Last-Event-ID")
+    if text is None:
         return None
-    return Position(whole(told, "header Last-Event-ID", most=POSITION_MAX))
+    return Position(whole(text, "header Last-Event-ID", most=POSITION_MAX))
 
 
 def _newest_first(text: str) -> bool:
@@ -189,7 +187,7 @@ def _newest_first(text: str) -> bool:
 
 
 def _chunks(batch: EventBatch) -> list[bytes]:
-    """Write a batch as server-sent events, some at a time: a slow reader is waited for in between."""
+    """Return a batch as server-sent events, in chunks: a slow client is waited for between them."""
     chunks, chunk = [], b""
     for event, body in batch.facts:
         chunk += b"id: %d\ndata: %b\n\n" % (event.position, body)
@@ -202,10 +200,10 @@ def _chunks(batch: EventBatch) -> list[bytes]:
 
 
 def _comment(position: Position) -> bytes:
-    """Say how far the log was looked through; moves the id, and is no event."""
+    """Return a comment with the position up to which the log was examined; it sets the id."""
     return b": as of position %d\nid: %d\n\n" % (position, position)
 
 
 def _problem(fault: ExtenderError) -> bytes:
-    told = ProblemDetails(title="The stream ends", status=409, detail=str(fault))
-    return b"event: problem\ndata: %b\n\n" % msgspec.json.encode(told)
+    details = ProblemDetails(title="The stream ends", status=409, detail=str(fault))
+    return b"event: problem\ndata: %b\n\n" % msgspec.json.encode(details)

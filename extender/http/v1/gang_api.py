@@ -1,4 +1,4 @@
-"""Gangs under /v1 as they are now: from the state in memory, and for why also from the log."""
+"""Gangs under /v1 as they are now, from the state in memory; `explain` also reads the log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from extender.queries.state.state_report import gang_at
 
 
 class GangExplanation(msgspec.Struct):
-    """Where a gang stands, and the last answer of the planner with what it rested on."""
+    """The state of a gang, and the last decision about it."""
 
     gang: GangAt
     fact: EventLine | None = None
@@ -34,16 +34,18 @@ GANG = (
     GANG_NAME,
     Parameter(
         name="uid",
-        about="Only the root group with this UID; without it the one observed last, where several have the name",
+        about="Only the root group with this UID; default: the one of this name that was observed last",
         schema=TEXT,
     ),
 )
 OPERATIONS = (
     Operation(
         path="/v1/gangs",
-        about="Root groups as they are now, by name, without their members; on a replica that does not lead, as far as it has followed the log",
+        about="Root groups as they are now, by name, without their members; a replica that does not lead answers as far as it has followed the log",
         answer=list[GangAt],
-        parameters=(Parameter(name="namespace", about="Only this one", schema=NAME),),
+        parameters=(
+            Parameter(name="namespace", about="Only root groups of this namespace", schema=NAME),
+        ),
         problems=(400,),
         tagged=True,
     ),
@@ -57,7 +59,7 @@ OPERATIONS = (
     ),
     Operation(
         path="/v1/gangs/{namespace}/{name}/explain",
-        about="Where a gang stands, with the last answer of the planner",
+        about="The state of a gang, with the last decision of the planner",
         answer=GangExplanation,
         parameters=GANG,
         problems=(400, 404, 503),
@@ -68,17 +70,17 @@ ANSWERS = ("GangAdmitted", "GangExtended", "GangRefused", "PreemptionPlanned")
 
 
 class GangApi:
-    """Handlers."""
+    """Handlers of /v1/gangs."""
 
     def __init__(self, reader: EventQueries, inputs: DecisionInputs, state: StateSource) -> None:
         self._reader = reader
         self._inputs = inputs
         self._state = state
         self._index: dict[str, list[GangState]] = {}
-        self._indexed: Map[RootUid, GangState] | None = None  # what `_index` was made of
+        self._indexed: Map[RootUid, GangState] | None = None  # the gangs of `_index`
 
     def routes(self) -> list[web.RouteDef]:
-        """Name the resources."""
+        """Return the routes."""
         return [
             web.get("/v1/gangs", self.gangs),
             web.get("/v1/gangs/{namespace}/{name}", self.gang),
@@ -86,7 +88,7 @@ class GangApi:
         ]
 
     async def gangs(self, request: web.Request) -> web.StreamResponse:
-        """List roots, by namespace and name."""
+        """Return the gangs, by namespace and name."""
         namespace = name_in(known(request, {"namespace"}), "namespace")
         state = self._state.acknowledged
         roots = [
@@ -99,18 +101,22 @@ class GangApi:
         return await answer(request, pieces, state.position)
 
     async def gang(self, request: web.Request) -> web.StreamResponse:
-        """Give one root with its members."""
+        """Return one gang with its members."""
         position = self._state.acknowledged.position
         body = msgspec.json.encode(gang_at(self._root(request)))
         return await answer(request, [body], position)
 
     def _root(self, request: web.Request) -> GangState:
-        """Find the root that is asked for; of several with one name the one observed last."""
+        """Return the requested gang; of several with one name the one that was observed last.
+
+        Raises:
+            NotFound: There is no such gang now.
+        """
         name, uid = gang_named(request), known(request, {"uid"}).get("uid")
         roots = self._of_name().get(name, [])
         if not roots:
             raise NotFound(
-                f"gang {name}: no such root group now; GET /v1/gangs/{name}/history tells of the past"
+                f"gang {name}: no such root group now; see GET /v1/gangs/{name}/history for the past"
             )
         found = [root for root in roots if uid in (None, root.uid)]
         if not found:
@@ -119,10 +125,10 @@ class GangApi:
         return max(found, key=lambda root: (root.observed_us, root.uid))
 
     def _of_name(self) -> Mapping[str, list[GangState]]:
-        """Give the roots by name; found anew when they have changed.
+        """Return the gangs by name; the index is made again when the gangs have changed.
 
-        A name may have several: a PodGroup and a CompositePodGroup, or one that was made again and whose
-        predecessor has not ended yet.
+        A name may have several: a PodGroup and a CompositePodGroup, or a group that was created again while
+        the former one still exists in the state.
         """
         roots = self._state.acknowledged.roots
         if roots is not self._indexed:
@@ -133,7 +139,7 @@ class GangApi:
         return self._index
 
     async def explain(self, request: web.Request) -> web.StreamResponse:
-        """Give one root with the newest answer about it."""
+        """Return one gang with the newest decision about it."""
         root = self._root(request)
         found = await self._reader.page(
             EventFilter(root_uid=root.uid, types=ANSWERS, newest_first=True, limit=1)

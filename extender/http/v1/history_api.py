@@ -1,4 +1,4 @@
-"""Histories, decisions and preemptions under /v1, as the log has them."""
+"""Histories, decisions and preemptions under /v1, from the log."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class DecisionAnswer(msgspec.Struct):
 
 
 WHOLE = {"type": "integer", "minimum": 0, "maximum": POSITION_MAX}
-AFTER = Parameter(name="after", about="Only what stands behind this position", schema=WHOLE)
+AFTER = Parameter(name="after", about="Only entries after this position", schema=WHOLE)
 LIMIT = Parameter(
     name="limit",
-    about="At most so many",
+    about="Maximum number of entries",
     schema={"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_MAX},
 )
 DECISIONS = Parameter(
     name="decisions",
-    about="Also why and who, and the input and the alternatives of each decision",
+    about="Add the reason, the actor, and input and alternatives of each decision",
     schema={"type": "boolean"},
 )
 GANG = (NAMESPACE, GANG_NAME)
@@ -64,11 +64,11 @@ ID = Parameter(
 OPERATIONS = (
     Operation(
         path="/v1/gangs/{namespace}/{name}/history",
-        about="Everything the log knows of a gang, also of one long gone, and what others did to it",
+        about="All events about a gang, also about a deleted one, and preemptions of it",
         answer=list[HistoryLine],
         parameters=(
             *GANG,
-            Parameter(name="uid", about="Only the root group with this UID, of those that had the name",
+            Parameter(name="uid", about="Only the root group with this UID, if the name was reused",
                       schema=TEXT),
             DECISIONS,
             AFTER,
@@ -87,12 +87,12 @@ OPERATIONS = (
     ),
     Operation(
         path="/v1/preemptions",
-        about="Who was preempted for whom, why, and what came of it",
+        about="Preemptions with preemptor, victims, reason and outcome",
         answer=list[PreemptionLine],
         parameters=(
-            Parameter(name="victim", about="Only those that evict this pod or group", schema=PATH),
-            Parameter(name="preemptor", about="Only those for this root group or pod", schema=PATH),
-            Parameter(name="since", about="Only those planned at this time or later", schema=TIME),
+            Parameter(name="victim", about="Only preemptions of this pod or group", schema=PATH),
+            Parameter(name="preemptor", about="Only preemptions for this root group or pod", schema=PATH),
+            Parameter(name="since", about="Only preemptions that were planned at this time or later", schema=TIME),
             AFTER,
             LIMIT,
         ),
@@ -102,14 +102,14 @@ OPERATIONS = (
 
 
 class HistoryApi:
-    """Handlers: what the log alone can answer."""
+    """Handlers of the routes that need only the log."""
 
     def __init__(self, reader: EventQueries, inputs: DecisionInputs) -> None:
         self._reader = reader
         self._inputs = inputs
 
     def routes(self) -> list[web.RouteDef]:
-        """Name the resources."""
+        """Return the routes."""
         return [
             web.get("/v1/gangs/{namespace}/{name}/history", self.history),
             web.get("/v1/decisions/{id}", self.decision),
@@ -117,23 +117,23 @@ class HistoryApi:
         ]
 
     async def history(self, request: web.Request) -> web.StreamResponse:
-        """Give the facts of a root, also of one long gone."""
+        """Return the history of a gang, also of a deleted one."""
         name = gang_named(request)
         query = known(request, {"uid", "decisions", "after", "limit"})
-        asked = HistoryQuery(
+        wanted = HistoryQuery(
             root=name,
             uid=RootUid(query["uid"]) if "uid" in query else None,
             after=Position(number(query, "after", 0, most=POSITION_MAX)),
             limit=number(query, "limit", LIMIT_MAX, least=1, most=LIMIT_MAX),
             decisions=flag(query, "decisions"),
         )
-        told = await history(self._reader, self._inputs, asked)
-        link = next_page(request, told.lines[-1].position) if told.more and told.lines else ""
-        lines = told.lines if asked.decisions else map(HistoryLine.bare, told.lines)
-        return await answer(request, await listed(lines), told.head, link=link)
+        found = await history(self._reader, self._inputs, wanted)
+        link = next_page(request, found.lines[-1].position) if found.more and found.lines else ""
+        lines = found.lines if wanted.decisions else map(HistoryLine.bare, found.lines)
+        return await answer(request, await listed(lines), found.head, link=link)
 
     async def decision(self, request: web.Request) -> web.StreamResponse:
-        """Give a decision by its position or the id of its plan."""
+        """Return a decision by its position or the id of its plan."""
         known(request, ())
         name = checked_text(request.match_info["id"], "decision")
         wanted = EventFilter(plan=name, limit=1)
@@ -144,15 +144,15 @@ class HistoryApi:
         at = [e for e in page.events if wanted.plan or str(e.position) == name]
         if not at:
             raise NotFound(f"decision {name}: the log has no such position, and no such plan")
-        told = await decision_of(at[0], self._inputs)
-        if told is None:
+        decision = await decision_of(at[0], self._inputs)
+        if decision is None:
             kind = type(at[0].fact).__name__
             raise NotFound(f"decision {name}: a {kind} is not a decision of the planner")
-        body = msgspec.json.encode(DecisionAnswer(fact=line_of(at[0]), decision=told))
+        body = msgspec.json.encode(DecisionAnswer(fact=line_of(at[0]), decision=decision))
         return await answer(request, [body], page.head)
 
     async def preemptions(self, request: web.Request) -> web.StreamResponse:
-        """Tell who preempted whom, by `victim`, `preemptor` (namespace/name) and `since`."""
+        """Return the preemptions that match `victim`, `preemptor` (namespace/name) and `since`."""
         query = known(request, {"victim", "preemptor", "since", "after", "limit"})
         wanted = PreemptionQuery(
             victim=path_in(query, "victim"),
@@ -161,6 +161,6 @@ class HistoryApi:
             after=Position(number(query, "after", 0, most=POSITION_MAX)),
             limit=number(query, "limit", LIMIT_MAX, least=1, most=LIMIT_MAX),
         )
-        told = await preemptions(self._reader, wanted)
-        link = next_page(request, told.lines[-1].position) if told.more else ""
-        return await answer(request, await listed(told.lines), told.head, link=link)
+        found = await preemptions(self._reader, wanted)
+        link = next_page(request, found.lines[-1].position) if found.more else ""
+        return await answer(request, await listed(found.lines), found.head, link=link)

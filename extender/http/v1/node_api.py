@@ -1,4 +1,4 @@
-"""/v1/nodes and the tree of a gang as the cluster shows them now; the past of both is in /v1/state."""
+"""/v1/nodes, and the tree of a gang, as the cluster shows them now; /v1/state has their past."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from extender.queries.state.node_inventory import NodeInventory, NodeList, TreeN
 OPERATIONS = (
     Operation(
         path="/v1/nodes",
-        about="Nodes as the cluster shows them now: labels, capacity, and what pods take, ordinary ones apart",
+        about="Nodes as the cluster shows them now: labels, capacity, and usage by members and by ordinary pods",
         answer=NodeList,
         problems=(400,),
         tagged=True,
@@ -30,27 +30,27 @@ OPERATIONS = (
 
 
 class LiveNodeApi:
-    """Handlers."""
+    """Handlers of /v1/nodes and of trees."""
 
     def __init__(self, fleet: NodeInventory, state: StateSource) -> None:
         self._fleet = fleet
         self._state = state
 
     def routes(self) -> list[web.RouteDef]:
-        """Name the resources."""
+        """Return the routes."""
         return [
             web.get("/v1/nodes", self.nodes),
             web.get("/v1/gangs/{namespace}/{name}/tree", self.tree),
         ]
 
     async def nodes(self, request: web.Request) -> web.StreamResponse:
-        """List nodes by name."""
+        """Return the nodes, by name."""
         known(request, ())
         pieces = await self._fleet.nodes()
         return await answer(request, pieces, self._state.acknowledged.position)
 
     async def tree(self, request: web.Request) -> web.StreamResponse:
-        """Give a tree."""
+        """Return the tree of a gang."""
         known(request, ())
         namespace, _, name = gang_named(request).partition("/")
         pieces = await self._fleet.tree(namespace, name)

@@ -1,7 +1,7 @@
-"""The contract of /v1 as an OpenAPI 3.1 document, built from what the handlers' modules say of themselves.
+"""Build the OpenAPI 3.1 document of /v1 from the operations of the handler modules.
 
-Every module with routes under /v1 has a tuple `OPERATIONS`, one entry per method and path, and
-`http/v1/openapi_route.py` lists the modules. Schemas come from the very structs that are encoded, so they cannot differ
+Each module with routes under /v1 has a tuple `OPERATIONS` with one entry per method and path, and
+`http/v1/openapi_route.py` lists the modules. Schemas come from the structs that are encoded, so they cannot differ
 from the answers; a test compares the operations with the routes.
 """
 
@@ -23,14 +23,14 @@ FACTS: tuple[type, ...] = get_args(AnyEventData)
 FACT_NAMES = tuple(fact.__name__ for fact in FACTS)
 REFERENCE = "#/components/schemas/{name}"
 PROBLEM_CODES: Mapping[int, str] = {
-    400: "A parameter or the body is not what it should be; names object, field and value",
+    400: "A parameter or the body is invalid; `detail` names object, field and value",
     404: "There is no such object",
-    409: "The log does not reach that far: part of it was lost, or it is another log",
+    409: "The log ends before that position: part of it was lost, or it is another log",
     413: "The body is too large",
-    503: "The event store does not answer, or too much is asked at once; try again",
+    503: "The event store does not answer, or there are too many queries; try again",
 }
 POSITION_HEADER = {
-    "description": "Last position of the log that the answer knows",
+    "description": "Position of the log as of which the answer is",
     "schema": {"type": "integer", "minimum": 0},
 }
 TEXT = {"type": "string", "minLength": 1, "maxLength": 1024, "pattern": "^[^\\u0000]+$"}
@@ -50,10 +50,10 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     about: str
     schema: Json
     where: Literal["query", "path", "header"] = "query"
-    repeatable: bool = False  # given several times, any of them may hold
+    repeatable: bool = False  # may be given several times; one of the values must match
 
     def described(self) -> Json:
-        """Give the parameter object."""
+        """Return the OpenAPI parameter object."""
         schema = {"type": "array", "items": self.schema} if self.repeatable else self.schema
         found: Json = {
             "name": self.name,
@@ -70,21 +70,21 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """One method of one path under /v1."""
 
-    path: str  # as aiohttp has it: /v1/gangs/{namespace}/{name}
+    path: str  # in the form of aiohttp: /v1/gangs/{namespace}/{name}
     about: str  # one sentence
     answer: Any  # type of a 200 answer, a struct or a list of them
-    otherwise: Any = None  # type of a 200 answer to another kind of question on the same path
+    otherwise: Any = None  # type of another 200 answer on the same path
     method: Literal["get", "post"] = "get"
     parameters: tuple[Parameter, ...] = ()
-    body: Any = None  # type of the request's body, where it has one
-    problems: tuple[int, ...] = (400, 503)  # statuses with a problem body
+    body: Any = None  # type of the request body, if any
+    problems: tuple[int, ...] = (400, 503)  # statuses with an application/problem+json body
     streams: bool = False  # with `follow`, answers with server-sent events
-    positioned: bool = True  # says in X-Log-Position as of when it is
-    tagged: bool = False  # has an ETag, and answers 304
+    positioned: bool = True  # has the header X-Log-Position
+    tagged: bool = False  # has an ETag and can answer 304
 
     @property
     def name(self) -> str:
-        """Give an identifier: the method and the fixed parts of the path."""
+        """Return the operation id: the method and the parts of the path."""
         parts = (p.strip("{}").removesuffix(".json") for p in self.path.split("/")[2:])
         return "_".join((self.method, *parts))
 
@@ -96,7 +96,7 @@ GANG_NAME = Parameter(name="name", about="Name of the root group", schema=NAME, 
 
 
 def document(operations: Sequence[Operation]) -> Json:
-    """Give the OpenAPI document of these operations."""
+    """Return the OpenAPI document of these operations."""
     paths: dict[str, Json] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method] = _described(operation)
@@ -105,7 +105,7 @@ def document(operations: Sequence[Operation]) -> Json:
         "info": {
             "title": "gang-extender",
             "version": __version__,
-            "description": "Questions to the scheduler's log and to what it holds now. "
+            "description": "Queries of the event log and of the current state of gang-extender. "
             "Answers under /v1 keep their fields; new ones may be added.",
         },
         "paths": paths,
@@ -125,7 +125,7 @@ def _described(operation: Operation) -> Json:
         "200": {"description": operation.about, "headers": headers, "content": content}
     }
     if operation.tagged:
-        responses["304"] = {"description": "Nothing has changed since If-None-Match was given"}
+        responses["304"] = {"description": "The client has the current answer (If-None-Match)"}
     problem = {"application/problem+json": {"schema": _reference(ProblemDetails)}}
     for code in operation.problems:
         responses[str(code)] = {"description": PROBLEM_CODES[code], "content": problem}
@@ -165,7 +165,7 @@ def _schemas(operations: Sequence[Operation]) -> Json:
 
 
 class EventDataSchema:
-    """Stands in schemas for `AnyFact`, which is told apart by the `type` beside it and not by a tag in it."""
+    """Stands for `AnyEventData` in schemas; the `type` field beside the data says which it is."""
 
 
 def _hook(kind: type) -> Json:
@@ -180,7 +180,7 @@ _TWINS: dict[type, type] = {}
 
 
 def _plain(kind: object) -> object:
-    """Give a type whose schema can be made: `EventLine` and what is made from it with `EventDataSchema` in it."""
+    """Return a type whose schema can be made: with `EventDataSchema` in place of `AnyEventData`."""
     arguments = get_args(kind)
     if arguments and get_origin(kind) in (list, tuple):
         return GenericAlias(list, (_plain(arguments[0]),))

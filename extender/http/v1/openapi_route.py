@@ -1,4 +1,4 @@
-"""The contract of /v1: every operation there is, and the document that says so."""
+"""GET /v1/openapi.json: the OpenAPI document of all operations under /v1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from extender.http.v1 import (
 )
 from extender.http.v1.openapi import Operation, document
 
-# Modules with routes under /v1; each has its own tuple OPERATIONS.
+# Each module with routes under /v1 has a tuple OPERATIONS.
 OPERATIONS: tuple[Operation, ...] = (
     *gang_api.OPERATIONS,
     *history_api.OPERATIONS,
@@ -35,9 +35,9 @@ class OpenApiRoute:
         self._body = msgspec.json.encode(document(OPERATIONS))
 
     def routes(self) -> list[web.RouteDef]:
-        """Name the document."""
+        """Return the routes."""
         return [web.get("/v1/openapi.json", self.document)]
 
     async def document(self, _: web.Request) -> web.Response:
-        """Give the OpenAPI document."""
+        """Return the OpenAPI document."""
         return web.Response(body=self._body, content_type="application/json")

@@ -1,4 +1,4 @@
-"""POST /v1/plan: does it fit, and where; on a cluster that the question describes, or on ours as it is now."""
+"""POST /v1/plan: whether trees fit, and where; on the cluster of the request, or on the live cluster."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ OPERATIONS = (
     Operation(
         path="/v1/plan",
         method="post",
-        about="Say whether trees of pod groups fit, where, and who would be evicted: on the cluster that is given, "
-        "or on that of the service as it is now; nothing is reserved",
+        about="Whether trees of pod groups fit, where, and which pods would be evicted: on the cluster of the request, "
+        "or on the live cluster of the service; nothing is reserved",
         body=PlanQuestion,
         answer=PlanReply,
         problems=(400, 413, 503),
@@ -31,14 +31,14 @@ class PlanApi:
     """Handler of /v1/plan.
 
     Args:
-        plan: Answers a body, away from the event loop.
+        plan: Answers a request body, outside the event loop.
     """
 
     def __init__(self, plan: Callable[[bytes], Awaitable[PlanResult]]) -> None:
         self._plan = plan
 
     def routes(self) -> list[web.RouteDef]:
-        """Name the resource."""
+        """Return the routes."""
         return [web.post("/v1/plan", self.plan)]
 
     async def plan(self, request: web.Request) -> web.Response:
@@ -51,7 +51,7 @@ class PlanApi:
             raise web.HTTPRequestEntityTooLarge(BODY_MAX, len(body))
         if not body:
             raise BadInput(
-                "body: is empty; it has wanted, a list of Kubernetes objects, and perhaps cluster, another"
+                'body is empty; expected {"wanted": [...], "cluster": [...] (optional)}, lists of Kubernetes objects'
             )
         found = await self._plan(body)
         headers = {} if found.position is None else {"X-Log-Position": str(found.position)}

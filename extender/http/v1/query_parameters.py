@@ -1,4 +1,4 @@
-"""Reading what is asked: query parameters become values, and what is not known or no such value is named."""
+"""Parse query parameters; errors name the parameter and its value."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ LIMIT_MAX = 1000
 def known(
     request: web.Request, names: Collection[str], *, repeatable: Collection[str] = ()
 ) -> MultiMapping[str]:
-    """Give the parameters of a question; one that is not known, or is given twice, is an error, not silence.
+    """Return the query parameters of a request.
 
     Raises:
-        BadInput: Names the parameter.
+        BadInput: A parameter is not in `names`, or is given twice and is not repeatable.
     """
     for name, text in request.query.items():
         if name not in names:
-            known_ones = f"there are {', '.join(sorted(names))}" if names else "there are none here"
-            raise BadInput(f"query parameter {name[:40]}: not known; {known_ones}")
+            valid = f"there are {', '.join(sorted(names))}" if names else "there are none here"
+            raise BadInput(f"query parameter {name[:40]}: not known; {valid}")
         if name not in repeatable and len(request.query.getall(name)) > 1:
             raise BadInput(f"query parameter {name}: given more than once; it has one value")
         storable(text, field(name))
@@ -39,31 +39,35 @@ def known(
 
 
 def field(name: str) -> str:
-    """Name a parameter in messages."""
+    """Return the name of a parameter in messages."""
     return f"query parameter {name}"
 
 
 def gang_named(request: web.Request) -> str:
-    """Give the `namespace/name` of the path.
+    """Return the `namespace/name` of the path.
 
     Raises:
-        BadInput: It is no such name.
+        BadInput: It is not a valid name.
     """
     namespace, name = request.match_info["namespace"], request.match_info["name"]
     return checked_path(f"{namespace}/{name}", "gang")
 
 
 def number(query: MultiMapping[str], name: str, default: int, *, least: int = 0, most: int) -> int:
-    """Read a whole number.
+    """Return a parameter as a whole number.
 
     Raises:
-        BadInput: It is not one, or too small or large.
+        BadInput: It is not a whole number from `least` to `most`.
     """
     return whole(query.get(name, str(default)), field(name), least=least, most=most)
 
 
 def whole(text: str, what: str, *, least: int = 0, most: int) -> int:
-    """Read a whole number; see `number`."""
+    """Return a text as a whole number.
+
+    Raises:
+        BadInput: It is not a whole number from `least` to `most`.
+    """
     digits = text.isascii() and text.isdigit() and len(text) <= len(str(most))
     if not digits or not least <= int(text) <= most:
         raise BadInput(f"{what}: {text[:40]!r} is not a whole number from {least} to {most}")
@@ -71,10 +75,10 @@ def whole(text: str, what: str, *, least: int = 0, most: int) -> int:
 
 
 def flag(query: MultiMapping[str], name: str) -> bool:
-    """Read a yes or no; a parameter without a value is a yes.
+    """Return a boolean parameter; one without a value is true.
 
     Raises:
-        BadInput: It is neither.
+        BadInput: It is neither true nor false.
     """
     text = query.get(name, "false")
     if text not in ("", "true", "false"):
@@ -83,36 +87,36 @@ def flag(query: MultiMapping[str], name: str) -> bool:
 
 
 def moment(query: MultiMapping[str], name: str) -> int | None:
-    """Read a time: microseconds since the epoch; None where it is not given.
+    """Return a time as microseconds since the epoch, or None where it is not given.
 
     Raises:
-        BadInput: It is not one.
+        BadInput: It is not an RFC 3339 time with offset.
     """
     return parse_time(query[name], field(name)) if name in query else None
 
 
 def name_in(query: MultiMapping[str], name: str) -> str:
-    """Read the name of a namespace or a node; empty where it is not given.
+    """Return the name of a namespace or a node, or an empty string where it is not given.
 
     Raises:
-        BadInput: It cannot be one.
+        BadInput: It is not a valid name.
     """
     return checked_name(query[name], field(name)) if name in query else ""
 
 
 def path_in(query: MultiMapping[str], name: str) -> str:
-    """Read a `namespace/name`; empty where it is not given.
+    """Return a `namespace/name`, or an empty string where it is not given.
 
     Raises:
-        BadInput: It cannot be one.
+        BadInput: It is not a valid `namespace/name`.
     """
     return checked_path(query[name], field(name)) if name in query else ""
 
 
 def types_in(query: MultiMapping[str], name: str) -> tuple[str, ...]:
-    """Read types of facts.
+    """Return event types.
 
     Raises:
-        BadInput: There is no such type.
+        BadInput: There is no such event type.
     """
     return tuple(checked_type(text, field(name)) for text in query.getall(name, []))

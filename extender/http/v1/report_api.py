@@ -1,4 +1,4 @@
-"""Reports under /v1/reports: which there are, and their rows."""
+"""Reports under /v1/reports: the list, and their rows."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ PARAMETERS = {"since", "until", "namespace", "gang", "limit"}
 OPERATIONS = (
     Operation(
         path="/v1/reports",
-        about="The reports there are, with a sentence each and what their columns mean",
+        about="The list of reports, with a description and the meaning of their columns",
         answer=list[ReportLine],
         problems=(400,),
         positioned=False,
     ),
     Operation(
         path="/v1/reports/{name}",
-        about="One report for a span of time, the last 24 hours unless said",
+        about="One report for a span of time; default: the last 24 hours",
         answer=Report,
         parameters=(
-            Parameter(name="name", about="Which of /v1/reports", schema={"type": "string", "enum": sorted(REPORTS)},
+            Parameter(name="name", about="Name of a report of /v1/reports", schema={"type": "string", "enum": sorted(REPORTS)},
                       where="path"),
             Parameter(name="since", about="From this time on", schema=TIME),
             Parameter(name="until", about="Before this time", schema=TIME),
-            Parameter(name="namespace", about="Only root groups of this one", schema=NAME),
+            Parameter(name="namespace", about="Only root groups of this namespace", schema=NAME),
             Parameter(name="gang", about="Only this root group: namespace/name", schema=PATH),
-            Parameter(name="limit", about="Rows at most",
+            Parameter(name="limit", about="Maximum number of rows",
                       schema={"type": "integer", "minimum": 0, "maximum": LIMIT_MAX}),
         ),
         problems=(400, 404, 503),
@@ -61,19 +61,19 @@ class ReportApi:
         self._clock = clock
 
     def routes(self) -> list[web.RouteDef]:
-        """Name the resources."""
+        """Return the routes."""
         return [
             web.get("/v1/reports", self.catalogue),
             web.get("/v1/reports/{name}", self.report),
         ]
 
     async def catalogue(self, request: web.Request) -> web.Response:
-        """List the reports with a sentence each."""
+        """Return the list of reports."""
         known(request, set())
         return _json(catalogue())
 
     async def report(self, request: web.Request) -> web.Response:
-        """Give one report for the span from `since` to `until`, the last 24 hours unless said."""
+        """Return one report for the span from `since` to `until`; default: the last 24 hours."""
         name = request.match_info["name"]
         if name not in REPORTS:
             detail = f"report {name[:80]!r}: not known; there are {', '.join(REPORTS)}"
@@ -83,7 +83,7 @@ class ReportApi:
             checked_name(query["namespace"], field("namespace"))
         if "gang" in query:
             checked_path(query["gang"], field("gang"))
-        asked = question(
+        wanted = question(
             name,
             now_us=self._clock.now_us(),
             since_us=parse_time(query["since"], "since") if "since" in query else None,
@@ -92,8 +92,8 @@ class ReportApi:
             gang=query.get("gang", ""),
             limit=number(query, "limit", LIMIT, most=LIMIT_MAX),
         )
-        told = await report(self._reader, asked)
-        return _json(told, position=told.position)
+        found = await report(self._reader, wanted)
+        return _json(found, position=found.position)
 
 
 def _json(value: list[ReportLine] | Report, *, position: int | None = None) -> web.Response:

@@ -1,8 +1,8 @@
-"""`/v1/state` and `/v1/nodes/{name}`: the state as it is and as it was.
+"""`/v1/state` and `/v1/nodes/{name}`: the state now and at any time of the past.
 
-A moment of the past has one answer for ever, so answers carry an ETag of the log's hash there, and
-`X-Log-Position` says as of which position they are. What the log says of a node is one handler's,
-`PastNodesApi`; another, `NodesApi`, adds what the cluster shows of it now.
+The answer for a position never changes, so its ETag is made from the hash of the log at that position, and
+`X-Log-Position` is that position. `PastNodesApi` answers for a node from the log alone; `NodesApi` adds the node as
+the cluster shows it now.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from extender.queries.state.state_dto import NodeAt, Scope, scope_of
 PARAMETERS = {"at", "diff", "node", "domain", "namespace"}
 
 
-KNOWN = "Gang-Extender-Known"  # on a question: the cluster has the node, whether the log heard of it or not
+KNOWN = "Gang-Extender-Known"  # on a request: the node exists in the cluster, even if it is not in the log
 
 
 class NodeAnswer(msgspec.Struct, kw_only=True):
-    """A node as gangs had it, and beside it what the cluster shows now when now is asked for."""
+    """A node in the state of the log, and for queries of the present also as the cluster shows it."""
 
     state: StateAt
-    node: NodeAt | None  # None: nothing of a gang was there
-    live: LiveNode | None  # None: the past was asked for, or the cluster has no such node
+    node: NodeAt | None  # None: no gang had anything there
+    live: LiveNode | None  # None: the query is for the past, or the cluster has no such node
 
 
-class _Told(msgspec.Struct, kw_only=True):
-    """The same as the log alone tells it, to be added to; what is not looked at stays as it came."""
+class _AnswerFromLog(msgspec.Struct, kw_only=True):
+    """The answer of `PastNodesApi`, to which `live` is added; `state` is not decoded."""
 
     state: msgspec.Raw
     node: NodeAt | None
@@ -47,30 +47,32 @@ class _Told(msgspec.Struct, kw_only=True):
 
 AT = Parameter(
     name="at",
-    about="A time (RFC 3339) or a position of the log; the end of the log unless said",
+    about="A time (RFC 3339) or a position of the log; default: the end of the log",
     schema=TEXT,
 )
 OPERATIONS = (
     Operation(
         path="/v1/state",
-        about="Reservations, bound members and pending trees as they were; with `diff` what changed",
+        about="Reservations, bound members and pending trees at a point in time; with `diff` the changes",
         answer=StateAt,
         otherwise=StateDiff,
         parameters=(
             AT,
-            Parameter(name="diff", about="The other moment, to be compared with `at`", schema=TEXT),
-            Parameter(name="node", about="Only what concerns this node", schema=NAME),
             Parameter(
-                name="domain", about="Only what concerns this domain: key=value", schema=TEXT
+                name="diff", about="Another time or position, to compare with `at`", schema=TEXT
             ),
-            Parameter(name="namespace", about="Only root groups of this one", schema=NAME),
+            Parameter(name="node", about="Only gangs on this node", schema=NAME),
+            Parameter(
+                name="domain", about="Only gangs in this topology domain, key=value", schema=TEXT
+            ),
+            Parameter(name="namespace", about="Only root groups of this namespace", schema=NAME),
         ),
         problems=(400, 404, 503),
         tagged=True,
     ),
     Operation(
         path="/v1/nodes/{name}",
-        about="What gangs have of a node, or had at a moment; now also what the cluster shows of it",
+        about="Reservations and bound members of a node at a point in time; for the present also the node as the cluster shows it",
         answer=NodeAnswer,
         parameters=(
             Parameter(name="name", about="Name of the node", schema=NAME, where="path"),
@@ -83,17 +85,17 @@ OPERATIONS = (
 
 
 class StateApi:
-    """Handler of the whole state, and of parts of it."""
+    """Handler of /v1/state."""
 
     def __init__(self, as_of: HistoricalState) -> None:
         self._as_of = as_of
 
     def routes(self) -> list[web.RouteDef]:
-        """Name the resources."""
+        """Return the routes."""
         return [web.get("/v1/state", self.state)]
 
     async def state(self, request: web.Request) -> web.Response:
-        """Give reservations, bound members and pending trees as they were at `at`; with `diff` what changed."""
+        """Return reservations, bound members and pending trees at `at`; with `diff` the changes."""
         query = _checked(known(request, PARAMETERS))
         scope = _scope(query)
         if "diff" in query:
@@ -103,22 +105,22 @@ class StateApi:
 
 
 class PastNodesApi:
-    """Handler of a node: what the log alone can answer."""
+    """Handler of a node, from the log alone."""
 
     def __init__(self, as_of: HistoricalState) -> None:
         self._as_of = as_of
 
     def routes(self) -> list[web.RouteDef]:
-        """Name the resources."""
+        """Return the routes."""
         return [web.get("/v1/nodes/{name}", self.node)]
 
     async def node(self, request: web.Request) -> web.Response:
-        """Give what gangs have of a node, or had at `at`."""
+        """Return reservations and bound members of a node at `at`."""
         query = _checked(known(request, {"at"}))
         name = NodeName(request.match_info["name"])
         checked_text(name, "node")
-        there = KNOWN in request.headers
-        state = await self._as_of.state(query.get("at", ""), Scope(node=name), known=there)
+        exists = KNOWN in request.headers
+        state = await self._as_of.state(query.get("at", ""), Scope(node=name), known=exists)
         node = next((n for n in state.nodes if n.node == name), None)
         return _answer(request, NodeAnswer(state=state, node=node, live=None))
 
@@ -127,8 +129,8 @@ class NodesApi:
     """Handler of a node as it is now.
 
     Args:
-        cluster: What is there now.
-        past: Gives the answer of `PastNodesApi` to the same question, with these headers in place of its own.
+        cluster: For the node as it is now.
+        past: Returns the answer of `PastNodesApi` to a request, with other headers.
     """
 
     def __init__(
@@ -140,11 +142,11 @@ class NodesApi:
         self._past = past
 
     def routes(self) -> list[web.RouteDef]:
-        """Name the resources."""
+        """Return the routes."""
         return [web.get("/v1/nodes/{name}", self.node)]
 
     async def node(self, request: web.Request) -> web.Response:
-        """Give what gangs have of a node, or had at `at`; now also what the cluster shows of it."""
+        """Return reservations and bound members of a node at `at`; without `at` also the node as it is now."""
         name = NodeName(request.match_info["name"])
         if "at" in request.query or name not in self._cluster.view().nodes:
             tag = request.headers.get("If-None-Match")
@@ -152,19 +154,23 @@ class NodesApi:
         answer = await self._past(request, {KNOWN: "true"})
         if answer.status != HTTPStatus.OK or not isinstance(answer.body, bytes):
             return answer
-        told = msgspec.json.decode(answer.body, type=_Told)
-        told.live = live_node(self._cluster.view(), name, told.node)
-        if told.live is None:
+        extended = msgspec.json.decode(answer.body, type=_AnswerFromLog)
+        extended.live = live_node(self._cluster.view(), name, extended.node)
+        if extended.live is None:
             return answer
         return web.Response(
-            body=msgspec.json.encode(told),
+            body=msgspec.json.encode(extended),
             content_type="application/json",
             headers={"X-Log-Position": answer.headers["X-Log-Position"]},
         )
 
 
 def _checked(query: MultiMapping[str]) -> MultiMapping[str]:
-    """Refuse what is given and is no moment, domain or name whatever the log holds."""
+    """Return the query parameters of a state query.
+
+    Raises:
+        BadInput: A time, domain or name is not valid.
+    """
     for name in ("at", "diff", "domain"):
         if name in query:
             checked_text(query[name], field(name))

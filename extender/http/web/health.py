@@ -12,7 +12,7 @@ from extender.telemetry import METRICS
 
 
 class Health(msgspec.Struct):
-    """What both probes answer."""
+    """The answer of both probes."""
 
     ready: bool
     checks: list[ReadinessCheck]
@@ -26,7 +26,7 @@ class Probes:
         self._leader = leader
 
     def routes(self) -> list[web.RouteDef]:
-        """Name the probes."""
+        """Return the routes."""
         return [
             web.get("/readyz", self.ready),
             web.get("/livez", self.live),
@@ -34,27 +34,27 @@ class Probes:
         ]
 
     async def ready(self, _: web.Request) -> web.Response:
-        """Tell whether kube-scheduler would get answers."""
+        """Return whether this replica can answer kube-scheduler."""
         checks = self._scheduling.checks()
         return _health(all(check.ok for check in checks), checks)
 
     async def live(self, _: web.Request) -> web.Response:
-        """Tell that the process serves; what heals by itself (Postgres, API server) does not end it."""
+        """Return ready while the process serves; an outage of Postgres or the API server does not count."""
         return _health(True, ())  # noqa: FBT003 -- the field is named in the answer
 
     async def send_away(self, _: web.Request, response: web.StreamResponse) -> None:
-        """End a connection with its answer while this replica is not ready, or about to end.
+        """Close a connection after its response while this replica is not ready, or is stopping.
 
-        Whoever balances connections leaves those alone that are open: a caller would stay for ever with a replica
-        that cannot answer, although another one can.
+        A Service balances new connections only: a caller would keep its connection to a replica that cannot answer,
+        although another one can.
         """
         if self._leader.retiring or not all(check.ok for check in self._scheduling.checks()):
             response.force_close()
-            # aiohttp has made the headers by now; who is not told asks once more on a closed connection
+            # aiohttp has made the headers by now; without this one the caller would use the closed connection again
             response.headers["Connection"] = "close"
 
     async def metrics(self, _: web.Request) -> web.Response:
-        """Give all metrics in the text format of Prometheus."""
+        """Return all metrics in the Prometheus text format."""
         state = self._leader.acknowledged
         METRICS.leading.set(int(self._leader.may_record()))
         METRICS.position.set(state.position)

@@ -1,11 +1,12 @@
-"""Questions that the log alone can answer go to a process of their own, so that no call of kube-scheduler waits for them.
+"""Answer queries of the log in a process of their own, so that calls of kube-scheduler do not wait for them.
 
-`Apart` is the side of the service: it has the other process running, sends each question there and the answer back,
-piece by piece. `answering` is the other side (extender/query_main.py): an application with handlers that know no state
-but the database.
+`QueryProcess` is the side of the service: it keeps the query process running, forwards each query and returns the
+answer piece by piece. `answering` is the side of the query process (extender/query_main.py): an application whose
+handlers have no state but the database.
 
-The surprise: the listening socket belongs to the service and outlives who accepts on it. A question that comes while
-the other process starts waits in the socket's queue; one whose process dies before it answered is asked once more.
+Note: the listening socket belongs to the service and exists longer than a query process. A query that comes while
+the query process starts waits in the backlog of the socket; if the process ends before it answers, the query is sent
+once more.
 """
 
 from __future__ import annotations
@@ -44,27 +45,27 @@ PATHS = (
     "/v1/decisions/{id}",
     "/v1/preemptions",
 )
-CALLED = "Gang-Extender-Called"  # on a question: milliseconds since kube-scheduler's last call, if it calls now
-CARRIED = ("Accept", "If-None-Match", "Last-Event-ID")  # of a question
+CALLED = "Gang-Extender-Called"  # on a query: milliseconds since the last call of kube-scheduler, if it was recent
+CARRIED = ("Accept", "If-None-Match", "Last-Event-ID")  # headers of a query that are forwarded
 NOT_CARRIED = frozenset(
     {"connection", "content-length", "date", "keep-alive", "server", "transfer-encoding"}
 )
 WAITING = 512  # connections that may wait to be accepted
-SILENT_S = 60.0  # a statement takes five seconds at most, and a stream says something every ten
+SILENT_S = 60.0  # a statement takes five seconds at most, and a stream sends something every ten
 WHOLE_BYTES = 64 * 1024  # an answer up to this size is sent in one piece
-WARM_S = 10.0  # after its start the service has other things to do, unless somebody asks
-PAUSE_FIRST_S, PAUSE_MAX_S = 0.5, 30.0  # before the other process is started again
-STEADY_S = 60.0  # one that ran for so long had not failed at once
+WARM_S = 10.0  # the query process is started this long after the service, or with the first query
+PAUSE_FIRST_S, PAUSE_MAX_S = 0.5, 30.0  # before the query process is started again
+STEADY_S = 60.0  # after a run of this length the pause begins with its first value
 END_S = 2.0
-REST_S_MAX = 0.5  # after a question that took long; the next asker waits for it
+REST_S_MAX = 0.5  # longest pause after a query; the next query waits for it
 
 
 class QueryProcessOptions(msgspec.Struct, frozen=True):
-    """What the other process reads from its standard input; the URL may hold a password."""
+    """Options of the query process, read from its standard input; the URL may have a password."""
 
     database_url: str
     log_level: str
-    service: int  # process id; the other process ends with it
+    service: int  # process id of the service; the query process ends with it
     listening: int  # file descriptor of the socket to accept on
 
 
@@ -72,9 +73,9 @@ class QueryProcess:
     """Handlers of `PATHS`.
 
     Args:
-        command: Runs the other process.
-        database_url: For the other process.
-        log_level: For the other process.
+        command: Starts the query process.
+        database_url: For the query process.
+        log_level: For the query process.
     """
 
     def __init__(self, command: Sequence[str], database_url: str, log_level: str) -> None:
@@ -88,20 +89,20 @@ class QueryProcess:
         self._stopped = False
 
     def routes(self) -> list[web.RouteDef]:
-        """Name the resources."""
+        """Return the routes."""
         return [web.get(path, self.forward) for path in PATHS]
 
     @property
     def pid(self) -> int | None:
-        """Give the id of the process that answers; None while there is none."""
+        """Return the id of the query process, or None while there is none."""
         return self._process.pid if self._process is not None else None
 
     def open(self) -> None:
-        """Begin to take questions; they wait until `run` has a process for them."""
+        """Open the socket; queries wait in its backlog until `run` has started the process."""
         self._listening = socket.create_server(("127.0.0.1", 0), backlog=WAITING)
 
     async def run(self) -> None:
-        """Have the other process running, for ever: from the first question on, or from soon after the start."""
+        """Keep the query process running: from the first query on, or from `WARM_S` after the start."""
         loop = asyncio.get_running_loop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WARM_S):
@@ -115,7 +116,7 @@ class QueryProcess:
             if loop.time() - began_s > STEADY_S:
                 pause_s = PAUSE_FIRST_S
             log.warning(
-                "the process that answers questions has ended, another is started",
+                "the query process has ended and is started again",
                 extra={"exit": code, "in_s": pause_s},
             )
             await asyncio.sleep(pause_s)
@@ -127,7 +128,7 @@ class QueryProcess:
         given = QueryProcessOptions(self._database_url, self._log_level, os.getpid(), number)
         process = await create_subprocess_exec(
             *self._command, stdin=PIPE, pass_fds=(number,),
-            start_new_session=True,  # Linux shares processors out among sessions: it shall not use our share up
+            start_new_session=True,  # Linux divides CPU time among sessions: queries get none of the share of the service
         )  # fmt: skip
         self._process = process
         assert process.stdin is not None
@@ -136,14 +137,14 @@ class QueryProcess:
         return process
 
     def stop(self) -> None:
-        """Have the other process end its streams, and itself; open questions are answered until then."""
+        """Stop the query process; it answers open queries and ends its streams first."""
         self._stopped = True
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.terminate()
 
     async def close(self) -> None:
-        """Wait for its end, make it if need be, and free what it used."""
+        """Wait until the query process has ended, kill it after `END_S`, and close session and socket."""
         self.stop()
         if self._process is not None:
             with contextlib.suppress(TimeoutError):
@@ -159,13 +160,13 @@ class QueryProcess:
             self._listening = None
 
     async def forward(self, request: web.Request) -> web.StreamResponse:
-        """Give the other process's answer, piece by piece.
+        """Return the answer of the query process, piece by piece.
 
         Raises:
-            Unanswered: There is none.
+            QueryUnavailable: The query process did not answer.
         """
         headers = {name: request.headers[name] for name in CARRIED if name in request.headers}
-        async with self._asked(request, request.method, headers) as reply:
+        async with self._send(request, request.method, headers) as reply:
             size = reply.content_length
             if size is not None and size <= WHOLE_BYTES and request.method != "HEAD":
                 return await _whole(reply)
@@ -177,25 +178,25 @@ class QueryProcess:
             return response
 
     async def fetch(self, request: web.Request, headers: Mapping[str, str]) -> web.Response:
-        """Give the other process's answer in one piece.
+        """Return the answer of the query process in one piece.
 
         Args:
-            request: The question.
-            headers: Sent in place of the asker's own.
+            request: The query.
+            headers: Sent in place of the headers of the request.
 
         Raises:
-            Unanswered: There is no answer.
+            QueryUnavailable: The query process did not answer.
         """
-        async with self._asked(request, "GET", headers) as reply:
+        async with self._send(request, "GET", headers) as reply:
             return await _whole(reply)
 
     @contextlib.asynccontextmanager
-    async def _asked(
+    async def _send(
         self, request: web.Request, method: str, headers: Mapping[str, str]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Ask, and ask once more when the process that was asked is not there any more."""
+        """Send a query, once more if the process ended before it answered."""
         if self._listening is None:
-            raise QueryUnavailable("this replica is stopping; ask another one")
+            raise QueryUnavailable("this replica is stopping; use another one")
         self._wanted.set()
         if self._session is None:
             self._session = aiohttp.ClientSession(
@@ -233,7 +234,7 @@ async def _whole(reply: aiohttp.ClientResponse) -> web.Response:
 async def _pass_on(
     reply: aiohttp.ClientResponse, response: web.StreamResponse, request: web.Request
 ) -> None:
-    """Send an answer piece by piece; one that breaks off breaks off for the asker as well."""
+    """Send an answer piece by piece; when it breaks off, abort the connection of the client too."""
     pieces = reply.content.iter_any()
     while True:
         try:
@@ -243,32 +244,30 @@ async def _pass_on(
         except (aiohttp.ClientError, OSError) as error:
             log.warning("an answer broke off", extra={"path": request.path, "error": str(error)})
             if request.transport is not None:
-                request.transport.abort()  # no end of the answer: who reads it sees that it is cut
+                request.transport.abort()  # so that the client sees that the answer is incomplete
             return
         try:
             await response.write(piece)
         except ConnectionError:
-            return  # the asker has gone
+            return  # the client has closed the connection
     with contextlib.suppress(ConnectionError):  # likewise
         await response.write_eof()
 
 
 def _unanswered(error: Exception) -> QueryUnavailable:
-    told = str(error) or type(error).__name__
-    return QueryUnavailable(
-        f"the process that answers questions does not: {told}; ask again in a moment"
-    )
+    reason = str(error) or type(error).__name__
+    return QueryUnavailable(f"the query process does not answer: {reason}; try again in a moment")
 
 
 class QueryTurns:
-    """Questions worked on at the same time, and the rest after each while kube-scheduler calls.
+    """Limits the number of concurrent queries, and pauses after each while kube-scheduler calls.
 
-    What a question costs is the database's time, then ours: one at a time keeps one processor busy, not two.
+    A query uses a processor for the database, then one for this process: one at a time keeps one processor busy.
 
     Args:
-        at_once: So many.
-        rest: So many times as long as a question was worked on, the next one waits; 0: calls and questions have
-            processors of their own, and answers need no pace either.
+        at_once: Maximum number of concurrent queries.
+        rest: The pause after a query, as a multiple of its duration; 0: no pauses, because there are enough
+            processors for queries and calls.
     """
 
     def __init__(self, at_once: int, rest: float) -> None:
@@ -277,7 +276,7 @@ class QueryTurns:
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait for a turn, and give it back."""
+        """Wait until a query may run; the next one may run after the pause."""
         loop = asyncio.get_running_loop()
         await self._free.acquire()
         began_s = loop.time()
@@ -289,7 +288,7 @@ class QueryTurns:
             loop.call_later(rest_s, self._free.release)
 
     def middleware(self) -> Middleware:
-        """Give each question a turn; a stream, which has no end, needs none."""
+        """Return a middleware that limits queries; streams are not limited, because they have no end."""
 
         @web.middleware
         async def in_turn(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -312,13 +311,13 @@ async def answering(
     turns: QueryTurns,
     before_end: Callable[[], None],
 ) -> None:
-    """Answer questions on a socket until SIGTERM.
+    """Answer queries on a socket until SIGTERM.
 
     Args:
         parts: The handlers.
-        listening: From the service.
-        turns: When each question is worked on.
-        before_end: Called first when the end is asked for; ends streams.
+        listening: The socket of the service.
+        turns: Limits concurrent queries.
+        before_end: Called after SIGTERM; ends streams.
     """
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)

@@ -1,7 +1,7 @@
 """The aiohttp application and its listener.
 
-Idle connections are kept longer than the 90 s for which Go keeps them: the race of a server that
-closes first shows up as EOF, and that as a SchedulerError on a pod (EXTENDER 1.1).
+Idle connections are kept longer than the 90 s for which Go keeps them: if the server closes first, a request can
+fail with EOF, which kube-scheduler reports as a SchedulerError on a pod (EXTENDER 1.1).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ KEEPALIVE_S = 120.0
 
 
 class Routed(Protocol):
-    """Handlers that name their routes."""
+    """Handlers with routes."""
 
     def routes(self) -> list[web.RouteDef]:
-        """Name them."""
+        """Return the routes."""
         ...
 
 
@@ -36,11 +36,11 @@ class ApplicationParts(msgspec.Struct, frozen=True):
     verbs: VerbHandlers
     probes: Probes
     questions: tuple[Routed, ...]  # everything under /v1
-    end_streams: Callable[[], None]  # called when the end begins
+    end_streams: Callable[[], None]  # called when the server begins to stop
 
 
 def application(parts: ApplicationParts, settings: Settings) -> web.Application:
-    """Put all routes together."""
+    """Return the application with all routes."""
     app = web.Application(client_max_size=settings.body_max_bytes, middlewares=[problems])
     app.add_routes(parts.verbs.routes())
     app.add_routes(parts.probes.routes())
@@ -56,10 +56,10 @@ def application(parts: ApplicationParts, settings: Settings) -> web.Application:
 
 
 async def listen(app: web.Application, settings: Settings) -> web.AppRunner:
-    """Open the port.
+    """Listen on the port and return the runner.
 
     Raises:
-        OSError: The port is taken or may not be opened.
+        OSError: The port is in use, or opening it is not permitted.
     """
     runner = web.AppRunner(
         app,

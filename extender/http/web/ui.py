@@ -1,7 +1,7 @@
-"""GET /ui/: the static page, from the package. It asks /v1 and nothing else, and nothing but this service.
+"""GET /ui/: the static page, from the package; it uses only /v1 of this service.
 
-All files are read when the service starts, so an answer touches no disk. Whatever has its version in its name
-never changes; the rest is asked for again each time and is mostly a 304.
+All files are read when the service starts, so a response reads no disk. Files with a version in their name never
+change; browsers validate the others each time and mostly get a 304.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ START_PAGE = "index.html"
 
 
 class StaticFile(msgspec.Struct, frozen=True):
-    """One file, ready to be sent."""
+    """A file of the page, ready to send."""
 
     body: bytes
     content_type: str
@@ -38,7 +38,7 @@ class StaticFile(msgspec.Struct, frozen=True):
 
 
 def pages() -> dict[str, StaticFile]:
-    """Read the files of the page by their path below /ui/."""
+    """Return the files of the page, by their path below /ui/."""
     return {
         path: StaticFile(
             body=body,
@@ -67,15 +67,19 @@ class StaticPages:
         self._pages = pages()
 
     def routes(self) -> list[web.RouteDef]:
-        """Name the resources."""
+        """Return the routes."""
         return [web.get("/ui", self.moved), web.get("/ui/{path:.*}", self.page)]
 
     async def moved(self, _: web.Request) -> web.Response:
-        """Lead to the page; relative, so that it holds behind a proxy as well."""
+        """Return a redirect to the page; relative, so that it works behind a proxy."""
         return web.Response(status=308, headers={"Location": "ui/"})
 
     async def page(self, request: web.Request) -> web.Response:
-        """Give a file."""
+        """Return a file of the page.
+
+        Raises:
+            NotFound: There is no such file.
+        """
         path = request.match_info["path"] or START_PAGE
         found = self._pages.get(path)
         if found is None:

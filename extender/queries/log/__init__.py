@@ -1,1 +1,1 @@
-"""Answers from the event log: histories, decisions, preemptions, reports, streams."""
+"""Queries of the event log: histories, decisions, preemptions, reports, streams."""

@@ -1,4 +1,4 @@
-"""A decision with what it rested on and what else was looked at, told from the log and the stored inputs."""
+"""Details of a decision: its input in numbers, the search, and the alternatives that were rejected."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ DecidingFact = GangAdmitted | GangExtended | GangRefused | PreemptionPlanned
 
 
 class DecisionInputLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What the planner was asked, in numbers; `gang-extender replay POSITION` asks it again."""
+    """The input of the planner in numbers; `gang-extender replay POSITION` plans it again."""
 
     digest: str  # SHA-256 of the canonical input, hex
-    stored: bool  # False: it is not kept any more, and the numbers are 0
+    stored: bool  # False: the input was pruned, and the numbers are 0
     nodes: int = 0
     groups: int = 0
-    waiting: int = 0  # members that wanted a node
-    bound: int = 0  # members that had one
-    vetoes: int = 0  # nodes that kube-scheduler had refused
-    rules: int = 0  # rules between pods that mattered
+    waiting: int = 0  # members without a node
+    bound: int = 0  # members on a node
+    vetoes: int = 0  # nodes that kube-scheduler had rejected
+    rules: int = 0  # affinity, anti-affinity and spread rules
     evictable: int = 0  # disruption units of lower priority
     evictable_pods: int = 0  # pods of these units
     budget: int = 0  # search nodes
@@ -45,28 +45,28 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     input: DecisionInputLine
     planner: str  # version
     search_nodes: int
-    exhausted: bool  # the answer is proved
-    unplaced: tuple[str, ...] = ()  # members without room, namespace/name
+    exhausted: bool  # the answer is proved: the search was complete
+    unplaced: tuple[str, ...] = ()  # members that got no node, namespace/name
     reasons: tuple[str, ...] = ()  # of a refusal
     conflict: tuple[ConflictRecord, ...] = ()  # requirements that cannot hold together
     considered: tuple[str, ...] = ()  # why preemption does not help
-    alternatives: tuple[AlternativeLine, ...] = ()  # sets of victims that were not taken
+    alternatives: tuple[AlternativeLine, ...] = ()  # sets of victims that were not chosen
 
 
 async def decision_of(event: RecordedEvent, inputs: DecisionInputs) -> Decision | None:
-    """Tell a decision; None where the fact is none.
+    """Return the details of a decision, or None when the event is not a decision.
 
     Raises:
         CorruptLog: The stored input is damaged.
-        StoreUnavailable: No answer.
+        StoreUnavailable: The database did not answer.
     """
     fact = event.fact
     if not isinstance(fact, DecidingFact) or not fact.input_digest:
         return None
     stored = await inputs.load(fact.input_digest)
-    asked = DecisionInputLine(digest=fact.input_digest, stored=False)
+    line = DecisionInputLine(digest=fact.input_digest, stored=False)
     if stored is not None:
-        asked = await _counted(fact, stored)
+        line = await _counted(fact, stored)
     alternatives: tuple[AlternativeLine, ...] = ()
     if isinstance(fact, PreemptionPlanned):
         alternatives = tuple(
@@ -74,7 +74,7 @@ async def decision_of(event: RecordedEvent, inputs: DecisionInputs) -> Decision 
         )
     refusal = fact if isinstance(fact, GangRefused) else None
     return Decision(
-        input=asked,
+        input=line,
         planner=fact.planner,
         search_nodes=fact.search_nodes,
         exhausted=fact.exhausted,
@@ -87,7 +87,7 @@ async def decision_of(event: RecordedEvent, inputs: DecisionInputs) -> Decision 
 
 
 async def _counted(fact: DecidingFact, stored: DecisionInput) -> DecisionInputLine:
-    """Count what is in an input, in slices of time."""
+    """Return the counts of an input; gives the event loop back between slices of work."""
     of_verb = isinstance(fact, PreemptionPlanned) and fact.kind == "Pod"
     codec = preempt_verb_input if of_verb else request_codec
     steps = codec.summarize(stored.head, stored.parts)

@@ -1,4 +1,4 @@
-"""Decide again from a stored input and compare with what was recorded."""
+"""Replay a decision from its stored input and compare the result with what was recorded."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def replay_decision(
     fact: GangAdmitted | GangExtended | GangRefused | PreemptionPlanned,
     stored: DecisionInput,
 ) -> ReplayResult:
-    """Plan the stored input again.
+    """Plan the stored input again and return how the result differs from the recorded decision.
 
     Raises:
-        CorruptLog: The stored input is not the one the fact names.
+        CorruptLog: The stored input is not the one the event names.
     """
     if digest_of(stored.head, stored.parts) != fact.input_digest:
         msg = (
@@ -99,7 +99,7 @@ def _found(answer: Answer) -> str:
 
 def _compare_victims(fact: PreemptionPlanned, answer: Answer) -> list[str]:
     if not isinstance(answer, PreemptionPlan):
-        return [f"nobody is evicted now: {answer.reasons[0]}"]
+        return [f"no pod is evicted now: {answer.reasons[0]}"]
     before = {unit.name for unit in fact.victims} | {s.gang for s in fact.superseded}
     after = {unit.name for unit in answer.victims}
     after |= {unit.name.partition("/")[2] for unit in answer.superseded}
@@ -107,10 +107,10 @@ def _compare_victims(fact: PreemptionPlanned, answer: Answer) -> list[str]:
 
 
 def _compare_choice(fact: PreemptionPlanned, choice: VictimChoice) -> list[str]:
-    """Compare what the preempt verb recorded for a lone pod with what it would record now."""
+    """Return how the recorded answer of the preempt verb for a lone pod differs from the answer now."""
     plan = choice.plan
     if plan is None:
-        return [f"no unit is taken now: {_chosen(choice)}"]
+        return [f"no unit is evicted now: {_chosen(choice)}"]
     before, after = ({unit.name for unit in f.victims} for f in (fact, plan))
     costs = [f"cost {plan.cost} instead of {fact.cost}"] if plan.cost != fact.cost else []
     return _others(before, after) + _moved(fact.assignments, plan.assignments) + costs
@@ -124,8 +124,8 @@ def _chosen(choice: VictimChoice) -> str:
 
 
 def _others(before: set[str], after: set[str]) -> list[str]:
-    texts = [f"{name}: stays now" for name in sorted(before - after)]
-    return texts + [f"{name}: has to go now" for name in sorted(after - before)]
+    texts = [f"{name}: not evicted now" for name in sorted(before - after)]
+    return texts + [f"{name}: evicted now" for name in sorted(after - before)]
 
 
 def _moved(

@@ -1,4 +1,4 @@
-"""Read-only questions over the log and the live state; one implementation for HTTP and command line."""
+"""The form in which events leave the service, over HTTP and on the command line."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ from extender.core.log.events import (
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import Position, RootUid
 
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 -- UTC, without saying so
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 -- UTC; a naive value is faster to add to
 _TWO = tuple(f"{number:02}" for number in range(60))
-NAMED_MAX = 3  # units named in a line; the fact lists all of them
-PAGE = 5_000  # facts per question of a long history
+NAMED_MAX = 3  # units named in a summary; `data` has all of them
+PAGE = 5_000  # events per query when all of them are read
 
 
 class EventLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A fact as everybody outside sees it (DESIGN 7)."""
+    """An event as the API shows it (DESIGN 7)."""
 
     position: Position
     time: str  # RFC 3339, UTC, microseconds
     type: str
-    version: int  # place in the stream of its root
+    version: int  # stream version: place in the stream of its gang
     gang: str
     gang_uid: RootUid
     epoch: int
@@ -61,7 +61,7 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def line_of(event: RecordedEvent) -> EventLine:
-    """Give the outside form of an event."""
+    """Return an event as the API shows it."""
     return EventLine(
         position=event.position,
         time=rfc3339(event.at_us),
@@ -78,7 +78,9 @@ def line_of(event: RecordedEvent) -> EventLine:
 
 
 def rfc3339(at_us: int) -> str:
-    """Write microseconds since the epoch as UTC text; by hand, because a state has thousands of times.
+    """Return microseconds since the epoch as RFC 3339 text in UTC.
+
+    Faster than `datetime.isoformat`, because a state has thousands of times.
 
     >>> rfc3339(1_800_000_000_000_001)
     '2027-01-15T08:00:00.000001Z'
@@ -95,10 +97,10 @@ def _date(days: int) -> str:
 
 
 def parse_time(text: str, field: str) -> int:
-    """Read a time of a question: RFC 3339, with an offset or Z; microseconds since the epoch.
+    """Return an RFC 3339 time with an offset or Z as microseconds since the epoch.
 
     Raises:
-        BadInput: Not a time, or without an offset (whose noon would it be?).
+        BadInput: The text is not a time, or has no offset.
     """
     try:
         moment = datetime.fromisoformat(text)
@@ -111,8 +113,8 @@ def parse_time(text: str, field: str) -> int:
     return (moment - epoch) // timedelta(microseconds=1)
 
 
-def summary(fact: AnyEventData) -> str:  # noqa: C901, PLR0911, PLR0912 -- one arm per fact
-    """Say a fact in one line for people."""
+def summary(fact: AnyEventData) -> str:  # noqa: C901, PLR0911, PLR0912 -- one arm per event
+    """Return a summary of an event in one line, for people."""
     match fact:
         case RootObserved():
             return f"{fact.kind} seen with {_count(fact.groups, 'group')} and {_count(fact.members, 'member')}"
@@ -129,7 +131,7 @@ def summary(fact: AnyEventData) -> str:  # noqa: C901, PLR0911, PLR0912 -- one a
         case BarrierExpired():
             return (
                 f"{_count(len(fact.arrived), 'member')} waited {fact.waited_ms / 1000:.1f} s at bind, "
-                f"{len(fact.missing)} did not come; nobody was bound"
+                f"{len(fact.missing)} did not come; no member was bound"
             )
         case NodeVetoed():
             return f"kube-scheduler refused {fact.node} for {fact.pod}"

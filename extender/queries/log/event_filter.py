@@ -1,4 +1,4 @@
-"""Which facts a question is about: the same rules as in SQL (`gx.mentions_of`), for facts that are in memory."""
+"""Filters for events in memory, by the same rules as in SQL (`gx.mentions_of`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from extender.ports.protocols import EventFilter
 
 
 def nodes_of(fact: AnyEventData) -> frozenset[str]:
-    """Give the names of the nodes that a fact names, wherever they stand in it."""
+    """Return the nodes that an event names, in any of its fields."""
     return frozenset(_nodes(fact))
 
 
@@ -37,7 +37,7 @@ def _nodes(value: object) -> Iterator[str]:
 
 
 def victims_of(fact: AnyEventData) -> frozenset[str]:
-    """Give the UIDs of who has to go: units, their pods, and roots whose reservations give way."""
+    """Return the UIDs of the victims: units, their pods, and gangs that lose reservations."""
     if isinstance(fact, VictimEvicted):
         return frozenset((fact.uid,))
     if not isinstance(fact, PreemptionPlanned):
@@ -49,14 +49,14 @@ def victims_of(fact: AnyEventData) -> frozenset[str]:
 
 
 def plan_of(fact: AnyEventData) -> str:
-    """Give the id of the plan that was decided; empty where the fact is no such decision."""
+    """Return the id of the plan that an event decided, or an empty string."""
     if isinstance(fact, GangAdmitted | GangExtended):
         return fact.plan
     return fact.preemption if isinstance(fact, PreemptionPlanned) else ""
 
 
 def matches(event: RecordedEvent, wanted: EventFilter) -> bool:
-    """Say whether an event is one that is asked for; `after`, `limit` and order are not looked at."""
+    """Return whether an event passes a filter; `after`, `limit` and the order are ignored."""
     return (
         (not wanted.root or event.root == wanted.root)
         and (wanted.root_uid is None or event.root_uid == wanted.root_uid)

@@ -1,12 +1,12 @@
-"""Facts as they come, for any number of readers: what is there, then what comes, each once.
+"""Stream events to any number of readers: first those in the log, then new ones, each exactly once.
 
-One connection follows the log for all readers, and the newest facts are kept in memory, encoded once. A reader
-holds nothing but its position: one that fell behind what is kept asks the database for its next page, when it
-has taken the one before. So a slow reader costs no memory, and one that comes back goes on where it was, here
-or at another replica. Positions have no gaps, so nothing is missed and nothing comes twice.
+One database connection follows the log for all readers. The newest events are kept in memory, encoded once. A
+reader has no state but its position: when it is behind the events in memory, it reads the next page from the
+database after it has sent the previous one. So a slow reader costs no memory, and a reader that reconnects
+continues from its position, at this replica or another. Positions have no gaps, so no event is missed or repeated.
 
-The surprise: the log can lose its end (an older copy of the database). Readers are told and sent away; what
-they had seen is not in the log any more.
+Note: the log can lose its end when an older copy of the database is restored. Then streams end with an error,
+because the log does not contain the events any more that were sent.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ log = logging.getLogger(__name__)
 
 KEPT_FACTS = 2048
 KEPT_BYTES = 8 << 20
-BATCH_FACTS = 128  # looked at for a reader at a time
-CATCH_UP_FACTS = 200  # of one question to the database
-REST_S = 0.05  # between two batches of a reader: facts come together meanwhile
-SPREAD = 16  # readers are woken over so many milliseconds, not all at once
-SILENCE_S = 10.0  # a reader hears at least so often
-RETRY_S = 0.25  # a database that does not answer is asked again
+BATCH_FACTS = 128  # examined for one reader before the event loop runs
+CATCH_UP_FACTS = 200  # in one page from the database
+REST_S = 0.05  # between two batches of a reader, so that events are sent together
+SPREAD = 16  # milliseconds over which the readers are woken, not all at once
+SILENCE_S = 10.0  # longest time without a batch to a reader
+RETRY_S = 0.25  # pause after a failed read of the database
 
 
 class EventBatch(msgspec.Struct, frozen=True):
-    """What a reader gets at a time: every fact up to `position` that matches was given."""
+    """Events for a reader; all matching events up to `position` have been returned."""
 
     position: Position
-    facts: tuple[tuple[RecordedEvent, bytes], ...] = ()  # with its JSON (`EventLine`)
+    facts: tuple[tuple[RecordedEvent, bytes], ...] = ()  # each with its JSON (`EventLine`)
 
 
 class _Recent:
-    """The newest facts; everything behind `start`, without a gap."""
+    """The newest events: all events after position `start`."""
 
     def __init__(self, start: Position) -> None:
         self.start = self.head = start
@@ -64,13 +64,13 @@ class _Recent:
             self._bytes -= len(old_body)
             self.start = old.position
 
-    def behind(self, position: Position) -> list[tuple[RecordedEvent, bytes]]:
+    def after(self, position: Position) -> list[tuple[RecordedEvent, bytes]]:
         skipped = position - self.start
         return list(islice(self._facts, skipped, skipped + BATCH_FACTS))
 
 
 class EventStream:
-    """Follows the log while somebody reads."""
+    """Follows the log while there are readers."""
 
     def __init__(self, event_log: EventLog, reader: EventQueries) -> None:
         self._log = event_log
@@ -80,41 +80,41 @@ class EventStream:
         self._fault: BaseException | None = None
         self._following: asyncio.Task[None] | None = None
         self._numbers = 0
-        self._asking = asyncio.Lock()
+        self._catch_up_lock = asyncio.Lock()
         self._stopped = False
         self.readers = 0
 
     async def head(self) -> Position:
-        """Give the end of the log.
+        """Return the position of the end of the log.
 
         Raises:
-            StoreUnavailable: No answer.
+            StoreUnavailable: The database did not answer.
         """
         return (await self._reader.page(EventFilter(limit=0))).head
 
     async def follow(self, wanted: EventFilter) -> AsyncGenerator[EventBatch]:
-        """Give the facts behind `wanted.after` that match, for ever; a batch without facts at least every ten seconds.
+        """Yield batches of the matching events after `wanted.after`, until `stop`.
 
-        Outages of the database are waited for. Ends when the feed is stopped.
+        A batch without events is yielded at least every ten seconds. Waits while the database does not answer.
 
         Args:
-            wanted: `limit`, `until_us` and `newest_first` are not looked at: what comes has no end.
+            wanted: Which events; `limit`, `until_us` and `newest_first` are ignored.
 
         Raises:
-            CorruptLog: The log is not what it was, or holds what this version does not know.
+            CorruptLog: The log has changed, or has an event that this version does not know.
         """
         wanted = msgspec.structs.replace(wanted, until_us=None, newest_first=False)
         position = wanted.after
         with self._reading() as number:
-            heard_s = _now_s()
+            batch_s = _now_s()
             while not self._stopped:
                 news = self._news
                 if self._fault is not None:
                     raise self._fault
                 batch = await self._next(wanted, position) or EventBatch(position)
                 moved, position = batch.position > position, batch.position
-                if batch.facts or _now_s() - heard_s >= SILENCE_S:
-                    heard_s = _now_s()
+                if batch.facts or _now_s() - batch_s >= SILENCE_S:
+                    batch_s = _now_s()
                     yield batch
                 if self._recent is None:
                     await self._woken(news, 0 if moved else RETRY_S)
@@ -126,27 +126,29 @@ class EventStream:
                     await asyncio.sleep(number % SPREAD / 1000)
 
     async def _next(self, wanted: EventFilter, position: Position) -> EventBatch | None:
-        """Look at what comes next; None when the database does not answer."""
+        """Return the next batch, or None when the database does not answer."""
         recent = self._recent
         if recent is not None and recent.start <= position:
-            looked_at = recent.behind(position)
-            if not looked_at:
+            examined = recent.after(position)
+            if not examined:
                 return EventBatch(position)
-            found = tuple(fact for fact in looked_at if matches(fact[0], wanted))
-            return EventBatch(looked_at[-1][0].position, found)
-        asked = msgspec.structs.replace(wanted, after=position, limit=CATCH_UP_FACTS)
+            matching = tuple(entry for entry in examined if matches(entry[0], wanted))
+            return EventBatch(examined[-1][0].position, matching)
+        query = msgspec.structs.replace(wanted, after=position, limit=CATCH_UP_FACTS)
         try:
-            async with self._asking:  # the other connections are for questions
-                page = await self._reader.page(asked)
+            async with self._catch_up_lock:  # one connection for streams, the others for queries
+                page = await self._reader.page(query)
         except StoreUnavailable as error:
-            log.info("a reader of the feed waits for the database", extra={"error": str(error)})
+            log.info(
+                "a reader of the event stream waits for the database", extra={"error": str(error)}
+            )
             return None
-        pace, found_there = Yielder(), []
+        pace, encoded_events = Yielder(), []
         for event in page.events:
             await pace.breath()
-            found_there.append((event, encoded(event)))
+            encoded_events.append((event, encoded(event)))
         end = page.events[-1].position if page.more else max(position, page.head)
-        return EventBatch(end, tuple(found_there))
+        return EventBatch(end, tuple(encoded_events))
 
     async def _woken(self, news: asyncio.Event, within_s: float) -> None:
         try:
@@ -181,36 +183,36 @@ class EventStream:
                 await self._keep_up(head)
 
     def _ended(self, following: asyncio.Task[None]) -> None:
-        """Tell the readers why nothing comes any more."""
+        """Wake the readers with the fault that ended the following of the log."""
         if following.cancelled() or following is not self._following:
             return
         fault = following.exception()
-        log.warning("the feed ends", extra={"error": str(fault)})
+        log.warning("the event stream ends", extra={"error": str(fault)})
         self._recent, self._fault = None, fault
-        self._tell()
+        self._wake_readers()
 
     async def _keep_up(self, head: Position) -> None:
         recent = self._recent = _Recent(head)
-        self._tell()
+        self._wake_readers()
         async for page in self._log.follow(after=head):
             pace = Yielder()
             for event in page:
                 recent.add(event, encoded(event))
                 await pace.breath()
-            self._tell()
+            self._wake_readers()
 
-    def _tell(self) -> None:
+    def _wake_readers(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
 
     def stop(self) -> None:
-        """End all readers."""
+        """End all streams."""
         self._stopped = True
-        self._tell()
+        self._wake_readers()
 
 
 def encoded(event: RecordedEvent) -> bytes:
-    """Give the JSON of a fact as everybody outside sees it."""
+    """Return the JSON of an event as the API shows it."""
     return msgspec.json.encode(line_of(event))
 
 

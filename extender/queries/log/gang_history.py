@@ -1,8 +1,7 @@
-"""The history of a gang: its own facts, what others did to it, and the life of its name.
+"""The history of a gang: the events of its stream, preemptions of it, and losses of the log.
 
-A name can be used again, a UID cannot: every life of a name is told, or one of them. Beside the facts of its own
-stream there are the preemptions that chose it, its groups or its pods as victims, and what the log itself lost
-meanwhile.
+A name can be used again, a UID cannot: a history has all gangs of a name, or one of them. It has the events of
+their streams, the preemptions that chose the gang, its groups or its pods as victims, and `HistoryTruncated`.
 """
 
 from __future__ import annotations
@@ -37,44 +36,47 @@ from extender.queries.log.decision_details import Decision, decision_of
 from extender.queries.log.event_dto import EventLine, line_of, rfc3339
 from extender.queries.log.event_filter import victims_of
 
-LIMIT_MAX = 1000  # facts of one answer
-MEMBERS_MAX = 10_000  # facts that say who the members were
+LIMIT_MAX = 1000  # events of one answer
+MEMBERS_MAX = 10_000  # events that are read to find the members
 NAMING = ("GangAdmitted", "GangExtended", "PodBound")
-LOST: Mapping[str, tuple[str, str]] = {  # cause of a loss -> who, why
+LOST: Mapping[str, tuple[str, str]] = {  # cause of a loss -> actor, reason
     "preempted": ("kube-scheduler", "preempted for a pod or group of higher priority"),
-    "evicted": ("whoever evicts pods", "evicted: API, taint or pressure on the node"),
+    "evicted": (
+        "a caller of the Eviction API, or the node",
+        "evicted: API, taint or pressure on the node",
+    ),
     "node-lost": ("the cluster", "its node is gone"),
     "refused-by-kubelet": ("kubelet", "refused by the kubelet"),
     "ended": ("the pod itself", "ended by itself"),
-    "deleted": ("whoever deletes pods", "deleted"),
-    "gone": ("unknown", "not where it was, and nobody could tell why"),
+    "deleted": ("a caller of the Kubernetes API", "deleted"),
+    "gone": ("unknown", "not where it was; the reason could not be found out"),
 }
 
 
 class HistoryLine(EventLine, frozen=True, kw_only=True):
-    """A fact in the history of a gang; `gang` is another one where the fact is about what that one did to it.
+    """An event in the history of a gang; of a preemption of this gang, `gang` is the preemptor.
 
-    Beside the fields of every fact there are, with `decisions` only: why it happened and who did it, the fact
-    that led to it, and what a decision rested on.
+    The fields that other events do not have are set with `decisions` only: the reason, the actor, the event that
+    led to it, and the details of a decision.
     """
 
     why: str | UnsetType = UNSET
     who: str | UnsetType = UNSET
     cause_position: Position | UnsetType | None = UNSET
-    decision: Decision | UnsetType = UNSET  # where the fact is one
+    decision: Decision | UnsetType = UNSET  # where the event is one
 
     def bare(self) -> HistoryLine:
-        """Give the fields of every fact alone."""
+        """Return the line without the fields that are for `decisions`."""
         return msgspec.structs.replace(
             self, why=UNSET, who=UNSET, cause_position=UNSET, decision=UNSET
         )
 
 
 class IncarnationLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One root group that had the name."""
+    """One root group of this name."""
 
     uid: RootUid
-    first: str  # time of its first fact, RFC 3339
+    first: str  # time of its first event, RFC 3339
     last: str
     first_position: Position
     last_position: Position
@@ -82,44 +84,44 @@ class IncarnationLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GangHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a gang."""
+    """The events about a gang, and the root groups that had its name."""
 
     gang: str
-    lives: tuple[IncarnationLine, ...]  # of the name, oldest first
+    lives: tuple[IncarnationLine, ...]  # root groups of this name, oldest first
     lines: tuple[HistoryLine, ...]
-    head: Position  # end of the log that the answer knows
-    more: bool  # cut off; go on behind the last line
+    head: Position  # end of the log when it was read
+    more: bool  # there are more; continue after the last line
 
 
 class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which part of which history; `root` or `uid`."""
+    """A query for a history, by `root` or `uid`."""
 
-    root: str = ""  # namespace/name: all its lives
+    root: str = ""  # namespace/name: all root groups of this name
     uid: RootUid | None = None  # this one only
     after: Position = START
     limit: int = LIMIT_MAX
     decisions: bool = False
 
 
-async def history(reader: EventQueries, inputs: DecisionInputs, asked: HistoryQuery) -> GangHistory:
-    """Tell the history of a gang, also of one long gone.
+async def history(reader: EventQueries, inputs: DecisionInputs, query: HistoryQuery) -> GangHistory:
+    """Return the history of a gang, also of a deleted one.
 
     Raises:
-        NotFound: The log has never heard of it.
-        StoreUnavailable: No answer.
+        NotFound: The log has no event of it.
+        StoreUnavailable: The database did not answer.
     """
-    lives = await reader.lives(asked.root, uid=asked.uid)
-    if asked.uid is not None:
-        chosen = [life for life in lives if life.uid == asked.uid]
+    lives = await reader.lives(query.root, uid=query.uid)
+    if query.uid is not None:
+        chosen = [life for life in lives if life.uid == query.uid]
     else:
         chosen = list(lives)
     if not chosen:
-        raise NotFound(_unknown(asked, lives))
+        raise NotFound(_unknown(query, lives))
     mine = EventFilter(
-        root=asked.root if asked.uid is None else "",
-        root_uid=asked.uid,
-        after=asked.after,
-        limit=asked.limit,
+        root=query.root if query.uid is None else "",
+        root_uid=query.uid,
+        after=query.after,
+        limit=query.limit,
     )
     first = min(life.first_position for life in chosen)
     events, head, more = await _merged(reader, mine, frozenset(life.uid for life in chosen), first)
@@ -127,10 +129,10 @@ async def history(reader: EventQueries, inputs: DecisionInputs, asked: HistoryQu
     preemptors = _preemptors(events)
     for event in events:
         line = _line(event, preemptors)
-        if asked.decisions:
-            told = await decision_of(event, inputs)
-            if told is not None:
-                line = msgspec.structs.replace(line, decision=told)
+        if query.decisions:
+            decision = await decision_of(event, inputs)
+            if decision is not None:
+                line = msgspec.structs.replace(line, decision=decision)
         lines.append(line)
     return GangHistory(
         gang=chosen[0].root,
@@ -141,18 +143,18 @@ async def history(reader: EventQueries, inputs: DecisionInputs, asked: HistoryQu
     )
 
 
-def _unknown(asked: HistoryQuery, lives: Iterable[GangIncarnation]) -> str:
+def _unknown(query: HistoryQuery, lives: Iterable[GangIncarnation]) -> str:
     names = "; names are namespace/name of the root (see `gang-extender events`)"
-    if asked.root and asked.uid is not None and lives:
+    if query.root and query.uid is not None and lives:
         known = ", ".join(life.uid for life in lives)
-        return f"gang {asked.root}: the log knows it by UID {known}, not {asked.uid}"
-    return f"gang {asked.root or asked.uid}: the log knows no such root group{names}"
+        return f"gang {query.root}: the log knows it by UID {known}, not {query.uid}"
+    return f"gang {query.root or query.uid}: the log knows no such root group{names}"
 
 
 async def _merged(
     reader: EventQueries, mine: EventFilter, uids: frozenset[RootUid], first: Position
 ) -> tuple[list[RecordedEvent], Position, bool]:
-    """Read its own facts and those of others about it, in order, none twice."""
+    """Return the events of the gang and those of others about it, in order, none twice."""
     own = await reader.page(mine)
     members = await reader.page(
         msgspec.structs.replace(
@@ -162,7 +164,7 @@ async def _merged(
     named = frozenset((*uids, *(uid for event in members.events for uid in _uids(event.fact))))
     others = (
         EventFilter(victims=named, after=mine.after, limit=mine.limit),
-        # what was lost behind its first fact may have been about it
+        # the events that the log lost after its first event may have been about it
         EventFilter(
             types=("HistoryTruncated",), after=Position(max(first, mine.after)), limit=mine.limit
         ),
@@ -184,7 +186,7 @@ def _uids(fact: AnyEventData) -> Iterable[str]:
 
 
 def _preemptors(events: Iterable[RecordedEvent]) -> Mapping[str, str]:
-    """Give by UID of a victim for whom it had to go."""
+    """Return the preemptor of each victim, by UID of the victim."""
     return {
         uid: event.root
         for event in events

@@ -1,4 +1,4 @@
-"""What a question may say, the same over HTTP and on the command line: names, types, texts."""
+"""Validation of names, event types and texts in queries, for HTTP and the command line."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ FACT_NAMES = tuple(fact.__name__ for fact in get_args(AnyEventData))
 
 
 def checked_text(text: str, field: str) -> str:
-    """Refuse what cannot be any name or id.
+    """Return a text that can be a name or an id.
 
     Raises:
-        BadInput: Empty, too long, or as `storable`.
+        BadInput: The text is empty, too long, has a NUL character, or is not Unicode.
     """
     if not text:
         raise BadInput(f"{field}: is empty")
@@ -26,39 +26,39 @@ def checked_text(text: str, field: str) -> str:
 
 
 def storable(text: str, field: str) -> str:
-    """Refuse what PostgreSQL cannot hold in a text; it would look like a store that does not answer.
+    """Return a text that PostgreSQL can store; another one would look like a failed database.
 
     Raises:
-        BadInput: With a NUL character, or no Unicode.
+        BadInput: The text has a NUL character, or is not Unicode.
     """
     if "\0" in text:
         raise BadInput(f"{field}: {text[:40]!r} contains a NUL character")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise BadInput(f"{field}: {text[:40]!r} is no Unicode text") from error
+        raise BadInput(f"{field}: {text[:40]!r} is not Unicode text") from error
     return text
 
 
 def checked_name(text: str, field: str) -> str:
-    """Refuse what cannot be the name of a namespace, a node or a group.
+    """Return a text that can be the name of a namespace, a node or a group.
 
     Raises:
-        BadInput: As `checked_text`; also for a slash, or more than 253 characters.
+        BadInput: The text has a slash or more than 253 characters, or `checked_text` rejects it.
     """
     checked_text(text, field)
     if "/" in text or len(text) > NAME_MAX:
         raise BadInput(
-            f"{field}: {text[:40]!r} is no name: no slash, {NAME_MAX} characters at most"
+            f"{field}: {text[:40]!r} is not a name: no slash, {NAME_MAX} characters at most"
         )
     return text
 
 
 def checked_path(text: str, field: str) -> str:
-    """Refuse what cannot be a `namespace/name`.
+    """Return a text that can be a `namespace/name`.
 
     Raises:
-        BadInput: As `checked_name`, for each half.
+        BadInput: The text does not have two parts, or `checked_name` rejects one of them.
     """
     namespace, slash, name = checked_text(text, field).partition("/")
     if not (namespace and slash and name):
@@ -69,13 +69,13 @@ def checked_path(text: str, field: str) -> str:
 
 
 def checked_type(text: str, field: str) -> str:
-    """Refuse what is no type of fact.
+    """Return a text that is an event type.
 
     Raises:
-        BadInput: With all there are.
+        BadInput: There is no such type; the message lists all types.
     """
     if text not in FACT_NAMES:
         raise BadInput(
-            f"{field}: {text[:40]!r} is no type of fact; there are {', '.join(FACT_NAMES)}"
+            f"{field}: {text[:40]!r} is not an event type; there are {', '.join(FACT_NAMES)}"
         )
     return text

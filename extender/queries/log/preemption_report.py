@@ -1,4 +1,4 @@
-"""Who was evicted for whom and why, when each was gone, and what came of it: told from the log alone."""
+"""Preemptions as the log has them: preemptor, victims, cost, alternatives, and outcome."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ KINDS = tuple(
 
 
 class EvictedPodLine(msgspec.Struct, kw_only=True):
-    """One pod that had to go."""
+    """One pod of a victim."""
 
     pod: str
     node: str
-    asked: str = ""  # RFC 3339; empty where nobody asked, or nobody knows
-    gone: str = ""  # RFC 3339; empty while it is there, or when its unit was spared
+    asked: str = ""  # RFC 3339, when its eviction was requested; empty: it was not requested, or the time is not known
+    gone: str = ""  # RFC 3339; empty while it exists, or when its unit was spared
     how: EvictionHow | Literal[""] = ""
 
 
 class UnitLine(msgspec.Struct, kw_only=True):
-    """A disruption unit that had to go."""
+    """A disruption unit that was chosen as a victim."""
 
     unit: str  # Kind/namespace/name
     priority: int
     pods: list[EvictedPodLine]
-    spared: bool = False  # the preemption ended before it began
-    doubt: str = ""  # why it was not put back, although the room that is counted would allow it
+    spared: bool = False  # the preemption ended before the eviction of this unit began
+    doubt: str = ""  # why it was not reprieved, although the counted capacity would allow it
 
 
 class AlternativeLine(msgspec.Struct, kw_only=True):
-    """A set that was looked at and not taken."""
+    """A set of victims that was examined and not chosen."""
 
     units: tuple[str, ...]
     cost: dict[str, int]
@@ -57,31 +57,31 @@ class PreemptionLine(msgspec.Struct, kw_only=True):
     """One preemption from its plan to its end."""
 
     preemption: PlanId
-    position: Position  # of the plan; `gang-extender replay` decides it again
+    position: Position  # of the plan; for `gang-extender replay`
     planned: str  # RFC 3339
     preemptor: str  # Kind/namespace/name
     preemptor_uid: str
     priority: int
     victims: list[UnitLine]
-    superseded: list[str]  # trees of lower priority that gave reservations back, namespace/name
+    superseded: list[str]  # trees of lower priority that lost reservations, namespace/name
     cost: dict[str, int]
     alternatives: list[AlternativeLine]
     outcome: Literal["pending", "completed", "abandoned"] = "pending"
     why: AbandonReason | Literal[""] = ""
     text: str = ""
-    by: str = ""  # Kind/namespace/name of who took the room over, where it was outranked
+    by: str = ""  # Kind/namespace/name of the preemptor that took the capacity over
     ended: str = ""  # RFC 3339
-    bound: int = 0  # members of the preemptor that ran when it was completed
-    took_ms: int = 0  # from the plan to the running preemptor
+    bound: int = 0  # bound members of the preemptor when it was completed
+    took_ms: int = 0  # from the plan to the completion
 
 
 class PreemptionQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which preemptions are asked for; empty fields do not restrict."""
+    """A query for preemptions; empty fields do not restrict it."""
 
     victim: str = ""  # namespace/name of a pod, or of the group of a unit
     preemptor: str = ""  # namespace/name
     since_us: int | None = None  # planned at or after this time
-    after: Position = START  # planned behind this position
+    after: Position = START  # planned after this position
     limit: int = 1000
 
 
@@ -89,13 +89,13 @@ class Preemptions(msgspec.Struct, frozen=True, kw_only=True):
     """Preemptions that match, oldest first."""
 
     lines: tuple[PreemptionLine, ...]
-    head: Position  # end of the log that the answer knows
-    more: bool  # cut off; ask again behind the position of the last line
+    head: Position  # end of the log when it was read
+    more: bool  # there are more; continue after the position of the last line
 
 
 async def preemptions(reader: EventQueries, wanted: PreemptionQuery) -> Preemptions:
-    """Give preemptions that match, each with what came of it."""
-    told = _Telling(wanted)
+    """Return the preemptions that match, each with its outcome."""
+    collector = _Collector(wanted)
     after = wanted.after
     while True:
         page = await reader.page(
@@ -108,11 +108,11 @@ async def preemptions(reader: EventQueries, wanted: PreemptionQuery) -> Preempti
             )
         )
         for event in page.events:
-            told.take(event)
-        if not page.more or told.complete():
+            collector.add(event)
+        if not page.more or collector.complete():
             break
         after = page.events[-1].position
-    return Preemptions(lines=tuple(told.lines.values()), head=page.head, more=told.full)
+    return Preemptions(lines=tuple(collector.lines.values()), head=page.head, more=collector.full)
 
 
 def _about(line: PreemptionLine, victim: str) -> bool:
@@ -124,16 +124,16 @@ def _about(line: PreemptionLine, victim: str) -> bool:
     )
 
 
-class _Telling:
-    """Preemptions while their facts are read."""
+class _Collector:
+    """Collects preemptions from their events."""
 
     def __init__(self, wanted: PreemptionQuery) -> None:
         self._wanted = wanted
         self.lines: dict[PlanId, PreemptionLine] = {}
-        self.full = False  # there is one more than was asked for
+        self.full = False  # there are more preemptions than the limit
 
-    def take(self, event: RecordedEvent) -> None:
-        """Take a fact in, in order of position; those of a plan that was not asked for are left out."""
+    def add(self, event: RecordedEvent) -> None:
+        """Add an event; events come in order of position, those of other preemptions are ignored."""
         fact = event.fact
         if isinstance(fact, PreemptionPlanned):
             line = _planned(event, fact)
@@ -144,12 +144,12 @@ class _Telling:
             else:
                 self.full = True
         elif isinstance(fact, VictimEvicted | PreemptionCompleted | PreemptionAbandoned):
-            known = self.lines.get(fact.preemption)
-            if known is not None:
-                _follow(known, event, fact)
+            previous = self.lines.get(fact.preemption)
+            if previous is not None:
+                _update(previous, event, fact)
 
     def complete(self) -> bool:
-        """Say whether nothing that follows can matter."""
+        """Return whether later events cannot change the result."""
         return self.full and all(line.outcome == "completed" for line in self.lines.values())
 
 
@@ -178,7 +178,7 @@ def _planned(event: RecordedEvent, fact: PreemptionPlanned) -> PreemptionLine:
     )
 
 
-def _follow(
+def _update(
     line: PreemptionLine,
     event: RecordedEvent,
     fact: VictimEvicted | PreemptionCompleted | PreemptionAbandoned,

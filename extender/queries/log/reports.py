@@ -1,7 +1,7 @@
-"""Reports that operators ask for: which there are, what their columns mean, and what the log cannot know.
+"""Reports for operators: their names, the meaning of their columns, and what the log does not contain.
 
-One implementation for HTTP and command line. The rows come from the views of migration 0005 through the
-port `ReportQueries`; a person at psql reads the same views.
+Used by HTTP and by the command line. The rows come from the views `gx.v_*` through the port `ReportQueries`; operators
+can read the same views with psql.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from extender.core.model.ids import Position
 from extender.queries.log.event_dto import rfc3339
 
 DAY_US: Final = 86_400_000_000
-LIMIT: Final = 1000  # rows, unless said
+LIMIT: Final = 1000  # rows, by default
 LIMIT_MAX: Final = 10_000
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -25,38 +25,38 @@ Value = str | int | float | None
 
 
 class ReportKind(msgspec.Struct, frozen=True, kw_only=True):
-    """A report: what it tells and how its columns are called."""
+    """A report: its description and its columns."""
 
     about: str  # one sentence
     columns: Mapping[str, str]  # name -> meaning and unit, in order
-    unknown: str  # what the log does not know about it
-    of_gangs: bool = True  # can be asked for one namespace or gang
-    projected: bool = True  # told from intervals that follow the log
+    unknown: str  # what the log does not contain
+    of_gangs: bool = True  # can be restricted to a namespace or a gang
+    projected: bool = True  # made from the interval tables, which follow the log
 
 
 class ReportQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """A question."""
+    """A query for a report."""
 
     name: str
     since_us: int  # microseconds since 1970, inclusive
     until_us: int  # exclusive
     namespace: str = ""
-    gang: str = ""  # namespace/name; every gang that had it
+    gang: str = ""  # namespace/name; all gangs of this name
     limit: int = LIMIT
 
 
 class ReportRows(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store answers."""
+    """Rows of a report, as the store returns them."""
 
     rows: Sequence[
         Sequence[object]
-    ]  # in the order of `Kind.columns`, at most one more than the limit
+    ]  # in the order of `ReportKind.columns`, at most one more than the limit
     head: Position  # where the log ended
-    projected: Position  # how far the intervals followed it
+    projected: Position  # position of the interval tables
 
 
 class ReportLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One report in the list of reports."""
+    """A report in the list of reports."""
 
     name: str
     about: str
@@ -65,15 +65,15 @@ class ReportLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer as everybody outside sees it."""
+    """A report as the API shows it."""
 
     report: str
     about: str
     since: str  # RFC 3339, inclusive
     until: str  # RFC 3339, exclusive
-    position: Position  # of the log, up to which it is told
+    position: Position  # of the log, up to which the report is complete
     unknown: str
-    more: bool  # there are more rows than were asked for
+    more: bool  # there are more rows than the limit
     rows: list[dict[str, Value]]
 
 
@@ -81,75 +81,75 @@ class ReportQueries(Protocol):
     """Reads rows of reports."""
 
     async def rows(self, asked: ReportQuery) -> ReportRows:
-        """Give the rows of a report that `REPORTS` names; one more than `limit` when there are more.
+        """Return the rows of a report of `REPORTS`; one more than `limit` when there are more.
 
         Raises:
-            StoreUnavailable: No answer, or it took too long.
+            StoreUnavailable: The database did not answer in time.
         """
         ...
 
 
 _GANG: Final = {"gang": "namespace/name of the root group", "gang_uid": "its UID; names are reused"}
-_POSITION: Final = {"position": "of the fact in the log"}
+_POSITION: Final = {"position": "of the event in the log"}
 
 REPORTS: Final[Mapping[str, ReportKind]] = {
     "pending": ReportKind(
         about="How long each gang waited, and why.",
         columns=_GANG
         | {
-            "state": "observed, waiting (not complete), refused (no room), preempting or invalid",
-            "reason": "the first sentence of the answer that stood meanwhile",
+            "state": "observed, waiting (not complete), refused (no capacity), preempting or invalid",
+            "reason": "the first sentence of the refusal during this time",
             "seconds": "waited for this reason within the span",
-            "stretches": "how often that reason began to stand",
-            "since": "when it first did; may be before the span",
-            "until": "when it last ceased to; empty: it stands",
+            "stretches": "how many separate times it waited for this reason",
+            "since": "begin of the first of them; may be before the span",
+            "until": "end of the last of them; empty: it still waits",
         },
-        unknown="Pods without a group are not in the log. Extras of a tree that runs count as no wait.",
+        unknown="Pods without a group are not in the log. Extra members of a running tree do not count as waiting.",
     ),
     "pending-namespaces": ReportKind(
         about="How long the gangs of each namespace waited, and why.",
         columns={
             "namespace": "of the gangs",
-            "state": "observed, waiting (not complete), refused (no room), preempting or invalid",
-            "gangs": "how many stood so at some time of the span",
-            "now": "how many of them stand so at its end",
+            "state": "observed, waiting (not complete), refused (no capacity), preempting or invalid",
+            "gangs": "how many were in this state at some time of the span",
+            "now": "how many of them are in this state at its end",
             "seconds": "waited by all of them together within the span",
-            "longest": "seconds of the longest stretch within the span",
+            "longest": "seconds of the longest wait within the span",
         },
-        unknown="Pods without a group are not in the log. Extras of a tree that runs count as no wait.",
+        unknown="Pods without a group are not in the log. Extra members of a running tree do not count as waiting.",
     ),
     "passed-over": ReportKind(
-        about="Which trees of lower priority, or later ones of equal priority, were admitted while a gang stood refused.",
+        about="Which trees of lower priority, or later ones of equal priority, were admitted while a gang was refused.",
         columns=_GANG
         | {
             "priority": "of the gang that was passed over",
-            "passed_by": "who was admitted meanwhile, namespace/name",
+            "passed_by": "the gang that was admitted meanwhile, namespace/name",
             "passed_by_priority": "its priority",
-            "how": "lower priority, or later (by when the log first knew it)",
-            "pods": "members that got room by that admission",
+            "how": "lower priority, or later (by its first event in the log)",
+            "pods": "members that got a reservation by that admission",
             "at": "when",
         }
         | _POSITION,
-        unknown="Ordinary pods that took room meanwhile are not in the log. Of all gangs ask for hours, not for days.",
+        unknown="Ordinary pods that were scheduled meanwhile are not in the log. Without a gang or namespace, use a span of hours, not of days.",
     ),
     "preemption-pairs": ReportKind(
-        about="Who preempted whom, how often, and how many pods had to go.",
+        about="Preemptors and their victims: how often, and how many pods.",
         columns={
-            "preemptor": "namespace/name of the root group or lone pod that got the room",
+            "preemptor": "namespace/name of the root group or lone pod that got the capacity",
             "priority": "its priority, the highest it had",
-            "victim": "namespace/name of the disruption unit that had to go",
+            "victim": "namespace/name of the disruption unit that was evicted",
             "victim_kind": "CompositePodGroup, PodGroup or Pod",
             "victim_priority": "its priority, the highest it had",
             "preemptions": "plans that name the pair",
-            "pods": "pods that were to go",
-            "gone": "of them are gone",
+            "pods": "pods that were to be evicted",
+            "gone": "pods of them that are gone",
             "first": "when it was first planned",
             "last": "when it was last planned",
         },
-        unknown="Preemptions that kube-scheduler does by itself are not in the log; members it took are in `losses`.",
+        unknown="Preemptions by kube-scheduler itself are not in the log; members that it evicted are in `losses`.",
     ),
     "room": ReportKind(
-        about="The largest free room in one place over time: what the largest tree with a required domain could have had.",
+        about="The largest free domain over time: the capacity for the largest tree with a required domain.",
         columns={
             "at": "when it was measured",
             "resource": "extended resource, or cpu (millicores) where no node has any",
@@ -158,66 +158,66 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
             "free": "how much was free there",
             "nodes": "on how many of its nodes",
             "total": "free in the whole cluster",
-            "until": "when it was measured anew; empty: it stands",
+            "until": "when another value was measured; empty: it is the current value",
         }
         | _POSITION,
-        unknown="A sample a minute, recorded when it differs. Pods of everybody count as taken.",
+        unknown="One sample per minute, recorded when it differs. All pods count as used.",
         of_gangs=False,
         projected=False,
     ),
     "room-taken": ReportKind(
-        about="Which admissions took of the largest free room.",
+        about="Which admissions used capacity of the largest free domain.",
         columns=_GANG
         | {
-            "resource": "what was taken",
+            "resource": "the resource that was used",
             "level": "topology key, or node",
-            "domain": "where most of it had been free",
+            "domain": "the largest free domain before",
             "free": "how much was free there before",
-            "taken": "how much this admission took there; more than was free where victims made room",
+            "taken": "how much this admission used there; more than was free where victims were evicted",
             "pods": "by how many members",
             "at": "when",
         }
         | _POSITION,
-        unknown="What ordinary pods took of it is not in the log: it is what no row explains.",
+        unknown="What ordinary pods used is not in the log: it is the difference that no row explains.",
         projected=False,
     ),
     "reserved": ReportKind(
-        about="Device and CPU hours that were held for pods that did not run yet.",
+        about="Device and CPU hours that were reserved for pods that did not run yet.",
         columns=_GANG
         | {
             "resource": "extended resource in units, or cpu in cores",
-            "hours": "held within the span",
+            "hours": "reserved within the span",
             "reservations": "how many",
-            "held": "how many of them still stand at its end",
+            "held": "how many of them still exist at its end",
             "longest": "seconds of the longest within the span",
         },
-        unknown="Room that preemptions keep free while victims go is not in it, nor nominations of ordinary pods.",
+        unknown="Capacity claims of preemptions and nominations of ordinary pods are not included.",
     ),
     "decisions": ReportKind(
         about="Admissions and refusals per hour.",
         columns={
             "hour": "begin of the hour, UTC",
-            "admitted": "trees whose minimum got room",
+            "admitted": "trees whose minimum got reservations",
             "extended": "later admissions of more members of such trees",
-            "pods": "members that got room by either",
-            "impossible": "refusals for want of room that were proved",
+            "pods": "members that got reservations by either",
+            "impossible": "refusals for lack of capacity that were proved",
             "unknown": "refusals after the search budget was spent",
             "waiting": "refusals because members or groups were missing",
             "invalid": "trees that break a rule",
         },
-        unknown="A refusal is recorded when its answer changes, not on every try.",
+        unknown="A refusal is recorded when its outcome or reasons change, not for every attempt.",
         projected=False,
     ),
     "losses": ReportKind(
-        about="Bound members that went away, and by whose doing.",
+        about="Bound members that were lost, and what ended them.",
         columns={
             "at": "when it was noticed",
             **_GANG,
             "pod": "namespace/name",
             "node": "where it ran",
-            "cause": "preempted, evicted, node-lost, refused-by-kubelet, ended (by itself), deleted, or gone (nobody could tell)",
-            "preemptor": "for whom this service evicted it; empty: others caused the loss",
-            "seconds": "for which it had been bound",
+            "cause": "preempted, evicted, node-lost, refused-by-kubelet, ended (by itself), deleted, or gone (the reason is not known)",
+            "preemptor": "the gang for which this service evicted it; empty: the loss had another cause",
+            "seconds": "how long it had been bound",
         }
         | _POSITION,
         unknown="Losses of pods without a group are not in the log, nor is who deleted a pod.",
@@ -226,7 +226,7 @@ REPORTS: Final[Mapping[str, ReportKind]] = {
 
 
 def catalogue() -> list[ReportLine]:
-    """List the reports."""
+    """Return the list of reports."""
     return [
         ReportLine(name=name, about=kind.about, columns=kind.columns, unknown=kind.unknown)
         for name, kind in REPORTS.items()
@@ -243,10 +243,10 @@ def question(
     gang: str = "",
     limit: int = LIMIT,
 ) -> ReportQuery:
-    """Check a question; without times it is about the last 24 hours.
+    """Return a checked query; its default span is the last 24 hours.
 
     Raises:
-        BadInput: There is no such report, it takes no such parameter, or the span is empty.
+        BadInput: There is no such report, it does not have the parameter, or the span is empty.
     """
     _storable(name=name, namespace=namespace, gang=gang)
     kind = REPORTS.get(name)
@@ -255,7 +255,7 @@ def question(
         raise BadInput(msg)
     if not kind.of_gangs and (namespace or gang):
         which = "namespace" if namespace else "gang"
-        msg = f"{which}: {(namespace or gang)[:80]!r}: report {name} is about the whole cluster and takes none"
+        msg = f"{which}: {(namespace or gang)[:80]!r}: report {name} is about the whole cluster and has no such parameter"
         raise BadInput(msg)
     if gang and not all(gang.partition("/")[::2]):
         msg = f"gang: {gang[:80]!r} is not namespace/name of a root group"
@@ -271,38 +271,38 @@ def question(
 
 
 def _storable(**texts: str) -> None:
-    """Refuse what no name in the log can be: PostgreSQL takes neither NUL nor half a surrogate pair."""
+    """Raise BadInput for a text that PostgreSQL cannot store: with NUL or half a surrogate pair."""
     for field, text in texts.items():
         if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
-            msg = f"{field}: {text[:80]!r} holds a character that no name can have"
+            msg = f"{field}: {text[:80]!r} has a character that no name can have"
             raise BadInput(msg)
 
 
-async def report(reader: ReportQueries, asked: ReportQuery) -> Report:
-    """Answer a question.
+async def report(reader: ReportQueries, query: ReportQuery) -> Report:
+    """Return a report.
 
     Raises:
-        StoreUnavailable: No answer, or it took too long.
+        StoreUnavailable: The database did not answer in time.
     """
-    kind = REPORTS[asked.name]
-    found = await reader.rows(asked)
+    kind = REPORTS[query.name]
+    found = await reader.rows(query)
     return Report(
-        report=asked.name,
+        report=query.name,
         about=kind.about,
-        since=rfc3339(asked.since_us),
-        until=rfc3339(asked.until_us),
+        since=rfc3339(query.since_us),
+        until=rfc3339(query.until_us),
         position=min(found.head, found.projected) if kind.projected else found.head,
         unknown=kind.unknown,
-        more=len(found.rows) > asked.limit,
+        more=len(found.rows) > query.limit,
         rows=[
             {name: _outside(value) for name, value in zip(kind.columns, row, strict=True)}
-            for row in found.rows[: asked.limit]
+            for row in found.rows[: query.limit]
         ],
     )
 
 
 def _outside(value: object) -> Value:
-    """Give the outside form of a value: times in RFC 3339, what is not there as null."""
+    """Return a value as the API shows it: times in RFC 3339."""
     if isinstance(value, datetime):
         return rfc3339((value - EPOCH) // timedelta(microseconds=1))
     if value is None or isinstance(value, str | int | float):

@@ -1,1 +1,1 @@
-"""Would it fit: the planner on files, or on the cluster as it is now."""
+"""Plan queries: whether trees fit on a cluster from files, or on the live cluster."""

@@ -1,7 +1,7 @@
-"""View and state as they are now, as bytes for another process: what `POST /v1/plan` plans on.
+"""Serialize the live view and state for the worker process that answers `POST /v1/plan`.
 
-Owns the form of the bytes, which nobody keeps. The surprise: both are persistent values, so they are written
-down slowly, a slice of the event loop at a time, while the service goes on with newer ones.
+The bytes are never stored, so their form can change. View and state are immutable, so they are encoded in slices of
+the event loop while the service continues with newer ones.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from extender.core.model.pods import Pod
 from extender.runtime.cooperative_yield import Yielder
 from extender.snapshots.state_loader import decode_state, encode_state, joined
 
-PIECE = 32  # things written at a stretch
+PIECE = 32  # objects that are encoded without giving the event loop back
 T = TypeVar("T")
 Workload = tuple[str, str, tuple[Blueprint, ...]]
 
 
 class LiveSnapshot(msgspec.Struct, frozen=True):
-    """A view and a state, each part a list of pieces."""
+    """A view and a state, each part as a list of encoded pieces."""
 
     nodes: tuple[bytes, ...]
     pods: tuple[bytes, ...]
@@ -46,14 +46,14 @@ class LiveSnapshot(msgspec.Struct, frozen=True):
     workloads: tuple[bytes, ...]
     budgets: tuple[bytes, ...]
     state: tuple[bytes, ...]
-    releasing: frozenset[RootUid]  # roots whose barrier lets members through
+    releasing: frozenset[RootUid]  # gangs whose bind barrier is open
     now_us: int
 
 
 async def snapshot(
     view: ClusterView, state: ReservationState, *, releasing: frozenset[RootUid], now_us: int
 ) -> LiveSnapshot:
-    """Write view and state down, giving the event loop back every half a millisecond."""
+    """Return view and state encoded; gives the event loop back every half millisecond."""
     pace = Yielder()
     workloads = ((*name, templates) for name, templates in view.blueprints.items())
     return LiveSnapshot(
@@ -69,7 +69,7 @@ async def snapshot(
 
 
 def restored(saved: LiveSnapshot) -> tuple[ClusterView, ReservationState]:
-    """Read them back."""
+    """Return the view and the state of a snapshot."""
     view = ClusterView()
     for node in _read(saved.nodes, Decoder(list[Node])):
         view = with_node(view, node)
@@ -85,7 +85,7 @@ def restored(saved: LiveSnapshot) -> tuple[ClusterView, ReservationState]:
 
 
 def _parts(state: ReservationState) -> Iterator[ReservationState]:
-    """Cut a state: what it has beside its roots, then one root after the other."""
+    """Yield a state in parts: first all but its gangs, then one gang after the other."""
     yield msgspec.structs.replace(state, roots=Map(), versions=Map(), held_on=Map(), root_of=Map())
     for root in state.roots.values():
         yield msgspec.structs.replace(EMPTY, roots=Map({root.uid: root}))

@@ -1,6 +1,6 @@
-"""Does it fit, and where: the planner on files, without a service, a log or a cluster (DESIGN 7, `plan`).
+"""Answer plan queries: whether trees fit, and on which nodes (DESIGN 7, `plan`).
 
-Roots are planned in queue order on one view; what is placed takes its room before the next is looked at.
+Trees are planned in queue order on one view; each plan uses capacity before the next tree is planned.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ class AssignmentLine(msgspec.Struct, frozen=True):
 
 
 class PlannedVictimLine(msgspec.Struct, frozen=True):
-    """A disruption unit that would have to go."""
+    """A disruption unit that would be evicted."""
 
     unit: str
     pods: tuple[str, ...]
 
 
 class SearchLine(msgspec.Struct, frozen=True):
-    """What the search did."""
+    """The effort of a search."""
 
     nodes: int
     exhausted: bool
 
 
 class RootVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer about one root."""
+    """The answer for one tree."""
 
     root: str
     kind: str
@@ -80,47 +80,47 @@ class RootVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole answer; `verdict` is the worst of the roots'."""
+    """The answer for all trees; `verdict` is the worst of them."""
 
     verdict: VerdictWord
     roots: tuple[RootVerdict, ...]
 
 
 class PlanReply(PlanAnswer, frozen=True, kw_only=True):
-    """The answer over HTTP, with what is odd about the objects and accepted all the same."""
+    """The answer over HTTP, with warnings about the objects."""
 
     warnings: tuple[str, ...] = ()
-    as_of: str = ""  # RFC 3339: when the cluster of the service was like that; empty for a cluster that was given
+    as_of: str = ""  # RFC 3339: time of the live cluster; empty for a cluster in the request
 
 
 class PlanQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The question over HTTP: Kubernetes objects as `kubectl get -o json` prints them, lists included."""
+    """The request over HTTP: Kubernetes objects as `kubectl get -o json` prints them, lists included."""
 
     cluster: tuple[dict[str, Any], ...] | UnsetType = (
-        UNSET  # what there is; without it: the cluster of the service
+        UNSET  # nodes, pods and groups that exist; without it: the live cluster of the service
     )
-    wanted: tuple[dict[str, Any], ...] = ()  # what is to be planned; empty: all that is pending
-    all_pending: bool = False  # also what is pending in `cluster`
+    wanted: tuple[dict[str, Any], ...] = ()  # objects to plan; empty: all that is pending
+    all_pending: bool = False  # plan also what is pending in `cluster`
     budget: Annotated[int, msgspec.Meta(ge=1, le=200_000)] = 200_000  # search nodes per root
     preemption: bool = True  # pods of lower priority may be evicted
 
 
 class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be planned."""
+    """A plan query."""
 
-    groups: frozenset[GroupKey] = frozenset()  # groups that were asked about
-    pods: frozenset[PodUid] = frozenset()  # pods that were asked about
-    all_pending: bool = False  # also roots that only the cluster files have
+    groups: frozenset[GroupKey] = frozenset()  # groups to plan
+    pods: frozenset[PodUid] = frozenset()  # pods to plan
+    all_pending: bool = False  # plan also pending trees of the cluster files
     budget: int = 200_000  # search nodes per root
     preemption: bool = True  # pods of lower priority may be evicted
     order: Mapping[GroupKey | PodUid, int] = {}  # file order, to break ties of priority and age
-    state: ReservationState = EMPTY  # what is held; files hold nothing
+    state: ReservationState = EMPTY  # reservations; none for files
     moment: EvictableContext = EvictableContext()
-    roots_max: int = 0  # more roots than that are refused; 0: any number
+    roots_max: int = 0  # more trees than that are refused; 0: any number
 
 
 class _Unit(msgspec.Struct, frozen=True):
-    """One thing to plan: a tree (of a group or a lone pod), or what hangs in the air."""
+    """One item to plan: a tree (of a group or a lone pod), or pods and groups whose group is missing."""
 
     kind: str
     order: tuple[int, int, int, str]
@@ -132,10 +132,10 @@ class _Unit(msgspec.Struct, frozen=True):
 
 
 def answer(view: ClusterView, question: PlanInput) -> PlanAnswer:
-    """Plan what is asked for, in queue order.
+    """Return the answer to a plan query; plans in queue order.
 
     Raises:
-        BadInput: More roots than `roots_max`.
+        BadInput: There are more trees than `roots_max`.
     """
     forest = forest_of(view)
     rows = NodeRowCache()
@@ -143,7 +143,7 @@ def answer(view: ClusterView, question: PlanInput) -> PlanAnswer:
     units = sorted(_units(view, forest, question), key=lambda u: u.order)
     if question.roots_max and len(units) > question.roots_max:
         raise BadInput(
-            f"wanted: {len(units)} roots are to be planned, {question.roots_max} at most; name those that matter"
+            f"wanted: {len(units)} root groups to plan, {question.roots_max} at most; name fewer"
         )
     for unit in units:
         if unit.tree is None:
@@ -165,14 +165,14 @@ def answer(view: ClusterView, question: PlanInput) -> PlanAnswer:
 
 
 def questionable(view: ClusterView, question: PlanInput) -> tuple[str, ...]:
-    """Say what is odd about the trees that are asked about, and accepted all the same."""
+    """Return warnings about the trees of a plan query."""
     forest = forest_of(view)
-    said: list[str] = []
+    warnings: list[str] = []
     for tree in forest.trees.values():
-        if _asked(tree, question):
-            said += template_mismatches(view, tree).values()
-            said += (text for texts in oddities(view, tree).values() for text in texts)
-    return tuple(dict.fromkeys(said))
+        if _requested(tree, question):
+            warnings += template_mismatches(view, tree).values()
+            warnings += (text for texts in oddities(view, tree).values() for text in texts)
+    return tuple(dict.fromkeys(warnings))
 
 
 def _order(group: Group, question: PlanInput) -> tuple[int, int, int, str]:
@@ -182,22 +182,22 @@ def _order(group: Group, question: PlanInput) -> tuple[int, int, int, str]:
 
 def _units(view: ClusterView, forest: Forest, question: PlanInput) -> Iterable[_Unit]:
     for tree in forest.trees.values():
-        if _asked(tree, question):
+        if _requested(tree, question):
             yield _Unit(tree.root.key.kind, _order(tree.root, question), tree=tree)
     yield from _orphan_units(view, forest, question)
     for leaf, pods in view.members.items():
-        mine = [pod for pod in pods.values() if pod.uid in question.pods or question.all_pending]
-        if leaf not in view.groups and mine:
+        wanted = [pod for pod in pods.values() if pod.uid in question.pods or question.all_pending]
+        if leaf not in view.groups and wanted:
             yield _Unit(
                 "PodGroup",
-                (-mine[0].priority, min(p.created_us for p in mine), 0, leaf.path),
+                (-wanted[0].priority, min(p.created_us for p in wanted), 0, leaf.path),
                 root=leaf.path,
-                text=f"{leaf} does not exist, {len(mine)} pods name it",
-                pods=tuple(sorted(p.path for p in mine if p.node is None)),
+                text=f"{leaf} does not exist, {len(wanted)} pods name it",
+                pods=tuple(sorted(p.path for p in wanted if p.node is None)),
             )
     for pod in view.pods.values():
-        asked = pod.uid in question.pods or question.all_pending
-        if pod.group is None and pod.node is None and not pod.deleting and asked:
+        requested = pod.uid in question.pods or question.all_pending
+        if pod.group is None and pod.node is None and not pod.deleting and requested:
             yield _Unit(
                 "Pod",
                 (-pod.priority, pod.created_us, question.order.get(pod.uid, 0), pod.path),
@@ -205,7 +205,7 @@ def _units(view: ClusterView, forest: Forest, question: PlanInput) -> Iterable[_
             )
 
 
-def _asked(tree: Tree, question: PlanInput) -> bool:
+def _requested(tree: Tree, question: PlanInput) -> bool:
     if any(group.key in question.groups for group in tree.groups):
         return True
     pending = [pod for pod in tree.pods if pod.node is None and not pod.deleting]
@@ -215,11 +215,15 @@ def _asked(tree: Tree, question: PlanInput) -> bool:
 
 
 def _orphan_units(view: ClusterView, forest: Forest, question: PlanInput) -> Iterable[_Unit]:
-    """Join orphans by what they wait for, so that a missing root is one answer."""
+    """Yield one item per missing parent, with all orphans that wait for it."""
     by_problem: dict[tuple[str, str], list[Orphan]] = {}
     for key, orphan in forest.orphans.items():
-        mine: Iterable[PodUid] = view.members.get(key, ())
-        if key in question.groups or question.all_pending or any(u in question.pods for u in mine):
+        members: Iterable[PodUid] = view.members.get(key, ())
+        if (
+            key in question.groups
+            or question.all_pending
+            or any(u in question.pods for u in members)
+        ):
             name = orphan.group.parent or key.name
             problem = orphan.problem
             where = problem.text if problem.rule == "B6" else name
@@ -240,7 +244,7 @@ def _orphan_units(view: ClusterView, forest: Forest, question: PlanInput) -> Ite
 
 
 def _lone(pod: Pod) -> Tree:
-    """Treat a pod outside all groups as a tree of one."""
+    """Return a tree of one pod, for a pod outside all groups."""
     key = GroupKey(pod.namespace, pod.name, "PodGroup")
     group = Group(
         key=key,
@@ -254,9 +258,9 @@ def _lone(pod: Pod) -> Tree:
 
 
 class _Notes(msgspec.Struct, frozen=True, kw_only=True):
-    """What is told of a root beside the planner's answer."""
+    """What the answer for a tree has beside the planner's verdict."""
 
-    held: tuple[str, ...] = ()  # pods that are no members yet
+    held: tuple[str, ...] = ()  # pods that are not members yet
     texts: tuple[str, ...] = ()
     victims: tuple[PlannedVictimLine, ...] = ()
 
@@ -285,15 +289,15 @@ def _planned(
     )
     root = state.roots.get(tree.root.uid)
     if root is not None and root.held:
-        texts += (f"reserved already: room for {len(root.held)} members of it",)
+        texts += (f"{len(root.held)} members have reservations already",)
     held = tuple(sorted(p.path for p in tree.pods if p.node is None and not is_candidate(p)))
     notes = _Notes(held=held, texts=texts)
     if question.preemption and may_ask(request, verdict):
         ruled = ruled_part(view, state, part, rows=rows)
-        asking = preemption_request(
+        victim_request = preemption_request(
             view, state, forest_of(view), tree, request, ruled=ruled, moment=moment
         )
-        made = preempt(asking, verdict=verdict)
+        made = preempt(victim_request, verdict=verdict)
         if isinstance(made, PreemptionPlan):
             for pod in (p for unit in made.victims for p in unit.pods):
                 view = without_pod(view, pod.uid)
@@ -308,7 +312,7 @@ def _planned(
 
 
 def _considered(made: NoPreemption) -> tuple[str, ...]:
-    """Say why preemption was considered and does not help; nothing where it was not this tree's turn."""
+    """Return the reasons why preemption does not help; none where it was not considered."""
     return () if made.cause == "not-triggered" else made.reasons
 
 

@@ -1,7 +1,7 @@
-"""`POST /v1/plan`: would it fit, on a cluster that the question describes or on ours as it is now.
+"""Answer `POST /v1/plan` in a worker process, on the cluster of the request or on the live cluster.
 
-Owns which of the two is asked, and what the process that plans is given. Nothing is decided here, and nothing of
-it is decided in this process: a snapshot is written down in slices of the event loop, one question after the other.
+Chooses the cluster and hands it to the worker process; for the live cluster it makes a snapshot in slices of the
+event loop.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from extender.ports.protocols import Clock, ReleasingGangs, StateSource
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.live_snapshot import LiveSnapshot, snapshot
 
-NOW_BODY_MAX = 1 << 20  # bytes of a question about our cluster; it is looked at on the event loop
+NOW_BODY_MAX = 1 << 20  # bytes of a request for the live cluster; it is parsed on the event loop
 
 
 class ClusterSource(Protocol):
-    """What is asked of a cluster."""
+    """The cluster port, as far as plan queries need it."""
 
     def view(self) -> ClusterView:
-        """Give the newest snapshot."""
+        """Return the current view."""
         ...
 
     def doubt(self) -> str:
-        """Say why `view` must not be decided from, or the empty string."""
+        """Return the reason why the view must not be used for decisions, or an empty string."""
         ...
 
     def priority_classes(self) -> tuple[bytes, ...]:
-        """Give the PriorityClasses as JSON objects."""
+        """Return the PriorityClasses as JSON objects."""
         ...
 
 
 class LiveInput(msgspec.Struct, frozen=True):
-    """Our cluster as it is now."""
+    """The live cluster."""
 
     snapshot: LiveSnapshot
     priority_classes: tuple[bytes, ...]
@@ -47,18 +47,18 @@ class LiveInput(msgspec.Struct, frozen=True):
 
 
 class PlanResult(msgspec.Struct, frozen=True):
-    """The answer: JSON of a `PlanReply`, and up to where the log was known if it is about our cluster."""
+    """JSON of a `PlanReply`, and the log position of the state if it is about the live cluster."""
 
     body: bytes
     position: Position | None = None
 
 
-class _About(msgspec.Struct):
+class _ClusterField(msgspec.Struct):
     cluster: Raw | UnsetType = UNSET
 
 
 class PlanService:
-    """Asks the process that plans."""
+    """Sends plan queries to the worker process."""
 
     def __init__(
         self,
@@ -75,30 +75,30 @@ class PlanService:
         self._run = run
 
     async def plan(self, body: bytes) -> PlanResult:
-        """Answer a question, the JSON of a `PlanQuestion`.
+        """Return the answer to a plan query, the JSON of a `PlanQuestion`.
 
         Raises:
-            BadInput: Names object, field and value.
-            Busy: Too many wait already, or the question is too large.
-            ClusterUnavailable: Our cluster is asked about, and it is not known how it is now.
+            BadInput: The query is invalid; the message names object, field and value.
+            TooManyQueries: Too many queries wait already, or the query is too large.
+            ClusterUnavailable: The query is about the live cluster, and the view is not current.
         """
-        if not _is_about_ours(body):
+        if not _is_about_live_cluster(body):
             return PlanResult(await self._run(body, None))
-        if why := self._cluster.doubt():
-            raise ClusterUnavailable(f"the cluster is not known as it is now: {why}")
+        if reason := self._cluster.doubt():
+            raise ClusterUnavailable(f"the view of the cluster is not current: {reason}")
         state, now_us = self._state.acknowledged, self._clock.now_us()
         saved = await snapshot(
             self._cluster.view(), state, releasing=self._releasing.started(), now_us=now_us
         )
-        ours = LiveInput(saved, self._cluster.priority_classes(), rfc3339(now_us))
-        return PlanResult(await self._run(body, ours), state.position)
+        live = LiveInput(saved, self._cluster.priority_classes(), rfc3339(now_us))
+        return PlanResult(await self._run(body, live), state.position)
 
 
-def _is_about_ours(body: bytes) -> bool:
-    """Say whether no cluster is described; what cannot be read is told by the process that plans."""
+def _is_about_live_cluster(body: bytes) -> bool:
+    """Return whether a query has no cluster; the worker process reports queries that cannot be read."""
     if len(body) > NOW_BODY_MAX:
         return False
     try:
-        return msgspec.json.decode(body, type=_About).cluster is UNSET
+        return msgspec.json.decode(body, type=_ClusterField).cluster is UNSET
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return False

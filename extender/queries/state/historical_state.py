@@ -1,9 +1,8 @@
-"""The state as it was: a moment becomes a position, a position the fold of the log up to it.
+"""Return the reservation state at a time or position of the past, by folding the log up to it.
 
-From the nearest checkpoint and the tail behind it, or from a state that was asked for a moment ago, if that is nearer.
-Reads on connections of its own. One question is folded at a time: the others wait, and the service goes on
-between the pages of the log. The surprise: recorded time never falls along the log, also when the clock did, so
-a time names one position and always the same one.
+The fold begins at the nearest snapshot, or at a state that was requested shortly before, if that is nearer. It uses
+connections of its own. One query is folded at a time, and the event loop runs between the pages of the log.
+Note: recorded times never decrease along the log, even if the clock did, so a time always means the same position.
 """
 
 from __future__ import annotations
@@ -22,31 +21,31 @@ from extender.queries.state.state_dto import Scope, StateDifference, StateReport
 from extender.queries.state.state_report import compare, picture
 from extender.snapshots.state_loader import fold_from, load_past, no_collections
 
-KEPT = 2  # states; a difference needs two. They may be large
+KEPT = 2  # states in memory; a difference needs two. They may be large
 KEPT_FOR_S = 60.0
-NEAR_EVENTS = 5_000  # a checkpoint is hardly nearer, and has to be read first
+NEAR_EVENTS = 5_000  # a snapshot is not much nearer, and would have to be read
 DIGITS_MAX = 18
 FIRST = Position(1)
 
 
 class PointInTime(msgspec.Struct, frozen=True, kw_only=True):
-    """A place in the log that was asked for."""
+    """A position of the log that was requested."""
 
-    asked: str  # as it was asked for; empty: the end of the log
+    asked: str  # the time or position in the request; empty: the end of the log
     position: Position
-    time: str  # of the fact at that position, RFC 3339
-    hash: str  # of the log up to there, hex: two equal ones tell of the same history
+    time: str  # of the event at that position, RFC 3339
+    hash: str  # of the log up to there, hex; equal hashes mean equal logs
 
 
 class LogEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the log ended when the question was answered."""
+    """The end of the log when the query was answered."""
 
     position: Position
     time: str
 
 
 class StateAt(StateReport, frozen=True, kw_only=True, gc=False):
-    """A state, or a part of it, as it was."""
+    """A state of the past, or a part of it."""
 
     as_of: PointInTime
     log: LogEnd
@@ -54,7 +53,7 @@ class StateAt(StateReport, frozen=True, kw_only=True, gc=False):
 
 
 class StateDiff(StateDifference, frozen=True, kw_only=True, gc=False):
-    """What changed between two moments; `from` is the earlier one, in whichever order they were named."""
+    """What changed between two points in time; `from` is the earlier one, whichever was named first."""
 
     begin: PointInTime = msgspec.field(name="from")
     end: PointInTime = msgspec.field(name="to")
@@ -63,20 +62,20 @@ class StateDiff(StateDifference, frozen=True, kw_only=True, gc=False):
 
 
 class HistoricalState:
-    """Answers questions about the past.
+    """Answers queries about states of the past.
 
     Args:
-        event_log: To read; not the one that the leader writes with.
-        checkpoints: To look up.
-        reader: For times and names.
-        clock: Says what is the future.
+        event_log: The log to read; not the instance that the leader appends with.
+        snapshots: The snapshots of the log.
+        reader: Finds times and names in the log.
+        clock: For refusing times in the future.
     """
 
     def __init__(
-        self, event_log: EventLog, checkpoints: Snapshots, reader: EventQueries, clock: Clock
+        self, event_log: EventLog, snapshots: Snapshots, reader: EventQueries, clock: Clock
     ) -> None:
         self._log = event_log
-        self._checkpoints = checkpoints
+        self._snapshots = snapshots
         self._reader = reader
         self._clock = clock
         self._turn = asyncio.Lock()
@@ -84,17 +83,17 @@ class HistoricalState:
         self._forgetting: asyncio.TimerHandle | None = None
 
     async def state(self, at: str, scope: Scope, *, known: bool = False) -> StateAt:
-        """Give the state as it was.
+        """Return the state at a time or position.
 
         Args:
             at: Time (RFC 3339 with offset) or position; empty: the end of the log.
-            scope: Which part of it.
-            known: There is such a thing, whether the log has heard of it or not.
+            scope: Which part of the state.
+            known: The node or namespace exists, so an empty answer is not an error.
 
         Raises:
-            BadInput: No such moment.
-            NotFound: A node or a namespace that the log has never heard of.
-            StoreUnavailable: Try again.
+            BadInput: There is no such time or position in the log.
+            NotFound: The log has no event about the node or the namespace.
+            StoreUnavailable: The database did not answer.
         """
         end = await self._end()
         moment = await self._moment(at, "at", end)
@@ -102,12 +101,23 @@ class HistoricalState:
             state = await self.folded(moment)
             pictured = await asyncio.to_thread(picture, state, scope)
         if not (known or pictured.gangs or pictured.preemptions):
-            await self._heard_of(scope)
+            await self._check_in_log(scope)
         fields = msgspec.structs.asdict(pictured)
         return StateAt(as_of=moment, log=_log_end(end), scope=scope, **fields)
 
     async def difference(self, at: str, other: str, scope: Scope) -> StateDiff:
-        """Give what changed between two moments; arguments and faults as `state`."""
+        """Return what changed between two points in time.
+
+        Args:
+            at: Time (RFC 3339 with offset) or position; empty: the end of the log.
+            other: The other time or position.
+            scope: Which part of the state.
+
+        Raises:
+            BadInput: There is no such time or position in the log.
+            NotFound: The log has no event about the node or the namespace.
+            StoreUnavailable: The database did not answer.
+        """
         end = await self._end()
         moments = [await self._moment(at, "at", end), await self._moment(other, "diff", end)]
         begin, last = sorted(moments, key=lambda moment: moment.position)
@@ -115,16 +125,16 @@ class HistoricalState:
             before, after = await self.folded(begin), await self.folded(last)
             compared = await asyncio.to_thread(compare, before, after, scope)
         if not compared.gangs:
-            await self._heard_of(scope)
+            await self._check_in_log(scope)
         fields = msgspec.structs.asdict(compared)
         return StateDiff(begin=begin, end=last, log=_log_end(end), scope=scope, **fields)
 
     async def folded(self, moment: PointInTime) -> ReservationState:
-        """Give the state at a position of the log, to be looked at only; see `load_past`.
+        """Return the state at a position of the log, for reading only; see `load_past`.
 
         Raises:
-            CorruptLog: The log breaks its own rules.
-            StoreUnavailable: Try again.
+            CorruptLog: The log is damaged.
+            StoreUnavailable: The database did not answer.
         """
         chain = bytes.fromhex(moment.hash)
         async with self._turn:
@@ -137,15 +147,15 @@ class HistoricalState:
             return state
 
     async def _fold(self, position: Position) -> ReservationState:
-        """Fold from whatever is nearest: a state that was kept, a checkpoint, nothing."""
+        """Return the fold up to a position, from the nearest state in memory, snapshot, or the begin."""
         near = max((p for p in self._kept if p < position), default=START)
         if near and position - near <= NEAR_EVENTS:
             chain, state = self._kept[near]
             there = await self._log.at(near)
             if there is not None and there.chain == chain:
                 return await fold_from(state, self._log, until=position, past=True)
-            del self._kept[near]  # the log is another one since: an older copy was put in its place
-        return await load_past(self._log, self._checkpoints, until=position)
+            del self._kept[near]  # the log was replaced since then, by an older copy
+        return await load_past(self._log, self._snapshots, until=position)
 
     def _keep(self, position: Position, chain: bytes, state: ReservationState) -> None:
         self._kept[position] = (chain, state)
@@ -156,7 +166,7 @@ class HistoricalState:
         self._forgetting = asyncio.get_running_loop().call_later(KEPT_FOR_S, self.forget)
 
     def forget(self) -> None:
-        """Let go of the states that were kept."""
+        """Drop the states in memory."""
         self._kept.clear()
         if self._forgetting is not None:
             self._forgetting.cancel()
@@ -170,7 +180,7 @@ class HistoricalState:
         return end
 
     async def _moment(self, text: str, field: str, end: LogHead) -> PointInTime:
-        """Find the place in the log that somebody means."""
+        """Return the point in time that a text of a query means."""
         if not text:
             return _moment(text, end)
         if text.isascii() and text.isdigit():
@@ -199,14 +209,14 @@ class HistoricalState:
             raise BadInput(msg)
         return there
 
-    async def _heard_of(self, scope: Scope) -> None:
-        """Tell nothing there from never heard of."""
+    async def _check_in_log(self, scope: Scope) -> None:
+        """Raise NotFound when the log has no event about the namespace or node of a query."""
         if scope.namespace and not await self._reader.has_namespace(scope.namespace):
-            msg = f"namespace {scope.namespace}: the log knows no gang in it"
+            msg = f"namespace {scope.namespace}: the log has no gang in it"
             raise NotFound(msg)
         if scope.node and not await self._reader.has_node(scope.node):
             msg = (
-                f"node {scope.node}: no member of a gang ever held room or ran there, as far as the log knows; "
+                f"node {scope.node}: the log has no member that was reserved or bound there; "
                 "ordinary pods are not in the log"
             )
             raise NotFound(msg)

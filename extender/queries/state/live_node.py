@@ -1,4 +1,4 @@
-"""A node as the cluster shows it now: what the log does not know stands beside what it knows."""
+"""A node as the cluster shows it now, for answers that have its state in the log beside it."""
 
 from __future__ import annotations
 
@@ -17,21 +17,19 @@ class LiveNode(msgspec.Struct, frozen=True, kw_only=True):
     unschedulable: bool
     deleting: bool
     allocatable: dict[str, int]
-    used: dict[str, int]  # by all pods on it, ordinary ones and those that terminate included
-    free: dict[
-        str, int
-    ]  # allocatable less what is used and what is reserved for pods not there yet
+    used: dict[str, int]  # by all pods on it, also ordinary and terminating ones
+    free: dict[str, int]  # allocatable minus used minus reserved for pods that are not there yet
     pods: int
-    ordinary: int  # of them outside of all groups
+    ordinary: int  # unmanaged pods among them
 
 
 def live_node(view: ClusterView, name: NodeName, had: NodeAt | None) -> LiveNode | None:
-    """Give a node as the view shows it; None when it shows none.
+    """Return a node as the view shows it, or None when the view does not have it.
 
     Args:
-        view: The cluster.
-        name: Of the node.
-        had: What gangs have of it by the log.
+        view: The view of the cluster.
+        name: The name of the node.
+        had: Reservations and bound members there, from the log.
     """
     node = view.nodes.get(name)
     if node is None:

@@ -1,7 +1,7 @@
-"""The nodes and the trees of groups as the cluster shows them now: what the log does not know.
+"""The nodes and the trees of groups as the cluster shows them now.
 
-The log holds what gangs had of nodes; capacity, labels and what ordinary pods take come from the view. Lines of
-nodes are kept as bytes as long as node and pods are the same objects, so asking again costs what changed.
+Capacity, labels and usage by ordinary pods come from the view, because the log does not have them. Encoded nodes are
+cached as long as node and pods are the same objects, so a second query encodes only what changed.
 """
 
 from __future__ import annotations
@@ -30,19 +30,17 @@ class NodeLine(msgspec.Struct, frozen=True, kw_only=True):
     unschedulable: bool
     deleting: bool
     allocatable: dict[str, int]
-    ordinary: dict[str, int]  # requests of pods on it that name no group
+    ordinary: dict[str, int]  # requests of its pods that name no group
     ordinary_pods: int
-    members: dict[
-        str, int
-    ]  # requests of pods on it that name a group, those that terminate included
+    members: dict[str, int]  # requests of its pods that name a group, also of terminating ones
     member_pods: int
 
 
 class NodeList(msgspec.Struct, frozen=True, kw_only=True):
     """All nodes now."""
 
-    doubt: str  # why this cannot be relied on (not synced, stale); empty: it can
-    topology_keys: list[str]  # node labels that groups ask for now, by name
+    doubt: str  # why this may be wrong (not synced, stale); empty: it is current
+    topology_keys: list[str]  # node labels in topology constraints of groups, sorted
     nodes: list[NodeLine]  # by name
 
 
@@ -53,20 +51,20 @@ class MemberNow(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     node: str  # empty: not bound
     nominated: str  # empty: not nominated
-    gates: tuple[str, ...]  # scheduling gates that hold it
+    gates: tuple[str, ...]  # scheduling gates
     deleting: bool
 
 
 class GroupNow(msgspec.Struct, frozen=True, kw_only=True):
-    """A group as its object says now."""
+    """A group as its object is now."""
 
     name: str
     kind: str
     parent: str  # empty at the root
     basic: bool
     minimum: int  # pods of a PodGroup, groups of a CompositePodGroup; 1 when basic
-    topology: tuple[str, ...]  # node labels it asks to share, outer to inner
-    mode: str  # single | all: what goes together under preemption
+    topology: tuple[str, ...]  # labels of its topology constraints, outer to inner
+    mode: str  # single | all: which pods are evicted together
     deleting: bool
     members: list[MemberNow]  # of leaves
 
@@ -75,12 +73,12 @@ class TreeNow(msgspec.Struct, frozen=True, kw_only=True):
     """A tree as the cluster shows it now, admitted or not."""
 
     gang: str  # namespace/name of the root
-    doubt: str  # as in `Nodes`
-    groups: list[GroupNow]  # root first, then depth first, in stored order
+    doubt: str  # as in `NodeList`
+    groups: list[GroupNow]  # root first, then depth first, by creation
 
 
 class NodeInventory:
-    """Answers about what is there now."""
+    """Answers queries about nodes and trees as they are now."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -88,7 +86,7 @@ class NodeInventory:
         self._sorted: tuple[Map[NodeName, Node], list[NodeName]] = (Map(), [])
 
     async def nodes(self) -> list[bytes]:
-        """Give `Nodes` as JSON, in pieces; the event loop is never held for all of them."""
+        """Return a `NodeList` as JSON, in pieces; gives the event loop back between nodes."""
         view, pace = self._cluster.view(), Yielder()
         keys = await _keys_in_use(view, pace)
         lines: dict[NodeName, tuple[Node, Mapping[PodUid, Pod] | None, bytes]] = {}
@@ -98,11 +96,11 @@ class NodeInventory:
         pieces = [head]
         for name in self._names(view):
             node, here = view.nodes[name], view.on_node.get(name)
-            known = self._lines.get(name)
-            if known is None or known[0] is not node or known[1] is not here:
-                known = (node, here, msgspec.json.encode(node_line(node, here or {})))
-            lines[name] = known
-            pieces += (b",", known[2])
+            cached = self._lines.get(name)
+            if cached is None or cached[0] is not node or cached[1] is not here:
+                cached = (node, here, msgspec.json.encode(node_line(node, here or {})))
+            lines[name] = cached
+            pieces += (b",", cached[2])
             await pace.breath()
         self._lines = lines
         return _closed(pieces)
@@ -113,10 +111,10 @@ class NodeInventory:
         return self._sorted[1]
 
     async def tree(self, namespace: str, name: str) -> list[bytes]:
-        """Give `TreeNow` as JSON, in pieces, by the name of its root.
+        """Return a `TreeNow` as JSON, in pieces, by the name of its root.
 
         Raises:
-            NotFound: The cluster shows no such root now.
+            NotFound: The cluster has no such root group now.
         """
         view, pace = self._cluster.view(), Yielder()
         children: dict[str, list[Group]] = {}
@@ -128,11 +126,11 @@ class NodeInventory:
                 roots.append(group)
             await pace.breath()
         if not roots:
-            msg = f"gang {namespace}/{name}: the cluster shows no such root group now"
+            msg = f"gang {namespace}/{name}: the cluster has no such root group now"
             raise NotFound(msg)
         root = min(roots, key=lambda group: group.key.kind)  # a composite where both have the name
-        told = TreeNow(gang=root.key.path, doubt=self._cluster.doubt(), groups=[])
-        pieces = [msgspec.json.encode(told)]
+        head = TreeNow(gang=root.key.path, doubt=self._cluster.doubt(), groups=[])
+        pieces = [msgspec.json.encode(head)]
         for group in _below(root, children, set()):
             pieces += (b",", msgspec.json.encode(_group_now(group, view)))
             await pace.breath()
@@ -140,7 +138,10 @@ class NodeInventory:
 
 
 def _closed(pieces: list[bytes]) -> list[bytes]:
-    """Put items, each behind a comma, into the empty list at the end of an object that stands in front of them."""
+    """Return the pieces of an object whose last field is a list.
+
+    The first piece is the object with an empty list; each further piece is an item after a comma.
+    """
     if len(pieces) > 1:
         pieces[0], pieces[1] = pieces[0].removesuffix(b"]}"), b""
         pieces.append(b"]}")
@@ -148,11 +149,11 @@ def _closed(pieces: list[bytes]) -> list[bytes]:
 
 
 def node_line(node: Node, here: Mapping[PodUid, Pod]) -> NodeLine:
-    """Sum up a node.
+    """Return a node with the sums of the requests of its pods.
 
     Args:
         node: The node.
-        here: Pods assigned to it that have not ended.
+        here: Pods that are assigned to it and have not ended.
     """
     members = [pod for pod in here.values() if pod.group is not None]
     ordinary = [pod for pod in here.values() if pod.group is None]
@@ -189,7 +190,7 @@ async def _keys_in_use(view: ClusterView, pace: Yielder) -> list[str]:
 def _below(
     group: Group, children: Mapping[str, list[Group]], seen: set[GroupKey]
 ) -> Iterator[Group]:
-    """Walk a tree depth first; a group that was met is not met again, so a cycle ends."""
+    """Yield the groups of a tree depth first, each once, so that a cycle ends."""
     open_ones = [group]
     while open_ones:
         here = open_ones.pop()

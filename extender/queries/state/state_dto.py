@@ -1,8 +1,6 @@
-"""Shapes of a state in outside form, and of the difference between two of them.
+"""The form of states in `GET /v1/state`, `GET /v1/gangs` and `gang-extender state -o json`.
 
-They are those of `GET /v1/state`, `GET /v1/gangs` and `gang-extender state -o json`, and stay as they are; fields may
-be added.
-`picturing` fills them.
+Fields may be added; none is removed or changes its meaning. `queries/state/state_report` fills them.
 """
 
 from __future__ import annotations
@@ -14,43 +12,43 @@ from extender.core.model.ids import NodeName
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Which part of a state is asked for; empty fields do not restrict."""
+    """The requested part of a state; empty fields do not restrict it."""
 
     node: NodeName = NodeName("")
     domain: dict[str, str] = {}  # one topology key and its value
-    namespace: str = ""  # of the roots
+    namespace: str = ""  # of the root groups
 
 
 class MemberAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A member that held room or ran."""
+    """A member with a reservation, or bound."""
 
     pod: str  # namespace/name
     uid: str
-    group: str  # name of its leaf
+    group: str  # name of its PodGroup
     node: str
     state: str  # reserved | bound
-    extra: bool  # beyond the minimum; known of reservations only
+    extra: bool  # beyond the minimum; known for reservations only
     requests: dict[
         str, int
     ]  # CPU in millicores, memory in bytes, the rest in units; empty: not known
 
 
 class GroupAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A group of an admitted tree, as its newest admission or extension saw it."""
+    """A group of an admitted tree, as recorded by the newest admission or extension."""
 
     name: str
     kind: str
     parent: str  # empty at the root
     basic: bool
     minimum: int
-    members: int  # seen at the admission; leaves only
+    members: int  # at the admission; PodGroups only
     domain: dict[str, str]
     reserved: int  # members of this group and of all below it
     bound: int
 
 
 class GangAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A root as it stood."""
+    """A gang at a point in time."""
 
     gang: str  # namespace/name
     uid: str
@@ -59,10 +57,10 @@ class GangAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     state: str  # observed | waiting | refused | preempting | invalid | admitted | satisfied
     reserved: int
     bound: int
-    outcome: str  # of the answer that stood; empty: none did
+    outcome: str  # of the current refusal; empty: there is none
     reasons: tuple[str, ...]
-    answered: str  # RFC 3339; empty: no answer stood
-    answer_position: int  # 0: no answer stood
+    answered: str  # RFC 3339, time of the refusal; empty: there is none
+    answer_position: int  # position of the refusal; 0: there is none
     observed: str  # RFC 3339
     admitted: str  # RFC 3339; empty: not yet
     plan: str  # of the newest admission or extension; empty: none
@@ -77,24 +75,24 @@ class PodAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     uid: str
     gang: str
     group: str
-    state: str  # reserved | bound | promised: its room is being made | kept: it was lost
+    state: str  # reserved | bound | promised: claimed by a preemptor | kept: held for the replacement of a lost member
     requests: dict[str, int]
 
 
 class NodeAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What gangs had of a node."""
+    """Reservations, bound members, claims and holds of a node."""
 
     node: str
-    topology: dict[str, str]  # labels as far as admissions recorded them
+    topology: dict[str, str]  # labels that admissions recorded
     reserved: dict[str, int]  # sums of requests
     bound: dict[str, int]
-    promised: dict[str, int]  # to preemptors, while their victims go
+    promised: dict[str, int]  # claimed by preemptors until their victims are gone
     pods: list[PodAt]
-    kept: dict[str, int] = {}  # of lost members, for their replacements
+    kept: dict[str, int] = {}  # held for the replacements of lost members
 
 
 class VictimAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A pod that had to go and was not known to be gone."""
+    """A victim that is not gone yet."""
 
     pod: str
     uid: str
@@ -103,7 +101,7 @@ class VictimAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PreemptionAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A preemption under way."""
+    """A pending preemption."""
 
     preemption: str
     position: int  # of its plan
@@ -112,35 +110,35 @@ class PreemptionAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     preemptor_uid: str
     kind: str  # CompositePodGroup | PodGroup | Pod
     priority: int
-    ended: bool  # only units that were begun go on going
-    evicted: int  # victims that were gone
+    ended: bool  # the preemption ended; units whose eviction has begun are still evicted
+    evicted: int  # victims that are gone
     victims: list[VictimAt]
-    promised: list[MemberAt]  # where the preemptor is to run; state is "promised"
+    promised: list[MemberAt]  # claimed places of the preemptor; state is "promised"
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How much there was in the part that was asked for."""
+    """Totals of the requested part."""
 
     gangs: int
-    pending: int  # gangs that held no room and did not run: observed, waiting, refused, preempting, invalid
+    pending: int  # gangs that are observed, waiting, refused, preempting or invalid
     reserved: int  # members
     bound: int  # members
     nodes: int
 
 
 class ControlPlaneAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What kube-apiserver and kube-scheduler were found to do by themselves."""
+    """Features of kube-apiserver and kube-scheduler, as the service found them."""
 
     served: list[str]  # built-in kinds of groups, with their versions
     dropped: list[
         str
-    ]  # fields that kube-apiserver does not keep, of which kinds, and the gate that is off
+    ]  # fields that kube-apiserver drops, with their kinds and the feature gate that is off
     untested: list[str]
     policy: (
-        str  # on | off | unknown: whether a pod that names a group gets our gate at its creation
+        str  # on | off | unknown: whether the admission policy adds our scheduling gate to members
     )
-    native: str  # on | off | unknown: group scheduling of kube-scheduler itself
-    text: str  # how that is known, or why it is not
+    native: str  # on | off | unknown: kube-scheduler's own group scheduling
+    text: str  # the evidence, or why there is none
 
 
 class StateReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -148,14 +146,14 @@ class StateReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     totals: Totals
     gangs: list[GangAt]  # by name
-    nodes: list[NodeAt]  # by name; those on which a gang had something
+    nodes: list[NodeAt]  # by name; nodes with something of a gang
     preemptions: list[PreemptionAt]  # by position
-    control_plane: ControlPlaneAt | None  # None: not found out until then
-    not_known: list[str]  # sentences: what the log cannot tell
+    control_plane: ControlPlaneAt | None  # None: not found until then
+    not_known: list[str]  # sentences: what the log does not contain
 
 
 class GangBrief(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How a gang stood, in short."""
+    """The state of a gang in short."""
 
     state: str
     priority: int
@@ -166,7 +164,7 @@ class GangBrief(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class GangChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A gang that stood otherwise at the second moment."""
+    """A gang that differs at the second point in time."""
 
     gang: str
     uid: str
@@ -176,14 +174,14 @@ class GangChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class MemberPlacement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Where a member was."""
+    """The place of a member."""
 
     state: str  # reserved | bound
     node: str
 
 
 class MemberChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A member that was elsewhere, or in another state, at the second moment."""
+    """A member whose node or state differs at the second point in time."""
 
     pod: str
     uid: str
@@ -193,7 +191,7 @@ class MemberChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class StateDifference(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What was otherwise at the second of two moments."""
+    """The differences between two points in time."""
 
     gangs: list[GangChange]
     members: list[MemberChange]
@@ -201,21 +199,21 @@ class StateDifference(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def scope_of(node: str, domain: str, namespace: str) -> Scope:
-    """Read the part that is asked for.
+    """Return the requested part of a state.
 
     Args:
         node: Name of a node, or empty.
         domain: `key=value` of a topology label, or empty.
-        namespace: Of roots, or empty.
+        namespace: Namespace of root groups, or empty.
 
     Raises:
-        BadInput: A domain that is none, or node and domain at once.
+        BadInput: The domain is not KEY=VALUE, or node and domain are both given.
     """
     key, equals, value = domain.partition("=")
     if domain and not (key and equals and value):
         msg = f"domain: {domain!r} is not KEY=VALUE, for example topology.kubernetes.io/rack=r7"
         raise BadInput(msg)
     if node and domain:
-        msg = f"node {node!r} and domain {domain!r}: ask for one of them; a node is in one domain anyway"
+        msg = f"node {node!r} and domain {domain!r}: give only one of them"
         raise BadInput(msg)
     return Scope(node=NodeName(node), domain={key: value} if domain else {}, namespace=namespace)

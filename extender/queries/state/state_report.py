@@ -1,7 +1,4 @@
-"""A state of the log in outside form, whole or in part, and the difference between two of them.
-
-Pure: a `ReservationState` in, the shapes of `stateview` out.
-"""
+"""Convert a `ReservationState`, or the difference between two, to the form of the API (`state_dto`)."""
 
 from __future__ import annotations
 
@@ -44,14 +41,14 @@ from extender.queries.state.state_dto import (
 _NOTHING: dict[str, int] = {}
 _BY_GANG = attrgetter("gang", "uid")
 _BY_POD = attrgetter("pod", "uid")
-ORDINARY = "Ordinary pods are not in the log: what they took of a node at that time, and what was free, is not known."
+ORDINARY = "Ordinary pods are not in the log: their usage of a node at that time, and what was free, are not known."
 
 
 def picture(state: ReservationState, scope: Scope) -> StateReport:
-    """Give the part of a state that is asked for.
+    """Return the requested part of a state.
 
-    With a node or a domain these are the gangs that have something there, each whole, and only the nodes
-    asked for. With a namespace, gangs of it and what they have of nodes.
+    With a node or a domain: the gangs that have something there, with all their members, and only those nodes. With a
+    namespace: its gangs, and their part of nodes.
     """
     labels = topology_of(state, scope.node)
     wanted = _wanted_nodes(scope, labels)
@@ -91,7 +88,7 @@ def _control_plane(found: FeaturesFound | None) -> ControlPlaneAt | None:
 
 
 def compare(before: ReservationState, after: ReservationState, scope: Scope) -> StateDifference:
-    """Say what is otherwise in the second state, of gangs that are in the part asked for in either of them."""
+    """Return the differences between two states, for gangs that are in the requested part of either."""
     found: dict[RootUid, None] = {}
     for state in (before, after):
         wanted = _wanted_nodes(scope, topology_of(state) if scope.domain else {})
@@ -100,13 +97,15 @@ def compare(before: ReservationState, after: ReservationState, scope: Scope) -> 
     members: list[MemberChange] = []
     for uid in found:
         old, new = before.roots.get(uid), after.roots.get(uid)
-        known = new or old
-        assert known is not None
+        newest = new or old
+        assert newest is not None
         was, now = _brief(old), _brief(new)
         if was != now:
             change = "new" if was is None else "gone" if now is None else "changed"
-            gangs.append(GangChange(gang=known.root, uid=uid, change=change, before=was, after=now))
-        members += _moves(known, old, new)
+            gangs.append(
+                GangChange(gang=newest.root, uid=uid, change=change, before=was, after=now)
+            )
+        members += _moves(newest, old, new)
     gangs.sort(key=_BY_GANG)
     members.sort(key=_BY_POD)
     roots = [root for uid in found if (root := after.roots.get(uid)) is not None]
@@ -116,13 +115,13 @@ def compare(before: ReservationState, after: ReservationState, scope: Scope) -> 
 def topology_of(
     state: ReservationState, node: NodeName | None = None
 ) -> Mapping[NodeName, dict[str, str]]:
-    """Give the recorded labels of nodes; where trees recorded different ones, the younger admission's.
+    """Return the recorded labels of nodes; of different records, that of the newest admission.
 
-    A label that a node lost is there with an empty value.
+    A label that was removed from a node has an empty value.
 
     Args:
-        state: Where they are recorded.
-        node: Only the labels of this one are needed; none: of all.
+        state: The state with the recorded labels.
+        node: Return only the labels of this node; None: of all.
     """
     found: dict[NodeName, dict[str, str]] = {}
     roots = [root for root in state.roots.values() if not node or node in root.topology]
@@ -133,7 +132,7 @@ def topology_of(
 
 
 def gang_at(root: GangState, *, with_members: bool = True) -> GangAt:
-    """Give the outside form of a root, the only one; a list may leave the members out."""
+    """Return a gang in the form of the API, with or without its members."""
     answer = root.answer
     return GangAt(
         gang=root.root,
@@ -156,7 +155,7 @@ def gang_at(root: GangState, *, with_members: bool = True) -> GangAt:
 
 
 def _members(root: GangState) -> list[MemberAt]:
-    """Give the outside form of all members, by name: written out, because there are thousands of them."""
+    """Return all members in the form of the API, by name; without helpers, because there are thousands."""
     members = [
         MemberAt(
             pod=r.pod, uid=r.uid, group=r.group, node=r.node, state="reserved", extra=r.extra, requests=r.requests
@@ -198,7 +197,7 @@ def _groups(root: GangState) -> list[GroupAt]:
 def _counted(
     groups: Iterable[GroupRecord], members: Iterable[Reservation | BoundMember]
 ) -> dict[str, int]:
-    """Count the members of each group and of all below it."""
+    """Return the number of members of each group, with those of all groups below it."""
     leaves: dict[str, int] = {}
     for member in members:
         leaves[member.group] = leaves.get(member.group, 0) + 1
@@ -215,7 +214,7 @@ def _counted(
 def _wanted_nodes(
     scope: Scope, labels: Mapping[NodeName, dict[str, str]]
 ) -> frozenset[NodeName] | None:
-    """Give the nodes asked for, None for all."""
+    """Return the requested nodes, or None for all."""
     if scope.node:
         return frozenset({scope.node})
     if scope.domain:
@@ -289,7 +288,7 @@ def _nodes(
 
 
 def _node_at(node: str, pods: list[PodAt], labels: dict[str, str]) -> NodeAt:
-    """Sum up what is on a node."""
+    """Return a node with the sums of requests of its pods."""
     sums: dict[str, dict[str, int]] = {}
     for pod in pods:
         total = sums.get(pod.state)
@@ -325,7 +324,7 @@ def _promised(preemption: PendingPreemption) -> list[MemberAt]:
 
 
 def _kept(roots: Iterable[GangState]) -> list[tuple[str, list[MemberAt]]]:
-    """Give the room of lost members, by gang."""
+    """Return the replacement holds, by gang."""
     return [
         (
             root.root,
@@ -360,19 +359,19 @@ def _preemption_at(preemption: PendingPreemption) -> PreemptionAt:
 
 
 def _not_known(roots: Iterable[GangState], scope: Scope) -> list[str]:
-    told = [ORDINARY]
+    limitations = [ORDINARY]
     bound = [m for root in roots for m in root.bound.values()]
-    unasked = sum(not m.requests for m in bound)
-    if unasked:
-        told.append(
-            f"{unasked} of {len(bound)} bound members had no reservation: what they asked for is not known."
+    without_requests = sum(not m.requests for m in bound)
+    if without_requests:
+        limitations.append(
+            f"{without_requests} of {len(bound)} bound members had no reservation: their requests are not known."
         )
     if scope.domain:
-        told.append(
-            "Labels of nodes are known as admissions recorded them: gangs on nodes without recorded labels "
+        limitations.append(
+            "Labels of nodes are those that admissions recorded: gangs on nodes without recorded labels "
             "are left out."
         )
-    return told
+    return limitations
 
 
 def _brief(root: GangState | None) -> GangBrief | None:
@@ -388,13 +387,13 @@ def _brief(root: GangState | None) -> GangBrief | None:
     )
 
 
-def _moves(known: GangState, old: GangState | None, new: GangState | None) -> list[MemberChange]:
+def _moves(newest: GangState, old: GangState | None, new: GangState | None) -> list[MemberChange]:
     if old is not None and new is not None and old.held == new.held and old.bound == new.bound:
         return []
     was, now = _places(old), _places(new)
     names = _names(old) | _names(new)
     return [
-        MemberChange(pod=name, uid=uid, gang=known.root, before=was.get(uid), after=now.get(uid))
+        MemberChange(pod=name, uid=uid, gang=newest.root, before=was.get(uid), after=now.get(uid))
         for uid, name in names.items()
         if was.get(uid) != now.get(uid)
     ]

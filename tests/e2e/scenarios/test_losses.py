@@ -88,7 +88,7 @@ async def test_history_tells_who_took_a_member_away(
     }
     assert losses["wanted"][1] == "kube-scheduler"
     assert losses["deleted"][1:] == ("the cluster", "its node is gone")
-    assert losses["drained"][1] == losses["tainted"][1] == "whoever evicts pods"
+    assert losses["drained"][1] == losses["tainted"][1] == "a caller of the Eviction API, or the node"
     assert not await story.service.facts("PreemptionPlanned")
     rows = (await story.service.get("/v1/reports/losses"))["rows"]
     assert {row["cause"] for row in rows} == {"evicted", "node-lost", "preempted"}

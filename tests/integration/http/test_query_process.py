@@ -226,8 +226,8 @@ async def test_without_a_process_the_asker_is_told(filled_url, monkeypatch):
         status, headers, body = await asked(client, "/v1/events")
         assert status == 503
         assert headers["Content-Type"].startswith("application/problem+json")
-        assert b"the process that answers questions does not" in body
-        assert b"ask again in a moment" in body
+        assert b"the query process does not answer" in body
+        assert b"try again in a moment" in body
 
 
 @only_asked

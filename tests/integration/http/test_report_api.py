@@ -186,7 +186,7 @@ def test_the_command_gives_programs_what_http_gives(tuesday_url):
     assert msgspec.yaml.decode(text) == found
     code, text, _ = ask("losses", "-n", "nobody", *span)
     assert code == 0
-    assert text.startswith("Nothing to tell in this span.")
+    assert text.startswith("No rows in this span.")
     assert "log up to position 35" in text
     code, text, _ = ask("pending", "--gang", "train", "-n", "team-a", "--limit", "1", *span)
     assert code == 0

@@ -163,7 +163,7 @@ def test_the_command(database_url):
     for words, code, said in (
         (("--days", "30"), 0, "0 inputs and 0 parts"),
         (("--days", "30", "--dry-run", "-o", "json"), 0, '"inputs": 0'),
-        ((), 2, "one of them"),
+        ((), 2, "give either"),
         (("--days", "0"), 2, "--days"),
         (("--before", "yesterday"), 2, "--before"),
         (("--before", "2999-01-01T00:00:00Z"), 2, "future"),

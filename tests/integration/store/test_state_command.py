@@ -95,8 +95,8 @@ def test_for_programs(command):
         (("--at", "2020-01-01T00:00:00Z"), 2, "the log begins at 2026-09-21T14:13:20.000000Z"),
         (("--at", "15"), 2, "position 15 is not in the log"),
         (("--domain", "rack"), 2, "is not KEY=VALUE"),
-        (("--node", "n7"), 1, "node n7: no member of a gang ever held room or ran there"),
-        (("-n", "nobody"), 1, "namespace nobody: the log knows no gang in it"),
+        (("--node", "n7"), 1, "node n7: the log has no member that was reserved or bound there"),
+        (("-n", "nobody"), 1, "namespace nobody: the log has no gang in it"),
     ],
 )
 def test_faults(command, words, code, said):
@@ -110,6 +110,6 @@ def test_the_tables_are_made_and_made_again(command, story_url):
     """Before, a node is only known by what is there now; afterwards by all that ever was."""
     command("project", "--again")
     code, out, _ = command("project")
-    assert (code, out) == (0, "projected up to position 14; 0 checkpoints made\n")
+    assert (code, out) == (0, "projected up to position 14; 0 snapshots made\n")
     code, out, _ = command("state", "--at", "1", "--node", "n1")
     assert (code, "No gangs there." in out) == (0, True)

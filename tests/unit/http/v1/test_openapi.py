@@ -73,8 +73,8 @@ def test_golden_facts_fit_the_schema(kind):
 
 
 def test_the_page_about_asking_names_the_fields_that_there_are():
-    """docs/asking.md: its tables are the schema, in words."""
-    text = (Path(__file__).parents[4] / "docs" / "asking.md").read_text()
+    """docs/api.md: its tables are the schema, in words."""
+    text = (Path(__file__).parents[4] / "docs" / "api.md").read_text()
     documented = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     extra = ["why", "who", "cause_position", "decision"]
     assert documented == [*EventLine.__struct_fields__, *extra]

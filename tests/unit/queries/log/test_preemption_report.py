@@ -104,7 +104,7 @@ async def test_a_lone_pods_preemption_can_be_decided_again():
         assert again.recorded == again.now == "1 units evicted, 1 placed"
         other = msgspec.structs.replace(event.fact, victims=())
         assert replay_decision(event, other, stored).differences == (
-            "PodGroup/default/low: has to go now",
+            "PodGroup/default/low: evicted now",
         )
 
 

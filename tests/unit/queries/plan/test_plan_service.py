@@ -66,7 +66,7 @@ async def test_reservations_of_others_are_no_room():
         every, _ = await ask()
         (root,) = every["roots"]
         assert (root["verdict"], root["assignments"]) == ("placed", [])
-        assert root["reasons"] == ["reserved already: room for 3 members of it"]
+        assert root["reasons"] == ["3 members have reservations already"]
 
 
 async def test_who_would_be_evicted():
@@ -132,7 +132,7 @@ async def test_questions_that_cannot_be_answered(monkeypatch):
         stage.cluster.doubted = ""
         monkeypatch.setattr("extender.cluster.manifests.plan_request_body.ROOTS_MAX", 1)
         pairs = [thing for n in "ab" for thing in a_gang(n, pods=1)]
-        with pytest.raises(BadInput, match="2 roots are to be planned, 1 at most"):
+        with pytest.raises(BadInput, match="2 root groups to plan, 1 at most"):
             await ask(*pairs)
         monkeypatch.setattr(plan_service, "NOW_BODY_MAX", 10)
         with pytest.raises(BadInput, match="no cluster"):

@@ -189,9 +189,11 @@ async def test_an_empty_node_is_not_an_unknown_one(past):
     past.database.projected = 14
     assert (await past.at(1, node=NodeName("n1"))).nodes == []
     assert (await past.at(1, namespace="ns")).gangs == []
-    with pytest.raises(NotFound, match="node n7: no member of a gang ever held room or ran there"):
+    with pytest.raises(
+        NotFound, match="node n7: the log has no member that was reserved or bound there"
+    ):
         await past.at(9, node=NodeName("n7"))
-    with pytest.raises(NotFound, match="namespace no-such: the log knows no gang"):
+    with pytest.raises(NotFound, match="namespace no-such: the log has no gang"):
         await past.at(9, namespace="no-such")
 
 

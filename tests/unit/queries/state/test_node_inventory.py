@@ -99,5 +99,5 @@ async def test_a_root_that_is_not_there_is_not_found(cluster):
     """Groups below a root are no roots."""
     cluster.add(a_group("root", gang=1, composite=True), a_group("leaf", gang=1, parent="root"))
     for name in ("leaf", "other"):
-        with pytest.raises(NotFound, match=f"gang default/{name}: the cluster shows no such root"):
+        with pytest.raises(NotFound, match=f"gang default/{name}: the cluster has no such root"):
             await NodeInventory(cluster).tree("default", name)
