@@ -461,7 +461,7 @@ async def test_it_stays_shut_when_others_are_seen_in_the_room():
         await quiet(stage)
         assert not any(call.done() for call in calls)
         await stage.one_pass()
-        assert all("was given back" in text for text in await asyncio.gather(*calls))
+        assert all("was released" in text for text in await asyncio.gather(*calls))
         assert stage.cluster.did("bind") == []
         (fact,) = stage.facts(ReservationReleased)
         assert (fact.why, len(fact.pods)) == ("superseded", 2)

@@ -210,8 +210,8 @@ async def test_an_unredeemed_reservation_expires():
         await stage.one_pass()
         assert [f.why for f in stage.facts(ReservationReleased)] == ["expired"]
         assert len(stage.facts(GangAdmitted)) == 2
-        assert "given back" in await held
-        assert "given back" in await second
+        assert "was released" in await held
+        assert "was released" in await second
 
 
 async def test_a_crash_between_two_facts_loses_nothing():
