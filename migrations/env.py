@@ -16,9 +16,9 @@ from sqlalchemy import Connection
 from extender.store.engine import create_engine
 from extender.store.tables import METADATA, SCHEMA
 
-MIGRATION_LOCK = 0x67785F6D  # "gx_m"; any number that nobody else uses
+MIGRATION_LOCK = 0x67785F6D  # "gx_m"; any number that no other lock has
 
-# With the roles of deploy/postgres/roles.sql the schema belongs to gx_owner, whoever migrates.
+# With the roles of deploy/postgres/roles.sql the schema belongs to gx_owner, whichever role migrates.
 BECOME_OWNER = """
 DO $do$
 BEGIN

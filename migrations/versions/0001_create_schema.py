@@ -96,11 +96,11 @@ def create_event() -> None:
     namespace = sa.text("split_part(root, '/', 1)")
     op.create_index("event_namespace_position_idx", "event", [namespace, "position"], schema="gx")
     at = sa.text("to_timestamp(at_us / 1e6::double precision)")  # as the views write it
-    told = (
+    reported = (
         "'GangAdmitted', 'GangExtended', 'GangRefused', 'RootInvalid', 'MemberLost', 'RoomMeasured'"
     )
     op.create_index(
-        "event_told_idx", "event", ["type", at], schema="gx", postgresql_where=sa.text(f"type IN ({told})")
+        "event_told_idx", "event", ["type", at], schema="gx", postgresql_where=sa.text(f"type IN ({reported})")
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
 
 
 async def head_of(replica):
-    """Give the end of the log as a replica sees it; it need not lead."""
+    """Return the end of the log as a replica sees it; it need not lead."""
     found = await replica.facts("?order=newest&limit=1")
     return found[0]["position"] if found else 0
 
@@ -34,18 +34,18 @@ def add(manifests, name):
 
 
 async def led(replicas):
-    """Wait until one of them leads; gives it."""
+    """Wait until one of them leads, and return it."""
     for _ in range(int(WITHIN_S * 20)):
         for replica in replicas:
             if await replica.leads():
                 return replica
         await asyncio.sleep(0.05)
-    raise AssertionError("nobody leads")
+    raise AssertionError("no replica leads")
 
 
 @pytest.fixture
 async def front():
-    """What stands in front of the replicas."""
+    """A load balancer in front of the replicas."""
     async with RoundRobin([]) as balancer:
         yield balancer
 
@@ -70,9 +70,9 @@ async def test_streams_go_on_across_kills_of_leaders(database_url, tmp_path, fro
         environ = {**os.environ, "GANG_EXTENDER_DATABASE_URL": database_url}
         command = [sys.executable, "-m", "extender", "events", "--follow", "--after", "0"]
         for source, options in (("database", []), ("services", ["--server", front.url])):
-            with (tmp_path / f"{source}.jsonl").open("wb") as told:
+            with (tmp_path / f"{source}.jsonl").open("wb") as output:
                 words = [*command, "-o", "json", *options]
-                following.append(subprocess.Popen(words, cwd=ROOT, env=environ, stdout=told))
+                following.append(subprocess.Popen(words, cwd=ROOT, env=environ, stdout=output))
         for number in range(kills):
             leader = await led(replicas)
             add(manifests, f"gang{number}")

@@ -83,11 +83,11 @@ class World:
         return next(float(line.split()[-1]) for line in lines if line.startswith(f"{name} "))
 
     def published(self):
-        """Give the end of the log as it is known outside of the database; 0 before it first was."""
+        """Return the end of the log as published outside of the database; 0 before the first time."""
         found = self.service.data / "log-end.json"
         return int(json.loads(found.read_text())["position"]) if found.exists() else 0
 
-    def say(self, *words):
+    def output_of(self, *words):
         done = subprocess.run(
             self.service.command(*words), check=False, cwd=ROOT, env=self.service.environ,
             capture_output=True, text=True,
@@ -152,16 +152,18 @@ def count_of(world, kind, gang):
 
 
 async def all_ends_well(world, player, lost, evidence):
-    """The loss is told, what ran is in the log again, everybody gets room once."""
+    """The loss is recorded, what ran is in the log again, every pod gets capacity once."""
     await until(
-        lambda: any(f["type"] == "HistoryTruncated" for f in facts(world.service)), "told", WITHIN_S
+        lambda: any(f["type"] == "HistoryTruncated" for f in facts(world.service)),
+        "the truncation recorded",
+        WITHIN_S,
     )
     await world.until_ready()
-    (told,) = [f for f in facts(world.service) if f["type"] == "HistoryTruncated"]
-    assert told["data"]["evidence"] == evidence
-    assert told["data"]["known_position"] <= lost[-1]["position"]
-    assert told["data"]["found_position"] < told["data"]["known_position"]
-    assert told["epoch"] > max(f["epoch"] for f in lost)
+    (truncation,) = [f for f in facts(world.service) if f["type"] == "HistoryTruncated"]
+    assert truncation["data"]["evidence"] == evidence
+    assert truncation["data"]["known_position"] <= lost[-1]["position"]
+    assert truncation["data"]["found_position"] < truncation["data"]["known_position"]
+    assert truncation["epoch"] > max(f["epoch"] for f in lost)
     assert world.metric("gang_extender_history_truncated_total") == 1
     lines = [
         json.loads(line)
@@ -169,7 +171,7 @@ async def all_ends_well(world, player, lost, evidence):
         if line.startswith("{")
     ]
     (line,) = [one for one in lines if one["message"] == "history lost"]
-    assert (line["level"], line["position"]) == ("ERROR", told["position"])
+    assert (line["level"], line["position"]) == ("ERROR", truncation["position"])
 
     world.create("waiting", minimum=SIZE)  # its last member comes
     await until(
@@ -183,7 +185,9 @@ async def all_ends_well(world, player, lost, evidence):
 
     log = facts(world.service)
     assert [f["position"] for f in log] == list(range(1, len(log) + 1))
-    assert log[: told["data"]["found_position"]] == lost[: told["data"]["found_position"]]
+    assert (
+        log[: truncation["data"]["found_position"]] == lost[: truncation["data"]["found_position"]]
+    )
     bound = {f["data"]["uid"]: f for f in log if f["type"] == "PodBound"}
     assert len(bound) == sum(f["type"] == "PodBound" for f in log) == 3 * SIZE
     done = [
@@ -197,11 +201,11 @@ async def all_ends_well(world, player, lost, evidence):
         f["data"]["pod"] for f in lost if f["type"] == "PodBound" and f["gang"] == "default/half"
     }
     assert {f["data"]["object"] for f in found} == {f"Pod/{pod}" for pod in ran}
-    for f in log[told["position"] :]:
+    for f in log[truncation["position"] :]:
         if f["type"] == "GangAdmitted":
             assert f["position"] > max(d["position"] for d in found), "compared, then promised"
 
-    return told
+    return truncation
 
 
 async def test_a_backup_is_restored_while_the_service_lives(world):
@@ -212,9 +216,12 @@ async def test_a_backup_is_restored_while_the_service_lives(world):
         await backup.take()
         lost = await after_the_copy(world, player)
         await backup.restore()
-        told = await all_ends_well(world, player, lost, "memory")
-        assert f"position {told['position']}, {told['time']}: history lost" in world.say("verify")
-        history = json.loads(world.say("history", "kept", "-o", "json"))
+        truncation = await all_ends_well(world, player, lost, "memory")
+        assert (
+            f"position {truncation['position']}, {truncation['time']}: history lost"
+            in world.output_of("verify")
+        )
+        history = json.loads(world.output_of("history", "kept", "-o", "json"))
         assert [f["type"] for f in history].count("HistoryTruncated") == 1
     finally:
         await player.close()
@@ -252,8 +259,8 @@ async def test_a_lagging_standby_is_promoted(world):
         world.server._server.send_signal(signal.SIGQUIT)
         await standby.promote()
         world.point_at(standby.sockets)
-        told = await all_ends_well(world, player, lost, "memory")
-        assert told["data"]["timeline"] == "00000002"
+        truncation = await all_ends_well(world, player, lost, "memory")
+        assert truncation["data"]["timeline"] == "00000002"
     finally:
         await player.close()
         world.service.stop()

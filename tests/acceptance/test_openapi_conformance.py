@@ -75,7 +75,7 @@ def get(service, path):
 
 
 def checks_of(mode):
-    """Give the checks that every answer has to pass, and those of this mode with them."""
+    """Return the checks that every answer has to pass, and those of this mode with them."""
     from schemathesis.checks import load_all_checks, not_a_server_error
     from schemathesis.specs.openapi import checks as conforming
 
@@ -102,7 +102,7 @@ def operations_of(service):
 
 
 def try_out(operation, mode, examples):
-    """Ask an operation so often; gives how often."""
+    """Call an operation that many times; return how often it was called."""
     from schemathesis import GenerationMode
 
     asked = []
@@ -135,7 +135,7 @@ def try_out(operation, mode, examples):
 @pytest.mark.parametrize("examples", [5, pytest.param(25, marks=pytest.mark.full)])
 @pytest.mark.parametrize("mode", ["positive", "negative"])
 def test_every_answer_conforms(service, mode, examples):
-    """Whatever is asked: no 5xx, and nothing that the document does not say."""
+    """Whatever is asked: no 5xx, and nothing that is not in the document."""
     for operation in operations_of(service):
         asks = any(p.location.value == "query" for p in operation.iter_parameters())
         if mode == "negative" and not asks and operation.method != "post":
@@ -156,11 +156,11 @@ def post(service, body):
 def test_plan_answers_as_the_command_does(service):
     """The same verdicts for the same objects; what is wrong is named with its place in the body."""
     cluster = a_fleet("2 racks x 2 nodes", gpu=2)
-    status, told = post(service, {"cluster": cluster, "wanted": a_gang("g", pods=4, topo=RACK)})
-    assert (status, told["verdict"]) == (200, "placed")
-    assert len(told["roots"][0]["assignments"]) == 4
-    status, told = post(service, {"cluster": cluster, "wanted": a_gang("g", pods=9)})
-    assert (status, told["verdict"]) == (200, "impossible")
+    status, answer = post(service, {"cluster": cluster, "wanted": a_gang("g", pods=4, topo=RACK)})
+    assert (status, answer["verdict"]) == (200, "placed")
+    assert len(answer["roots"][0]["assignments"]) == 4
+    status, answer = post(service, {"cluster": cluster, "wanted": a_gang("g", pods=9)})
+    assert (status, answer["verdict"]) == (200, "impossible")
     for body, words in (
         ({"cluster": cluster, "wanted": [{"kind": "Pod"}]}, ["wanted[0]", "apiVersion"]),
         (
@@ -174,22 +174,22 @@ def test_plan_answers_as_the_command_does(service):
         (b"\xff", ["body"]),
         (b"", ["body"]),
     ):
-        status, told = post(service, body)
-        assert (status, told["status"]) == (400, 400), told
+        status, answer = post(service, body)
+        assert (status, answer["status"]) == (400, 400), answer
         for word in words:
-            assert word in told["detail"], told
+            assert word in answer["detail"], answer
 
 
 def test_plan_on_the_cluster_of_the_service(service, tmp_path):
-    """What runs and what is reserved count; nothing comes of the question; the command says the same."""
-    status, told = post(service, {"wanted": a_gang("asked", pods=1, requests={"cpu": "1m"})})
-    assert (status, told["verdict"]) == (200, "placed"), told
-    assert told["as_of"].endswith("Z")
-    status, told = post(service, {"wanted": a_gang("asked", pods=1, requests={"cpu": "1M"})})
-    assert (status, told["verdict"]) == (200, "impossible")
+    """What runs and what is reserved count; the question changes nothing; the command answers the same."""
+    status, answer = post(service, {"wanted": a_gang("asked", pods=1, requests={"cpu": "1m"})})
+    assert (status, answer["verdict"]) == (200, "placed"), answer
+    assert answer["as_of"].endswith("Z")
+    status, answer = post(service, {"wanted": a_gang("asked", pods=1, requests={"cpu": "1M"})})
+    assert (status, answer["verdict"]) == (200, "impossible")
     wanted = tmp_path / "asked.yaml"
     wanted.write_text(yaml.safe_dump_all(a_gang("asked", pods=1, requests={"cpu": "1m"})))
-    for words, code, said in (
+    for words, code, expected in (
         (("-f", str(wanted)), 0, "PodGroup default/asked: placed"),
         (("-f", str(wanted), "--cluster", str(wanted)), 2, "only one of them"),
         (("-f", str(wanted), "--budget", "1000000"), 2, "budget"),
@@ -199,5 +199,5 @@ def test_plan_on_the_cluster_of_the_service(service, tmp_path):
             [sys.executable, "-m", "extender", "plan", "--server", service.url, *words],
             check=False, cwd=ROOT, capture_output=True, text=True,
         )  # fmt: skip
-        assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done
+        assert (done.returncode, expected in done.stdout + done.stderr) == (code, True), done
     assert get(service, "/v1/events?gang=default/asked")[2] == []

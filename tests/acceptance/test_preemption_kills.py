@@ -102,7 +102,7 @@ async def test_a_kill_at_any_point_of_a_preemption_changes_nothing(service, poin
         assert gone == dict.fromkeys(victims, 1), point
         assert len(victims) == VICTIMS, point
         assert {e["uid"] for e in recorded(service, "evicted", f"low{number}")} == victims, point
-        assert not recorded(service, "evicted", "beside"), "nobody beside them"
+        assert not recorded(service, "evicted", "beside"), "no other pod"
         assert of_gang(service, "PreemptionAbandoned", number) == [], point
         where = {e["node"] for e in recorded(service, "bound", f"hi{number}")}
         assert where == {f"s{number}-0", f"s{number}-1"}, point
@@ -114,5 +114,5 @@ async def test_a_kill_at_any_point_of_a_preemption_changes_nothing(service, poin
         check=False, cwd=ROOT, env=service.environ, capture_output=True, text=True,
     )  # fmt: skip
     assert asked.returncode == 0, asked
-    (told,) = json.loads(asked.stdout)
-    assert told["preemptor"] == "PodGroup/default/hi1"
+    (preemption,) = json.loads(asked.stdout)
+    assert preemption["preemptor"] == "PodGroup/default/hi1"

@@ -44,10 +44,10 @@ def processes_naming(text):
         if not folder.name.isdigit() or int(folder.name) == os.getpid():
             continue
         try:
-            told = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+            words = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
         except OSError:
             continue
-        if text.encode() in told:
+        if text.encode() in words:
             found.append((int(folder.name), (folder / "cmdline").read_bytes().replace(b"\0", b" ")))
     return found
 
@@ -73,7 +73,7 @@ def service():
 
 
 def create(service, name):
-    """Create a gated gang, by rename, as whoever writes manifests should."""
+    """Create a gated gang, by rename, as every writer of manifests should."""
     objects = a_gang(name, pods=SIZE, requests={GPU: 1, "cpu": "1"}, schedulingGates=GATED)
     hidden = service.folder / f"{name}.tmp"
     hidden.write_text(yaml.safe_dump_all(objects))
@@ -238,7 +238,7 @@ async def renewed_for(url, lease_s):
 
 
 async def test_a_second_process_waits_and_takes_over(database_url, tmp_path):
-    """With the lease taken it stays up, is ready to forward, says who leads and writes nothing; after a SIGKILL of the leader it leads with the same reservations."""
+    """With the lease taken it stays up, is ready to forward, names the leader and writes nothing; after a SIGKILL of the leader it leads with the same reservations."""
     manifests = tmp_path / "manifests"
     manifests.mkdir()
     (manifests / "all.yaml").write_text(

@@ -160,7 +160,7 @@ def once(facts):
 
 
 async def sends_away(replica):
-    """Wait until a replica that ends says so: not ready, and no further call on this connection."""
+    """Wait until a replica that ends reports it: not ready, and no further call on this connection."""
     deadline = time.monotonic() + WITHIN_S
     async with aiohttp.ClientSession() as session:
         while True:
@@ -177,8 +177,8 @@ async def sends_away(replica):
     indirect=True,
     ids=["two", "three"],
 )
-async def test_a_rolling_update_refuses_nobody(group):
-    """Each replica ends and comes back while gangs are bound and ordinary pods filtered: refused is nobody but in a hand-over."""
+async def test_a_rolling_update_refuses_no_call(group):
+    """Each replica ends and comes back while gangs are bound and ordinary pods filtered: no call is refused but in a hand-over."""
     await group.until_led()
     await group.until_ready()
     windows = []
@@ -229,7 +229,7 @@ async def victims_of(group, player, number, point):
 
 
 async def first_answer(group, killed):
-    """Give the seconds from a kill to the first answer of another leader to a filter call."""
+    """Return the seconds from a kill to the first answer of another leader to a filter call."""
     body = Caller("", group.player()).body
     async with aiohttp.ClientSession() as session:
         while True:
@@ -254,7 +254,7 @@ ALL_POINTS = [("kill", point) for point in POINTS] + [("preempt", p) for p in pr
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("group", [(3, LEASE_S)], indirect=True, ids=["three"])
 async def test_the_gap_of_fifty_kills(group):
-    """The leader is killed in every phase of admission, barrier and preemption; every gang is completed, and the gap is told."""
+    """The leader is killed in every phase of admission, barrier and preemption; every gang is completed, and the gap is printed."""
     await group.until_led()
     gaps = {}
     for number in range(KILLS):

@@ -66,7 +66,7 @@ def positions(browser):
 
 
 async def seen(browser, condition, what):
-    """Wait until the page shows something; says what it shows where it never does."""
+    """Wait until the page shows something; the error has what it shows instead."""
     try:
         return await until(condition, what, WITHIN_S)
     except AssertionError as error:
@@ -74,8 +74,8 @@ async def seen(browser, condition, what):
         raise AssertionError(f"{error}; the page: {shown[:3000]}") from error
 
 
-async def test_the_page_tells_what_is_what_was_and_what_comes(service, browser, tmp_path):
-    """Empty; a gang is placed; one waits and says why; one preempts; back in time; live again; over a restart; over an older log; strange names."""
+async def test_the_page_shows_what_is_what_was_and_what_comes(service, browser, tmp_path):
+    """Empty; a gang is placed; one waits, with the reason; one preempts; back in time; live again; over a restart; over an older log; strange names."""
     write(service, "beside", [a_pod("beside", node="r1-n3", requests={GPU: 5})])
     service.start()
     player = Player(service.url, service.manifests, service.data / "cluster.jsonl")
@@ -96,7 +96,7 @@ async def test_the_page_tells_what_is_what_was_and_what_comes(service, browser, 
 
 
 async def placed(service, player, browser, folder):
-    """A gang comes while the page is open; its tree says what each level has."""
+    """A gang comes while the page is open; its tree shows what each level has."""
     write(service, "tree", a_service_tree("tree"))
     player.reload()
     await play_until(player, lambda: len(recorded(service, "bound", "tree")) == 4, "tree bound")
@@ -111,7 +111,7 @@ async def placed(service, player, browser, folder):
 
 
 async def waits(service, browser):
-    """A gang that has no room stands first, with the reason; its groups are told before it is admitted."""
+    """A gang without a place stands first, with the reason; its groups are shown before it is admitted."""
     write(service, "huge", a_gang("huge", pods=20, requests={GPU: 8}, schedulingGates=GATED))
     await seen(browser, lambda: "needs 20 pods" in gang_row(browser, "huge"), "the reason of huge")
     assert "refused" in gang_row(browser, "huge")
@@ -121,20 +121,20 @@ async def waits(service, browser):
 
 
 async def preempts(service, player, browser, folder):
-    """Who goes for whom is told by the facts, and on the map while it lasts."""
+    """Victims and their preemptor are in the facts, and on the map while it lasts."""
     write(service, "full", full_nodes(0))
     write(service, "hi", preemptor(0))
     player.reload()
     await play_until(player, lambda: len(recorded(service, "bound", "hi0")) == 2, "hi0 bound")
     await seen(browser, lambda: "satisfied" in gang_row(browser, "hi0"), "hi0 in the list")
-    told = browser.text("#facts .type")
-    assert "PreemptionPlanned" in told
-    assert "VictimEvicted" in told
+    types = browser.text("#facts .type")
+    assert "PreemptionPlanned" in types
+    assert "VictimEvicted" in types
     browser.picture(folder / "preempted.png")
 
 
 async def back_in_time(service, browser, folder):
-    """The slider, by keys: what was then, and what nobody knows of then is said to be unknown."""
+    """The slider, by keys: the state of that time; what the log does not have of it is shown as unknown."""
     head = int(browser.one("#slider").get_attribute("max"))
     admitted = service.get("/v1/events?type=GangAdmitted&gang=default/tree&limit=1")[0]["position"]
     browser.press("#slider", *[Keys.ARROW_LEFT] * (head - admitted))
@@ -173,7 +173,7 @@ async def back_in_time(service, browser, folder):
 
 
 async def a_time_before_the_log(browser, position):
-    """A moment that cannot be shown is said to be so; what was shown stays, until another is asked for."""
+    """The page reports a moment that it cannot show; what was shown stays, until another is asked for."""
     browser.run("document.getElementById('jump-time').value = '2020-01-01T00:00:00'")
     browser.run("document.querySelector('#jump button').click()")
     await seen(
@@ -184,7 +184,7 @@ async def a_time_before_the_log(browser, position):
 
 
 async def over_a_restart(service, browser, folder):
-    """SIGKILL: the page says that nobody answers, keeps what it had, and goes on without a gap or a repeat."""
+    """SIGKILL: the page reports that there is no answer, keeps what it had, and goes on without a gap or a repeat."""
     before = positions(browser)
     service.kill()
     await seen(browser, lambda: browser.one("#link").get_attribute("class") == "lost", "the loss")
@@ -200,8 +200,8 @@ async def over_a_restart(service, browser, folder):
     await seen(browser, lambda: positions(browser)[0] >= len(facts) > before[0], "the newest fact")
     numbers = positions(browser)
     assert numbers == list(range(numbers[0], 0, -1))
-    told = dict(zip(numbers, browser.texts("#facts .summary"), strict=True))
-    assert {f["position"]: f["summary"] for f in facts if f["position"] in told} == told
+    summaries = dict(zip(numbers, browser.texts("#facts .summary"), strict=True))
+    assert {f["position"]: f["summary"] for f in facts if f["position"] in summaries} == summaries
 
 
 def killed(service):
@@ -233,7 +233,7 @@ async def over_an_older_log(service, browser, folder):
         service.data / "log-end.json"
     )  # where the end of the log is published, outside of the database
     await until(
-        lambda: int(json.loads(mark.read_bytes())["position"]) >= end, "the end told", WITHIN_S
+        lambda: int(json.loads(mark.read_bytes())["position"]) >= end, "the end published", WITHIN_S
     )
     killed(service)
     subprocess.run(["rm", "-r", cluster], check=True)
@@ -248,8 +248,8 @@ async def over_an_older_log(service, browser, folder):
     def agrees():
         facts = {f["position"]: f["summary"] for f in service.get("/v1/events?limit=1000")}
         numbers, words = positions(browser), browser.texts("#facts .summary")
-        told = dict(zip(numbers, words, strict=True))
-        return numbers[0] == max(facts) and all(facts[n] == text for n, text in told.items())
+        summaries = dict(zip(numbers, words, strict=True))
+        return numbers[0] == max(facts) and all(facts[n] == text for n, text in summaries.items())
 
     await seen(browser, agrees, "the facts that there are")
     assert not any(gang_row(browser, name) for name in lost[1:])

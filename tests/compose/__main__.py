@@ -1,6 +1,6 @@
 """Play docker-compose.yml: `python -m tests.compose`.
 
-Exit 0 when everything was so; where containers cannot run it says so and exits 0 as well, unless
+Exit 0 when every check passed; where containers cannot run it prints why and exits 0 as well, unless
 CI=true. Exit 1 otherwise, with the last lines of every service. Nothing is left in either case but
 the stand-ins and layers in the cache folder.
 """
@@ -35,7 +35,7 @@ FAULTS = (
 
 @contextmanager
 def step(what: str) -> Iterator[None]:
-    """Say what comes, and afterwards how long it took."""
+    """Print the step that begins, and afterwards how long it took."""
     print(f"=== {what}", flush=True)
     began_s = time.monotonic()
     yield
@@ -82,13 +82,13 @@ def play(project: Project) -> None:
 
 
 def another(project: Project, pid: int) -> bool:
-    """Give whether the extender runs as another process."""
+    """Return whether the extender runs as another process."""
     state = project.state("extender")
     return state["Status"] == "running" and int(state["Pid"]) not in {0, pid}
 
 
 def ready(project: Project) -> bool:
-    """Give whether the extender says that it is ready."""
+    """Return whether the extender reports that it is ready."""
     try:
         return bool(project.get("/readyz"))
     except urllib.error.HTTPError as refusal:
@@ -183,7 +183,7 @@ def main() -> int:
 
 
 def required() -> bool:
-    """Give whether containers must run here: on CI."""
+    """Return whether containers must run here: on CI."""
     return os.environ.get("CI") == "true"
 
 

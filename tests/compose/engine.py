@@ -43,7 +43,7 @@ FUSE = '[storage.options.overlay]\nmount_program = "/usr/bin/fuse-overlayfs"\n'
 
 
 class CannotRunError(Exception):
-    """Containers do not run on this machine; the message says in one line why."""
+    """Containers do not run on this machine; the message has the reason in one line."""
 
 
 class CommandError(Exception):
@@ -108,7 +108,7 @@ class Engine:
             subprocess.run(["umount", place], check=True)
 
     def podman(self, *arguments: str, timeout_s: float = 600) -> str:
-        """Run podman and give what it prints on stdout, stripped.
+        """Run podman and return what it prints on stdout, stripped.
 
         Raises:
             CommandError: It failed.
@@ -119,7 +119,7 @@ class Engine:
         return done.stdout.strip()
 
     def succeeds(self, *arguments: str) -> bool:
-        """Run podman and give whether its exit code is 0."""
+        """Run podman and return whether its exit code is 0."""
         return self._attempt(*arguments).returncode == 0
 
     def show(self, command: Sequence[str], *, folder: Path, timeout_s: float = 1800) -> None:

@@ -27,7 +27,7 @@ from tests.controlplane.build import (
     build_ours,
     ensure_binaries,
     pinned_version,
-    say,
+    print_progress,
 )
 from tests.controlplane.pin import ETCD_FOLDER, module_folder
 
@@ -119,12 +119,12 @@ def ensure_images(engine: Engine) -> None:
     """Build every stand-in that is not there yet with the same content, after `ensure_base`."""
     for image in [stand_in(name) for name in named_images()]:
         if not is_there(engine, image):
-            say(f"building the stand-in {image.name}")
+            print_progress(f"building the stand-in {image.name}")
             build(engine, image)
 
 
 def is_there(engine: Engine, image: StandIn) -> bool:
-    """Give whether a stand-in is there, with the same content."""
+    """Return whether a stand-in is there, with the same content."""
     if not engine.succeeds("image", "exists", image.name):
         return False
     label = engine.podman(
@@ -164,7 +164,7 @@ def ensure_base(engine: Engine) -> str:
     digest = hashlib.sha256(f"{SUITE}{PACKAGES}".encode()).hexdigest()[:12]
     archive = engine.folder / f"{SUITE}-{digest}.tar"
     if not archive.is_file():
-        say(f"making a Debian system ({SUITE}) with mmdebstrap")
+        print_progress(f"making a Debian system ({SUITE}) with mmdebstrap")
         unfinished = archive.with_suffix(".unfinished.tar")
         subprocess.run(
             [

@@ -33,7 +33,7 @@ def leftovers(engine: Engine, address: str, port: int) -> list[str]:
 
 
 def processes(*words: str) -> list[tuple[int, str]]:
-    """Give pid and command line of processes that name one of the words there."""
+    """Return pid and command line of processes that name one of the words there."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -46,12 +46,12 @@ def processes(*words: str) -> list[tuple[int, str]]:
 
 
 def running(pids: dict[int, str]) -> list[int]:
-    """Give which of the processes, each known by pid and start time, still run."""
+    """Return which of the processes, each known by pid and start time, still run."""
     return [pid for pid, began in pids.items() if began and start_time(pid) == began]
 
 
 def start_time(pid: int) -> str:
-    """Give when a process began, in ticks since boot; empty when it has ended."""
+    """Return when a process began, in ticks since boot; empty when it has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except OSError:

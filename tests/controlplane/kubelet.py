@@ -1,7 +1,7 @@
 """Play the kubelets of a test's nodes: pods start, end after their grace period, or misbehave.
 
-Owns what nobody else does on a control plane without kubelets: Running and Ready, the confirmation
-of deletions, refusals at the node's door. It never binds and never picks a node. A test may make it
+Owns what nothing else does on a control plane without kubelets: Running and Ready, the confirmation
+of deletions, the refusal of a pod by its node. It never binds and never picks a node. A test may make it
 late, let it refuse a pod, or let it lose one.
 """
 
@@ -105,7 +105,7 @@ class Kubelet:
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is None:
-            self._tasks.discard(task)  # a failed one is kept for __aexit__ to tell
+            self._tasks.discard(task)  # a failed one is kept: __aexit__ raises its error
 
     async def _begin(self, pod: Object) -> None:
         namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
@@ -166,5 +166,5 @@ class Kubelet:
 
 
 def _passes(refused: ApiError) -> bool:
-    """Tell whether an error is one of an outage or of load, so that it is worth trying again."""
+    """Return whether an error comes from an outage or from load, so that a retry can succeed."""
     return refused.status >= 500 or refused.status in (410, 429)

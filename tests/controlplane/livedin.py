@@ -29,13 +29,13 @@ NAMESPACE = "neighbours"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 CLAIMS = f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims"
 VOLUMES = "/api/v1/persistentvolumes"
-# Tenants that hold devices stand above every pod of a test, so that nobody evicts them for room.
+# Tenants that hold devices have a higher priority than every pod of a test, so that no preemptor evicts them.
 LOW, HIGH = "neighbour-low", "neighbour-high"
 PRIORITIES = {LOW: -100, HIGH: 1_000_000}
 FULL = (0.30, 0.50, 0.80, 0.95)  # of CPU and memory
 DEVICES_TAKEN = (0.5, 1.0, 2.0)  # by tenants, in proportion to what is free
 PER_SECOND = 20.0
-ALIVE_MAX = 100  # newcomers at once; while so many are there nobody comes
+ALIVE_MAX = 100  # newcomers at once; while so many are there no other is created
 GPU, SLOT = "nvidia.com/gpu", "example.com/slot"
 TAINT = {"key": "neighbours", "value": "only", "effect": "NoSchedule"}
 EVICTING = {"key": "neighbours", "value": "broken", "effect": "NoExecute"}
@@ -172,7 +172,7 @@ class Neighbourhood:
         )
 
     async def _settle(self, pod: Object) -> None:
-        """Create a tenant and bring it to the state that its name says, before its node is seen."""
+        """Create a tenant and bring it to the state in its name, before its node is seen."""
         labels, path = pod["metadata"]["labels"], path_of(pod, named=True)
         name = pod["metadata"]["name"]
         if "refused" in labels:
@@ -207,12 +207,12 @@ class Neighbourhood:
         return pod
 
     async def _evict(self, node: str) -> None:
-        """Take away who is left of an earlier node of this name, as pod garbage collection does."""
+        """Remove the tenants of an earlier node of this name, as pod garbage collection does."""
         for name in self._tenants.pop(node, ()):
             await self._remove(f"{PODS}/{name}")
 
     async def _remove(self, path: str) -> None:
-        """Delete an object at once, whoever still wants to do something before."""
+        """Delete an object at once, without its finalizers and its grace period."""
         try:
             await self._api.patch(path, {"metadata": {"finalizers": None}})
             await self._api.delete(path, {"gracePeriodSeconds": 0})
@@ -221,7 +221,7 @@ class Neighbourhood:
                 raise
 
     async def _own_node(self, name: str, **spec: Any) -> None:
-        """Create a node with free devices that only neighbours can use, or nobody."""
+        """Create a node with free devices that only neighbours can use, or no pod at all."""
         room = {"cpu": "32", GPU: "16", SLOT: "16"}
         labels = {"neighbours": "pool"} if name.startswith("near-pool") else {}
         await self._api.create(a_node(name, labels=labels, **spec, **room))
@@ -292,7 +292,7 @@ class Neighbourhood:
 
     def _gone(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is None:
-            self._alive.discard(task)  # a failed one is kept for _stop to tell
+            self._alive.discard(task)  # a failed one is kept: _stop raises its error
 
     def _newcomer(self) -> Object:
         self._made += 1
@@ -342,7 +342,7 @@ class Neighbourhood:
         await self._answered(self._api.delete(f"{PODS}/{name}"))
 
     def _trouble(self, name: str) -> None:
-        """Decide what the kubelet does to a newcomer, and how late it is for everybody just now."""
+        """Decide what the kubelet does to a newcomer, and how late it is for all pods just now."""
         self.kubelet.late_s = self._chance.choice((0.0, 0.0, 0.0, 0.3, 1.5))
         trouble = self._chance.choices(("none", "late", "refused"), (80, 12, 8))[0]
         if trouble == "late":
@@ -368,7 +368,7 @@ class Neighbourhood:
     # -- the end ---------------------------------------------------------------------------------
 
     async def _stop(self, arrivals: asyncio.Task[None]) -> None:
-        """Let nobody come any more; raise what went wrong with newcomers."""
+        """Stop the arrivals; raise the first error of a newcomer."""
         tasks = [arrivals, *self._alive]
         for task in tasks:
             task.cancel()

@@ -203,7 +203,7 @@ class ControlPlane:
         port = port or free_port()
         command = [
             str(self.binaries / "kube-scheduler"),
-            # Nobody's metrics need protection here, and DESIGN 9.9 reads them.
+            # Metrics need no protection here, and DESIGN 9.9 reads them.
             *flags_of(
                 "kube-scheduler", {"scheduler_config": str(file), "scheduler_port": str(port)}
             ),
@@ -227,7 +227,7 @@ class ControlPlane:
         )
 
     def scheduler_url(self, name: str = "scheduler") -> str:
-        """Give the URL of its `/metrics` and `/readyz` (certificate made up at start)."""
+        """Return the URL of its `/metrics` and `/readyz` (certificate made up at start)."""
         flag = next(f for f in self.schedulers[name].command if f.startswith("--secure-port="))
         return f"https://127.0.0.1:{flag.partition('=')[2]}"
 
@@ -362,10 +362,10 @@ class ControlPlane:
 
 
 def token_of(user: str) -> str:
-    """Give the token of one of `USERS`.
+    """Return the token of one of `USERS`.
 
     Raises:
-        KeyError: Nobody has that name.
+        KeyError: No user has that name.
     """
     if user not in USERS:
         raise KeyError(f"no user {user!r}; there are {', '.join(USERS)}")

@@ -107,7 +107,7 @@ class Process:
             self._child.wait()
 
     def pause(self) -> None:
-        """Freeze it (SIGSTOP): connections stay open and nobody answers."""
+        """Freeze it (SIGSTOP): connections stay open and are not answered."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -115,7 +115,7 @@ class Process:
         os.kill(self.pid, signal.SIGCONT)
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> None:
-        """Wait until a probe says yes.
+        """Wait until a probe returns True.
 
         Raises:
             NotReadyError: The process ended, or the time is over.

@@ -36,7 +36,7 @@ REFUSED = {"replay": ("2",)}  # exit 2: no decision of the log of that day has a
 
 
 @pytest.fixture(scope="module")
-def told_url(postgres_url, template_database):
+def filled_url(postgres_url, template_database):
     with fresh_database(postgres_url, template=template_database) as url:
         run(write_tuesday(url))
         yield url
@@ -76,18 +76,18 @@ def test_every_command_is_run_here():
 
 
 @pytest.mark.parametrize("name", RUN)
-def test_a_command_answers(name, told_url, manifests, tmp_path, request):
-    words, said = RUN[name]
+def test_a_command_answers(name, filled_url, manifests, tmp_path, request):
+    words, expected = RUN[name]
     server = request.getfixturevalue("service").url if "{server}" in words else ""
     filled = [word.format(folder=manifests, server=server) for word in words]
-    done = ended(name, filled, told_url, tmp_path)
+    done = ended(name, filled, filled_url, tmp_path)
     assert (done.returncode, done.stderr) == (0, ""), done
-    assert said in done.stdout
+    assert expected in done.stdout
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_command_refuses(name, told_url, tmp_path):
+def test_a_command_refuses(name, filled_url, tmp_path):
     """What is wrong stands on stderr, and nothing on stdout."""
-    done = ended(name, REFUSED[name], told_url, tmp_path)
+    done = ended(name, REFUSED[name], filled_url, tmp_path)
     assert (done.returncode, done.stdout) == (2, ""), done
     assert done.stderr.startswith("gang-extender: position 2: ")

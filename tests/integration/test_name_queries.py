@@ -162,7 +162,7 @@ async def asking(url):
         yield ask
 
 
-# Every GET of /v1 that ends, as somebody asks it; of the facts of `facts_of` and of a node and a gang that are there now.
+# One request for every GET of /v1 that ends; about the facts of `facts_of` and a node and a gang that are there now.
 EVERY_GET = {
     "/v1/gangs": "/v1/gangs?namespace=default",
     "/v1/gangs/{namespace}/{name}": "/v1/gangs/ns/job",
@@ -185,7 +185,7 @@ NOT_THERE = ("/v1/gangs/ns/job", "/v1/gangs/ns/job/explain", "/v1/decisions/pre"
 
 
 async def test_a_hundred_readers_ask_everything_while_facts_are_written(written):
-    """Each answer is whole and says as of when; nobody is told less than the moment before, and nobody is turned away."""
+    """Each answer is whole and has its position; no reader gets an older state than before, and none is refused."""
     gets = {o.path for o in OPERATIONS if o.method == "get"}
     assert set(EVERY_GET) == gets, gets ^ set(EVERY_GET)
     objects = (a_node("n1", gpu=8), *a_gang("g", pods=1))
@@ -196,12 +196,12 @@ async def test_a_hundred_readers_ask_everything_while_facts_are_written(written)
         paths = [*EVERY_GET.values()] * 2
         for path in paths[number % len(EVERY_GET) :][: len(EVERY_GET)]:
             async with session.get(server.make_url(path)) as reply:
-                told = await reply.json()
-                assert reply.status == (404 if path in NOT_THERE else 200), (path, told)
+                answer = await reply.json()
+                assert reply.status == (404 if path in NOT_THERE else 200), (path, answer)
                 counts[path.partition("?")[0]] += 1
                 if path.startswith("/v1/events"):
                     head = int(reply.headers["X-Log-Position"])
-                    assert [fact["position"] for fact in told] == list(range(4, head + 1))
+                    assert [fact["position"] for fact in answer] == list(range(4, head + 1))
                     assert head >= known
                     known = head
 
@@ -234,7 +234,7 @@ def command(url, *words):
     return run_command(*words, GANG_EXTENDER_DATABASE_URL=url, COLUMNS="300")
 
 
-async def test_a_history_tells_what_others_did_and_every_life_of_the_name(written):
+async def test_a_history_has_what_others_did_and_every_gang_of_the_name(written):
     async with asking(written) as ask:
         _, every = await ask("/v1/gangs/ns/job/history", decisions="true")
         assert [line["position"] for line in every] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
@@ -247,14 +247,14 @@ async def test_a_history_tells_what_others_did_and_every_life_of_the_name(writte
         assert tuple(first[0]) == EventLine.__struct_fields__
         _, second = await ask("/v1/gangs/ns/job/history", uid="life-2")
         assert [line["position"] for line in second] == [9, 10]
-        status, told = await ask("/v1/gangs/ns/job/history", uid="life-9")
-        assert (status, "life-1, life-2" in told["detail"]) == (404, True)
+        status, answer = await ask("/v1/gangs/ns/job/history", uid="life-9")
+        assert (status, "life-1, life-2" in answer["detail"]) == (404, True)
         seen, after = [], 0
         while page := (await ask("/v1/gangs/ns/job/history", limit=3, after=after))[1]:
             seen += [line["position"] for line in page]
             after = seen[-1]
         assert seen == list(range(1, 11))
-        # nobody of ours did it: it is kube-scheduler's own
+        # not done by a gang of ours: it is kube-scheduler's own
         name = urllib.parse.quote(f"{LONG[:60]}/{LONG}", safe="/")
         status, alone = await ask(f"/v1/gangs/{name}/history", decisions="true")
         assert (status, alone[0]["who"]) == (200, "kube-scheduler")
@@ -265,11 +265,11 @@ async def test_a_history_tells_what_others_did_and_every_life_of_the_name(writte
 
 
 async def test_the_command_says_that_a_name_was_used_again(written):
-    told = command(written, "history", "ns/job")
-    assert told.returncode == 0, told.stderr
-    assert "ns/job was the name of 2 root groups" in told.stderr
-    assert "life-1: 5 events" in told.stderr
-    lines = told.stdout.splitlines()
+    answer = command(written, "history", "ns/job")
+    assert answer.returncode == 0, answer.stderr
+    assert "ns/job was the name of 2 root groups" in answer.stderr
+    assert "life-1: 5 events" in answer.stderr
+    lines = answer.stdout.splitlines()
     assert len(lines) == 10
     assert "VictimEvicted (ns/big)" in lines[4]
     assert "by ns/big" in lines[5]
@@ -318,10 +318,10 @@ async def test_no_parameter_of_any_route_reaches_the_database_as_sql(written):
                 plain = path.replace(given, "ns") if "{" in operation.path else path
                 for parameter in operation.parameters:
                     if parameter.where == "query" and parameter.name != "follow":
-                        status, told = await ask(plain, **{parameter.name: attempt})
-                        assert status in (200, 400, 404), (plain, parameter.name, status, told)
+                        status, answer = await ask(plain, **{parameter.name: attempt})
+                        assert status in (200, 400, 404), (plain, parameter.name, status, answer)
                         if status == 200 and operation.path == "/v1/events":
-                            assert told == [], (parameter.name, attempt)
+                            assert answer == [], (parameter.name, attempt)
         _, after = await ask("/v1/events")
         assert after == everything
     assert await census(written) == 11
@@ -338,7 +338,7 @@ async def test_no_word_of_any_command_reaches_the_database_as_sql(written):
             ("events", "--type", attempt),
             ("preemptions", "--victim", attempt),
         ):
-            told = command(written, *words)
-            assert told.returncode in (0, 1, 2), told  # 1: the log knows no such thing
-            assert "Traceback" not in told.stderr
+            answer = command(written, *words)
+            assert answer.returncode in (0, 1, 2), answer  # 1: the log knows no such thing
+            assert "Traceback" not in answer.stderr
     assert await census(written) == 11

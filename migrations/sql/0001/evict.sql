@@ -1,6 +1,6 @@
 -- End the sessions that sit on the lease row of a lease which `p_holder` may take: a stopped or wedged
 -- leader in the middle of an append. Its open transaction is rolled back. Sessions that wait for the row
--- themselves are left alone. Says how many were told to end.
+-- themselves are left alone. Returns how many were terminated.
 CREATE FUNCTION gx.evict(p_holder text) RETURNS integer
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = gx, pg_temp

@@ -1,4 +1,4 @@
--- Write down what the next facts behind the mark name, `p_most` facts at most; says how many were looked at.
+-- Index what the next facts behind the mark name, `p_most` facts at most; returns how many were read.
 -- Runs beside the appends and never in them. Of several replicas one works, the others find nothing to do.
 CREATE FUNCTION gx.note_mentions(p_most integer) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

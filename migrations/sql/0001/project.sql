@@ -1,5 +1,5 @@
 -- Bring the tables of intervals (placement, root_state, preemption, victim) up to a position: fold the facts behind
--- gx.projection into them, at most p_max_events, in one transaction. Says how far they are now. Whoever else projects
+-- gx.projection into them, at most p_max_events, in one transaction. Returns their position. A second caller
 -- waits for the row of gx.projection. Not part of an append: an append must not pay for it.
 CREATE FUNCTION gx.project(p_upto bigint, p_max_events integer) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

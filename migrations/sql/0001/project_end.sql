@@ -1,5 +1,5 @@
 -- End intervals of this root: of one kind (NULL: any) and of these pods (NULL: all). A pod that is a victim of a
--- preemption ends by that. Says how many.
+-- preemption ends by that. Returns how many.
 CREATE FUNCTION gx.project_end(e gx.event, p_kind text, p_pod_uids text[], p_why text) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 AS $function$

@@ -21,7 +21,7 @@ BEGIN
     END IF;
     IF e.type IN ('NodeVetoed', 'BarrierExpired', 'BindFailed', 'DriftFound', 'LeaseTaken', 'HistoryTruncated',
                   'RoomMeasured', 'FeaturesFound') THEN
-        RETURN;  -- nothing that is told here depends on them
+        RETURN;  -- no table of intervals depends on them
     END IF;
     IF strpos(d::text, '\u0000') > 0 THEN
         d := replace(d::text, '\u0000', '\ufffd')::json;  -- no text of PostgreSQL can hold NUL

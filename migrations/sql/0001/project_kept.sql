@@ -1,4 +1,4 @@
--- The room of a lost member is kept for its replacement, where the fact says so; a node that was lost keeps none.
+-- The room of a lost member is kept for its replacement, if the fact has it so; a node that was lost keeps none.
 CREATE FUNCTION gx.project_kept(e gx.event, d json) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $function$

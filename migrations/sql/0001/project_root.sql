@@ -1,4 +1,4 @@
--- Say how a root stands from this fact on; nothing happens when it stood so before.
+-- Record the state of a root from this fact on; nothing happens when it stood so before.
 CREATE FUNCTION gx.project_root(e gx.event, r gx.root_state) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $function$

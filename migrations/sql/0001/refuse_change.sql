@@ -1,4 +1,4 @@
--- The log is append-only for everybody, its owner included.
+-- The log is append-only for every role, its owner included.
 CREATE FUNCTION gx.refuse_change() RETURNS trigger
 LANGUAGE plpgsql
 SET search_path = gx, pg_temp

@@ -1,5 +1,5 @@
 -- Give the lease back. Its id is replaced, so that nothing can be appended under it afterwards.
--- Says whether there was anything to give back.
+-- Returns whether there was anything to give back.
 CREATE FUNCTION gx.release(p_epoch bigint, p_lease uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = gx, pg_temp

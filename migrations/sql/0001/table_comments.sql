@@ -1,7 +1,7 @@
--- What `\d+` says of the tables that people read.
+-- What `\d+` shows for the tables that people read.
 DO $do$
 DECLARE
-    said constant jsonb := '{
+    comments constant jsonb := '{
         "placement": ["Who held or had which node, from when to when: one row per interval, folded from the log up to the position in gx.projection. Ordinary pods are not in the log.", {
             "pod_uid": "UID of the pod; its identity, names are reused",
             "pod": "namespace/name of the pod",
@@ -69,7 +69,7 @@ DECLARE
     t record;
     c record;
 BEGIN
-    FOR t IN SELECT key AS name, value ->> 0 AS text, value -> 1 AS columns FROM jsonb_each(said) LOOP
+    FOR t IN SELECT key AS name, value ->> 0 AS text, value -> 1 AS columns FROM jsonb_each(comments) LOOP
         EXECUTE format('COMMENT ON TABLE gx.%I IS %L', t.name, t.text);
         FOR c IN SELECT key AS name, value AS text FROM jsonb_each_text(t.columns) LOOP
             EXECUTE format('COMMENT ON COLUMN gx.%I.%I IS %L', t.name, c.name, c.text);

@@ -1,8 +1,8 @@
 -- Take the lease: when it is free, when it has run out by this server's clock, or when the same holder
--- asks again. XE003: somebody else holds it. An append in flight makes this wait (row lock), at most
+-- asks again. XE003: another holder has it. An append in flight makes this wait (row lock), at most
 -- lock_timeout; the head is read by a later statement and so includes what that append wrote.
 -- The new epoch is above `p_above` as well: a restored copy of this table would hand epochs out again that
--- writers still remember. What the copy had is told, so that they can see that it is one.
+-- writers still remember. The epoch and holder before are returned, so that a caller can see that it is a copy.
 CREATE FUNCTION gx.take(
     p_holder text,
     p_address text,

@@ -14,7 +14,7 @@ SELECT m.at,
        t.taken,
        t.pods
 FROM (
-    -- ordered: whoever asks in the order of measurements gets a page without making all rows. Words: the names as
+    -- ordered: a query in the order of measurements gets a page without making all rows. Words: the names as
     -- they stand in JSON; one that could stand there in another form is the empty text, which is found everywhere.
     SELECT v.at, v.known, v.next_known,
            array_agg(v.resource) AS resources,

@@ -1,4 +1,4 @@
--- What `\d+` says of the views.
+-- What `\d+` shows for the views.
 DO $do$
 DECLARE
     always constant jsonb := '{
@@ -18,7 +18,7 @@ DECLARE
         "actor": "which process decided",
         "cause": "what led to it",
         "kind": "CompositePodGroup, PodGroup, or Pod for a lone preemptor"}';
-    said constant jsonb := '{
+    comments constant jsonb := '{
         "v_event": ["The log: one row per fact, in the order in which the facts were recorded. Pods and groups that nobody asked the service about are not in it.", {
             "type": "what kind of fact; extender/README.md lists them",
             "ver": "version of the shape of the payload",
@@ -122,7 +122,7 @@ DECLARE
     v record;
     c record;
 BEGIN
-    FOR v IN SELECT key AS name, value ->> 0 AS text, value -> 1 AS columns FROM jsonb_each(said) LOOP
+    FOR v IN SELECT key AS name, value ->> 0 AS text, value -> 1 AS columns FROM jsonb_each(comments) LOOP
         EXECUTE format('COMMENT ON VIEW gx.%I IS %L', v.name, v.text);
         FOR c IN
             SELECT a.attname AS name, coalesce(v.columns ->> a.attname::text, always ->> a.attname::text) AS text

@@ -1,4 +1,4 @@
-"""An API server that can be told to misbehave: lists in pages, watches, patches, and every fault.
+"""An API server that misbehaves on request: lists in pages, watches, patches, and every fault.
 
 Owns just enough of the API for the adapter. Objects are dicts; every change gets the next
 resourceVersion. What a real API server would validate is not validated here: tests/e2e does that.
@@ -87,7 +87,7 @@ class FakeApi:
     # --- what tests do
 
     def put(self, plural: str, thing: Object) -> Object:
-        """Create or change an object and tell the watchers."""
+        """Create or change an object and notify the watchers."""
         metadata = thing.setdefault("metadata", {})
         key = (metadata.get("namespace", ""), metadata["name"])
         stored = self.objects.setdefault(plural, {})
@@ -96,16 +96,16 @@ class FakeApi:
         metadata["resourceVersion"] = str(self.version)
         metadata.setdefault("uid", f"uid-{plural}-{metadata['name']}")
         stored[key] = thing
-        self._tell(plural, kind, thing)
+        self._notify(plural, kind, thing)
         return thing
 
-    def remove(self, plural: str, name: str, namespace: str = "", *, tell: bool = True) -> None:
-        """Delete an object; without telling, as if it happened in compacted history."""
+    def remove(self, plural: str, name: str, namespace: str = "", *, notify: bool = True) -> None:
+        """Delete an object; with `notify=False` as if it happened in compacted history."""
         thing = self.objects[plural].pop((namespace, name))
         self.version += 1
         gone = {**thing, "metadata": {**thing["metadata"], "resourceVersion": str(self.version)}}
-        if tell:
-            self._tell(plural, "DELETED", gone)
+        if notify:
+            self._notify(plural, "DELETED", gone)
 
     def send(self, plural: str, line: bytes) -> None:
         """Put bytes into the open watches of a resource."""
@@ -118,7 +118,7 @@ class FakeApi:
         self.send(plural, msgspec.json.encode(line) + b"\n")
 
     def cut_watches(self, plural: str | None = None) -> None:
-        """End open watches without a word."""
+        """End open watches without an error."""
         for name, streams in self._streams.items():
             if plural in (None, name):
                 for stream in streams:
@@ -135,7 +135,7 @@ class FakeApi:
             if called == method and part in path and query.items() <= asked.items()
         )
 
-    def _tell(self, plural: str, kind: str, thing: Object) -> None:
+    def _notify(self, plural: str, kind: str, thing: Object) -> None:
         line = msgspec.json.encode({"type": kind, "object": thing}) + b"\n"
         self.history.setdefault(plural, []).append((self.version, line))
         self.send(plural, line)
@@ -313,6 +313,6 @@ async def until(look: Callable[[], object], timeout_s: float = 60) -> None:
 
 
 def counted(name: str, **labels: str) -> float:
-    """Give the value of a counter of the adapter."""
+    """Return the value of a counter of the adapter."""
     value = METRICS.registry.get_sample_value(f"gang_extender_{name}_total", labels)
     return value or 0.0

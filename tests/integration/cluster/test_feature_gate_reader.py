@@ -118,19 +118,19 @@ async def test_the_gates_are_read_with_a_token_and_a_certificate(certificate, tm
         assert "no kubernetes_feature_enabled" in silent.problem
 
 
-async def test_every_trouble_with_the_metrics_is_told(certificate, tmp_path) -> None:
-    """Not configured, nobody there, no right, no token, not a CA: gates are not known, and why."""
+async def test_every_fault_of_the_metrics_is_reported(certificate, tmp_path) -> None:
+    """Not configured, no server there, no right, no token, not a CA: the gates are unknown, with the reason."""
     assert "SCHEDULER_METRICS_URL is not set" in (await SchedulerMetrics().gates()).problem
     other = tmp_path / "token"
     other.write_text("wrong")
     async with Page(certificate) as url:
-        told = await SchedulerMetrics(url, token_file=str(other)).gates()
-        assert (told.gates, "answered 403" in told.problem) == (None, True)
+        reading = await SchedulerMetrics(url, token_file=str(other)).gates()
+        assert (reading.gates, "answered 403" in reading.problem) == (None, True)
         assert "gone" in (await SchedulerMetrics(url, token_file="/gone").gates()).problem
         assert (await SchedulerMetrics(url, ca_file=str(other)).gates()).gates is None
-    told = await SchedulerMetrics(url).gates()
-    assert told.gates is None
-    assert url in told.problem
-    assert await SchedulerMetrics(url).gates() == told, (
+    reading = await SchedulerMetrics(url).gates()
+    assert reading.gates is None
+    assert url in reading.problem
+    assert await SchedulerMetrics(url).gates() == reading, (
         "the same words, or each try would be recorded"
     )

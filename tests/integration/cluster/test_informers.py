@@ -100,7 +100,7 @@ async def test_a_watch_from_too_old_a_version_ends_in_a_list_that_finds_deletion
     await synced(cluster, fake)
     hold = Fault(lambda r: r.path == "/api/v1/nodes" and "watch" not in r.query, times=2)
     fake.faults.append(hold)
-    fake.remove("nodes", "n1", tell=False)
+    fake.remove("nodes", "n1", notify=False)
     fake.put("nodes", a_node("n3"))
     fake.compacted = fake.version + 1
     fake.version += 5
@@ -183,14 +183,14 @@ async def test_an_object_that_cannot_be_read_does_not_stop_the_others(
     assert lists(cluster) == 1
 
 
-async def test_a_pod_made_again_while_nobody_watched_is_another_pod(
+async def test_a_pod_created_again_between_two_watches_is_another_pod(
     cluster: KubernetesCluster, fake: FakeApi
 ) -> None:
     """Same name, other UID: the old one is gone from the view and so is its room."""
     fake.put("nodes", a_node("n1"))
     fake.put("pods", a_pod("p", nodeName="n1"))
     await synced(cluster, fake)
-    fake.remove("pods", "p", "default", tell=False)
+    fake.remove("pods", "p", "default", notify=False)
     again = a_pod("p")
     again["metadata"]["uid"] = "another"
     fake.objects["pods"][("default", "p")] = again
@@ -229,7 +229,7 @@ async def test_an_api_server_that_does_not_answer_is_doubted(
 
 
 async def much_goes_on(cluster: KubernetesCluster, fake: FakeApi) -> None:
-    """Have the cluster hear of thirty pods, one after the other: who spins has asked as often by then."""
+    """Create thirty pods, one after the other: a retry without pauses has sent as many requests by then."""
     for number in range(30):
         fake.put("pods", a_pod(f"p{number}"))
         await until(lambda number=number: len(cluster.view().pods) > number)
@@ -312,7 +312,7 @@ async def test_stop_leaves_nothing_behind(cluster: KubernetesCluster, fake: Fake
     assert not mine
 
 
-async def test_a_defect_is_told(
+async def test_a_defect_is_reported(
     cluster: KubernetesCluster, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task that ends by an error of ours does not end in silence."""

@@ -110,7 +110,7 @@ async def test_a_victim_that_was_made_again_is_not_touched(
 
 
 async def test_the_eviction_api_may_say_not_now(there: KubernetesCluster, fake: FakeApi) -> None:
-    """A spent budget answers 429 with Retry-After: nothing was done for certain, and it is told when to come again."""
+    """A spent budget answers 429 with Retry-After: nothing was done for certain, and the error has the time of the next try."""
     fake.faults.append(
         Fault(on("POST", "/eviction"), status=429, headers={"Retry-After": "10"}, body=b"budget")
     )
@@ -120,7 +120,7 @@ async def test_the_eviction_api_may_say_not_now(there: KubernetesCluster, fake: 
     fake.faults.append(Fault(on("POST", "/eviction"), drop_after=True))
     with pytest.raises(ClusterUnavailable) as raised:
         await there.evict(POD, "evicted")
-    assert not raised.value.refused, "nobody knows"
+    assert not raised.value.refused, "the outcome is unknown"
     await until(lambda: POD.uid not in there.view().pods)
 
 
@@ -175,16 +175,16 @@ async def test_a_nomination_is_tried_once(
 
 
 async def test_a_binding_is_tried_once(there: KubernetesCluster, fake: FakeApi) -> None:
-    """Its caller must look whether it may still bind before each try; it hears how long to wait."""
+    """Its caller must look whether it may still bind before each try; the error has the time to wait."""
     fault = Fault(on("POST", "/binding"), status=429, headers={"Retry-After": "3"})
     fake.faults.append(fault)
-    with pytest.raises(ClusterUnavailable, match="429") as told:
+    with pytest.raises(ClusterUnavailable, match="429") as raised:
         await there.bind(TO_N1)
-    assert told.value.retry_after_s == 3
+    assert raised.value.retry_after_s == 3
     assert fake.count("POST", "/binding") == 1
 
 
-async def test_a_lasting_failure_is_told(there: KubernetesCluster, fake: FakeApi) -> None:
+async def test_a_lasting_failure_is_reported(there: KubernetesCluster, fake: FakeApi) -> None:
     """After five tries the caller knows that the outcome is unknown."""
     fake.faults.append(Fault(on("PATCH", "/status"), status=503, times=100))
     with pytest.raises(ClusterUnavailable, match="503"):
@@ -380,7 +380,7 @@ async def test_a_view_that_lags_behind_our_own_write_proves_nothing(
     """Back to what the view still shows: the object is read, and written."""
     await there.set_conditions(GROUP, "uid-podgroups-g", [WAITS])
     await until(lambda: there.view().groups[GROUP].conditions)
-    fake._tell = lambda *_: None  # the watch is late from here on
+    fake._notify = lambda *_: None  # the watch is late from here on
     done = Condition(type=WAITS.type, status="True", reason="Scheduled", message="")
     await there.set_conditions(GROUP, "uid-podgroups-g", [done])
     await there.set_conditions(GROUP, "uid-podgroups-g", [WAITS])
@@ -405,15 +405,15 @@ async def test_what_is_known_as_a_whole_is_not_read(
 async def test_what_others_wrote_meanwhile_is_read_and_kept(
     there: KubernetesCluster, fake: FakeApi
 ) -> None:
-    """Memory and view know nothing of it: the conflict tells."""
+    """Memory and view know nothing of it: it is found by the conflict."""
     await there.set_conditions(GROUP, "uid-podgroups-g", [WAITS])
     await until(lambda: there.view().groups[GROUP].conditions)
-    tell, fake._tell = fake._tell, lambda *_: None
+    notify, fake._notify = fake._notify, lambda *_: None
     group = fake.objects["podgroups"]["default", "g"]
     other = {"type": "Other", "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z"}
     group["status"]["conditions"].append(other)
     fake.put("podgroups", group)
-    fake._tell = tell
+    fake._notify = notify
     done = Condition(type=WAITS.type, status="True", reason="Scheduled", message="")
     await there.set_conditions(GROUP, "uid-podgroups-g", [done])
     stored = fake.objects["podgroups"]["default", "g"]["status"]["conditions"]
@@ -472,7 +472,7 @@ async def test_a_storm_of_events_stays_small(there: KubernetesCluster, fake: Fak
     assert counted("k8s_events_dropped") >= 230
 
 
-async def test_an_event_that_cannot_be_written_harms_nobody(
+async def test_an_event_that_cannot_be_written_does_no_harm(
     there: KubernetesCluster, fake: FakeApi
 ) -> None:
     """Best effort: counted, not raised."""

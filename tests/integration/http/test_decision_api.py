@@ -142,7 +142,7 @@ async def test_nodes_are_counted_once_and_parts_about_units_are_not_nodes():
         assert asked["evictable_pods"] == 297
 
 
-async def test_an_admission_without_anybody_to_evict_has_no_units():
+async def test_an_admission_without_victims_has_no_units():
     """A plan that was found at once rests on nodes alone."""
     async with Stage(*ROOM, *a_gang("g", pods=4)) as stage, asking(stage) as client:
         await stage.lead()

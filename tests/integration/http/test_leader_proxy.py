@@ -90,11 +90,11 @@ async def test_each_verb_is_answered_with_the_leaders_bytes(replicas):
 async def test_a_follower_is_ready_says_whom_it_follows_and_answers_questions(replicas):
     """Ready, with the position; gangs from its own fold."""
     async with replicas.second.client.get("/readyz") as reply:
-        told = await reply.json()
-    assert reply.status == 200, told
-    assert "held by first" in told["checks"][0]["reason"]
+        answer = await reply.json()
+    assert reply.status == 200, answer
+    assert "held by first" in answer["checks"][0]["reason"]
     position = replicas.database.head.position
-    assert told["checks"][1] == {
+    assert answer["checks"][1] == {
         "name": "log",
         "ok": True,
         "reason": f"followed to position {position}",
@@ -135,7 +135,7 @@ async def test_a_held_bind_goes_on_at_the_next_leader(replicas):
 
 
 async def test_a_call_in_a_hand_over_waits_for_the_next_leader(replicas):
-    """Filter at the one that has just given the lease back, before anybody has taken it: no error, a moment later an answer."""
+    """Filter at a replica that has just released the lease, before another acquires it: no error, a moment later an answer."""
     pod = wire_pod(replicas.first.stage, "g-0")
     args = {"Pod": pod, "Nodes": None, "NodeNames": ["n0", "n1"]}
     handing = asyncio.create_task(replicas.first.stage.leader.give_back())
@@ -163,7 +163,7 @@ async def test_the_time_spent_elsewhere_counts(replicas):
 
 
 async def test_a_leader_that_does_not_answer_is_named(replicas):
-    """Each verb's own way to say so, with the address and what helps; the calls after the first are told at once."""
+    """Each verb has its own form of error, with the address and what helps; the calls after the first fail at once."""
     await replicas.first.client.close()
     pod = wire_pod(replicas.first.stage, "g-0")
     args = {"Pod": pod, "Nodes": None, "NodeNames": ["n0", "n1"]}
@@ -196,7 +196,7 @@ async def test_a_bind_outlives_its_leader():
 
 
 async def test_a_held_bind_leaves_a_leader_that_lost_the_database(replicas):
-    """Its lease runs out unheard: who waits there is answered, and what was forwarded goes on at the next leader."""
+    """Its lease runs out unnoticed: calls that wait there are answered, and forwarded calls go on at the next leader."""
     first, second = replicas.first, replicas.second
     body = replicas.bind_args("g-0")
     own = asyncio.create_task(first.ask("bind", body))
@@ -228,8 +228,8 @@ async def test_who_is_not_ready_keeps_no_connection(replicas):
     assert await kept(first) == (503, "close")
 
 
-async def test_nobody_forwards_what_was_forwarded(replicas):
-    """Two hops never: who does not lead says so, also when the lease names the wrong address."""
+async def test_a_forwarded_call_is_not_forwarded_again(replicas):
+    """Never two hops: a replica that does not lead answers so, also when the lease names the wrong address."""
     pod = wire_pod(replicas.first.stage, "g-0")
     args = {"Pod": pod, "Nodes": None, "NodeNames": ["n0", "n1"]}
     headers = {FORWARDED: "1"}

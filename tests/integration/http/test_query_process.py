@@ -41,7 +41,7 @@ from tests.support.service.node_state import past_node
 from tests.support.service.replicas import Replica
 from tests.support.service.sse_reader import Reader
 
-SAID = (
+COMPARED_HEADERS = (
     "Content-Type",
     "ETag",
     "Link",
@@ -72,7 +72,7 @@ QUESTIONS = (
     f"/v1/nodes/{NODE}?at=900",
     "/v1/nodes/idle",
     "/v1/nodes/idle?at=900",
-    "/v1/nodes/nobody",
+    "/v1/nodes/absent",
 )
 EVENTS = 2_000
 
@@ -143,7 +143,7 @@ async def asked(client, path, method="GET", **headers):
     async with client.session.request(method, url, headers=headers) as reply:
         return (
             reply.status,
-            {k: v for k, v in reply.headers.items() if k in SAID},
+            {k: v for k, v in reply.headers.items() if k in COMPARED_HEADERS},
             await reply.read(),
         )
 
@@ -167,10 +167,10 @@ async def test_the_answers_are_those_of_the_handlers(other, filled_url):
 
 @only_asked
 async def test_a_node_now_has_what_the_cluster_shows(other):
-    """The log has never heard of some nodes that there are."""
+    """Some nodes of the cluster were never named in the log."""
     async with other.get("/v1/nodes/idle") as reply:
-        told = await reply.json()
-    assert told["live"]["used"][GPU] == 3
+        answer = await reply.json()
+    assert answer["live"]["used"][GPU] == 3
     assert "ETag" not in reply.headers
     async with other.get("/v1/state?at=900") as reply:
         there = (await reply.json())["nodes"][0]["node"]
@@ -217,12 +217,12 @@ async def test_a_stream_goes_on_where_it_was_after_a_kill(filled_url):
         assert reader.positions == list(range(1, EVENTS + 1))
 
 
-NOBODY = (sys.executable, "-c", "import sys; sys.exit(3)")
+EXITS_AT_ONCE = (sys.executable, "-c", "import sys; sys.exit(3)")
 
 
-async def test_without_a_process_the_asker_is_told(filled_url, monkeypatch):
+async def test_without_a_process_the_answer_is_503(filled_url, monkeypatch):
     monkeypatch.setattr("extender.http.web.query_process.SILENT_S", 2.0)
-    async with apart(filled_url, NOBODY) as (client, _):
+    async with apart(filled_url, EXITS_AT_ONCE) as (client, _):
         status, headers, body = await asked(client, "/v1/events")
         assert status == 503
         assert headers["Content-Type"].startswith("application/problem+json")
@@ -232,7 +232,7 @@ async def test_without_a_process_the_asker_is_told(filled_url, monkeypatch):
 
 @only_asked
 async def test_every_path_has_a_handler_there(other):
-    """A 404 of the other process would say its own path."""
+    """A 404 of the other process would name its own path."""
     for path in PATHS:
         filled = path.format(namespace="ns", name="pending", id="x")
         _, _, body = await asked(other, filled)
@@ -248,7 +248,7 @@ def command(pid):
 
 
 def answers(pid):
-    """Tell the process that answers from the others that the service has."""
+    """Return the query processes among the children of the service."""
     return [p for p in children(pid) if b"extender.query_main" in command(p)]
 
 

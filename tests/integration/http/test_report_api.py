@@ -149,8 +149,8 @@ async def test_a_name_narrows_it_down(served):
 
 
 @pytest.mark.postgres
-async def test_more_rows_than_asked_for_are_told(served):
-    """`more` says that the limit cut something off."""
+async def test_more_rows_than_the_limit_are_reported(served):
+    """`more` reports that the limit cut something off."""
     _, found, _ = await get(served, "/v1/reports/pending", **DAY, limit="2")
     assert (len(found["rows"]), found["more"]) == (2, True)
     _, found, _ = await get(served, "/v1/reports/losses", **DAY, limit="2")
@@ -184,7 +184,7 @@ def test_the_command_gives_programs_what_http_gives(tuesday_url):
     code, text, _ = ask("losses", *span, "-o", "yaml")
     assert code == 0
     assert msgspec.yaml.decode(text) == found
-    code, text, _ = ask("losses", "-n", "nobody", *span)
+    code, text, _ = ask("losses", "-n", "absent", *span)
     assert code == 0
     assert text.startswith("No rows in this span.")
     assert "log up to position 35" in text
@@ -204,7 +204,7 @@ def test_without_a_name_the_reports_are_listed():
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["nothing"], "'nothing'"),
         (["room", "-n", "a"], "whole cluster"),
@@ -212,13 +212,13 @@ def test_without_a_name_the_reports_are_listed():
         (["losses", "--since", "2026-11-17T00:00:00Z", "--until", "2026-11-16T00:00:00Z"], "empty"),
     ],
 )
-def test_bad_input_is_refused_before_the_database_is_looked_for(words, said):
+def test_bad_input_is_refused_before_the_database_is_looked_for(words, expected):
     """`main` turns it into exit 2 with the message on stderr, and nothing stands on stdout."""
     code, text, error = ask(*words)
     assert code != 0
     assert text == ""
     assert isinstance(error, BadInput)
-    assert said in str(error)
+    assert expected in str(error)
 
 
 def test_durations_are_written_in_two_units():

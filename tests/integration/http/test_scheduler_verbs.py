@@ -1,4 +1,4 @@
-"""What goes over the wire to kube-scheduler: recorded calls of a real one, and what nobody should send."""
+"""What goes over the wire to kube-scheduler: recorded calls of a real one, and calls that no client should send."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ async def test_every_recorded_call_is_answered_by_the_schema(mode):
     """Go field names exactly, in the mode of the request; what is offered passes or is refused with a word."""
     nodes = (a_node(name, {RACK: "r0"}, gpu=8) for name in _nodes_of(mode))
     # Without a group that looks at racks there would be no opinion about any node.
-    async with Served(*nodes, a_group("somebody", topo=RACK)) as served:
+    async with Served(*nodes, a_group("with-racks", topo=RACK)) as served:
         await served.ready()
         verbs = set()
         for call in recorded(mode):
@@ -284,7 +284,7 @@ async def test_preempt_gives_candidates_back_by_uid(served):
     assert (await served.ask("preempt", body))["NodeNameToMetaVictims"] == META
 
 
-async def test_preempt_for_a_member_names_nobody(served):
+async def test_preempt_for_a_member_names_no_victim(served):
     """Members are never helped pod by pod."""
     with_victims(served)
     body = {"Pod": wire_pod(served.stage, "g-0"), "NodeNameToMetaVictims": META}
@@ -301,7 +301,7 @@ async def test_preempt_rests_on_nothing_that_we_have_not_seen(served):
 
 @pytest.mark.parametrize("victims", [{"Pods": None, "NumPDBViolations": 0}, {"Pods": []}, {}])
 @pytest.mark.parametrize("field", ["NodeNameToVictims", "NodeNameToMetaVictims"])
-async def test_preempt_never_says_null_or_nobody(served, field, victims):
+async def test_preempt_never_answers_null_or_an_empty_victim(served, field, victims):
     """A node without victims makes kube-scheduler panic: it is left out of the answer."""
     body = {"Pod": wire_pod(served.stage, "alien"), field: {"n0": victims}}
     assert (await served.ask("preempt", body))["NodeNameToMetaVictims"] == {}
@@ -366,7 +366,7 @@ async def test_bind_answers_the_barrier(served):
 
 
 async def test_a_fault_of_the_api_server_is_an_error_text(served):
-    """What goes wrong behind bind is told in words, never as a 500."""
+    """A fault behind bind is an error text, never a 500."""
     served.stage.cluster.fault = lambda verb, _: ClusterUnavailable("503 of the API server")
     alien = served.stage.cluster.pod("alien")
     args = {"PodName": "alien", "PodNamespace": "default", "PodUID": alien.uid, "Node": "n0"}
@@ -396,7 +396,7 @@ HAS_NODES = ("names are numbers", "nodes without metadata")  # fields of filter 
     ],
 )
 async def test_an_undecodable_body_is_a_400(served, verb, name):
-    """Whatever comes, the caller is told that it is the caller's fault, and the service lives on."""
+    """For every such body the answer blames the caller, and the service goes on."""
     async with served.client.post(f"/scheduler/{verb}", data=BROKEN[name]) as reply:
         assert reply.status == 400, await reply.text()
         assert (await reply.text()).startswith(f"{verb}: ")
@@ -414,7 +414,7 @@ def test_no_bytes_break_the_decoders(body, verb):
         decode(body)
 
 
-async def test_not_ready_is_said_in_each_verbs_own_way():
+async def test_each_verb_has_its_own_answer_when_not_ready():
     """Error for filter and bind, no opinion for prioritize, 503 for preempt."""
     short = {"barrier_timeout_s": 1, "bind_timeout_s": 4}
     async with Served(a_node("n0", gpu=4), *a_gang("g", pods=1), **short) as served:
@@ -483,7 +483,7 @@ async def test_metrics_are_what_prometheus_reads(served):
 
 
 async def test_gangs_and_their_history(served):
-    """The read API tells what the state and the log hold, with the position it speaks for."""
+    """The read API returns what the state and the log hold, with the position of that state."""
     async with served.client.get("/v1/gangs") as reply:
         assert reply.headers["X-Log-Position"] == str(served.stage.leader.acknowledged.position)
         (line,) = await reply.json()
@@ -535,8 +535,8 @@ async def test_gangs_and_their_history(served):
         ("/v1/preemptions?colour=red", 400, ["colour", "preemptor"]),
         ("/v1/gangs/a/b%00/history", 400, ["gang", "NUL"]),
         ("/v1/gangs/a/b%00", 400, ["gang", "NUL"]),
-        ("/v1/gangs/default/nobody", 404, ["default/nobody", "history"]),
-        ("/v1/gangs/default/nobody/history", 404, ["default/nobody"]),
+        ("/v1/gangs/default/absent", 404, ["default/absent", "history"]),
+        ("/v1/gangs/default/absent/history", 404, ["default/absent"]),
         ("/v1/nothing", 404, ["/v1/nothing"]),
     ],
     ids=lambda value: value[:24] if isinstance(value, str) else None,

@@ -91,7 +91,7 @@ async def test_what_changed(client):
 
 
 @pytest.mark.parametrize(
-    ("query", "status", "said"),
+    ("query", "status", "expected"),
     [
         ("at=tomorrow", 400, "at: 'tomorrow' is not a time with offset"),
         ("at=99", 400, "the log ends at position 14"),
@@ -99,15 +99,15 @@ async def test_what_changed(client):
         ("domain=rack", 400, "is not KEY=VALUE"),
         ("node=n1&domain=rack=r1", 400, "give only one of them"),
         ("node=n7", 404, "node n7"),
-        ("namespace=nobody", 404, "namespace nobody"),
+        ("namespace=absent", 404, "namespace absent"),
         ("namespace='%3B DROP TABLE gx.event%3B--", 404, "the log has no gang in it"),
         ("moment=3", 400, "query parameter moment: not known; there are at, diff, domain"),
         ("node=%00", 400, "NUL"),
     ],
 )
-async def test_faults_name_field_and_value(client, query, status, said):
+async def test_faults_name_field_and_value(client, query, status, expected):
     found, headers = await get(client, f"/v1/state?{query}", status)
-    assert said in found["detail"]
+    assert expected in found["detail"]
     assert headers["Content-Type"].startswith("application/problem+json")
 
 

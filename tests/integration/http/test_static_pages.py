@@ -1,4 +1,4 @@
-"""The files of the page: what they are sent as, that they ask nobody else, and that the wheel has them."""
+"""The files of the page: what they are sent as, that they send no request to another host, and that the wheel has them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_every_file_is_served():
 
 
 @pytest.mark.parametrize("path", OURS, ids=_name)
-def test_data_is_never_markup_and_nobody_else_is_asked(path):
+def test_data_is_never_markup_and_no_other_host_is_asked(path):
     """No way from text to markup or code, no inline script or style, no address outside."""
     text = path.read_text(encoding="utf-8")
     assert (
@@ -84,7 +84,7 @@ def test_data_is_never_markup_and_nobody_else_is_asked(path):
 
 
 def test_the_library_has_its_licence_beside_it():
-    """What is not ours says whose it is."""
+    """Files of others name their authors."""
     for library in (ROOT / "extender/http/pages/vendor").glob("*.min.js"):
         licence = library.with_name(library.name.replace(".min.js", ".LICENSE.txt"))
         assert "Copyright" in licence.read_text()

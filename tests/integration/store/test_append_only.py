@@ -61,7 +61,7 @@ def past_the_trigger(change):
             7,
         ),
         ("UPDATE gx.event SET payload = (payload::text || ' ')::json WHERE position = 7", 7),
-        ("UPDATE gx.event SET actor = 'nobody' WHERE position = 1", 1),
+        ("UPDATE gx.event SET actor = 'absent' WHERE position = 1", 1),
         ("UPDATE gx.event SET cause_position = 1 WHERE position = 5", 5),
         ("UPDATE gx.event SET at_us = at_us + 1 WHERE position = 12", 12),
         ("UPDATE gx.event SET hash = sha256('x') WHERE position = 6", 6),
@@ -71,7 +71,7 @@ def past_the_trigger(change):
     ],
 )
 async def test_tampering_is_found_at_its_place(database_url, change, position):
-    """By whoever reads, even if a superuser went past the triggers."""
+    """By every reader, even if a superuser went past the triggers."""
     await fill(database_url)
     await execute(database_url, past_the_trigger(change))
     with pytest.raises(CorruptLog, match=f"position {position}\\b"):

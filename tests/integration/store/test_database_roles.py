@@ -56,7 +56,7 @@ def empty_url(server_url):
 
 @pytest.fixture
 async def prepared(empty_url):
-    """A database as deploy/README tells: roles.sql twice, and somebody to log in for each role."""
+    """A database set up as in deploy/README: roles.sql twice, and one login for each role."""
     script = (DEPLOY / "roles.sql").read_text()
     await execute(empty_url, script, script, (DEPLOY / "ownership.sql").read_text())
     for login, role in LOGINS.items():

@@ -207,7 +207,7 @@ async def test_a_path_too_long_for_a_socket(folder):
 
 
 async def test_a_zombie_is_not_taken_for_a_server(data):
-    """Its process id stays in postmaster.pid when nobody waits for it, as under a container's PID 1."""
+    """Its process id stays in postmaster.pid when no parent waits for it, as under a container's PID 1."""
     zombie = subprocess.Popen(["true"])
     await until(lambda: gone(zombie.pid))
     cluster = data / "postgres" / "pg"
@@ -231,7 +231,7 @@ async def test_a_server_that_cannot_start_says_why(data, monkeypatch):
 
 @has_15
 async def test_data_of_another_version(folder):
-    """The right programs are found among several; if they are told to be others, the message helps."""
+    """The right programs are found among several; if others are configured, the message helps."""
     old = Path("/usr/lib/postgresql/15/bin")
     async with EmbeddedPostgres(folder, pg_bin=old, settings=FAST) as server:
         assert (await ask(server.url, "SHOW server_version")).startswith("15")
@@ -321,7 +321,7 @@ async def test_root_with_a_private_home(tmp_path, folder, monkeypatch):
 
 
 @as_root
-async def test_root_does_not_move_into_somebody_elses_directory(tmp_path, folder, monkeypatch):
+async def test_root_does_not_move_into_a_directory_of_another_user(tmp_path, folder, monkeypatch):
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     monkeypatch.setattr(os_account, "ELSEWHERE", (str(folder),))
@@ -369,7 +369,7 @@ async def test_a_plain_user(folder):
 
 
 @as_root
-async def test_a_user_without_a_name_is_told(folder, monkeypatch):
+async def test_a_user_without_a_name_is_reported(folder, monkeypatch):
     """As on OpenShift, where containers run under numbers."""
     os.chown(folder, 4242, 4242)
     monkeypatch.setattr(os, "geteuid", lambda: 4242)

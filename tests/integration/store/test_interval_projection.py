@@ -78,15 +78,15 @@ def log_url(postgres_url, template_database):
 
 
 def states_of(events):
-    """Give the state at every position, the empty one first."""
+    """Return the state at every position, the empty one first."""
     states = [EMPTY]
     for event in events:
         states.append(fold(states[-1], [event]))
     return states
 
 
-def told_by_fold(state):
-    """Give placements and roots as the rows of the tables tell them."""
+def rows_by_fold(state):
+    """Return placements and roots as the rows of the tables have them."""
     placements = {
         ("reserved", root.uid, r.uid, r.pod, r.group, r.node, r.plan, r.priority, r.extra,
          tuple(sorted(r.requests.items())), r.at_us)
@@ -112,7 +112,7 @@ def told_by_fold(state):
     return placements, roots
 
 
-async def told_by_sql(connection, position):
+async def rows_by_sql(connection, position):
     placements = set()
     for row in await connection.fetch(PLACEMENTS, position):
         kind, *same, priority, extra, resources, at_us = row
@@ -156,7 +156,7 @@ async def project_in_steps(connection, upto, step):
 @pytest.mark.timeout(300)  # some ten thousand small questions
 @examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(histories(), st.integers(1, 26), st.integers(0, 25), st.integers(0, 25))
-def test_fold_checkpoint_and_sql_tell_the_same(log_url, events, step, saved, asked):
+def test_fold_checkpoint_and_sql_agree(log_url, events, step, saved, asked):
     """At every position, in whatever steps it was projected, and from whichever checkpoint it is loaded."""
     states = states_of(events)
     saved, asked = min(saved, len(events)), min(asked, len(events))
@@ -174,7 +174,7 @@ def test_fold_checkpoint_and_sql_tell_the_same(log_url, events, step, saved, ask
             async for position in project_in_steps(connection, len(events), step):
                 assert await pending_by_sql(connection) == pending_by_fold(states[position])
             for position, state in enumerate(states):
-                assert await told_by_sql(connection, position) == told_by_fold(state)
+                assert await rows_by_sql(connection, position) == rows_by_fold(state)
             async with PostgresEventLog(log_url, page_events=3) as log:
                 found = {"snapshots": PostgresSnapshots(engine), "until": Position(asked)}
                 loaded, past = await load_state(log, **found), await load_past(log, **found)
@@ -224,7 +224,7 @@ def bound(pod, plan="plan"):
 
 
 def taken(pod):
-    """Give a preemption that evicts a pod of the first root."""
+    """Return a preemption that evicts a pod of the first root."""
     unit = VictimUnit(
         kind="PodGroup", path="ns/low", uid="u", priority=0,
         pods=(VictimPod(pod=f"ns/{pod}", uid=PodUid(pod), node=NODES[0]),),
@@ -318,7 +318,7 @@ async def test_a_fact_of_the_future_is_not_guessed_at(projected, database_url):
 
 
 def gang_of(pods):
-    """Give the facts of a gang in stages, all of whose members are lost and replaced before it ends."""
+    """Return the facts of a gang in stages, all of whose members are lost and replaced before it ends."""
     return {
         "bound": [admitted(*pods), *map(bound, pods), GangSatisfied(plan=PlanId("plan"), bound=1)],
         "lost": [

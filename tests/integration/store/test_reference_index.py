@@ -74,7 +74,7 @@ async def test_sql_and_python_agree_on_every_kind_of_fact(database_url):
 
 @pytest.fixture(scope="module")
 def mentions_of(postgres_url, template_database):
-    """Give the SQL function, on one connection for all examples."""
+    """Return the SQL function, on one connection for all examples."""
     loop = asyncio.new_event_loop()
     with fresh_database(postgres_url, template=template_database) as url:
         connection = loop.run_until_complete(asyncpg.connect(url))
@@ -148,7 +148,7 @@ async def test_no_question_reads_the_whole_log(long_url):
         EventFilter(node=node),
         EventFilter(node=node, newest_first=True),
         EventFilter(node=node, types=("PodBound",), since_us=at_us),
-        EventFilter(victims=frozenset({"nobody", uid})),
+        EventFilter(victims=frozenset({"absent", uid})),
         EventFilter(plan="none"),
     ):
         await reader.page(wanted)

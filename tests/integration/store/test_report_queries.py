@@ -152,17 +152,17 @@ def same(found, expected):
         assert mine == pytest.approx(other, abs=1e-6)
 
 
-async def told(url, events, asked):
+async def answer_reports(url, events, asked):
     connection = await writing_connection(url)
     engine = create_reading_engine(url)
     try:
-        return await told_by(connection, engine, events, asked)
+        return await project_and_answer(connection, engine, events, asked)
     finally:
         await connection.close()
         await engine.dispose()
 
 
-async def told_by(connection, engine, events, asked):
+async def project_and_answer(connection, engine, events, asked):
     await forget_log(connection)
     await copy_events(connection, events)
     await connection.fetchval("SELECT gx.project($1, 100000)", len(events))
@@ -171,15 +171,15 @@ async def told_by(connection, engine, events, asked):
 
 
 @pytest.fixture(scope="module")
-def tell(postgres_url, template_database):
-    """Give `told_by` with one connection and one engine for all examples, on a loop of their own."""
+def answers(postgres_url, template_database):
+    """Return `project_and_answer` with one connection and one engine for all examples, on a loop of their own."""
     loop = asyncio.new_event_loop()
     with fresh_database(postgres_url, template=template_database) as url:
         connection = loop.run_until_complete(writing_connection(url))
         engine = create_reading_engine(url)
 
         def call(events, asked):
-            return loop.run_until_complete(told_by(connection, engine, events, asked))
+            return loop.run_until_complete(project_and_answer(connection, engine, events, asked))
 
         yield call
         loop.run_until_complete(connection.close())
@@ -190,7 +190,7 @@ def tell(postgres_url, template_database):
 @examples(60)
 @given(st.data())
 @pytest.mark.timeout(300)
-def test_every_report_is_the_plain_computation(tell, data):
+def test_every_report_is_the_plain_computation(answers, data):
     """For any log a leader could have written, any span, namespace and gang."""
     events = data.draw(measured_histories())
     given_ = data.draw(questions(events))
@@ -202,7 +202,7 @@ def test_every_report_is_the_plain_computation(tell, data):
         )
         for name, kind in REPORTS.items()
     ]
-    found = tell(events, asked)
+    found = answers(events, asked)
     for one in asked:
         same([tuple(row) for row in found[one.name].rows], plainly(events, one))
         assert found[one.name].head == found[one.name].projected == len(events)
@@ -212,7 +212,7 @@ def test_every_report_is_the_plain_computation(tell, data):
 async def test_reports_of_admissions_come_in_their_order_and_a_page_is_the_beginning(database_url):
     """Wherever the span begins, and over more facts than are looked at at a time."""
     events = list(islice(history(pace_us=2_600_000, measured_every=100), 4000))
-    await told(database_url, events, [])
+    await answer_reports(database_url, events, [])
     orders = {
         "passed-over": lambda row: (row[8], row[0], row[1]),
         "room-taken": lambda row: (row[9], row[2], row[3]),
@@ -258,17 +258,17 @@ async def test_room_is_taken_in_domains_of_any_name(database_url):
             events.append(event_after(state, RootUid(f"u{i}-{j}"), fact))
             state = fold(state, [events[-1]])
     asked = ReportQuery(name="room-taken", since_us=0, until_us=START_US, limit=9999)
-    found = (await told(database_url, events, [asked]))["room-taken"].rows
+    found = (await answer_reports(database_url, events, [asked]))["room-taken"].rows
     same([tuple(row) for row in found], plainly(events, asked))
     assert len(found) == 2 * len(racks)
 
 
 async def test_a_reason_that_postgres_cannot_hold_stops_no_report(database_url):
-    """A NUL in a recorded sentence is told as a replacement character."""
+    """A NUL in a recorded sentence is reported as a replacement character."""
     fact = GangRefused(outcome="unknown", reasons=("a\0b",))
     event = msgspec.structs.replace(event_after(EMPTY, ROOTS[0], fact), at_us=START_US)
     asked = ReportQuery(name="decisions", since_us=START_US, until_us=START_US + 1)
-    found = await told(database_url, [event], [asked])
+    found = await answer_reports(database_url, [event], [asked])
     assert [tuple(row)[5] for row in found["decisions"].rows] == [1]
     connection = await writing_connection(database_url)
     assert await connection.fetchval("SELECT reason FROM gx.v_decision") == "a\ufffdb"

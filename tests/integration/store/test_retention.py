@@ -139,7 +139,7 @@ async def test_a_service_that_runs_names_no_part_that_is_gone(database_url):
 
 
 async def test_saving_goes_on_beside_it(database_url):
-    """Inputs saved while parts are removed, of parts that nobody has at that moment, can all be read."""
+    """Inputs saved while parts are removed, of parts that no other input has at that moment, can all be read."""
     names = [f"g{n}" for n in range(40)]
     engine, inputs = await decide(database_url, dict.fromkeys(names, False))
     await projected(database_url)
@@ -160,7 +160,7 @@ async def test_saving_goes_on_beside_it(database_url):
 
 
 def test_the_command(database_url):
-    for words, code, said in (
+    for words, code, expected in (
         (("--days", "30"), 0, "0 inputs and 0 parts"),
         (("--days", "30", "--dry-run", "-o", "json"), 0, '"inputs": 0'),
         ((), 2, "give either"),
@@ -169,4 +169,4 @@ def test_the_command(database_url):
         (("--before", "2999-01-01T00:00:00Z"), 2, "future"),
     ):
         done = command(database_url, "prune", *words)
-        assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done
+        assert (done.returncode, expected in done.stdout + done.stderr) == (code, True), done

@@ -88,7 +88,7 @@ def test_for_programs(command):
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "expected"),
     [
         (("--at", "2026-09-21"), 2, "at: '2026-09-21' is not a time with offset"),
         (("--at", "2199-01-01T00:00:00Z"), 2, "is in the future; the log ends at position 14"),
@@ -96,14 +96,14 @@ def test_for_programs(command):
         (("--at", "15"), 2, "position 15 is not in the log"),
         (("--domain", "rack"), 2, "is not KEY=VALUE"),
         (("--node", "n7"), 1, "node n7: the log has no member that was reserved or bound there"),
-        (("-n", "nobody"), 1, "namespace nobody: the log has no gang in it"),
+        (("-n", "absent"), 1, "namespace absent: the log has no gang in it"),
     ],
 )
-def test_faults(command, words, code, said):
+def test_faults(command, words, code, expected):
     """Nothing on stdout, what is wrong on stderr."""
     ended, out, err = command("state", *words)
     assert (ended, out) == (code, "")
-    assert said in err
+    assert expected in err
 
 
 def test_the_tables_are_made_and_made_again(command, story_url):

@@ -77,7 +77,7 @@ async def terminate_all(url):
 
 
 def connected(log):
-    """Tell whether a connection of this log does not know yet that it was cut."""
+    """Return whether a connection of this log does not know yet that it was cut."""
     kept = (log._appender._connection, log._query_connection)
     return any(one is not None and not one.is_closed() for one in kept)
 
@@ -121,7 +121,7 @@ async def test_a_follower_survives_its_connection(database_url):
 
 
 async def test_a_hanging_append_times_out_and_spends_the_grant(database_url):
-    """Everybody gets an answer: those in flight, those queued, those who come later; then a take heals."""
+    """Every caller gets an answer: those in flight, those queued, those who come later; then a take heals."""
     blocker = await asyncpg.connect(database_url)
     async with PostgresEventLog(
         database_url, limits=Limits(command_timeout_s=2.0, batch_events_max=2)
@@ -179,7 +179,7 @@ async def test_closing_answers_those_who_wait(database_url):
 
 
 async def test_a_cancelled_caller_does_not_harm_the_others(database_url):
-    """Whether its events are written is open; those behind it are written or told, never left hanging."""
+    """Whether its events are written is open; those behind it are written or refused, never left hanging."""
     async with PostgresEventLog(database_url) as log:
         grant = await take(log)
         script = Script(grant)
@@ -197,7 +197,7 @@ async def test_a_cancelled_caller_does_not_harm_the_others(database_url):
 
 
 async def test_no_server_is_an_answer_too(tmp_path):
-    log = PostgresEventLog(f"postgresql://nobody@/nothing?host={tmp_path}")
+    log = PostgresEventLog(f"postgresql://absent@/nothing?host={tmp_path}")
     async with asyncio.timeout(60):
         for asking in (take(log), log.head(), log.lease(), log.find([]), everything(log)):
             with pytest.raises(StoreUnavailable):
@@ -239,7 +239,7 @@ async def test_kill_9_of_postgres_mid_append_loses_nothing_acknowledged():
 
             killing = asyncio.create_task(kill())
             open_, batch = [], []
-            async with asyncio.timeout(60):  # nobody hangs
+            async with asyncio.timeout(60):  # no caller hangs
                 while not open_:
                     batch = [script.some(2) for _ in range(20)]
                     outcomes = await asyncio.gather(
