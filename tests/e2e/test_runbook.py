@@ -205,7 +205,7 @@ def serving(reader: Reader, folder: Path) -> Process:
 
 
 def test_every_command_runs_or_is_listed(reader: Reader, tmp_path: Path) -> None:
-    """The runbook in its order, with the roles first as it says; then README.md with the service up."""
+    """The runbook in its order, with the roles first; then README.md with the service up."""
     runbook, top = blocks(RUNBOOK), blocks(TOP)
     (roles,) = (b for b in runbook if b[0].startswith("psql "))
     (install,) = (b for b in top if any(c.startswith("gang-extender migrate") for c in b))
@@ -225,7 +225,7 @@ def test_every_command_runs_or_is_listed(reader: Reader, tmp_path: Path) -> None
             if block is not install:
                 reader.follow(block)
     finally:
-        service.stop()  # before finalizers are taken off, as the runbook says
+        service.stop()  # before finalizers are taken off, as in the runbook
     reader.follow(remove)
     listed = {why for why in NOT_RUN if any(c.startswith(why) for b in runbook + top for c in b)}
     assert listed == set(NOT_RUN), "a reason is left of a command that is gone"
