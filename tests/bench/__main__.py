@@ -95,7 +95,7 @@ def _arguments() -> argparse.Namespace:
     if unknown:
         parser.error(f"no benchmark {unknown[0]!r}; there are {', '.join(BENCHES)}")
     if given.quick and given.record:
-        parser.error("--record with --quick: small sizes say nothing worth keeping")
+        parser.error("--record with --quick: figures of small sizes are not worth recording")
     return given
 
 

@@ -46,7 +46,7 @@ PLANS = {
     "how a gang stood": ("SELECT * FROM gx.root_state WHERE root = $1 ORDER BY from_position", ("serve/model-0000100",)),
     "whom a pod gave way to": ("SELECT * FROM gx.victim WHERE pod = $1 ORDER BY position", ("serve/a",)),
     "the position of a time": ("SELECT position FROM gx.event WHERE at_us <= $1 ORDER BY at_us DESC, position DESC LIMIT 1", ("half_us",)),
-    "a namespace that was ever named": ("SELECT position FROM gx.event WHERE split_part(root, '/', 1) = $1 LIMIT 1", ("nobody",)),
+    "a namespace that was ever named": ("SELECT position FROM gx.event WHERE split_part(root, '/', 1) = $1 LIMIT 1", ("absent",)),
     "the facts to project": ("SELECT * FROM gx.event WHERE position > $1 AND position <= $1 + 500 ORDER BY position", ("half",)),
     "the checkpoint in front of a position": ("SELECT c.position FROM gx.checkpoint c JOIN gx.event e ON e.position = c.position AND e.hash = c.chain WHERE c.codec = 'x' AND c.position <= $1 ORDER BY c.position DESC LIMIT 1", ("half",)),
 }  # fmt: skip

@@ -181,8 +181,8 @@ def questions(address: str) -> Iterator[list[int]]:
         yield answered
     finally:
         process.send_signal(signal.SIGINT)
-        told, _ = process.communicate(timeout=60)
-        answered.append(int(told.split()[-1]))
+        output, _ = process.communicate(timeout=60)
+        answered.append(int(output.split()[-1]))
 
 
 def figures(

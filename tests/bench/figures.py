@@ -88,10 +88,10 @@ def _spread(values: Sequence[float]) -> float:
     return (max(values) - min(values)) / statistics.median(values)
 
 
-QUANTILES = (("p50", 0.5), ("p99", 0.99))  # as they are told, and as parts
+QUANTILES = (("p50", 0.5), ("p99", 0.99))  # label, and part
 
 
 def quantile(values: Sequence[float], part: float) -> float:
-    """Give the value below which this part lies, by nearest rank."""
+    """Return the value below which this part lies, by nearest rank."""
     ranked = sorted(values)
     return ranked[min(len(ranked) - 1, int(part * len(ranked)))]

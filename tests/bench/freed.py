@@ -59,7 +59,7 @@ async def measure(stand: Stand, side: Side, nodes: int) -> float | None:
 
 
 async def waits(stand: Stand, api: Any, path: str) -> bool:
-    """Say whether the gang was told that there is no room, whoever told it."""
+    """Return whether the gang was refused for want of capacity, by ours or by kube-scheduler."""
     if stand.service is not None:
         found = await stand.service.get("/v1/gangs")
         return any(g["state"] == "refused" and g["outcome"] != "waiting" for g in found)

@@ -1,7 +1,7 @@
 """A gang of 1,000 pods: ours, kube-scheduler's own gang, and as many ordinary pods.
 
 On 1,000 nodes also ours without the gate, so that its price is seen, and the three writes that a member costs
-without anybody who schedules: what writes them cannot be faster on the same machine. Where pods come at 20/s no
+without a scheduler: what writes them cannot be faster on the same machine. Where pods come at 20/s no
 ordinary ones run beside them: each of those is bound before the next one is created.
 """
 

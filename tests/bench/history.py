@@ -200,7 +200,7 @@ def history(
 
 
 async def write_history(url: str, count: int, **paced: int) -> int:
-    """Fill an empty log with `count` events of `history`, chained, past the fence (nobody else is there yet).
+    """Fill an empty log with `count` events of `history`, chained, past the fence (there is no other writer yet).
 
     Returns:
         Bytes of all payloads.

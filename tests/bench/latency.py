@@ -12,7 +12,7 @@ import msgspec
 from tests.bench.figures import QUANTILES, Figure, Scale, quantile
 from tests.bench.race import BoundWatch, create_all
 from tests.bench.sides import NATIVE, OURS, Shape, Side
-from tests.bench.stand import Stand, a_stand, told_qps
+from tests.bench.stand import Stand, a_stand, describe_qps
 
 GANG = Shape(pods=8)
 QPS: tuple[tuple[int, int] | None, ...] = ((200, 400), None)
@@ -30,7 +30,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     qps: tuple[int, int] | None
 
     def __str__(self) -> str:
-        return f"gang of {GANG.pods}, {self.nodes} nodes, {told_qps(self.qps)}"
+        return f"gang of {GANG.pods}, {self.nodes} nodes, {describe_qps(self.qps)}"
 
 
 async def measure(stand: Stand, side: Side, case: Case) -> list[float]:
@@ -82,9 +82,11 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
             for number in range(rounds):
                 for side in (OURS, NATIVE) if number % 2 == 0 else (NATIVE, OURS):
                     took[side.name].append(runner.run(measure(stand, side, case)))
-                    told = [quantile(took[side.name][-1] or [float("nan")], p) for p in (0.5, 0.99)]
-                    told_ms = f"p50 {told[0]:.0f} ms, p99 {told[1]:.0f} ms"
-                    print(f"  {case}: round {number + 1}, {side.name}: {told_ms}", flush=True)
+                    quantiles = [
+                        quantile(took[side.name][-1] or [float("nan")], p) for p in (0.5, 0.99)
+                    ]
+                    quantiles_ms = f"p50 {quantiles[0]:.0f} ms, p99 {quantiles[1]:.0f} ms"
+                    print(f"  {case}: round {number + 1}, {side.name}: {quantiles_ms}", flush=True)
             yield figures_of(case, took)
 
 

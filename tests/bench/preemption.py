@@ -21,7 +21,7 @@ import msgspec
 from tests.bench.figures import Figure, Scale
 from tests.bench.race import BoundWatch, Run, create_all, keep, marks_of, used
 from tests.bench.sides import NATIVE, NATIVE_TREES, OURS, Shape, Side
-from tests.bench.stand import Stand, a_stand, told_qps
+from tests.bench.stand import Stand, a_stand, describe_qps
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.objects import a_pod, amount_of, requests_of
@@ -60,7 +60,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         whom = f"{self.pods:,} pods"
         if self.composites:
             whom = f"{self.composites} composites of {self.pods // self.composites} pods"
-        where = f"{self.nodes} nodes, {told_qps(QPS)}"
+        where = f"{self.nodes} nodes, {describe_qps(QPS)}"
         return f"{who} of {size} pods where {whom} run, {where}"
 
 
@@ -73,13 +73,13 @@ class Taken(Run, frozen=True, kw_only=True):
 
     @property
     def took_s(self) -> float:
-        """Give the time from the last create of a preemptor to its last bind."""
+        """Return the time from the last create of a preemptor to its last bind."""
         return self.bound_s[-1] - self.created_s
 
     def __str__(self) -> str:
-        """Say it in a line of progress."""
-        told = f"{self.took_s:.2f} s" if self.finished else f"only {len(self.bound_s)} bound"
-        return f"{told}, {self.evicted} evicted, {self.spare} of them not needed, {self.torn} units torn"
+        """Return one line of progress."""
+        duration = f"{self.took_s:.2f} s" if self.finished else f"only {len(self.bound_s)} bound"
+        return f"{duration}, {self.evicted} evicted, {self.spare} of them not needed, {self.torn} units torn"
 
 
 def running(side: Side, case: Case) -> list[Object]:
@@ -183,7 +183,7 @@ async def measure(stand: Stand, side: Side, case: Case) -> Taken:
 
 
 async def warm_up(stand: Stand, side: Side, api: Api, watch: BoundWatch) -> None:
-    """Let a side place a gang that takes no room and that nobody evicts."""
+    """Let a side place a gang that requests nothing and is never evicted."""
     spec = {"priorityClassName": HIGH}
     for group in side.groups(WARM, stand.minor, "warm", **spec):
         await api.create(group)
@@ -194,7 +194,7 @@ async def warm_up(stand: Stand, side: Side, api: Api, watch: BoundWatch) -> None
 
 
 async def fill(stand: Stand, side: Side, case: Case, api: Api) -> list[Object]:
-    """Create what runs there, and wait until it does and everybody knows."""
+    """Create the victims, and wait until they run and the service has recorded it."""
     if case.composites:
         spec = {"priorityClassName": LOW, "whole": True}
         for group in side.groups(case.victims, stand.minor, "low", **spec):
@@ -222,7 +222,7 @@ async def fill(stand: Stand, side: Side, case: Case, api: Api) -> list[Object]:
 
 
 async def settled(api: Api, side: Side) -> dict[str, Object]:
-    """Wait until nobody terminates any more; the pods that are left, by name."""
+    """Wait until no pod terminates any more; return the pods that are left, by name."""
     path = f"/api/v1/namespaces/{side.namespace}/pods"
 
     async def look() -> dict[str, Object] | None:
@@ -286,7 +286,7 @@ async def create_classes(stand: Stand) -> None:
 def figures_of(case: Case, runs: Mapping[str, Sequence[Taken]]) -> list[Figure]:
     """Compare the times and the numbers of victims of the runs that finished."""
     done = {name: [run for run in of_side if run.finished] for name, of_side in runs.items()}
-    told = "; ".join(
+    medians = "; ".join(
         f"{name}: {statistics.median(run.evicted for run in of_side):.0f} evicted, "
         f"{statistics.median(run.spare for run in of_side):.0f} of them not needed, "
         f"{statistics.median(run.torn for run in of_side):.0f} units torn"
@@ -298,7 +298,7 @@ def figures_of(case: Case, runs: Mapping[str, Sequence[Taken]]) -> list[Figure]:
         "baseline_name": "native preemption",
         "unfinished": len(runs["ours"]) - len(done["ours"]),
         "baseline_unfinished": len(runs["native"]) - len(done["native"]),
-        "note": f"{case}: pods, medians of all runs: {told}. {used(runs)}",
+        "note": f"{case}: pods, medians of all runs: {medians}. {used(runs)}",
     }
     return [
         Figure(

@@ -3,7 +3,7 @@
 The clock is that of the process which creates the pods: it sees a create answered and, over a watch,
 a pod on its node. What counts is the time from the last create to the last bind; ordinary pods are
 bound while others are still created, so beside them the time from the first create counts. Beside the
-native gang it is told as well: who makes creates slower must not look faster for it.
+native gang it is reported as well: a side that makes creates slower must not look faster for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 
 from tests.bench.figures import QUANTILES, Figure, quantile
 from tests.bench.sides import Shape, Side
-from tests.bench.stand import Stand, told_qps
+from tests.bench.stand import Stand, describe_qps
 from tests.controlplane.api import CONNECTIONS_MAX, Api
 from tests.controlplane.objects import GATE, path_of
 from tests.e2e.scenarios.service import Service
@@ -43,7 +43,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         speed = f", created at {self.per_s:g}/s" if self.per_s else ""
         version = "" if self.kubernetes == "1.37" else f", Kubernetes {self.kubernetes}"
-        return f"{self.shape}, {self.nodes:,} nodes, {told_qps(self.qps)}{speed}{version}"
+        return f"{self.shape}, {self.nodes:,} nodes, {describe_qps(self.qps)}{speed}{version}"
 
     def about_s(self, side: str) -> float:
         """Guess how long one run takes, for people who plan their evening."""
@@ -290,13 +290,13 @@ async def race(
         for side in sides if number % 2 == 0 else sides[::-1]:
             run = await run_once(stand, side, case)
             runs[side.name].append(run)
-            told = f"{run.per_s:.0f}/s" if run.finished else f"only {len(run.bound_s)} bound"
-            print(f"  {case}: round {number + 1}, {side.name}: {told}", flush=True)
+            rate = f"{run.per_s:.0f}/s" if run.finished else f"only {len(run.bound_s)} bound"
+            print(f"  {case}: round {number + 1}, {side.name}: {rate}", flush=True)
     return runs
 
 
 def keep(bench: str, case: Case, runs: dict[str, list[Run]]) -> None:
-    """Keep the runs with every single time, for plots and for whoever looks for where the time goes."""
+    """Write the runs with every single time to a file, for plots and to find where the time goes."""
     RUNS.mkdir(parents=True, exist_ok=True)
     name = re.sub(r"[^a-z0-9]+", "-", f"{bench} {case}".lower()).strip("-")
     kept = {"bench": bench, "case": str(case), "runs": runs}
@@ -353,7 +353,7 @@ def figures_of(bench: str, case: Case, runs: dict[str, list[Run]], target: str) 
         made.append(figure("the writes of a member alone", "writes", "native"))
     if not case.per_s:  # creates are slower on our side: the policy, and the first trees are placed
         made.append(from_first(", beside the native gang", "native"))
-    elif case.shape.trees > 1:  # each is placed when it is complete: the last alone says little
+    elif case.shape.trees > 1:  # each is placed when it is complete: the last alone is not enough
         made += [waited(label, part) for label, part in QUANTILES]
     if "ordinary" in runs:
         made.append(from_first("", "ordinary"))
@@ -373,16 +373,16 @@ def figures_of(bench: str, case: Case, runs: dict[str, list[Run]], target: str) 
 
 
 def used(runs: dict[str, list[Run]]) -> str:
-    """Say which program used how much CPU on each side: where the limit is."""
-    told = []
+    """Return how much CPU each program used on each side: where the limit is."""
+    sides_cpu = []
     for side, of_side in runs.items():
         programs: dict[str, list[float]] = {}
         for run in of_side:
             for name, used_s in run.cpu_s.items():
                 programs.setdefault(name, []).append(used_s)
         parts = [f"{name} {statistics.median(s):.1f}" for name, s in programs.items()]
-        told.append(f"{side}: {', '.join(parts)}")
-    return f"CPU seconds, medians, first create to last bind: {'; '.join(told)}"
+        sides_cpu.append(f"{side}: {', '.join(parts)}")
+    return f"CPU seconds, medians, first create to last bind: {'; '.join(sides_cpu)}"
 
 
 # Pods per second, roughly, at the default QPS, at 200/400, and at 5,000

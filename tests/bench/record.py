@@ -1,4 +1,4 @@
-"""Keep figures, show them to people, and tell what got worse since.
+"""Record figures, render them as a page, and report what got worse since.
 
 `recorded.json` holds the last recorded figures with date and machine, `RESULTS.md` shows them, good
 or bad. Only ratios survive a change of machine; a figure without a baseline is compared on its own
@@ -50,7 +50,7 @@ def machine() -> str:
 
 
 def load(file: Path = RECORDED) -> list[Recorded]:
-    """Read what was recorded last."""
+    """Return the figures recorded last."""
     return msgspec.json.decode(file.read_bytes(), type=list[Recorded]) if file.exists() else []
 
 
@@ -67,7 +67,7 @@ def record(figures: Iterable[Figure], command: str) -> None:
 
 
 def page(recorded: Sequence[Recorded]) -> str:
-    """Write the page for people."""
+    """Return the text of `RESULTS.md`."""
     lines = [
         "# Results",
         "",
@@ -127,7 +127,7 @@ def _row(figure: Figure) -> str:
 
 
 def worse(figures: Iterable[Figure], recorded: Iterable[Recorded]) -> list[str]:
-    """Tell what got worse by more than the spread of both runs, a line each."""
+    """Return what got worse by more than the spread of both runs, a line each."""
     before = {(r.figure.bench, r.figure.what): r for r in recorded}
     here = machine()
     lines = []

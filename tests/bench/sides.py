@@ -1,6 +1,6 @@
-"""Who is measured: ourselves, kube-scheduler's own gangs, and ordinary pods; and what they place.
+"""The sides that are measured (ours, kube-scheduler's own gangs, ordinary pods) and what they place.
 
-A shape is said once and written in the words of each side, so that all place the same. The built-in
+A shape is written once and rendered in the API of each side, so that all place the same. The built-in
 gangs run with their gates on and without an extender, ours with stock gates, by the same programs.
 """
 
@@ -65,7 +65,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
         return NAMESPACE[self.name]
 
     def groups(self, shape: Shape, minor: str, prefix: str = "g", **spec: Any) -> list[Object]:
-        """Give the groups of a shape, parents first; `spec` is said of each."""
+        """Return the groups of a shape, parents first; each has `spec`."""
         if self.name in ("ordinary", "writes"):
             return []
         version = OUR_VERSION if self.service else BUILT_IN[minor]
@@ -85,7 +85,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
         return made
 
     def pods(self, shape: Shape, prefix: str = "g", **spec: Any) -> Iterator[Object]:
-        """Give the pods of a shape, tree by tree; `spec` is said of each."""
+        """Yield the pods of a shape, tree by tree; each has `spec`."""
         for tree in range(shape.trees):
             for number in range(shape.groups):
                 root = f"{prefix}{tree}"
@@ -138,6 +138,6 @@ UNGATED = Side(name="ungated", config=shipped_config, gates=_no_gates, service=T
 # 1.37 spends 30 s of CPU on a gang of 1,000 instead of 5 s, which would flatter us.
 NATIVE = Side(name="native", config=_stock, gates=_gang_gates)
 NATIVE_TREES = Side(name="native", config=_stock, gates=_tree_gates)
-# Nobody schedules: the loader does the three writes that each member of ours costs, and nothing else happens.
+# No scheduler runs: the loader does the three writes that each member of ours costs, and nothing else happens.
 WRITES = Side(name="writes", config=_stock, gates=_no_gates)
 ORDINARY = Side(name="ordinary", config=_stock, gates=_no_gates)

@@ -1,8 +1,8 @@
 """The test stand: one control plane and one Postgres, kept for a whole benchmark; sides come and go.
 
 Everything runs as a user would run it: the shipped RBAC, flow schema and admission policy are applied,
-API priority and fairness is on, Postgres is durable, and nobody is system:masters while a clock runs.
-Servers are started from the main thread (tests/controlplane/processes.py says why), so the stand is
+API priority and fairness is on, Postgres is durable, and no client is system:masters while a clock runs.
+Servers are started from the main thread (reason: tests/controlplane/processes.py), so the stand is
 entered outside of the event loop.
 """
 
@@ -47,13 +47,13 @@ OTHERS = "others on this machine"
 
 
 class Loader(Api):
-    """Comes again when the API server says 429, as every client should."""
+    """A client that retries after a 429 of the API server, as every client should."""
 
     again = frozenset({"GET", "DELETE", "POST", "PUT", "PATCH"})
 
 
-def told_qps(qps: tuple[int, int] | None) -> str:
-    """Say how fast the client of kube-scheduler may call, in calls per second and burst; None: its default."""
+def describe_qps(qps: tuple[int, int] | None) -> str:
+    """Return the rate limit of kube-scheduler's client as text: calls per second and burst; None: its default."""
     return "QPS 50/100 (default)" if qps is None else f"QPS {qps[0]:,}/{qps[1]:,}"
 
 
@@ -301,7 +301,7 @@ def _listens(address: str) -> bool:
 
 
 def _busy_s() -> float:
-    """Read the CPU time that everybody on this machine has used (proc(5): user to steal, without idle, iowait)."""
+    """Return the CPU time that all processes of this machine have used (proc(5): user to steal, without idle, iowait)."""
     ticks = [int(n) for n in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return (sum(ticks) - ticks[3] - ticks[4]) / TICKS_PER_S
 

@@ -99,10 +99,10 @@ def server() -> Iterator[str]:
     if given:
         yield given
         return
-    told = os.environ.get("GANG_EXTENDER_TEST_PG_BIN")
+    pg_bin = os.environ.get("GANG_EXTENDER_TEST_PG_BIN")
     durable = {"fsync": "on", "full_page_writes": "on", "max_wal_size": "4GB"}
     durable |= {"max_connections": "100"}
-    with running_postgres(pg_bin=Path(told) if told else None, **durable) as running:
+    with running_postgres(pg_bin=Path(pg_bin) if pg_bin else None, **durable) as running:
         yield running.url
 
 
@@ -382,7 +382,7 @@ async def questions(url: str, events: int, rounds: int) -> dict[str, tuple[float
         "1,000 refusals": EventFilter(types=("GangRefused",), limit=1000),
         "a type that nobody has recorded": EventFilter(types=("HistoryTruncated",)),
         "1,000 facts of a namespace": EventFilter(namespace="serve", limit=1000),
-        "a namespace without facts": EventFilter(namespace="nobody"),
+        "a namespace without facts": EventFilter(namespace="absent"),
         "1,000 admissions of five minutes": EventFilter(
             types=("GangAdmitted",), limit=1000, **minutes
         ),

@@ -33,7 +33,7 @@ from tests.bench.sides import (
     Side,
     shipped_config,
 )
-from tests.bench.stand import OTHERS, Stand, a_stand, told_qps
+from tests.bench.stand import OTHERS, Stand, a_stand, describe_qps
 from tests.controlplane.objects import BIND, MEMBER, a_pod, condition_of
 from tests.controlplane.waiting import eventually
 from tests.support.service.manifest_builders import SLOT, a_group
@@ -61,7 +61,7 @@ GPU = "nvidia.com/gpu"
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """Who waits meanwhile."""
+    """How many members wait meanwhile."""
 
     gated: int = 0
     refused: int = 0
@@ -79,7 +79,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     qps: tuple[int, int] = QPS
 
     def __str__(self) -> str:
-        return str(self.waiting) + ("" if self.qps == QPS else f", {told_qps(self.qps)}")
+        return str(self.waiting) + ("" if self.qps == QPS else f", {describe_qps(self.qps)}")
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,11 +174,11 @@ async def seen(watch: BoundWatch, pods: Sequence[dict[str, Any]]) -> int:
 
 
 async def wait_for_room(stand: Stand, api: Any, waiting: Waiting) -> None:
-    """Create gangs that find no room, and wait until everybody has said so."""
+    """Create gangs without a place, and wait until all of them are refused in every status."""
     count = waiting.gated or waiting.refused
     if not count:
         return
-    # Without the policy (it holds in our namespace only) members must say what it would add.
+    # Without the policy (it holds in our namespace only) members must have what it would add.
     namespace = NAMESPACE["ours" if waiting.gated else "ordinary"]
     spec: dict[str, Any] = {} if waiting.gated else {"schedulerName": "gang-scheduler"}
     markers = (SLOT,) if waiting.gated else (SLOT, MEMBER, BIND)
@@ -200,7 +200,7 @@ async def wait_for_room(stand: Stand, api: Any, waiting: Waiting) -> None:
     ]
     await create_all(api, pods)
     service = stand.service
-    if service is None:  # nobody will ever lift their gates
+    if service is None:  # no process will ever remove their gates
         return
 
     async def on_the_groups() -> bool:
@@ -209,7 +209,7 @@ async def wait_for_room(stand: Stand, api: Any, waiting: Waiting) -> None:
         kind = "PodGroupInitiallyScheduled"
         return all(condition_of(item, kind) is not None for item in items)
 
-    async def told() -> bool:
+    async def all_waiting() -> bool:
         found = await service.get("/v1/gangs")
         ready = [g for g in found if g["state"] == "refused" and g["outcome"] != "waiting"]
         if len(ready) < len(gangs) or waiting.gated:
@@ -217,7 +217,7 @@ async def wait_for_room(stand: Stand, api: Any, waiting: Waiting) -> None:
         items = (await api.get(f"/api/v1/namespaces/{namespace}/pods"))["items"]
         return sum(condition_of(i, "PodScheduled") is not None for i in items) >= len(pods)
 
-    await eventually(told, timeout_s=DEADLINE_S, every_s=0.5)
+    await eventually(all_waiting, timeout_s=DEADLINE_S, every_s=0.5)
 
 
 def service_cpu_s(used: Mapping[str, float]) -> float:
@@ -246,12 +246,12 @@ def echo_of(scope: str) -> str:
 
 
 def baselines(waiting: Waiting, scopes: Sequence[str]) -> dict[str, Side]:
-    """Give what is compared with: nothing of ours, and what a call costs whoever answers it."""
+    """Return the baselines: nothing of ours, and what a call costs with any server."""
     sides = {ALONE: ORDINARY}
     if waiting.gated:
         sides[SAME_WAIT] = msgspec.structs.replace(ORDINARY, config=same_profiles)
         for scope in scopes:
-            if not scope.startswith(MARKER):  # there nobody is asked about ordinary pods
+            if not scope.startswith(MARKER):  # there is no call about ordinary pods
                 side = in_scope(scope)
                 sides[echo_of(scope)] = msgspec.structs.replace(side, service=False, echo=True)
     return sides
@@ -260,10 +260,10 @@ def baselines(waiting: Waiting, scopes: Sequence[str]) -> dict[str, Side]:
 def run(scale: Scale) -> Iterator[list[Figure]]:
     """Measure situation by situation: in each round every scope, and once no extender."""
     size = Size(nodes=1000, slowly=600, at_once=2000)
-    nobody, gated = Waiting(), Waiting(gated=5000)
+    none_waiting, gated = Waiting(), Waiting(gated=5000)
     situations = [
-        Situation(waiting=nobody),
-        Situation(waiting=nobody, qps=UNLIMITED),
+        Situation(waiting=none_waiting),
+        Situation(waiting=none_waiting, qps=UNLIMITED),
         Situation(waiting=gated),
         Situation(waiting=gated, qps=UNLIMITED),
         Situation(waiting=Waiting(refused=1000)),
@@ -272,7 +272,7 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
     if scale.quick:
         size = Size(nodes=40, slowly=20, at_once=40)
         situations = [
-            Situation(waiting=nobody, qps=UNLIMITED),
+            Situation(waiting=none_waiting, qps=UNLIMITED),
             Situation(waiting=Waiting(gated=40)),
             Situation(waiting=Waiting(refused=24)),
         ]
@@ -295,7 +295,7 @@ def run(scale: Scale) -> Iterator[list[Figure]]:
             for number in range(rounds):
                 for name in list(losses) if number % 2 == 0 else list(losses)[::-1]:
                     side = alone.get(name) or in_scope(name)
-                    who = nobody if name == ALONE else situation.waiting
+                    who = none_waiting if name == ALONE else situation.waiting
                     where = msgspec.structs.replace(situation, waiting=who)
                     loss = runner.run(measure(stand, side, where, size))
                     losses[name].append(loss)
@@ -327,7 +327,7 @@ def figures_of(
         "baseline_unfinished": len(alone) - len(base),
         "note": f"{name}: {slowly if pods else ''}work that is none of ours took {others} of the machine",
     }
-    echo = baseline.startswith(ECHO)  # tells how much of the loss any extender would cost
+    echo = baseline.startswith(ECHO)  # how much of the loss any extender would cost
     stated = bool(situation.waiting.refused)  # a loss to be known, not a promise
     made = [
         Figure(

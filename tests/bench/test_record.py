@@ -45,7 +45,7 @@ def test_worse_is_what_loses_more_than_the_spread(old: Figure, new: Figure, lost
 
 
 def test_without_a_baseline_only_the_same_machine_is_compared() -> None:
-    """A bare time says nothing on another machine."""
+    """A bare time cannot be compared with another machine."""
     alone = {"baseline_name": "", "baseline": (), "better": "lower"}
     old, new = figure(1.0, 1.0, **alone), figure(2.0, 2.0, **alone)
     assert worse([new], [recorded(old)])
@@ -72,7 +72,7 @@ def test_the_page_shows_the_bad_as_well() -> None:
     ],
 )
 def test_a_target_is_met_by_the_ratio_or_by_the_median(one: Figure, met: bool | None) -> None:
-    """As its words say."""
+    """A target in `x` is met by the ratio, any other by the median."""
     assert one.met is met
 
 
@@ -132,18 +132,18 @@ def test_a_tree_waits_from_its_own_last_create() -> None:
     assert list(waits_of_trees(pods, shape, sent_at, bound_at)) == [0.5, 2.0]
 
 
-def test_waits_of_trees_are_told_where_they_come_slowly() -> None:
+def test_waits_of_trees_are_reported_where_they_come_slowly() -> None:
     """Of the runs in which all were bound; the others are counted."""
     case = Case(shape=Shape(trees=2, groups=2, pods=1), nodes=1, per_s=20)
     one = {"pods": 4, "created_s": 1.0, "cpu_s": {}, "marks_s": {}}
     ours = Run(side="ours", bound_s=(1, 1, 2, 2), trees_s=(0.1, 0.3), **one)
     native = Run(side="native", bound_s=(1, 1, 2, 3), trees_s=(0.2, 0.6), **one)
     late = Run(side="native", bound_s=(1, 1), trees_s=(0.1,), **one)
-    told = {
+    by_case = {
         figure.what.removeprefix(f"{case}: "): figure
         for figure in figures_of("trees", case, {"ours": [ours], "native": [native, late]}, "2 x")
     }
-    assert "first create to last bind, beside the native gang" not in told
-    figure = told["last create of a tree to its last bind, p99 of 2"]
+    assert "first create to last bind, beside the native gang" not in by_case
+    figure = by_case["last create of a tree to its last bind, p99 of 2"]
     assert (figure.values, figure.baseline, figure.baseline_unfinished) == ((300.0,), (600.0,), 1)
-    assert "last create of a tree to its last bind, p50 of 2" in told
+    assert "last create of a tree to its last bind, p50 of 2" in by_case

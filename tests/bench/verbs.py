@@ -1,7 +1,7 @@
 """Filter over HTTP on the wire format of kube-scheduler: time inside the service, and round trip.
 
 The service runs against a real API server with 5,000 nodes; kube-scheduler is not started, so that
-reservations stay and nobody else calls. The pods are those of the API server, in the shape that
+reservations stay and there is no other caller. The pods are those of the API server, in the shape that
 kube-scheduler sends. The floor of a round trip is /livez on the same connection.
 """
 

@@ -2,7 +2,7 @@
 
 With autogroup on (the default of most distributions) each session is a group of its own with weight 0,
 whatever `nice` its processes were started with, and every server of a stand has its own session. So
-`nice -n -15 make bench` on a busy machine says nothing unless the groups are told as well.
+`nice -n -15 make bench` on a busy machine has no effect unless the groups get the niceness as well.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def play(project: Project) -> None:
         print("    the same gangs, members, nodes and reservations")
         container = project.container("extender")
         print("   ", engine.podman("exec", container, "gang-extender", "verify"))
-    with step("the demo runs once more, as the head of the file says"):
+    with step("the demo runs once more, as in the head of the file"):
         project.compose("run", "--rm", "--no-deps", "-T", "demo")
 
 

@@ -133,7 +133,7 @@ class Api:
         return self._session
 
     async def _call(self, method: str, path: str, **rest: Any) -> Object:
-        """Send a request; those of `again` once more after a 429, which says that nothing was done."""
+        """Send a request; those of `again` once more after a 429, which means that nothing was done."""
         deadline_s = time.monotonic() + PATIENCE_S
         while True:
             try:

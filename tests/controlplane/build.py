@@ -43,7 +43,7 @@ VERSION_PACKAGE = "k8s.io/component-base/version"
 
 
 class CannotBuildError(Exception):
-    """A tool is missing or a build failed; the message says in one line what to do."""
+    """A tool is missing or a build failed; the message has what to do, in one line."""
 
 
 def cache_folder() -> Path:

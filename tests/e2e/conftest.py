@@ -1,7 +1,7 @@
 """A real control plane per Kubernetes version, and a clean cluster on it per test.
 
 Owns the fixtures of end-to-end tests. Where the programs are not built, tests are skipped with the
-command to run; they fail instead when CI or GANG_EXTENDER_E2E=required says that they must run.
+command to run; they fail instead when CI or GANG_EXTENDER_E2E=required demands that they run.
 Mark a test with `@pytest.mark.kubernetes("1.37", "1.36")` to run it on more than the newest.
 """
 
@@ -33,7 +33,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests of this folder time: whoever comes first starts a control plane."""
+    """Give the tests of this folder time: the first one starts a control plane."""
     for item in items:
         mine = Path(__file__).parent in item.path.parents
         if mine and item.get_closest_marker("timeout") is None:

@@ -1,6 +1,6 @@
 """A recording extender: answers the four verbs trivially and keeps every request.
 
-Owns what kube-scheduler itself says and does, without a line of ours in between. By default it lets
+Owns what kube-scheduler itself sends and does, without a line of ours in between. By default it lets
 every node pass, scores nothing, agrees to preemption and binds at once; a test replaces the answer
 of a verb by its own function.
 """
@@ -178,7 +178,7 @@ def refuse(reason: str) -> Answer:
 
 
 def scheduler_config(url: str, *, node_names: bool = True, **more: Any) -> Object:
-    """Configure kube-scheduler as DESIGN 2.6 says: two entries on one server.
+    """Configure kube-scheduler as in DESIGN 2.6: two entries on one server.
 
     Args:
         url: Of the extender.

@@ -1,4 +1,4 @@
-"""Every benchmark of the whole product still runs, at sizes that say nothing about speed."""
+"""Every benchmark of the whole product still runs, at sizes too small to measure speed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What the design believes about kube-scheduler, asked of the real one.
 
 Each test is a claim of EXTENDER.md or DESIGN.md part 9 that our code rests on, with kube-scheduler
-at its default feature gates. EXPERIMENTS.md beside this file tells what was measured. When a new
+at its default feature gates. EXPERIMENTS.md beside this file has what was measured. When a new
 Kubernetes version breaks one of these, the design has to change, not the test.
 """
 
@@ -200,9 +200,9 @@ async def test_a_restarted_scheduler_knows_nominations_of_gated_pods_from_1_37_o
 
     if plane.minor == "1.36":
         # A pod that passes shows that the room was forgotten; the touch brings it back.
-        taker = await api.create(a_pod("taker", requests={"cpu": "3"}))
-        await wait_until_bound(api, taker)
-        await api.delete(path_of(taker, named=True), {"gracePeriodSeconds": 0})
+        replacement = await api.create(a_pod("replacement", requests={"cpu": "3"}))
+        await wait_until_bound(api, replacement)
+        await api.delete(path_of(replacement, named=True), {"gracePeriodSeconds": 0})
         touch = {"metadata": {"annotations": {"touched": "yes"}}}
         await api.patch(path_of(held, named=True), touch)
         await asyncio.sleep(0.5)  # the touch has to reach kube-scheduler
@@ -245,7 +245,7 @@ async def test_a_constant_refusal_rests_and_a_changing_one_spins(
 async def test_a_refused_pod_sleeps_through_pending_pods_and_wakes_by_an_annotation(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
-    """EXTENDER 3.4: siblings that only appear wake nobody; a patch of the pod itself does."""
+    """EXTENDER 3.4: siblings that only appear wake no pod; a patch of the pod itself does."""
     await api.create(a_node("n0"))
     recorder.answers["filter"] = refuse("waiting for members")
     plane.start_scheduler(scheduler_config(recorder.url))
@@ -301,7 +301,7 @@ async def test_a_binding_checks_the_uid_and_carries_annotations(
         await api.post(path, binding)
 
 
-async def test_held_binds_delay_nobody_else_and_keep_their_room(
+async def test_held_binds_delay_no_other_pod_and_keep_their_room(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
     """EXTENDER 3.6: 60 members held at bind, ordinary pods pass, then all members are bound."""
@@ -492,7 +492,7 @@ async def test_a_marker_that_is_not_ignored_needs_nodes_that_have_it(
 async def test_a_grouped_pod_is_an_ordinary_one_to_a_scheduler_with_gates_off(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
-    """EXTENDER part 5: the group reaches us in the pod's JSON, and nobody else waits for it."""
+    """EXTENDER part 5: the group reaches us in the pod's JSON, and no other pod waits for it."""
     await api.create(a_node("n0"))
     plane.start_scheduler(scheduler_config(recorder.url))
     pod = await api.create(a_member("a", schedulingGroup={"podGroupName": "not-there"}))

@@ -222,7 +222,7 @@ def lost_fields(sent: Any, kept: Any, path: str = "") -> list[str]:
 
 
 @pytest.mark.kubernetes("1.37", "1.36")
-async def test_a_dry_run_of_full_groups_tells_which_fields_survive(
+async def test_a_dry_run_of_full_groups_shows_which_fields_survive(
     plane: ControlPlane, api: Api
 ) -> None:
     """DESIGN 9.9: what a gate takes away is seen by a dry run of a full object, on both versions."""
@@ -267,10 +267,10 @@ async def test_a_dry_run_of_full_groups_tells_which_fields_survive(
 
 
 @pytest.mark.kubernetes("1.37", "1.36")
-async def test_kube_scheduler_tells_its_gates_by_its_metrics(
+async def test_kube_scheduler_reports_its_gates_in_its_metrics(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
-    """DESIGN 9.9: kubernetes_feature_enabled says whether group scheduling of its own is on."""
+    """DESIGN 9.9: kubernetes_feature_enabled shows whether group scheduling of its own is on."""
     plane.start_scheduler(scheduler_config(recorder.url))
     text = plane.scheduler_metrics()
     assert 'kubernetes_feature_enabled{name="GenericWorkload"' in text

@@ -1,8 +1,8 @@
-"""What kube-scheduler's own group scheduling does to an extender, when somebody turns it on.
+"""What kube-scheduler's own group scheduling does to an extender, when an operator turns it on.
 
-Our deployment leaves these gates off; DESIGN 9.9 says that they may be on all the same. Covered: who
+Our deployment leaves these gates off; by DESIGN 9.9 they may be on all the same. Covered: who
 is called inside a group's cycle, how often, and what is never asked. Left out: how well kube-scheduler
-places groups; PEERS.md tells.
+places groups; see PEERS.md.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ async def test_the_preempt_verb_is_never_asked_for_a_native_gang(
     for name in ("n0", "n1"):
         await api.create(a_node(name))
         await api.create(a_pod(f"victim-{name}", nodeName=name, requests={"cpu": "8"}))
-    group = await api.create(a_pod_group(plane.minor, "taker", priorityClassName="high"))
+    group = await api.create(a_pod_group(plane.minor, "preemptor", priorityClassName="high"))
     pods = [
-        await api.create(a_grouped_pod(name, "taker", priorityClassName="high"))
+        await api.create(a_grouped_pod(name, "preemptor", priorityClassName="high"))
         for name in ("a", "b")
     ]
     for pod in pods:

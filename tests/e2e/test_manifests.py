@@ -1,4 +1,4 @@
-"""The manifests of deploy/kubernetes on a real API server: they apply, and they do what they say."""
+"""The manifests of deploy/kubernetes on a real API server: they apply, and they have the effect that their comments state."""
 
 from __future__ import annotations
 
@@ -369,7 +369,9 @@ async def test_groups_are_printed_with_what_people_ask_for(
     await installed.delete(path_for(group, "/g"))
 
 
-async def test_finalizers_come_off_as_the_runbook_says(plane: ControlPlane, installed: Api) -> None:
+async def test_finalizers_are_removed_as_in_the_runbook(
+    plane: ControlPlane, installed: Api
+) -> None:
     """The commands of deploy/README.md, run by a shell: deleted groups go without the extender."""
     kept = {"finalizers": ["gang-extender.dev/group-protection"]}
     for kind in ("PodGroup", "CompositePodGroup"):

@@ -33,6 +33,7 @@ TOP, RUNBOOK = "README.md", "deploy/README.md"
 BY_CI = "a stage of .ci/run by itself"
 BY_COMPOSE = "make compose runs it"
 NEEDS_PAST = "asks for facts that a new log does not have; tests/unit/test_cli.py, tests/acceptance"
+DUMP = "tests/integration/store/test_embedded.py dumps a log of the embedded server and restores it into a newer one"
 # The beginning of a command -> why it does not run here.
 NOT_RUN = {
     "make demo": BY_CI,
@@ -45,6 +46,8 @@ NOT_RUN = {
     "gang-extender events --follow": "has no end; tests/acceptance/test_event_stream_failover.py",
     "gang-extender state --at": NEEDS_PAST,
     "gang-extender replay": NEEDS_PAST,
+    "pg_dump -Fc -h DATA_DIR": DUMP,
+    "pg_restore --exit-on-error": DUMP,
     "gang-extender serve ": "has no end; started by the test with these arguments",
 }
 NO_SHELL = ("nodes, pods, groups",)  # the first line of a block that is a drawing
@@ -205,7 +208,7 @@ def serving(reader: Reader, folder: Path) -> Process:
 
 
 def test_every_command_runs_or_is_listed(reader: Reader, tmp_path: Path) -> None:
-    """The runbook in its order, with the roles first as it says; then README.md with the service up."""
+    """The runbook in its order, with the roles first; then README.md with the service up."""
     runbook, top = blocks(RUNBOOK), blocks(TOP)
     (roles,) = (b for b in runbook if b[0].startswith("psql "))
     (install,) = (b for b in top if any(c.startswith("gang-extender migrate") for c in b))
@@ -225,7 +228,7 @@ def test_every_command_runs_or_is_listed(reader: Reader, tmp_path: Path) -> None
             if block is not install:
                 reader.follow(block)
     finally:
-        service.stop()  # before finalizers are taken off, as the runbook says
+        service.stop()  # before finalizers are taken off, as in the runbook
     reader.follow(remove)
     listed = {why for why in NOT_RUN if any(c.startswith(why) for b in runbook + top for c in b)}
     assert listed == set(NOT_RUN), "a reason is left of a command that is gone"

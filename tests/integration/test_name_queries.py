@@ -264,12 +264,12 @@ async def test_a_history_has_what_others_did_and_every_gang_of_the_name(written)
         assert "pre" in str(decided)
 
 
-async def test_the_command_says_that_a_name_was_used_again(written):
-    answer = command(written, "history", "ns/job")
-    assert answer.returncode == 0, answer.stderr
-    assert "ns/job was the name of 2 root groups" in answer.stderr
-    assert "life-1: 5 events" in answer.stderr
-    lines = answer.stdout.splitlines()
+async def test_the_command_reports_that_a_name_was_used_again(written):
+    result = command(written, "history", "ns/job")
+    assert result.returncode == 0, result.stderr
+    assert "ns/job was the name of 2 root groups" in result.stderr
+    assert "life-1: 5 events" in result.stderr
+    lines = result.stdout.splitlines()
     assert len(lines) == 10
     assert "VictimEvicted (ns/big)" in lines[4]
     assert "by ns/big" in lines[5]
@@ -338,7 +338,7 @@ async def test_no_word_of_any_command_reaches_the_database_as_sql(written):
             ("events", "--type", attempt),
             ("preemptions", "--victim", attempt),
         ):
-            answer = command(written, *words)
-            assert answer.returncode in (0, 1, 2), answer  # 1: the log knows no such thing
-            assert "Traceback" not in answer.stderr
+            result = command(written, *words)
+            assert result.returncode in (0, 1, 2), result  # 1: the log knows no such thing
+            assert "Traceback" not in result.stderr
     assert await census(written) == 11

@@ -1,4 +1,4 @@
--- Say no unless the lease is still `p_lease` and the log ends right in front of `p_first`, with that hash and no
+-- Raise an error unless the lease is still `p_lease` and the log ends right in front of `p_first`, with that hash and no
 -- later time. XE001: fenced. XE002: the head is elsewhere. XE004: recorded time falls.
 --
 -- FOR SHARE on the lease row makes a take-over wait for this transaction and lets appends of one leader

@@ -1,8 +1,8 @@
 """What must hold when a story is over and everything has come to rest, whatever the story was.
 
-No room is reserved that nobody will take, no node holds more than it has, every fact is in the log
+No capacity is reserved without a pod for it, no node holds more than it has, every fact is in the log
 once, and every tree that waits has a true reason: `gang-extender plan` on a dump of the same cluster
-says the same and finds nothing that could be placed.
+has the same and finds nothing that could be placed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def check_aftermath(story: Story, *, timeout_s: float = TIMEOUT_S) -> None
 
 
 async def complaints(story: Story) -> list[str]:
-    """Say what does not hold at this moment."""
+    """Return what does not hold at this moment."""
     gangs = {line["gang"]: line for line in await story.service.get("/v1/gangs")}
     held = [
         f"{line['reserved']} reserved for {name}"
@@ -62,7 +62,7 @@ async def complaints(story: Story) -> list[str]:
         if verdict.kind == "Pod" or verdict.root in vetoed:
             continue  # a veto is knowledge that no dump has
         if verdict.assignments:
-            found.append(f"could be placed: {verdict}; the service says {gang}")
+            found.append(f"could be placed: {verdict}; the service has {gang}")
         elif gang is None or gang["state"] == "satisfied" or verdict.verdict == "placed":
             continue
         elif gang["outcome"] != verdict.verdict:
@@ -79,7 +79,7 @@ async def what_would_fit(story: Story) -> tuple[RootVerdict, ...]:
 
 
 def _passes_by(item: dict[str, Any]) -> bool:
-    """Tell a neighbour that has no node: it will need little, and not for long."""
+    """Return whether a pod is a neighbour without a node: it will need little, and not for long."""
     near = item["kind"] == "Pod" and item["metadata"]["namespace"] == NAMESPACE
     return near and not item["spec"].get("nodeName")
 

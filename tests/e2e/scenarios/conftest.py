@@ -212,7 +212,7 @@ class Story:
             kind: Its type.
             gang: Of this root only.
             after: Only behind this position.
-            data: What it must say, by field; without, the newest of the moment may soon be outdated.
+            data: Values that it must have, by field; without, the newest of the moment may soon be outdated.
         """
 
         async def look() -> dict[str, Any] | None:
@@ -227,14 +227,14 @@ class Story:
         return await self.until(look, every_s=0.1)
 
     async def until(self, look: Callable[[], Awaitable[Any]], *, every_s: float = 0.05) -> Any:
-        """Wait like `eventually`; an error tells what there is instead."""
+        """Wait like `eventually`; an error has what there is instead."""
         try:
             return await eventually(look, every_s=every_s)
         except TimeoutError as error:
             raise AssertionError(f"{error}\n{await self.report()}") from error
 
     async def report(self) -> str:
-        """Tell what there is, for a failed assertion."""
+        """Return what there is, for a failed assertion."""
         lines = [
             f"{n}: {p['spec'].get('nodeName')} {p['status']}"
             for n, p in (await self.pods()).items()
@@ -287,7 +287,7 @@ class Story:
 
 
 def of_pod(facts: list[dict[str, Any]], uid: str) -> list[str]:
-    """Give in words what a log says of one pod."""
+    """Return as text what a log has about one pod."""
     mine = [f for f in facts if uid in json.dumps(f["data"])]
     return [f"{f['position']} {f['time']} {f['type']}: {f['summary']}" for f in mine]
 
@@ -317,7 +317,7 @@ def lived_in(request: pytest.FixtureRequest) -> bool:
 
 @contextlib.asynccontextmanager
 async def neighbourhood(site: ControlPlane, lived_in: bool) -> AsyncIterator[Neighbourhood | None]:
-    """Let them live there meanwhile; nobody on a clean cluster."""
+    """Let the neighbours run meanwhile; none on a clean cluster."""
     if not lived_in:
         yield None
         return

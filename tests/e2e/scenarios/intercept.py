@@ -1,7 +1,7 @@
 """See whole requests on their way through the proxies: bodies, queries, and watches to be cut.
 
 A proxy's own hooks know method and path. What a test wants to happen to the calls of one pod, or to
-watches only, is said here, without another pair of proxies.
+watches only, is done here, without another pair of proxies.
 """
 
 from __future__ import annotations

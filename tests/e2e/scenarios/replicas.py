@@ -50,7 +50,7 @@ class Replica:
             return 0, None
 
     async def checks(self) -> dict[str, dict[str, Any]]:
-        """Give the checks of /readyz by name; none when nobody answers."""
+        """Return the checks of /readyz by name; none without an answer."""
         body = (await self.probe("/readyz"))[1] or {}
         return {check["name"]: check for check in body.get("checks", [])}
 
@@ -101,7 +101,7 @@ class Replicas:
 
         Args:
             replica: Which.
-            windows: Gets the time in which nobody may lead (monotonic seconds).
+            windows: Gets the time in which no replica may lead (monotonic seconds).
         """
         began_s = time.monotonic()
         self.front.terminating.add(replica)

@@ -58,7 +58,7 @@ class Service:
         self.starts = 0
 
     async def start(self) -> None:
-        """Start it and wait until /readyz says yes."""
+        """Start it and wait until /readyz answers 200."""
         if (
             self.starts == 0
         ):  # what was published of the database of another story is not about ours
@@ -132,7 +132,7 @@ class Service:
             return json.loads(body), int(reply.headers.get("X-Log-Position", 0))
 
     async def facts(self, *types: str) -> list[dict[str, Any]]:
-        """Read the whole log, or only some types; what else the service says knows of them then.
+        """Read the whole log, or only some types; everything that the service answers from then on includes them.
 
         Facts are read from the database, where they are a moment before its memory has them.
         """
@@ -160,5 +160,5 @@ class Service:
         return [line for line in lines if line.get("message") == message]
 
     def calls(self, verb: str) -> list[dict[str, Any]]:
-        """Read the canonical lines of one verb from the log file; not of calls that nobody led to answer."""
+        """Return the canonical lines of one verb from the log file; calls without a leader have none."""
         return [line for line in self.lines("call") if line.get("verb") == verb and "pod" in line]

@@ -64,12 +64,12 @@ async def test_a_gang_without_room_is_shown_to_autoscalers_where_that_is_set(
 
 
 async def test_what_an_autoscaler_makes_of_the_markers(story: Story) -> None:
-    """Its simulation finds room only on nodes that advertise them, or when it is told to ignore them."""
+    """Its simulation finds room only on nodes that advertise them, or when it is configured to ignore them."""
     ignored = {"name": "NodeResourcesFit", "args": {"ignoredResourceGroups": ["gang-extender.dev"]}}
     config = {
         "profiles": [
             {"schedulerName": "simulation"},
-            {"schedulerName": "told", "pluginConfig": [ignored]},
+            {"schedulerName": "ignoring", "pluginConfig": [ignored]},
         ]
     }
     story.plane.start_scheduler(config, name="simulation", wait=False)
@@ -80,15 +80,15 @@ async def test_what_an_autoscaler_makes_of_the_markers(story: Story) -> None:
         return ordinary(name, {**GPU, **MARKERS}, schedulerName=scheduler, nodeSelector=there)
 
     try:
-        await story.create(a_node("plain", gpu=8), a_node("told", gpu=8))
+        await story.create(a_node("plain", gpu=8), a_node("ignored", gpu=8))
         await story.create(a_node("marked", gpu=8, **dict.fromkeys(MARKERS, 1000)))
         await story.create(
             probe("probe-plain", "simulation", "plain"),
             probe("probe-marked", "simulation", "marked"),
-            probe("probe-told", "told", "told"),
+            probe("probe-ignored", "ignoring", "ignored"),
         )
         assert await story.until_bound(1, "probe-marked")
-        assert await story.until_bound(1, "probe-told")
+        assert await story.until_bound(1, "probe-ignored")
         words = await refused(story, "probe-plain")
         assert "Insufficient gang-extender.dev/member" in words["probe-plain"], words
     finally:

@@ -37,8 +37,8 @@ async def until_waiting(story: Story, count: int) -> None:
     await eventually(look)
 
 
-async def nobody_bound(story: Story, seconds: float) -> None:
-    """Look for a while; nobody may be bound."""
+async def check_none_bound(story: Story, seconds: float) -> None:
+    """Look for a while; no pod may be bound."""
     deadline = asyncio.get_running_loop().time() + seconds
     while asyncio.get_running_loop().time() < deadline:
         assert not await story.bound(), await story.report()
@@ -76,7 +76,7 @@ def of(facts: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 @pytest.mark.settings(barrier_timeout_s="4")
 @pytest.mark.parametrize("verb", ["bind", "filter"])
 async def test_the_deadline_passes(intercept: Intercept, story: Story, verb: str) -> None:
-    """One of eight is kept from bind: nobody is bound, all is given back and said, then done again."""
+    """One of eight is kept from bind: no pod is bound, all reservations are released and recorded, then it is admitted again."""
     obstacle = True
 
     async def keep_the_last(request: web.Request, body: dict[str, Any]) -> web.Response | None:
@@ -97,11 +97,11 @@ async def test_the_deadline_passes(intercept: Intercept, story: Story, verb: str
     assert released["data"]["why"] == "expired"
     assert len(released["data"]["pods"]) == 8
 
-    async def told() -> bool:
+    async def members_informed() -> bool:
         refused = [c for c in story.service.calls("bind") if c["outcome"] == "refused"]
         return len([c for c in refused if "no member was bound" in c["error"]]) >= 7
 
-    await eventually(told)
+    await eventually(members_informed)
     facts = await whole(story, 8)
     assert len(of(facts, "GangAdmitted")) >= 2, "it was not planned again"
     first_bound = min(f["position"] for f in of(facts, "PodBound"))
@@ -131,7 +131,7 @@ async def test_calls_of_a_dead_scheduler_do_not_count(intercept: Intercept, stor
     async with aiohttp.ClientSession() as session:
         url = f"{story.service.url}/scheduler/bind"
         eighth = asyncio.create_task(session.post(url, json=arrived["train-7"]))
-        await nobody_bound(story, 2.0)
+        await check_none_bound(story, 2.0)
         assert not eighth.done()
         eighth.cancel()
         await asyncio.gather(eighth, return_exceptions=True)
@@ -140,13 +140,17 @@ async def test_calls_of_a_dead_scheduler_do_not_count(intercept: Intercept, stor
     await asyncio.to_thread(story.plane.wait_for_scheduler)
     facts = await whole(story, 8)
     assert len(of(facts, "GangAdmitted")) == 1
-    assert not of(facts, "BarrierExpired"), "the dead held the deadline of the living"
+    assert not of(facts, "BarrierExpired"), (
+        "calls of the dead scheduler kept the deadline of the new one"
+    )
 
 
 @pytest.mark.lived_in("long")
 @pytest.mark.parametrize("before_death", [0, 3])
-async def test_zombies_bind_nobody(intercept: Intercept, story: Story, before_death: int) -> None:
-    """kube-scheduler dies when the barrier is open and some are bound: the dead bind nobody more.
+async def test_calls_of_a_dead_scheduler_bind_nothing(
+    intercept: Intercept, story: Story, before_death: int
+) -> None:
+    """kube-scheduler dies when the barrier is open and some are bound: its calls bind no other pod.
 
     When it dies before the first is bound, the gang has not started: the next scheduler's members
     wait for one another again.
@@ -193,7 +197,7 @@ async def test_zombies_bind_nobody(intercept: Intercept, story: Story, before_de
     await asyncio.to_thread(story.plane.wait_for_scheduler)
     if not before_death:
         await eventually(lambda: _is(len(again) == 7))
-        await nobody_bound(story, 1.5)
+        await check_none_bound(story, 1.5)
     alone = False
     facts = await whole(story, 8)
     assert len(of(facts, "GangAdmitted")) == 1
@@ -210,7 +214,7 @@ async def _is(value: bool) -> bool:
 
 
 async def test_bindings_refused_for_the_moment_are_posted_again(story: Story) -> None:
-    """Three of ten get 429 or 500, one more often than a call of the client tries; nobody notices."""
+    """Three of ten get 429 or 500, one more often than a call of the client tries; the gang is bound all the same."""
     tries: dict[str, int] = {}
 
     async def refuse(method: str, path: str) -> web.Response | None:
@@ -243,7 +247,9 @@ STATUS = {"kind": "Status", "apiVersion": "v1", "status": "Failure"}
 @pytest.mark.lived_in("long")
 @pytest.mark.settings(bind_timeout_s="24", barrier_timeout_s="15")
 @pytest.mark.parametrize(("status", "reason"), [(404, "NotFound"), (409, "Conflict")])
-async def test_a_refused_binding_stops_nobody_else(story: Story, status: int, reason: str) -> None:
+async def test_a_refused_binding_stops_no_other_binding(
+    story: Story, status: int, reason: str
+) -> None:
     """One of ten is refused for good: that is recorded, nine are bound, the tenth follows when it can."""
     obstacle = True
 

@@ -1,4 +1,4 @@
-"""Trees that break a rule of SPEC B: held or refused, said on every group and on the pods, healed when mended.
+"""Trees that break a rule of SPEC B: held or refused, reported on every group and on the pods, admitted when corrected.
 
 The H entries of vectors.yaml stand here, but H08 (test_vanishing.py) and H10 (test_dependencies.py).
 """
@@ -36,7 +36,7 @@ async def condition(story: Story, kind: str, name: str) -> dict[str, Any]:
 
 
 async def until_condition(story: Story, kind: str, name: str, reason: str, text: str) -> None:
-    """Wait until a group says why."""
+    """Wait until a group has a condition with this reason."""
 
     async def look() -> bool:
         found = await condition(story, kind, name)
@@ -56,8 +56,8 @@ async def unwritten(story: Story, path: str) -> None:
     assert (await story.api.get(path))["metadata"]["resourceVersion"] == before
 
 
-async def says(story: Story, pod: str, text: str) -> None:
-    """Wait until `kubectl describe pod` says why."""
+async def until_event(story: Story, pod: str, text: str) -> None:
+    """Wait until `kubectl describe pod` has this text."""
 
     async def look() -> bool:
         return any(text in line for line in await story.events_of(pod))
@@ -113,7 +113,7 @@ async def test_a_cycle_is_named_and_heals(story: Story) -> None:
         ("PodGroup", "leaf"),
     ):
         await until_condition(story, kind, name, "Invalid", "cycle")
-    await says(story, "p", "cycle")
+    await until_event(story, "p", "cycle")
     assert not await story.bound()
     await story.api.delete(f"{GROUPS}/compositepodgroups/b")  # `a` names it, and does not keep it
     await until_gone(story, f"{GROUPS}/compositepodgroups/b")
@@ -137,7 +137,7 @@ async def test_five_levels_are_too_many(story: Story) -> None:
     )
     for kind, name in (("CompositePodGroup", "root"), ("PodGroup", "flat"), ("PodGroup", "deep")):
         await until_condition(story, kind, name, "Invalid", "5 levels")
-    await says(story, "f", "5 levels")
+    await until_event(story, "f", "5 levels")
     assert not await story.bound()
     assert (await story.until_fact("RootInvalid", "default/root"))["data"]["problems"]
 
@@ -162,7 +162,7 @@ async def test_a_group_stays_until_nothing_needs_it(story: Story) -> None:
     await later_than(story, marked)
     await story.create(a_group("late", gang=1, parent="root"), member("l", "late", requests=CPU))
     await until_condition(story, "PodGroup", "late", "Invalid", "was being deleted")
-    await says(story, "l", "was being deleted")
+    await until_event(story, "l", "was being deleted")
     for name in ("done", "runs"):
         await story.api.delete(f"{leaves}/{name}")
     await story.api.patch(f"{PODS}/d/status", {"status": {"phase": "Succeeded"}})
@@ -176,7 +176,7 @@ async def test_a_group_stays_until_nothing_needs_it(story: Story) -> None:
     await story.api.delete(f"{leaves}/late")  # its pod was never bound, and waits without it
     await until_gone(story, f"{leaves}/late")
     await until_gone(story, f"{composites}/root")
-    await says(
+    await until_event(
         story, "l", "waiting for PodGroup/default/late, which does not exist; create the group"
     )
     await story.until_fact("RootCompleted", "default/root")
@@ -185,7 +185,7 @@ async def test_a_group_stays_until_nothing_needs_it(story: Story) -> None:
 
 @pytest.mark.lived_in("long")
 async def test_a_deleted_group_does_not_wait_for_pods_that_wait_for_it(story: Story) -> None:
-    """It goes, its gated pods say what helps, and run in a group that is created again."""
+    """It goes, its gated pods report what helps, and run in a group that is created again."""
     await story.create(
         a_group("g", gang=2), member("p", "g", requests=GPU), member("q", "g", requests=GPU)
     )
@@ -193,8 +193,8 @@ async def test_a_deleted_group_does_not_wait_for_pods_that_wait_for_it(story: St
     await story.api.delete(f"{GROUPS}/podgroups/g")
     await until_gone(story, f"{GROUPS}/podgroups/g")
     text = "waiting for PodGroup/default/g, which does not exist; create the group, again if it was deleted"
-    await says(story, "p", text)
-    await says(story, "q", text)
+    await until_event(story, "p", text)
+    await until_event(story, "q", text)
     assert not await story.bound()
     await story.create(*nodes(2), a_group("g", gang=2))
     await story.until_bound(2)
@@ -213,7 +213,7 @@ async def test_two_workloads_in_one_tree(story: Story) -> None:
         member("y", "two", requests=GPU),
     )
     await until_condition(story, "PodGroup", "one", "Invalid", '"other"')
-    await says(story, "x", "more than one Workload")
+    await until_event(story, "x", "more than one Workload")
     assert not await story.bound()
 
 
@@ -225,7 +225,7 @@ async def test_one_pod_of_another_priority_holds_the_tree(story: Story) -> None:
     odd = member("train-odd", "train", requests=GPU, priorityClassName="odd")
     await story.create(*nodes(4), a_group("train", gang=4), *pods, odd)
     await until_condition(story, "PodGroup", "train", "SchedulerError", "has priority 7")
-    await says(story, "train-0", "has priority 7")
+    await until_event(story, "train-0", "has priority 7")
     assert not await story.bound()
     await story.api.delete("/api/v1/namespaces/default/pods/train-odd")
     await story.create(member("train-even", "train", requests=GPU))
@@ -263,7 +263,7 @@ async def test_one_pod_of_another_kind_holds_the_tree(
         await until_condition(story, kind, name, "SchedulerError", f"share one {field}")
         message = (await condition(story, kind, name))["message"]
         assert all(word in message for word in words), message
-    await says(story, "x", f"share one {field}")
+    await until_event(story, "x", f"share one {field}")
     await unwritten(story, f"{GROUPS}/compositepodgroups/root")
     assert not await story.bound()
     await story.api.delete(f"{PODS}/y", {"gracePeriodSeconds": 0})
@@ -277,13 +277,13 @@ async def test_one_pod_of_another_kind_holds_the_tree(
 @pytest.mark.kubernetes("1.37", "1.36")
 @pytest.mark.lived_in("long")
 async def test_a_parent_that_comes_late(story: Story) -> None:
-    """H02: leaf and pod are held aside and say for what; the root comes and they run, the pod untouched."""
+    """H02: leaf and pod are held aside and report what for; the root comes and they run, the pod untouched."""
     await story.create(
         *nodes(1), a_group("leaf", gang=1, parent="root"), member("p", "leaf", requests=GPU)
     )
     text = "waits for its parent CompositePodGroup/default/root, which does not exist"
     await until_condition(story, "PodGroup", "leaf", "Unschedulable", text)
-    await says(story, "p", text)
+    await until_event(story, "p", text)
     before = (await story.pods())["p"]["metadata"]
     await unwritten(story, f"{GROUPS}/podgroups/leaf")
     assert (await story.pods())["p"]["metadata"]["resourceVersion"] == before["resourceVersion"]
@@ -295,9 +295,9 @@ async def test_a_parent_that_comes_late(story: Story) -> None:
 
 @pytest.mark.lived_in("long")
 async def test_a_group_that_comes_late(story: Story) -> None:
-    """B4: the pod says which group is missing; with the group it runs."""
+    """B4: the pod reports which group is missing; with the group it runs."""
     await story.create(*nodes(1), member("p", "leaf", requests=GPU))
-    await says(story, "p", "waiting for PodGroup/default/leaf, which does not exist")
+    await until_event(story, "p", "waiting for PodGroup/default/leaf, which does not exist")
     await story.create(a_group("leaf", gang=1))
     await story.until_bound(1)
     await story.check_facts()
@@ -305,7 +305,7 @@ async def test_a_group_that_comes_late(story: Story) -> None:
 
 @pytest.mark.lived_in("long")
 async def test_a_child_that_is_not_complete_holds_its_siblings(story: Story) -> None:
-    """H07: two of three children are admissible, three are needed: nobody is even tried; then all at once."""
+    """H07: two of three children are admissible, three are needed: no pod is even tried; then all at once."""
     sizes = {"one": 2, "two": 2, "three": 1}
     await story.create(
         *nodes(5),
@@ -317,7 +317,7 @@ async def test_a_child_that_is_not_complete_holds_its_siblings(story: Story) -> 
         story, "CompositePodGroup", "root", "Unschedulable", "3 required, 2 ready"
     )
     await until_condition(story, "PodGroup", "two", "Unschedulable", "2 required, 1 present")
-    await says(story, "one-0", "waiting for members")
+    await until_event(story, "one-0", "waiting for members")
     assert not [f for f in await story.service.facts() if f["type"] == "GangAdmitted"]
     assert not story.service.calls("filter"), "held by the gate: kube-scheduler never asks"
     await story.create(member("two-1", "two", requests=GPU))
@@ -356,10 +356,10 @@ def one_of(facts: list[dict[str, Any]], kind: str) -> dict[str, Any]:
 
 
 async def test_min_count_may_change_while_it_waits(story: Story) -> None:
-    """minCount above the members waits and says so; lowered, the gang is bound; nothing is rewritten meanwhile."""
+    """minCount above the members waits and reports it; lowered, the gang is bound; nothing is rewritten meanwhile."""
     await story.create(*nodes(3), *a_gang("train", pods=3, minimum=5, requests=GPU))
     await until_condition(story, "PodGroup", "train", "Unschedulable", "5 required, 3 present")
-    await says(story, "train-0", "waiting for members")
+    await until_event(story, "train-0", "waiting for members")
     path = f"/apis/{OURS}/namespaces/default/podgroups/train"
     await unwritten(story, path)
     spec = {"spec": {"schedulingPolicy": {"gang": {"minCount": 3}}}}

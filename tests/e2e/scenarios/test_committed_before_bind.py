@@ -128,7 +128,7 @@ async def test_gangs_end_consistent_after_an_expired_barrier(
 
 
 async def terminated(story: Story, name: str) -> Object:
-    """Let a member terminate, as pods do; its room is held before it is free, so nobody is quicker than our watch."""
+    """Let a member terminate, as pods do; its capacity is held before it is free, so no scheduler is faster than our watch."""
     path = f"/api/v1/namespaces/default/pods/{name}"
     await story.api.delete(path, {"gracePeriodSeconds": 2})
     lost = await story.until_fact("MemberLost", "default/g", pod=f"default/{name}")

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("l
 async def test_the_one_shot_prints_the_example_tree_bound(story: Story) -> None:
     """deploy/compose/demo.py creates nodes and tree; exit 0 means that the minimum was scheduled.
 
-    It may run again, as the head of docker-compose.yml says: what is bound stays where it is.
+    It may run again, as in the head of docker-compose.yml: what is bound stays where it is.
     """
     first = await play(story)
     bound = await story.bound("serve-")

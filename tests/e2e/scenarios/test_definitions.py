@@ -61,7 +61,7 @@ async def force_all(story: Story) -> None:
 
 
 async def why_not_ready(story: Story) -> list[dict[str, Any]]:
-    """Give the checks of /readyz that say no."""
+    """Return the checks of /readyz that fail."""
     async with (
         aiohttp.ClientSession() as session,
         session.get(f"{story.service.url}/readyz") as reply,
@@ -73,12 +73,12 @@ async def why_not_ready(story: Story) -> list[dict[str, Any]]:
 
 
 async def test_our_definitions_vanish_and_come_back(definitions: None, story: Story) -> None:
-    """Bound pods stay, nothing is promised meanwhile, readiness tells, and all goes on by itself."""
-    told: list[str] = []  # why it was not ready
+    """Bound pods stay, nothing is promised meanwhile, readiness reports it, and all goes on by itself."""
+    reasons: list[str] = []  # why it was not ready
 
     async def watch() -> None:
         while True:
-            told.extend(check["reason"] for check in await why_not_ready(story))
+            reasons.extend(check["reason"] for check in await why_not_ready(story))
             await asyncio.sleep(0.05)
 
     runs, held, waits = (a_gang(n, pods=2, requests=GPU) for n in ("runs", "held", "waits"))
@@ -94,7 +94,7 @@ async def test_our_definitions_vanish_and_come_back(definitions: None, story: St
             await story.create(*waits[:-1])
             await story.until_fact("GangRefused", "default/waits", outcome="waiting")
 
-            # 1. Deleted: groups with pods that run stay, so do their definition and who runs; no room is kept.
+            # 1. Deleted: groups with pods that run stay, so do their definition and the pods that run; no capacity is kept.
             for kind in KINDS:
                 await story.api.delete(f"{DEFINITIONS}/{kind}.gang-extender.dev")
             released = await story.until_fact("ReservationReleased", "default/held", why="deleted")
@@ -115,11 +115,11 @@ async def test_our_definitions_vanish_and_come_back(definitions: None, story: St
                 await story.until_fact("RootCompleted", f"default/{name}")
             assert await story.service.get("/v1/gangs") == []
 
-        # 3. Nothing is promised to members of groups that nobody can define.
-        async def says() -> bool:
+        # 3. Nothing is promised to members of groups without a definition.
+        async def has_event() -> bool:
             return any("which does not exist" in line for line in await story.events_of("held-0"))
 
-        await story.until(says, every_s=0.3)
+        await story.until(has_event, every_s=0.3)
         await story.until(lambda: is_ready(story))
         assert await story.bound() == first
         pods = await story.pods()
@@ -141,7 +141,7 @@ async def test_our_definitions_vanish_and_come_back(definitions: None, story: St
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
-    assert all("gang-extender.dev: not synced" in reason for reason in told), set(told)
+    assert all("gang-extender.dev: not synced" in reason for reason in reasons), set(reasons)
     await nothing_reserved(story)
     await story.check_room()
     facts = await story.service.facts()
@@ -152,7 +152,7 @@ async def test_our_definitions_vanish_and_come_back(definitions: None, story: St
     assert uids.items() <= now.items()
     await asyncio.to_thread(
         story.service.stop
-    )  # the log tells of drift, as it must: not what holds after other stories
+    )  # the log has drift, as it must: not what holds after other stories
 
 
 async def is_ready(story: Story) -> bool:

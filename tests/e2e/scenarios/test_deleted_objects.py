@@ -309,7 +309,7 @@ async def test_a_bound_member_is_lost_and_replaced_in_its_domain(story: Story) -
     bound = await story.until_bound(2)
     assert bound == {"g-1": first["g-1"], "g-2": first["g-0"]}, rack
     await no_leak(story)
-    # the freed slot is taken by somebody else: the minimum cannot be reached again
+    # the freed slot is taken by another pod: the minimum cannot be reached again
     refusal = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no such device"}
     await story.api.patch(f"{PODS}/g-2/status", {"status": refusal})
     await eventually(lambda: _lost(story, 2))
@@ -346,7 +346,7 @@ async def _lost(story: Story, count: int) -> bool:
 
 
 async def test_a_node_that_registers_again_brings_its_members_along(story: Story) -> None:
-    """Somebody deletes the Node of a kubelet that lives: lost with it, and bound again when it is back."""
+    """The Node of a running kubelet is deleted: members are lost with it, and bound again when it is back."""
     await story.create(*racks("a0 a1"), *a_gang("g", pods=2, requests=GPU))
     first = await story.until_bound(2)
     await story.until_fact("GangSatisfied")
@@ -391,10 +391,10 @@ async def test_nodes_relabelled_after_the_bind(story: Story) -> None:
     assert line is not None
     assert line["reasons"] == refused["data"]["reasons"]
 
-    async def told() -> bool:
+    async def pod_has_event() -> bool:
         return any("no room for more members" in e for e in await story.events_of("g-2"))
 
-    await eventually(told)
+    await eventually(pod_has_event)
     await story.api.patch(f"/api/v1/nodes/{moved}", {"metadata": {"labels": {RACK: "a"}}})
     bound = await story.until_bound(3)
     assert {k: v for k, v in bound.items() if k != "g-2"} == first

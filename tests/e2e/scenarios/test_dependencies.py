@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.scenarios.conftest import Story, member
-from tests.e2e.scenarios.test_broken_trees import says, until_condition
+from tests.e2e.scenarios.test_broken_trees import until_condition, until_event
 from tests.support.service.manifest_builders import RACK, a_group, a_node, a_pod
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.lived_in("long")]
@@ -69,7 +69,7 @@ async def test_a_member_that_needs_another(story: Story, first: str) -> None:
     check_rounds(await story.check_facts(), 3)
 
 
-async def test_a_rule_that_nothing_fulfils_is_said(story: Story) -> None:
+async def test_a_rule_that_nothing_fulfils_is_reported(story: Story) -> None:
     """Proved, with the rule in the reason; the pod that it asks for comes, and the gang goes."""
     await story.create(
         *(a_node(f"n{i}", {ZONE: f"z{i}"}, gpu=8) for i in range(2)), a_group("g", gang=1)
@@ -84,8 +84,8 @@ async def test_a_rule_that_nothing_fulfils_is_said(story: Story) -> None:
     check_rounds(await story.check_facts(), 1)
 
 
-async def test_a_rule_that_the_planner_does_not_see_is_said(story: Story) -> None:
-    """Not "Unschedulable", which would ask for another node; pod and group say what may be the cause."""
+async def test_a_rule_that_the_planner_does_not_see_is_reported(story: Story) -> None:
+    """Not "Unschedulable", which would ask for another node; pod and group report what may be the cause."""
     await story.create(a_node("n0", gpu=8), a_node("n1", gpu=8), a_group("g", gang=1))
     alone = rule("podAffinity", ZONE, app="nowhere")
     (term,) = alone["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -93,7 +93,7 @@ async def test_a_rule_that_the_planner_does_not_see_is_said(story: Story) -> Non
     await story.create(labelled("g-0", "g", "g", affinity=alone))
     text = f"pod affinity over {ZONE}"
     await until_condition(story, "PodGroup", "g", "UnsupportedDependency", text)
-    await says(story, "g-0", f"rules between pods may be the cause: {text}")
+    await until_event(story, "g-0", f"rules between pods may be the cause: {text}")
     assert not await story.bound()
 
 

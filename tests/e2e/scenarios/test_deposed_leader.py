@@ -26,7 +26,7 @@ from tests.controlplane.livedin import STUCK
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import Story
 from tests.e2e.scenarios.service import Service
-from tests.e2e.scenarios.test_preemption import classes, his, racks, singles
+from tests.e2e.scenarios.test_preemption import classes, preemptor, racks, singles
 from tests.support.service.manifest_builders import RACK, a_gang, a_node
 
 pytestmark = [
@@ -67,7 +67,7 @@ async def role_of(service: Service) -> dict[str, Any]:
     return checks[0] | {"names": [c["name"] for c in checks]}
 
 
-async def nobody_is_just_leaving(story: Story) -> None:
+async def no_pod_is_terminating(story: Story) -> None:
     """Wait until neighbours that terminate and never go are known to stay: a preemption would wait for them."""
 
     async def known() -> bool:
@@ -109,8 +109,8 @@ async def test_a_leader_that_slept_has_no_further_effect(
     story.server.before = at_the_effect
     if effect == "deletion":
         await story.create(*classes(), *racks("a"), *singles("a0", "a1"))
-        await nobody_is_just_leaving(story)
-        await story.create(*his(topo=RACK))
+        await no_pod_is_terminating(story)
+        await story.create(*preemptor(topo=RACK))
     else:
         await story.create(*(a_node(f"n{i}", gpu=8) for i in range(4)))
         await story.create(*a_gang("g", pods=4, requests=GPU))
@@ -133,8 +133,10 @@ async def test_a_leader_that_slept_has_no_further_effect(
     await story.until_fact("GangSatisfied")
     written = [(m, p) for m, p in story.server.seen[seen:] if m in WRITES]
     facts = await second.facts()
-    said = [line for line in story.service.log.read_text().splitlines() if '"call"' not in line]
-    assert written == [], (written, [f["actor"] for f in facts], *said[-12:])
+    log_lines = [
+        line for line in story.service.log.read_text().splitlines() if '"call"' not in line
+    ]
+    assert written == [], (written, [f["actor"] for f in facts], *log_lines[-12:])
     taken = next(f for f in facts if f["type"] == "LeaseTaken" and f["actor"] == "second")
     assert taken["position"] > first_facts[-1]["position"] - 1
     assert {f["actor"] for f in facts if f["position"] >= taken["position"]} == {"second"}

@@ -41,7 +41,7 @@ def controllers(site: ControlPlane) -> Iterator[None]:
 
 @asynccontextmanager
 async def things(story: Story, *made: Object) -> AsyncIterator[None]:
-    """Have objects for as long as a story lasts; nobody here takes the finalizers of Kubernetes off."""
+    """Have objects for as long as a story lasts; no controller here removes the finalizers of Kubernetes."""
     try:
         await story.create(*made)
         yield
@@ -204,9 +204,9 @@ async def test_vetoes_hold_over_a_crash_and_end_with_a_change(
             )
 
         await story.until(refused)
-        said = (await story.service.facts("GangRefused"))[-1]["data"]
-        assert said["outcome"] == "unknown"
-        assert "the planner does not see: resource claim device" in said["reasons"][0]
+        refusal = (await story.service.facts("GangRefused"))[-1]["data"]
+        assert refusal["outcome"] == "unknown"
+        assert "the planner does not see: resource claim device" in refusal["reasons"][0]
         before = len(await story.service.facts())
         story.service.kill()
         await story.service.start()

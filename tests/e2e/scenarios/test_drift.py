@@ -1,6 +1,6 @@
 """Differences between cluster and log, planted one by one: a fact, a metric, a line, and repair by facts alone.
 
-A stranger with all rights does what nobody should: binds, re-nominates, lifts gates, writes to the log.
+A client with all rights does what no client should: binds, re-nominates, removes gates, writes to the log.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ async def bind(story: Story, pod: str, node: str, plan: str = "") -> None:
     await story.api.post(f"{PODS}/{pod}/binding", body)
 
 
-async def told(story: Story, kind: str, *pods: str) -> list[dict[str, Any]]:
+async def drift_reported(story: Story, kind: str, *pods: str) -> list[dict[str, Any]]:
     """Wait for the facts of a kind, exactly one per pod, with metric and line; gives all facts."""
 
     async def look() -> bool:
@@ -87,11 +87,11 @@ async def told(story: Story, kind: str, *pods: str) -> list[dict[str, Any]]:
     def lines() -> list[dict[str, Any]]:
         return [line for line in story.service.lines("drift") if line["kind"] == kind]
 
-    async def said() -> bool:
+    async def counted_and_logged() -> bool:
         counted = await story.service.metric("gang_extender_drift_total", kind)
         return counted >= len(pods) and len(lines()) >= len(pods)
 
-    await story.until(said)
+    await story.until(counted_and_logged)
     assert await story.service.metric("gang_extender_drift_total", kind) == len(pods)
     assert [line["level"] for line in lines()] == ["ERROR"] * len(pods)
     return await story.service.facts()
@@ -107,12 +107,12 @@ async def gang_of(story: Story, name: str) -> dict[str, Any]:
 
 
 async def whole(story: Story, name: str, pods: int) -> None:
-    """Wait until what the service says of a gang is what the cluster has: all bound, each where it runs."""
+    """Wait until what the service has of a gang is what the cluster has: all bound, each where it runs."""
 
     async def same() -> bool:
         gang, bound = await gang_of(story, name), await story.bound(f"{name}-")
-        said = {m["pod"].partition("/")[2]: m["node"] for m in gang["members"]}
-        return len(bound) == pods and said == bound and gang["bound"] == pods
+        shown = {m["pod"].partition("/")[2]: m["node"] for m in gang["members"]}
+        return len(bound) == pods and shown == bound and gang["bound"] == pods
 
     await eventually(same)
     await story.check_room()
@@ -126,7 +126,7 @@ async def looked(story: Story, name: str) -> None:
 
 
 def types_of(facts: list[dict[str, Any]], pod: str) -> list[str]:
-    """Give the types of the facts about one pod, and what was said of it."""
+    """Return the types of the facts about one pod."""
     return [f["type"] for f in facts if f["data"].get("pod") == f"default/{pod}"]
 
 
@@ -141,7 +141,7 @@ async def test_a_foreign_hand_binds_a_member_elsewhere(intercept: Intercept, sto
     where = await held.admitted()
     (free,) = {"n0", "n1", "n2"} - set(where.values())
     await bind(story, "a-0", free)
-    facts = await told(story, "bound-elsewhere", "a-0")
+    facts = await drift_reported(story, "bound-elsewhere", "a-0")
     (bound,) = [f for f in facts if f["type"] == "PodBound"]
     assert bound["data"]["node"] == free
     held.let_go()
@@ -150,7 +150,7 @@ async def test_a_foreign_hand_binds_a_member_elsewhere(intercept: Intercept, sto
 
 
 async def test_a_foreign_hand_binds_what_was_never_admitted(story: Story) -> None:
-    """Gate lifted and bound by somebody else, while the gang waits for a member."""
+    """Gate removed and bound by another client, while the gang waits for a member."""
     await nodes(story, 2)
     await story.create(*a_gang("a", pods=2, requests=GPU)[:-1])
     await story.until_fact("GangRefused", "default/a")
@@ -159,7 +159,7 @@ async def test_a_foreign_hand_binds_what_was_never_admitted(story: Story) -> Non
     }
     await story.api.patch(f"{PODS}/a-0", gate, "strategic")
     await bind(story, "a-0", "n1")
-    facts = await told(story, "bound-outside-admission", "a-0")
+    facts = await drift_reported(story, "bound-outside-admission", "a-0")
     assert types_of(facts, "a-0") == ["PodBound"]
     (container,) = a_gang("a", pods=1, requests=GPU)[-1]["spec"]["containers"]
     await story.create(member("a-1", "a", containers=[container]))
@@ -168,13 +168,13 @@ async def test_a_foreign_hand_binds_what_was_never_admitted(story: Story) -> Non
     await asyncio.to_thread(story.service.stop)
 
 
-async def test_a_binding_names_a_plan_that_nobody_made(intercept: Intercept, story: Story) -> None:
-    """On the very node of the reservation, so only the annotation tells."""
+async def test_a_binding_names_an_unknown_plan(intercept: Intercept, story: Story) -> None:
+    """On the very node of the reservation, so only the annotation shows it."""
     held = Held(story, intercept)
     await nodes(story, 2)
     where = await held.admitted()
     await bind(story, "a-0", where["a-0"], plan="00000000-0000-7000-8000-000000000000")
-    await told(story, "bound-by-unknown-plan", "a-0")
+    await drift_reported(story, "bound-by-unknown-plan", "a-0")
     held.let_go()
     await whole(story, "a", 2)
     assert await story.bound() == where
@@ -185,13 +185,13 @@ async def test_a_binding_names_a_plan_that_nobody_made(intercept: Intercept, sto
 async def test_the_log_has_a_member_bound_where_it_is_not(
     story: Story, database_url: str, plant: str
 ) -> None:
-    """A false fact in the log, with a good hash: the cluster is right, and the log is told so by facts."""
+    """A false fact in the log, with a good hash: the cluster is right, and the log is corrected by facts."""
     await nodes(story, 3)
     await story.create(*a_gang("a", pods=2, requests=GPU))
     await story.until_bound(2)
     await story.until_fact("GangSatisfied", "default/a")
     name = "a-0"
-    if plant == "waiting":  # another gang, which has no room: the log will say that one of it runs
+    if plant == "waiting":  # another gang, which has no room: the log will have that one of it runs
         name = "b-0"
         await story.create(*a_gang("b", pods=2, requests=GPU))
         await story.until_fact("GangRefused", "default/b")
@@ -202,7 +202,7 @@ async def test_the_log_has_a_member_bound_where_it_is_not(
     forged = await forge(database_url, pod, NodeName(false))
     await story.service.start()
     kind = "bound-elsewhere" if plant == "elsewhere" else "not-bound"
-    facts = await told(story, kind, name)
+    facts = await drift_reported(story, kind, name)
     after = facts[forged:]
     lost = [f for f in after if f["type"] == "MemberLost"]
     assert [(f["data"]["pod"], f["data"]["node"]) for f in lost] == [(f"default/{name}", false)]
@@ -255,7 +255,7 @@ async def forge(url: str, pod: dict[str, Any], node: NodeName) -> int:
 async def test_a_nomination_is_changed_by_a_foreign_hand(
     intercept: Intercept, story: Story, how: str
 ) -> None:
-    """Altered is said once, erased not at all (kube-scheduler does it too); neither is written again.
+    """An altered nomination is reported once, an erased one never (kube-scheduler erases too); neither is written again.
 
     The reservation stands, and the member goes where its room is.
     """
@@ -267,7 +267,7 @@ async def test_a_nomination_is_changed_by_a_foreign_hand(
     body = {"status": {"nominatedNodeName": None if how == "erased" else free}}
     await story.api.patch(f"{PODS}/a-0/status", body, "merge")
     await looked(story, "after")
-    await told(story, "nomination-altered", *(["a-0"] if how == "altered" else []))
+    await drift_reported(story, "nomination-altered", *(["a-0"] if how == "altered" else []))
     assert (await story.pods())["a-0"]["status"].get("nominatedNodeName") == (
         None if how == "erased" else free
     )

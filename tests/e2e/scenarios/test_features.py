@@ -1,6 +1,6 @@
 """Feature gates of others: fields that kube-apiserver drops, and kube-scheduler's own group scheduling (DESIGN 9.9).
 
-Asked of the real programs: what the probe says of them, and what becomes of trees. kube-apiserver 1.36 as the site
+Asked of the real programs: what the probe finds of them, and what becomes of trees. kube-apiserver 1.36 as the site
 runs it has GenericWorkload alone, so its PodGroups lose most fields.
 """
 
@@ -54,10 +54,10 @@ async def conditions_of(story: Story, name: str) -> dict[str, Object]:
 
 
 async def until_condition(story: Story, name: str, type_: str, words: str) -> None:
-    async def told() -> bool:
+    async def shown() -> bool:
         return words in (await conditions_of(story, name)).get(type_, {}).get("message", "")
 
-    await story.until(told)
+    await story.until(shown)
 
 
 def lost(fact: Object) -> set[tuple[str, str, str]]:
@@ -161,10 +161,10 @@ async def test_beside_the_group_scheduling_of_kube_scheduler(story: Story) -> No
     await story.until_bound(5, "train")
     theirs = THEIRS[story.plane.minor]
 
-    async def told() -> bool:  # not before: 1.37 may leave that to its next success
+    async def shown() -> bool:  # not before: 1.37 may leave that to its next success
         return (await conditions_of(story, "train")).get(theirs, {}).get("status") == "True"
 
-    await story.until(told)
+    await story.until(shown)
     assert writers(await group_of(story, "train")) == {
         theirs: {"kube-scheduler"},
         EXPLAINED: {"gang-extender"},
@@ -174,7 +174,7 @@ async def test_beside_the_group_scheduling_of_kube_scheduler(story: Story) -> No
 
 
 async def kept_from_bind(story: Story) -> None:
-    """Trees that kube-scheduler would keep from bind for ever hold no room, and say why."""
+    """Trees that kube-scheduler would keep from bind for ever hold no capacity, and report why."""
     await story.create(*nodes(5, 4), a_group("ours", gang=2), *members("ours", 2))
     refused = await story.until_fact("GangRefused", "default/ours")
     (reason,) = refused["data"]["reasons"]

@@ -27,7 +27,7 @@ def gang(name: str, pods: int, **spec: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.kubernetes("1.37", "1.36")
 async def test_a_gang_binds_whole_or_not_at_all(story: Story) -> None:
-    """One node short binds nothing, ever; when the node comes all bind without anybody touching a pod."""
+    """One node short binds nothing, ever; when the node comes all bind without a change to a pod."""
     await story.create(*nodes(7), *gang("train", 8))
     await story.until_fact("GangRefused", "default/train", outcome="impossible")
     for _ in range(30):
@@ -36,10 +36,10 @@ async def test_a_gang_binds_whole_or_not_at_all(story: Story) -> None:
     (*_, refused) = await story.service.facts("GangRefused")
     assert refused["data"]["outcome"] == "impossible"
 
-    async def told() -> bool:
+    async def pod_has_event() -> bool:
         return any("no room for its minimum" in line for line in await story.events_of("train-3"))
 
-    await eventually(told)
+    await eventually(pod_has_event)
     assert not story.verbs.count("POST", "/bind")
     await story.create(a_node("n7", gpu=8))
     bound = await story.until_bound(8)
@@ -100,7 +100,7 @@ async def test_members_without_the_gate_bind_too(story: Story) -> None:
 
 @pytest.mark.parametrize("vector", ["V01", "V05", "V07", "V10", "V14"])
 async def test_vectors_are_bound_as_they_want(story: Story, vector: str) -> None:
-    """Trees that a greedy order would fail are bound exactly as the vector says."""
+    """Trees that a greedy order would fail are bound exactly as in the vector."""
     entry = by_id(vector)
     await story.create(*vector_objects(entry))
     want = entry["want"]
@@ -181,7 +181,7 @@ async def test_killed_in_the_middle_of_the_barrier(story: Story) -> None:
 
 
 async def test_killed_between_two_binds(story: Story) -> None:
-    """Three are bound when the service dies; the started gang is completed, nobody is bound twice."""
+    """Three are bound when the service dies; the started gang is completed, no pod is bound twice."""
     begun = done = 0
     dead = asyncio.Event()
 
@@ -230,11 +230,11 @@ async def test_two_gangs_that_fit_one_at_a_time(story: Story) -> None:
         await story.until_fact("GangRefused", f"default/{loser}", outcome="impossible")
         if round_ == 0:
 
-            async def told(pod: str = f"{loser}-0") -> bool:
+            async def pod_has_event(pod: str = f"{loser}-0") -> bool:
                 lines = await story.events_of(pod)
                 return any("no room for its minimum" in line for line in lines)
 
-            await eventually(told)
+            await eventually(pod_has_event)
         for pod in bound:
             await story.api.delete(f"/api/v1/namespaces/default/pods/{pod}")
         await story.until_bound(4, prefix=loser)
@@ -263,12 +263,12 @@ async def test_any_order_of_creation_converges(story: Story) -> None:
     ]
     await story.create(*nodes(4), *pods)
 
-    async def says(pod: str, text: str) -> bool:
+    async def pod_has_event(pod: str, text: str) -> bool:
         return any(text in line for line in await story.events_of(pod))
 
-    await eventually(lambda: says("prefill-0", "which does not exist"))
+    await eventually(lambda: pod_has_event("prefill-0", "which does not exist"))
     await story.create(tree[1], tree[2])
-    await eventually(lambda: says("decode-1", "waits for its parent"))
+    await eventually(lambda: pod_has_event("decode-1", "waits for its parent"))
     await asyncio.sleep(1)
     assert not await story.bound()
     await story.create(tree[0])
@@ -327,13 +327,13 @@ async def test_built_in_groups_are_read_where_they_are_served(story: Story) -> N
         await story.check_facts()
         version = "v1alpha3" if newest else "v1alpha2"
 
-        async def told() -> bool:
+        async def condition_is_true() -> bool:
             path = f"/apis/scheduling.k8s.io/{version}/namespaces/default/podgroups/left"
             status = (await story.api.get(path)).get("status", {})
             found = {c["type"]: c["status"] for c in status.get("conditions", [])}
             return found.get("PodGroupInitiallyScheduled") == "True"
 
-        await eventually(told)
+        await eventually(condition_is_true)
     finally:
         await drop_built_in(story, things)
 

@@ -75,20 +75,20 @@ async def half_bound(
     return bound, let_go
 
 
-async def told_and_ready(story: Story) -> dict[str, Any]:
+async def recovered(story: Story) -> dict[str, Any]:
     """Wait until the loss is in the log and the service answers again."""
-    told = await story.until_fact("HistoryTruncated")
+    truncation = await story.until_fact("HistoryTruncated")
     await eventually(story.service.ready)
-    return told
+    return truncation
 
 
 async def all_ends_well(
     story: Story, lost: list[dict[str, Any]], bound: dict[str, str], url: str
 ) -> None:
     """Compared first, then promised; every pod is bound once, no node holds more than it has."""
-    told = await told_and_ready(story)
-    assert told["data"]["found_position"] < told["data"]["known_position"]
-    assert told["epoch"] > max(fact["epoch"] for fact in lost)
+    truncation = await recovered(story)
+    assert truncation["data"]["found_position"] < truncation["data"]["known_position"]
+    assert truncation["epoch"] > max(fact["epoch"] for fact in lost)
     await story.until_bound(4, prefix="a-")
     await story.create(member("waiting-3", "waiting", containers=_containers()))
     await story.until_bound(8)
@@ -99,7 +99,7 @@ async def all_ends_well(
 
     await eventually(recorded)
     await story.check_room()
-    assert bound.items() <= (await story.bound()).items(), "who ran was left alone"
+    assert bound.items() <= (await story.bound()).items(), "pods that ran were left alone"
     facts = await story.service.facts()
     assert [f["position"] for f in facts] == list(range(1, len(facts) + 1))
     uids = [f["data"]["uid"] for f in facts if f["type"] == "PodBound"]
@@ -108,7 +108,7 @@ async def all_ends_well(
     assert {f["data"]["object"] for f in drift} == {f"Pod/default/{pod}" for pod in bound}
     assert {f["data"]["kind"] for f in drift} == {"bound-by-unknown-plan"}
     promised = [f["position"] for f in facts if f["type"] in ("GangAdmitted", "GangExtended")]
-    later = [p for p in promised if p > told["position"]]
+    later = [p for p in promised if p > truncation["position"]]
     assert min(later) > max(f["position"] for f in drift), "promised before it was compared"
     assert [line["level"] for line in story.service.lines("history lost")] == ["ERROR"]
     assert await story.service.metric("gang_extender_history_truncated_total") == 1
@@ -126,12 +126,12 @@ def _containers() -> list[dict[str, Any]]:
 async def test_an_older_copy_takes_the_place_of_the_database(
     intercept: Intercept, story: Story, own_postgres: EmbeddedPostgres, database_url: str
 ) -> None:
-    """While the service lives: its memory tells, and is dropped."""
+    """While the service lives: its memory shows the loss, and is dropped."""
     backup = Backup(own_postgres)
     bound, let_go = await half_bound(story, intercept, backup)
     lost = await story.service.facts()
     await backup.restore()
-    await told_and_ready(story)
+    await recovered(story)
     let_go()
     await all_ends_well(story, lost, bound, database_url)
 
@@ -140,7 +140,7 @@ async def test_an_older_copy_takes_the_place_of_the_database(
 async def test_an_older_copy_and_a_new_process(
     intercept: Intercept, story: Story, own_postgres: EmbeddedPostgres, database_url: str
 ) -> None:
-    """The end of the log stands in a ConfigMap, under the service's own rights; that tells."""
+    """The end of the log stands in a ConfigMap, under the service's own rights; it shows the loss."""
     backup = Backup(own_postgres)
     bound, let_go = await half_bound(story, intercept, backup)
     lost = await story.service.facts()
@@ -156,6 +156,6 @@ async def test_an_older_copy_and_a_new_process(
     story.service.kill()
     await backup.restore()
     await story.service.start()
-    await told_and_ready(story)
+    await recovered(story)
     let_go()
     await all_ends_well(story, lost, bound, database_url)

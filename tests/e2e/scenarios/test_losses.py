@@ -35,8 +35,8 @@ def controllers(site: ControlPlane) -> Iterator[None]:
     site.stop_controller_manager()
 
 
-async def told(database_url: str, gang: str) -> dict[str, tuple[str, str, str]]:
-    """Give pod -> cause, who and why of its losses, as `gang-extender history --decisions` prints them."""
+async def losses_printed(database_url: str, gang: str) -> dict[str, tuple[str, str, str]]:
+    """Return pod -> cause, who and why of its losses, as `gang-extender history --decisions` prints them."""
     command = [sys.executable, "-m", "extender", "history", f"default/{gang}", "--decisions"]
     command += ["-o", "json", "--database-url", database_url]
     done = await asyncio.to_thread(subprocess.run, command, cwd=ROOT, capture_output=True)
@@ -49,7 +49,7 @@ async def told(database_url: str, gang: str) -> dict[str, tuple[str, str, str]]:
     }
 
 
-async def test_history_tells_who_took_a_member_away(
+async def test_history_names_the_cause_of_a_lost_member(
     story: Story, controllers: None, database_url: str
 ) -> None:
     """Drained, tainted away, its node deleted, preempted by kube-scheduler: four causes, none of them ours."""
@@ -78,7 +78,7 @@ async def test_history_tells_who_took_a_member_away(
             return (await story.bound()).get("boss") == "wanted"
 
         await story.until(boss_runs)
-    lost = await told(database_url, "g")
+    lost = await losses_printed(database_url, "g")
     losses = {node: lost[on[node]] for node in nodes}
     assert {node: cause for node, (cause, _, _) in losses.items()} == {
         "drained": "evicted",
@@ -88,7 +88,9 @@ async def test_history_tells_who_took_a_member_away(
     }
     assert losses["wanted"][1] == "kube-scheduler"
     assert losses["deleted"][1:] == ("the cluster", "its node is gone")
-    assert losses["drained"][1] == losses["tainted"][1] == "a caller of the Eviction API, or the node"
+    assert (
+        losses["drained"][1] == losses["tainted"][1] == "a caller of the Eviction API, or the node"
+    )
     assert not await story.service.facts("PreemptionPlanned")
     rows = (await story.service.get("/v1/reports/losses"))["rows"]
     assert {row["cause"] for row in rows} == {"evicted", "node-lost", "preempted"}

@@ -1,6 +1,6 @@
 """kube-scheduler refuses what our model allows: learned, planned again, forgotten when the node changes.
 
-Rules about pods of namespaces with a label, which nobody here watches, stand for all that the planner
+Rules about pods of namespaces with a label, which no process here watches, stand for all that the planner
 does not model; devices and volumes have stories of their own in test_devices_and_volumes.py.
 """
 
@@ -66,8 +66,8 @@ async def test_a_gang_that_no_node_takes_says_so_and_goes_when_it_can(story: Sto
     try:  # two nodes, each up to 12 s and more to be sure of
         refused = await eventually(given, timeout_s=60)
     except TimeoutError:
-        told = [(f["time"][11:23], f["summary"]) for f in await story.service.facts()]
-        raise AssertionError(f"never refused for both nodes: {told[-40:]}") from None
+        recorded = [(f["time"][11:23], f["summary"]) for f in await story.service.facts()]
+        raise AssertionError(f"never refused for both nodes: {recorded[-40:]}") from None
     assert refused["outcome"] == "unknown", "a veto is no proof"
     (why,) = [text for text in refused["reasons"] if "refused n0, n1" in text]
     assert "pod anti-affinity over kubernetes.io/hostname" in why

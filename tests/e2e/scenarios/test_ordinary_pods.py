@@ -95,7 +95,7 @@ async def nominated(story: Story) -> bool:
 
 
 def test_the_default_configuration_is_the_marker_scope() -> None:
-    """What the runbook tells people to install is the first scope."""
+    """The scope of the files in the runbook is the first scope."""
     first, second = (
         yaml.safe_load((DEPLOY / name).read_text())
         for name in ("scheduler-config.yaml", "scopes/marker-resource.yaml")
@@ -104,7 +104,7 @@ def test_the_default_configuration_is_the_marker_scope() -> None:
 
 
 @pytest.mark.kubernetes("1.37", "1.36")
-async def test_an_absent_gang_and_a_stopped_extender_hinder_nobody(story: Story) -> None:
+async def test_an_absent_gang_and_a_stopped_extender_hinder_no_ordinary_pod(story: Story) -> None:
     """Marker scope: ordinary pods never reach us; a gang that waits, and then our absence, change nothing."""
     gang = a_gang("absent", pods=7, minimum=8, requests=GPU)
     await story.create(a_node("n0", gpu=8), a_node("n1", gpu=8), *gang)
@@ -133,7 +133,7 @@ async def test_reserved_room_in_every_scope(story: Story, scope: str) -> None:
     await story.until_bound(1, "cpu")  # neither the absent gang nor the reserved room is in its way
     await story.until_fact("GangAdmitted", "default/g")
 
-    # 1. The room is in the log, kube-scheduler has heard nothing of it yet.
+    # 1. The room is in the log, kube-scheduler has no sign of it yet.
     rivals = [ordinary("equal", GPU), ordinary("lower", GPU, priorityClassName="low")]
     if scope == "marker-resource":
         await story.create(rivals[0])
@@ -223,12 +223,12 @@ async def test_room_that_is_reserved_and_not_nominated(story: Story, scope: str)
     await story.create(*a_gang("g", pods=2, requests=GPU))
     await story.until_fact("GangAdmitted", "default/g")
 
-    # 1. Beside reserved room everything of a DaemonSet passes; nobody loses anything.
+    # 1. Beside reserved room everything of a DaemonSet passes; no gang loses anything.
     await story.create(*(of_daemonset(f"log-{n}", n, CPU) for n in ("n0", "n1")))
     assert await story.until_bound(2, "log-") == {"log-n0": "n0", "log-n1": "n1"}
     assert not await story.service.facts("ReservationReleased")
 
-    # 2. Higher priority takes room of which kube-scheduler has not heard.
+    # 2. Higher priority takes capacity that kube-scheduler does not know of.
     there = {"kubernetes.io/hostname": "n0"}
     await story.create(ordinary("higher", GPU, priorityClassName="high", nodeSelector=there))
     assert await story.until_bound(1, "higher") == {"higher": "n0"}

@@ -1,7 +1,7 @@
 """Others who bind into reserved room: a second kube-scheduler, spec.nodeName, DaemonSets, an autoscaler.
 
 None of them sees what we hold. Each time the outcome is the same: noticed from the pod watch, recorded with who it
-was, the tree planned again as a whole, nothing promised twice, nobody half placed by us.
+was, the tree planned again as a whole, nothing promised twice, no gang half placed by us.
 """
 
 from __future__ import annotations
@@ -113,9 +113,9 @@ async def test_a_second_scheduler_binds_into_reserved_room(story: Story) -> None
         assert bound["h-2"] == "m3"
         await story.until_fact("GangSatisfied", "default/h")
     assert len(await story.service.facts("ReservationReleased")) == 4, "no loop"
-    told = story.service.lines("reserved room was taken")
-    assert [line["scheduler"] for line in told] == [OTHER] * 4
-    assert all("taint" in line["advice"] for line in told)
+    lines = story.service.lines("reserved room was taken")
+    assert [line["scheduler"] for line in lines] == [OTHER] * 4
+    assert all("taint" in line["advice"] for line in lines)
 
 
 async def _one_binding_fails(story: Story, pod: str) -> None:
@@ -182,7 +182,7 @@ async def test_room_is_left_for_daemonsets_that_are_known_to_come(story: Story) 
     await story.until_bound(1, "h-")
     assert await story.until_bound(1, "driver") == {"driver": "n0"}
     assert not await story.service.facts("ReservationReleased")
-    # Room of a DaemonSet that nobody could know of is taken all the same; that is recorded.
+    # Capacity of a DaemonSet unknown at the time is taken all the same; that is recorded.
     await create_priority_class(story.api, "high", 1000)
     Brake(story)
     await story.create(a_node("n1", gpu=8))

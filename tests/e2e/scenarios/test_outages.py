@@ -33,7 +33,7 @@ __all__ = ["intercept"]
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.lived_in("long")]
 GPU = {"nvidia.com/gpu": 8}
-# Its own deadline is 1.5 s (DESIGN 7); a busy machine adds to that, but nobody waits for the database.
+# Its own deadline is 1.5 s (DESIGN 7); a busy machine adds to that, but no call waits for the database.
 ANSWERED_S = 6.0  # less than any outage of these stories
 
 
@@ -251,7 +251,7 @@ async def postgres_goes_away(
     assert watchman.binds, "no bind call was answered"
     for took, error in watchman.binds:
         assert took < ANSWERED_S, f"bind took {took:.1f} s"
-        assert error, "bind said yes to a member without a reservation"
+        assert error, "bind accepted a member without a reservation"
     late = [status for when, status, _ in watchman.ready if when > began + lease_s + 0.5]
     assert late, "the outage was too short to look"
     assert set(late) == {503}, "ready without a lease"
@@ -288,7 +288,7 @@ async def test_postgres_goes_away_for_20_s(
 async def test_the_barrier_ends_while_postgres_is_frozen(
     intercept: Intercept, story: Story, own_postgres: EmbeddedPostgres
 ) -> None:
-    """Its deadline cannot be recorded: the calls are answered all the same, nobody is bound."""
+    """Its deadline cannot be recorded: the calls are answered all the same, no pod is bound."""
     arrived: set[str] = set()
     obstacle = True
 
@@ -360,13 +360,13 @@ async def apiserver_goes_away(story: Story, how: str, *, seconds: float) -> None
 
 
 async def test_the_apiserver_is_killed_and_started_again(story: Story) -> None:
-    """No crash; readiness says so when the caches are too old; all gangs complete after."""
+    """No crash; readiness reports it when the caches are too old; all gangs complete after."""
     await apiserver_goes_away(story, "killed", seconds=18)
 
 
 @pytest.mark.long
 async def test_the_apiserver_freezes(story: Story) -> None:
-    """The same with connections that stay open and say nothing."""
+    """The same with connections that stay open and silent."""
     await apiserver_goes_away(story, "frozen", seconds=22)
 
 
@@ -442,7 +442,7 @@ async def room_goes_on(story: Story, *, wait: bool = True) -> None:
 
 
 async def same_as_the_cluster(story: Story) -> None:
-    """What the service says is held is what the API server says is bound."""
+    """What is bound for the service is what is bound for the API server."""
     bound = await story.bound()
 
     async def gangs() -> bool:

@@ -30,7 +30,7 @@ def used_on(pods: list[dict[str, Any]], node: str, *, passing: bool) -> dict[str
 
 
 async def test_it_is_lived_in_and_the_room_of_a_test_is_free(story: Story) -> None:
-    """Whoever lives there, a test's node offers what the test wrote; the rest is as DESIGN 9.11 says."""
+    """With any neighbours, a test's node offers what the test wrote; the rest is as in DESIGN 9.11."""
     neighbours = story.neighbours
     assert neighbours is not None
     names = [f"n{i}" for i in range(12)]  # each full by chance: six were all alike once

@@ -35,7 +35,7 @@ def classes() -> list[dict[str, Any]]:
         for name, value, policy in (
             ("high", HIGH, "PreemptLowerPriority"),
             ("low", LOW, "PreemptLowerPriority"),
-            ("patient", HIGH, "Never"),  # as important, but it evicts nobody
+            ("patient", HIGH, "Never"),  # as important, but it evicts no pod
         )
     ]
 
@@ -50,7 +50,7 @@ def of_class(things: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     return things
 
 
-def his(pods: int = 2, **rest: Any) -> list[dict[str, Any]]:
+def preemptor(pods: int = 2, **rest: Any) -> list[dict[str, Any]]:
     return of_class(a_gang("hi", pods=pods, requests=ONE, **rest), "high")
 
 
@@ -98,7 +98,7 @@ async def conditions(story: Story, kind: str, name: str) -> dict[str, dict[str, 
 async def test_a_gang_that_needs_a_rack_clears_one(story: Story) -> None:
     """Two racks full of low pods: one rack is cleared, the other is not touched, and the gang runs in the first."""
     await story.create(*classes(), *racks("a", "b"), *singles("a0", "a1", "b0", "b1"))
-    await story.create(*his(topo=RACK))
+    await story.create(*preemptor(topo=RACK))
     plan = await completed(story)
     victims = {p["pod"] for unit in plan["victims"] for p in unit["pods"]}
     bound = await story.until_bound(2, "hi")
@@ -111,12 +111,12 @@ async def test_a_gang_that_needs_a_rack_clears_one(story: Story) -> None:
     events = (await story.api.get("/apis/events.k8s.io/v1/namespaces/default/events"))["items"]
     path = "/apis/gang-extender.dev/v1alpha1/namespaces/default/podgroups/hi"
     uid = (await story.api.get(path))["metadata"]["uid"]  # events of earlier stories may come late
-    told = [
+    preempted = [
         e for e in events if e["reason"] == "Preempted" and e.get("related", {}).get("uid") == uid
     ]
-    assert {f"default/{e['regarding']['name']}" for e in told} == victims
-    assert told[0]["related"]["name"] == "hi"
-    assert f"PodGroup default/hi (priority {HIGH}) needs the room" in told[0]["note"]
+    assert {f"default/{e['regarding']['name']}" for e in preempted} == victims
+    assert preempted[0]["related"]["name"] == "hi"
+    assert f"PodGroup default/hi (priority {HIGH}) needs the room" in preempted[0]["note"]
 
 
 async def test_victims_that_are_made_again_do_not_take_the_room_back(story: Story) -> None:
@@ -133,7 +133,7 @@ async def test_victims_that_are_made_again_do_not_take_the_room_back(story: Stor
             await story.create(*of_class([a_pod(f"again-{node}", requests=ONE)], "low"))
 
     controller = asyncio.create_task(made_again())
-    await story.create(*his())
+    await story.create(*preemptor())
     await story.until_bound(2, "hi", timeout_s=60)
     await controller
     await completed(story)
@@ -152,7 +152,7 @@ async def test_a_composite_unit_goes_whole_across_racks(story: Story) -> None:
     await story.create(*classes(), *racks("a", "b"), *others, *unit)
     await story.until_bound(4)
     await story.until_fact("GangSatisfied", "default/unit")
-    await story.create(*his(topo=RACK))
+    await story.create(*preemptor(topo=RACK))
     await story.until_bound(2, "hi")
     pod = (await story.pods())["right-0"]
     marks = {c["type"]: c for c in pod["status"]["conditions"]}
@@ -211,12 +211,12 @@ async def test_a_kill_at_every_step(story: Story, step: str) -> None:
                 struck.set()
 
     story.server.before, story.server.after = before, after
-    await story.create(*his(topo=RACK))
+    await story.create(*preemptor(topo=RACK))
     await asyncio.wait_for(struck.wait(), 60)
     story.service.kill()
     story.server.before = story.server.after = None
     waiting = of_class([a_pod("late", requests=ONE)], "patient")
-    await story.create(*waiting)  # wants the room that was made, while nobody guards it but the log
+    await story.create(*waiting)  # wants the room that was made, while only the log guards it
     await asyncio.sleep(1)
     await story.service.start()
     plan = await completed(story)
@@ -234,18 +234,18 @@ async def test_a_kill_at_every_step(story: Story, step: str) -> None:
     assert stay <= set(await story.bound())
 
 
-async def test_a_victim_that_does_not_go_is_told_of(story: Story) -> None:
-    """A finalizer keeps a victim: the gang says so, nobody else is evicted, and it runs as soon as it goes."""
+async def test_a_victim_that_does_not_terminate_is_reported(story: Story) -> None:
+    """A finalizer keeps a victim: the gang reports it, no other pod is evicted, and the gang runs as soon as the victim is gone."""
     low = singles("a0", "a1")
     low[0]["metadata"]["finalizers"] = ["example.com/linger"]
-    await story.create(*classes(), *racks("a"), *low, *his())
+    await story.create(*classes(), *racks("a"), *low, *preemptor())
 
-    async def told() -> bool:
+    async def group_has_message() -> bool:
         mine = await conditions(story, "podgroups", "hi")
         text = mine.get("PodGroupInitiallyScheduled", {}).get("message", "")
         return "pod default/single-a0 is still there after its grace period" in text
 
-    await eventually(told, timeout_s=90)
+    await eventually(group_has_message, timeout_s=90)
     assert not await story.bound("hi")
     assert await story.service.metric("gang_extender_preemption_victims_refusing") == 1
     await story.api.patch(
@@ -295,7 +295,7 @@ async def test_an_ordinary_pod_takes_a_whole_unit_where_that_is_all_there_is(sto
 
 @pytest.mark.settings(eviction="evict")
 async def test_a_budget_holds_the_eviction_api_up(story: Story) -> None:
-    """Eviction API: a budget that is spent answers 429; it is told, tried again, and obeyed as soon as it allows one."""
+    """Eviction API: a budget that is spent answers 429; the gang reports it, and the eviction is tried again until the budget allows it."""
     low = singles("a0")
     low[0]["metadata"]["labels"] = {"app": "low"}
     budget = {
@@ -318,16 +318,16 @@ async def test_a_budget_holds_the_eviction_api_up(story: Story) -> None:
         await story.api.patch(f"{pdb}/status", {"status": status})
 
     await allow(0)
-    await story.create(*his(1))
+    await story.create(*preemptor(1))
     plan = await story.until_fact("PreemptionPlanned")
     assert plan["data"]["cost"]["violations"] == 1
 
-    async def told() -> bool:
+    async def group_has_message() -> bool:
         mine = await conditions(story, "podgroups", "hi")
         text = mine.get("PodGroupInitiallyScheduled", {}).get("message", "")
         return "pod default/single-a0 cannot be deleted" in text and "disruption budget" in text
 
-    await eventually(told, timeout_s=90)
+    await eventually(group_has_message, timeout_s=90)
     assert "single-a0" in await story.bound()
     await allow(1)
     await story.until_bound(1, "hi", timeout_s=60)

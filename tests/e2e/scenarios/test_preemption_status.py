@@ -17,8 +17,8 @@ from tests.e2e.scenarios.test_preemption import (
     classes,
     conditions,
     facts,
-    his,
     of_class,
+    preemptor,
     racks,
     singles,
     whole,
@@ -31,7 +31,7 @@ LINGER = {"finalizers": ["example.com/linger"]}  # so that there is time to look
 
 
 async def explain(story: Story, gang: str) -> str:
-    """Give what `gang-extender explain` prints."""
+    """Return what `gang-extender explain` prints."""
     command = [sys.executable, "-m", "extender", "explain", gang, "--server", story.service.url]
     done = await asyncio.to_thread(
         subprocess.run, command, cwd=ROOT, capture_output=True, text=True, check=False
@@ -41,7 +41,7 @@ async def explain(story: Story, gang: str) -> str:
     return printed
 
 
-async def test_a_refusal_says_how_far_eviction_would_get(story: Story) -> None:
+async def test_a_refusal_has_how_far_eviction_would_get(story: Story) -> None:
     """Two children need a rack each, and one rack is full of equals: 1 of 2, on the group, by explain and on the pods."""
     equals = of_class([a_pod(f"equal-{n}", node=f"b{n}", requests=ONE) for n in range(2)], "high")
     await story.create(*classes(), *racks("a", "b"), *singles("a0", "a1"), *equals)
@@ -52,12 +52,12 @@ async def test_a_refusal_says_how_far_eviction_would_get(story: Story) -> None:
     await story.create(*of_class(tree, "high"))
     words = f"evicting every lower-priority unit (2) yields 1 of 2 child groups, each in one {RACK}"
 
-    async def told() -> bool:
+    async def group_has_words() -> bool:
         mine = await conditions(story, "compositepodgroups", "hi")
         condition = mine.get("CompositePodGroupInitiallyScheduled", {})
         return condition.get("status") == "False" and words in condition.get("message", "")
 
-    await story.until(told)
+    await story.until(group_has_words)
     described = await story.kubectl("describe", f"compositepodgroups.{OURS}", "hi")
     assert words in " ".join(described.split())
     printed = await explain(story, "hi")
@@ -73,47 +73,47 @@ async def test_a_refusal_says_how_far_eviction_would_get(story: Story) -> None:
     assert not await facts(story, "PreemptionPlanned")
 
 
-async def test_describe_tells_who_needs_the_room_of_a_pod(story: Story) -> None:
+async def test_describe_names_the_preemptor_of_a_pod(story: Story) -> None:
     """A victim outside all groups: DisruptionTarget, and an Event with the preemptor's name and both priorities."""
     low = singles("a0")
     low[0]["metadata"] |= LINGER
-    await story.create(*classes(), *racks("a", nodes=1), *low, *his(1))
-    said = (
+    await story.create(*classes(), *racks("a", nodes=1), *low, *preemptor(1))
+    expected = (
         f"PodGroup default/hi (priority {HIGH}) needs the room of "
         f"Pod/default/single-a0 (priority {LOW})"
     )
 
-    async def told() -> str:
+    async def description() -> str:
         described = await story.kubectl("describe", "pod", "single-a0")
-        return described if said in described else ""
+        return described if expected in described else ""
 
-    described = await story.until(told, every_s=0.5)
+    described = await story.until(description, every_s=0.5)
     conditions_part, _, events = described.partition("\nEvents:")
     (mark,) = [line for line in conditions_part.splitlines() if "DisruptionTarget" in line]
     assert mark.split() == ["DisruptionTarget", "True"]
-    (event,) = [line for line in events.splitlines() if said in line]
+    (event,) = [line for line in events.splitlines() if expected in line]
     assert event.split()[:2] == ["Normal", "Preempted"]
     condition = next(
         c
         for c in (await story.pods())["single-a0"]["status"]["conditions"]
         if c["type"] == "DisruptionTarget"
     )
-    assert (condition["reason"], condition["message"]) == ("PreemptionByScheduler", said)
+    assert (condition["reason"], condition["message"]) == ("PreemptionByScheduler", expected)
     assert "waits for its preemption to finish" in await explain(story, "hi")
     path = "/api/v1/namespaces/default/pods/single-a0"
     await story.api.patch(path, {"metadata": {"finalizers": None}})
     await story.until_bound(1, "hi")
 
 
-async def test_describe_tells_who_needs_the_room_of_a_unit(story: Story) -> None:
+async def test_describe_names_the_preemptor_of_a_unit(story: Story) -> None:
     """A composite and its groups: DisruptionTarget at every level, with the preemptor's name and both priorities."""
     unit = whole({"left": ["a0"], "right": ["a1"]})
     await story.create(*classes(), *racks("a"), *unit)
     await story.until_bound(2)
     await story.until_fact("GangSatisfied", "default/unit")
-    await story.create(*his(topo=RACK))
+    await story.create(*preemptor(topo=RACK))
     await story.until_bound(2, "hi")
-    said = (
+    expected = (
         f"PodGroup default/hi (priority {HIGH}) needs the room of "
         f"CompositePodGroup/default/unit (priority {LOW})"
     )
@@ -124,5 +124,5 @@ async def test_describe_tells_who_needs_the_room_of_a_unit(story: Story) -> None
     ):
         described = await story.kubectl("describe", f"{kind}.{OURS}", name)
         words = " ".join(described.split())
-        assert said in words, described
+        assert expected in words, described
         assert "Reason: PreemptionByScheduler Status: True Type: DisruptionTarget" in words

@@ -6,7 +6,7 @@ wants them so: priorities are PriorityClasses (its admission refuses a bare numb
 to its status (there is no disruption controller).
 
 P03 has a tree of two priorities. Kubernetes takes it, but no scheduler of trees admits it (SPEC H05), so its members are
-created on their nodes, as if they had been bound before we came. We tell of each that it runs outside an admission, which
+created on their nodes, as if they had been bound before we came. We report of each that it runs outside an admission, which
 is true; what stories check in the end (no drift) is therefore not checked of P03.
 
 P14 and P15 are of the kind `life`: their steps are words, so they are written out here.
@@ -39,12 +39,12 @@ from tests.support.service.manifest_builders import (
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180), pytest.mark.lived_in("never")]
 Object = dict[str, Any]
 VECTORS = [vector["id"] for vector in of_kind("preempt")]
-# on the older version: a pod alone, a whole unit, a budget, nobody, the cheaper of two places, a domain, a budget of a unit
+# on the older version: a pod alone, a whole unit, a budget, no victim, the cheaper of two places, a domain, a budget of a unit
 SMOKE = ("P01", "P02", "P07", "P08", "P10", "P12", "P16")
 
 
 def as_classes(things: Iterable[Object]) -> list[Object]:
-    """Say priorities by PriorityClasses, which come first."""
+    """Return the objects with PriorityClasses in front in place of bare priorities."""
     classes: dict[str, Object] = {}
     made = []
     for thing in things:
@@ -113,15 +113,15 @@ def units_of(vector: Object) -> dict[str, set[str]]:
 
 
 async def play(story: Story, vector: Object) -> None:
-    """Create a vector, and check who is deleted, who stays, and that the preemptor runs, or why nobody goes."""
+    """Create a vector, and check who is deleted, who stays, and that the preemptor runs, or why there is no victim."""
     ours = await set_the_scene(story, vector)
     before = set(await story.bound())
     await story.create(*ours)
     units, mine = units_of(vector), {t["metadata"]["name"] for t in ours if t["kind"] == "Pod"}
     if vector["kep"] == "none":
-        await nobody_goes(story, vector, before)
+        await check_no_victim(story, vector, before)
         return
-    best = vector.get("best", ["a"])  # P11: the minimum takes nobody, its extra does so later
+    best = vector.get("best", ["a"])  # P11: the minimum needs no victim, its extra does later
     await story.until(lambda: all_run(story, mine))
     plan = await completed(story)
     taken = {unit["path"].rpartition("/")[2] for unit in plan["victims"]}
@@ -153,8 +153,8 @@ async def completed(story: Story) -> Object:
     return plan
 
 
-# what a group that may not evict, or that no eviction would help, says; P05: there is no rack at all
-WHY_NOBODY = {
+# the reason of a group that may not evict, or that no eviction would help; P05: there is no rack at all
+WHY_NO_VICTIM = {
     "P04": "missing",
     "P05": "no node has the label rack",
     "P08": "yields 1 of 2",
@@ -162,18 +162,18 @@ WHY_NOBODY = {
 }
 
 
-async def nobody_goes(story: Story, vector: Object, before: set[str]) -> None:
-    """The refusal stands on the group, with its reason, and nobody was asked to go."""
+async def check_no_victim(story: Story, vector: Object, before: set[str]) -> None:
+    """The refusal is on the group, with its reason, and no pod was evicted."""
     root = vector["tree"]["n"]
 
-    async def told() -> bool:
+    async def refusal_shown() -> bool:
         mine = (await conditions(story, "podgroups", root)).get("PodGroupInitiallyScheduled", {})
         refused = (await facts(story, "GangRefused"))[-1:]  # before its last member came: waiting
         words = [w for f in refused for w in (*f["reasons"], *f["considered"])]
-        why = WHY_NOBODY[vector["id"]]
+        why = WHY_NO_VICTIM[vector["id"]]
         return mine.get("status") == "False" and any(why in w for w in words)
 
-    await story.until(told)
+    await story.until(refusal_shown)
     assert set(await story.bound()) == before
     assert not await facts(story, "PreemptionPlanned")
 
@@ -193,7 +193,7 @@ async def test_a_vector_on_the_newest_version(story: Story, name: str) -> None:
     [pytest.param(n, marks=() if n in SMOKE else pytest.mark.long) for n in VECTORS],
 )
 async def test_a_vector_on_the_older_version(story: Story, name: str) -> None:
-    """All of them by hand; of the normal set what a smoke set needs: every kind of unit, budgets, a domain, and nobody."""
+    """All of them by hand; of the normal set what a smoke set needs: every kind of unit, budgets, a domain, and no victim."""
     await play(story, by_id(name))
     if name == TWO_PRIORITIES:
         await asyncio.to_thread(story.service.stop)
@@ -202,7 +202,7 @@ async def test_a_vector_on_the_older_version(story: Story, name: str) -> None:
 @pytest.mark.lived_in("long")
 @pytest.mark.kubernetes("1.37", "1.36")
 async def test_p14_a_later_child_evicts_in_its_own_zone_only(story: Story) -> None:
-    """A tree runs in Z1: a third child gets the room of a low pod there; a fourth would need Z2, and gets nobody's."""
+    """A tree runs in Z1: a third child gets the room of a low pod there; a fourth would need Z2, and evicts no pod."""
     one = {SLOT: 1}
     nodes = [a_node("z1", {"zone": "Z1"}, **{SLOT: 3}), a_node("z2", {"zone": "Z2"}, **{SLOT: 1})]
     low = [a_pod(f"low-{z}", node=z, requests=one, priority=1) for z in ("z1", "z2")]
@@ -250,7 +250,7 @@ async def p15_begins(story: Story) -> None:
     gang = [a_group("hi", gang=2, priority=10)]
     gang += [a_pod(f"hi-{n}", "hi", requests=one, priority=10) for n in range(2)]
     await story.create(*as_classes([*nodes, *cheap, *dear]))
-    await story.until(partial(nobody_is_going, story))
+    await story.until(partial(grace_periods_over, story))
     await story.create(*as_classes(gang))
 
     async def decided() -> bool:
@@ -259,17 +259,17 @@ async def p15_begins(story: Story) -> None:
             {c["type"]: c.get("reason") for c in pods[name]["status"].get("conditions", ())}
             for name in ("a1", "a2")
         ]
-        told = all(mark.get("DisruptionTarget") == "PreemptionByScheduler" for mark in marks)
+        marked = all(mark.get("DisruptionTarget") == "PreemptionByScheduler" for mark in marks)
         going = all("deletionTimestamp" in pods[name]["metadata"] for name in ("a1", "a2"))
-        return told and going and nominated(pods) == {"n1", "n2"}
+        return marked and going and nominated(pods) == {"n1", "n2"}
 
     await story.until(decided)
     pods = await story.pods()
     assert all(pods[f"hi-{n}"]["spec"]["schedulingGates"] for n in range(2))
 
 
-async def nobody_is_going(story: Story) -> bool:
-    """Say whether pods on their way out count as pods that stay: their grace period is over for good.
+async def grace_periods_over(story: Story) -> bool:
+    """Return whether all terminating pods count as pods that stay: their grace period is over for good.
 
     Until then their room is expected to come free, and a plan may count on it.
     """
@@ -280,7 +280,7 @@ async def nobody_is_going(story: Story) -> bool:
 
 
 def nominated(pods: dict[str, Object]) -> set[str]:
-    """Give the nodes that members of the preemptor are nominated to."""
+    """Return the nodes that members of the preemptor are nominated to."""
     named = {pods[f"hi-{n}"]["status"].get("nominatedNodeName") for n in range(2)}
     return {node for node in named if node}
 
@@ -294,7 +294,7 @@ async def let_go(story: Story, *names: str) -> None:
 @pytest.mark.lived_in("long")
 @pytest.mark.kubernetes("1.37", "1.36")
 async def test_p15_a_retry_may_go_elsewhere_but_chooses_no_new_victims(story: Story) -> None:
-    """While victims terminate the tree is planned again and takes nobody else; room on a new node is taken at once."""
+    """While victims terminate the tree is planned again and evicts no other pod; capacity on a new node is taken at once."""
     await p15_begins(story)
     for number in range(
         5

@@ -21,7 +21,7 @@ from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import Story
 from tests.e2e.scenarios.intercept import Intercept, intercept
 from tests.e2e.scenarios.replicas import Replicas, replicas
-from tests.e2e.scenarios.test_history import all_ends_well, half_bound, told_and_ready
+from tests.e2e.scenarios.test_history import all_ends_well, half_bound, recovered
 from tests.support.logs.database_proxy import DatabaseProxy
 from tests.support.logs.postgres import run, running_postgres
 from tests.support.logs.postgres_backups import Standby
@@ -103,9 +103,12 @@ async def test_a_lagging_standby_is_promoted(
         for replica in group.all:
             replica.database.lead_to(standby.url)
         await group.until_led()
-        told = await told_and_ready(story)
-        assert (told["data"]["evidence"], told["data"]["timeline"]) == ("memory", "00000002")
-        assert told["actor"] == group.leader.holder
+        truncation = await recovered(story)
+        assert (truncation["data"]["evidence"], truncation["data"]["timeline"]) == (
+            "memory",
+            "00000002",
+        )
+        assert truncation["actor"] == group.leader.holder
         if who == "follower":
             assert group.leader is second
             await first.service.start()

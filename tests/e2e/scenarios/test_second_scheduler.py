@@ -62,7 +62,7 @@ def in_pool(name: str) -> dict[str, Any]:
 
 
 async def holder(story: Story, namespace: str, lease: str) -> str:
-    """Say who holds a lease; empty for nobody."""
+    """Return the holder of a lease, or an empty string."""
     try:
         found = await story.api.get(f"{LEASES}/{namespace}/leases/{lease}")
     except ApiError:
@@ -117,7 +117,7 @@ async def test_gangs_go_to_the_pool_and_ordinary_pods_stay_out(
     assert set((await story.until_bound(2, "g-")).values()) == {"p0", "p1"}
     assert await story.until_bound(1, "solo") == {"solo": "o0"}
     await story.until_fact("GangSatisfied", "default/g")
-    # The pool is empty again, and still nobody else gets in; nor do gangs get out.
+    # The pool is empty again, and still no other pod gets in; nor do gangs get out.
     await story.create(in_pool("p2"), ordinary("crowd", GPU))
     assert "untolerated taint" in (await refused(story, "crowd"))["crowd"]
     await story.create(a_node("o1", gpu=8), *a_gang("h", pods=2, requests=GPU))
@@ -139,8 +139,8 @@ async def test_gangs_go_to_the_pool_and_ordinary_pods_stay_out(
     assert own
     assert other
     assert own != other
-    said = pool[0].log.read_text()
-    assert "forbidden" not in said, [x for x in said.splitlines() if "forbidden" in x][:5]
+    log_text = pool[0].log.read_text()
+    assert "forbidden" not in log_text, [x for x in log_text.splitlines() if "forbidden" in x][:5]
     await story.api.delete("/api/v1/namespaces/default/pods/driver", {"gracePeriodSeconds": 0})
     await the_rest_fits(story)
 

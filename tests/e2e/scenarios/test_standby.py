@@ -58,7 +58,7 @@ async def database_url(database_url: str, request: pytest.FixtureRequest) -> Asy
 async def group(
     story: Story, tmp_path: Path, request: pytest.FixtureRequest
 ) -> AsyncIterator[Replicas]:
-    """Two replicas, or as many as the parameter says; kube-scheduler asks their Service."""
+    """Two replicas, or as many as the parameter has; kube-scheduler asks their Service."""
     async with _behind_a_service(story, tmp_path, request, proxied=True) as made:
         yield made
 
@@ -111,10 +111,10 @@ class Passers:
             tasks[0].cancel()
             await asyncio.gather(tasks[0], return_exceptions=True)
 
-            async def nobody_waits() -> bool:
+            async def no_trees_wait() -> bool:
                 return not self.waiting
 
-            await eventually(nobody_waits)
+            await eventually(no_trees_wait)
             tasks[1].cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -187,7 +187,7 @@ def kind_of(method: str, path: str) -> str:
 
 
 class Killer:
-    """Kills the leader at a strike: what it was about to send is not sent, what it would hear it does not hear."""
+    """Kills the leader at a strike: what it was about to send is not sent, and no answer reaches it."""
 
     def __init__(self, group: Replicas, strike: Strike) -> None:
         self._group = group
@@ -345,7 +345,7 @@ def at(fact: dict[str, Any]) -> float:
 
 
 async def check_gang(story: Story, facts: list[dict[str, Any]], name: str, strike: Strike) -> None:
-    """Nothing twice, nobody outside of an admission, and no victim but the planned ones."""
+    """Check a gang: nothing twice, no pod outside of an admission, and no victim but the planned ones."""
     mine = [f for f in facts if f["gang"] == f"default/{name}"]
     planned = {
         (a["uid"], a["node"])
@@ -374,8 +374,8 @@ async def check_gang(story: Story, facts: list[dict[str, Any]], name: str, strik
     assert not [f for f in mine if f["type"] == "PreemptionAbandoned"]
 
 
-def told(gaps: list[Gap], passers: Passers, scope: str) -> str:
-    """Say what was measured."""
+def report_of(gaps: list[Gap], passers: Passers, scope: str) -> str:
+    """Return what was measured, as lines of text."""
     lines = [f"scope {scope}, lease {LEASE_S:g} s, {len(gaps)} kills; seconds:"]
     for text, read in (
         ("last fact of the old leader to the first of the new", lambda g: g.lease),
@@ -396,7 +396,7 @@ def told(gaps: list[Gap], passers: Passers, scope: str) -> str:
     spans = [(g.began, g.began + g.answers) for g in gaps]
     inside = sorted(w for came, w in passers.waited if any(a <= came <= b for a, b in spans))
     outside = sorted(w for came, w in passers.waited if not any(a <= came <= b for a, b in spans))
-    for where, found in (("while nobody led", inside), ("else", outside)):
+    for where, found in (("without a leader", inside), ("else", outside)):
         if found:
             lines.append(
                 f"  {len(found)} ordinary pods that came {where}: median {statistics.median(found):.3f}, "
@@ -421,7 +421,7 @@ async def test_fifty_kills(story: Story, group: Replicas, scope: str) -> None:
             point = list(STRIKES)[number % len(STRIKES)]
             gaps.append(await kill_once(group, number, point))
             print(f"{number} {gaps[-1]}", flush=True)
-    print(f"\n{told(gaps, passers, scope)}", flush=True)
+    print(f"\n{report_of(gaps, passers, scope)}", flush=True)
     await story.check_facts()
 
 
@@ -483,7 +483,7 @@ async def gangs_come(story: Story, done: list[str]) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("group", [2, 3], indirect=True, ids=["two", "three"])
-async def test_a_rolling_update_refuses_nobody(story: Story, group: Replicas) -> None:
+async def test_a_rolling_update_refuses_no_call(story: Story, group: Replicas) -> None:
     """Every pod is shown to us; each replica is replaced twice; kube-scheduler's own count of errors stays where it is."""
     await use_front(story, group.front.url, "everything")
     await story.create(*(a_node(f"n{i}", gpu=8) for i in range(SIZE)))
@@ -521,8 +521,8 @@ async def _is(value: bool) -> bool:
 # -- PostgreSQL is cut from one replica ----------------------------------------------------------------
 
 
-async def says(replica: Replica, check: str, text: str) -> None:
-    """Wait until /readyz says no, for this reason."""
+async def until_reason(replica: Replica, check: str, text: str) -> None:
+    """Wait until /readyz fails for this reason."""
 
     async def look() -> bool:
         status, body = await replica.probe("/readyz")
@@ -570,7 +570,7 @@ async def test_a_leader_is_cut_from_postgres(story: Story, watched: Replicas, ho
     first.database.cut(how)
     # planned under a lease that still counts; its append may be on its way for long
     await story.create(*a_gang("ghost", pods=SIZE, requests={GPU: 8}))
-    await says(first, "lease", "the lease has run out")
+    await until_reason(first, "lease", "the lease has run out")
     obstacle = False
     assert await watched.until_led() is not first
     seen = len(story.server.seen)
@@ -596,7 +596,7 @@ async def test_a_leader_is_cut_from_postgres(story: Story, watched: Replicas, ho
 async def test_a_follower_that_is_behind_takes_nothing_over(
     story: Story, group: Replicas, how: str
 ) -> None:
-    """Cut off, or with a log that it does not get to read: it says so, leaves the lease alone, and leads once it is current."""
+    """Cut off, or with a log that it does not get to read: it reports it, leaves the lease alone, and leads once it is current."""
     first, second = group.all
     await story.create(*(a_node(f"n{i}", gpu=8) for i in range(2 * SIZE)))
     if how == "stopped":
@@ -618,7 +618,7 @@ async def test_a_follower_that_is_behind_takes_nothing_over(
         group.kill_leader()
     else:
         behind = "it grows faster than it is read here" if how == "lagging" else "behind the log"
-        await says(second, "log", behind)
+        await until_reason(second, "log", behind)
         group.kill_leader()
         ends_s = time.monotonic() + 2 * LEASE_S + 2
         while time.monotonic() < ends_s:

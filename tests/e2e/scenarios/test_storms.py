@@ -1,4 +1,4 @@
-"""No storms: members that wait cost nobody anything, and who can go is woken, alone."""
+"""No storms: waiting members cause no calls and writes, and only members that have a place are released."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Calls:
         return None
 
     async def check(self, story: Story, *gangs: str) -> None:
-        """Check that nobody was filtered more than twice for each plan that has a place for it."""
+        """Check that no pod was filtered more than twice for each plan that has a place for it."""
         plans: Counter[str] = Counter()
         for fact in await story.service.facts("GangAdmitted", "GangExtended"):
             plans.update(a["pod"].partition("/")[2] for a in fact["data"]["assignments"])
@@ -58,9 +58,9 @@ def gang(name: str, pods: int, **spec: Any) -> list[dict[str, Any]]:
 
 
 def writes(story: Story) -> list[tuple[str, str]]:
-    """Give what our service has written about pods and groups so far.
+    """Return what our service has written about pods and groups so far.
 
-    The end of the log is published beside that, once in five seconds at most, whoever waits.
+    The end of the log is published beside that, once in five seconds at most, however many trees wait.
     """
     return [
         (method, path)
@@ -70,9 +70,9 @@ def writes(story: Story) -> list[tuple[str, str]]:
 
 
 async def until_refused(story: Story, *gangs: str) -> None:
-    """Wait until trees have been told that there is no room, and everything about it is said."""
+    """Wait until trees are refused, and until everything about it is written."""
 
-    async def told() -> bool:
+    async def trees_refused() -> bool:
         found = {g["gang"]: g for g in await story.service.get("/v1/gangs")}
         return all(
             (line := found.get(f"default/{name}")) is not None
@@ -81,7 +81,7 @@ async def until_refused(story: Story, *gangs: str) -> None:
             for name in gangs
         )
 
-    await eventually(told)
+    await eventually(trees_refused)
     await until_quiet(story)
 
 
@@ -134,7 +134,7 @@ async def test_a_vetoed_plan_counts_for_itself(intercept: Intercept, story: Stor
     await story.create(*gang("quiet", 16, affinity=affinity))
     bound = await story.until_bound(16, "quiet-")
     assert not {"n0", "n1"} & set(bound.values())
-    assert await story.service.facts("NodeVetoed"), "nothing was vetoed: the story tells nothing"
+    assert await story.service.facts("NodeVetoed"), "nothing was vetoed: the story proves nothing"
     await calls.check(story, "quiet-")
 
 
@@ -154,7 +154,7 @@ async def test_an_expired_plan_counts_for_itself(intercept: Intercept, story: St
 async def test_members_that_wait_cost_nothing(story: Story) -> None:
     """300 held members of gangs without room: no call of kube-scheduler, and after a while no write of ours.
 
-    Nor do ordinary pods that come and go wake anybody.
+    Nor do ordinary pods that come and go wake a member.
     """
     names = [f"w{n}" for n in range(30)]
     await story.create(*nodes(9))
@@ -197,8 +197,8 @@ async def test_a_freed_slot_wakes_the_tree_that_lacks_it_and_no_other(
     await until_quiet(story)
     touched = writes(story)[before:]
     others = [w for w in touched if any(f"/{t}" in w[1] for t in ("ta", "tc"))]
-    told = [(f["gang"], f["data"]) for f in await story.service.facts("GangRefused")]
-    assert others == [], f"trees that cannot go were touched: {told}"
+    refusals = [(f["gang"], f["data"]) for f in await story.service.facts("GangRefused")]
+    assert others == [], f"trees that cannot go were touched: {refusals}"
     assert {pod[:2] for pod in calls.filtered} == {"tb"}
     await calls.check(story, "tb-")
     pods = await story.pods()
@@ -211,7 +211,7 @@ async def test_a_freed_slot_wakes_the_tree_that_lacks_it_and_no_other(
 
 @pytest.mark.kubernetes(
     "1.37 --max-mutating-requests-inflight=20 --max-requests-inflight=20",
-    # Without priority and fairness nobody queues: what is over four at once gets 429 there and then.
+    # Without priority and fairness no request queues: what is over four at once gets 429 there and then.
     "1.37 --enable-priority-and-fairness=false --max-mutating-requests-inflight=4",
 )
 async def test_a_busy_api_server_makes_it_slower_and_loses_nothing(
@@ -241,4 +241,4 @@ async def test_a_busy_api_server_makes_it_slower_and_loses_nothing(
     assert not kinds["ReservationReleased"]
     await story.check_room()
     if "fairness=false" in request.node.callspec.params["site"]:
-        assert refused, "nobody was refused: the story tells nothing"
+        assert refused, "no request was refused: the story proves nothing"
