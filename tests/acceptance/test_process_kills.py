@@ -105,7 +105,7 @@ async def play_until(player, condition, what):
 
 
 async def at_bind(service, player, name, count):
-    """Bring `count` members to bind; gives the calls."""
+    """Bring `count` members to bind; return the calls."""
     player.reload()
     await until(
         lambda: len(recorded(service, "gate-lifted", name)) == SIZE, f"{name} let go", WITHIN_S
@@ -122,7 +122,7 @@ async def at_bind(service, player, name, count):
 
 
 async def kill_at(service, player, name, point):
-    """Kill the service at a point of the life of a gang; gives the reservations it must still have."""
+    """Kill the service at a point of the life of a gang; return the reservations it must still have."""
     create(service, name)
     calls, held = [], None
     if point == "while nominating":

@@ -205,7 +205,7 @@ async def over_a_restart(service, browser, folder):
 
 
 def killed(service):
-    """SIGKILL, and wait until PostgreSQL has ended as well; gives its folder."""
+    """SIGKILL, and wait until PostgreSQL has ended as well; return its folder."""
     service.kill()
     cluster = lodge(service.data).cluster
     deadline = time.monotonic() + WITHIN_S

@@ -175,7 +175,7 @@ async def plans(url: str, end: int) -> None:
 
 
 async def sizes_of(url: str) -> str:
-    """Say how large the tables are."""
+    """Return how large the tables are."""
     connection = await asyncpg.connect(url)
     rows = await connection.fetch(
         "SELECT relname, pg_total_relation_size(oid) / 1048576 AS mib FROM pg_class "

@@ -85,7 +85,7 @@ async def fill(url: str, events: int) -> None:
 
 @contextmanager
 def serving(database: str, nodes: int) -> Iterator[str]:
-    """Run the service; gives HOST:PORT."""
+    """Run the service; yield HOST:PORT."""
     with tempfile.TemporaryDirectory(prefix="gx-bench-") as folder:
         manifests = Path(folder) / "manifests"
         manifests.mkdir()
@@ -168,7 +168,7 @@ def call_often(address: str, body: bytes, count: int) -> list[float]:
 
 @contextmanager
 def questions(address: str) -> Iterator[list[int]]:
-    """Ask all the while; gives the number of answers when it ends."""
+    """Ask all the while; yield the number of answers when it ends."""
     answered: list[int] = []
     command = [sys.executable, "-m", "tests.bench.audit", address]
     process = subprocess.Popen(

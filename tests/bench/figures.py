@@ -21,7 +21,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     done: frozenset[tuple[str, str]] = frozenset()  # (bench, what) measured before; not again
 
     def wants(self, bench: str, case: str) -> bool:
-        """Say whether a case is to be run; its figures are called "<case>: ..."."""
+        """Return whether a case is to be run; its figures are called "<case>: ..."."""
         known = any(b == bench and what.partition(": ")[0] == case for b, what in self.done)
         return re.search(self.only, case) is not None and not known
 
@@ -43,32 +43,32 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def median(self) -> float:
-        """Give the middle value, NaN when no run finished."""
+        """Return the middle value, NaN when no run finished."""
         return statistics.median(self.values) if self.values else float("nan")
 
     @property
     def baseline_median(self) -> float:
-        """Give the middle value of the other side, NaN without one."""
+        """Return the middle value of the other side, NaN without one."""
         return statistics.median(self.baseline) if self.baseline else float("nan")
 
     @property
     def ratio(self) -> float:
-        """Give ours over theirs, NaN without a baseline."""
+        """Return ours over theirs, NaN without a baseline."""
         return self.median / self.baseline_median if self.baseline else float("nan")
 
     @property
     def spread(self) -> float:
-        """Give (largest - smallest) / median of our values: what a difference must exceed to mean something."""
+        """Return (largest - smallest) / median of our values: what a difference must exceed to mean something."""
         return _spread(self.values)
 
     @property
     def baseline_spread(self) -> float:
-        """Give the same of the other side."""
+        """Return the same of the other side."""
         return _spread(self.baseline)
 
     @property
     def met(self) -> bool | None:
-        """Say whether the target is met: "2 x" by the ratio, "5 ms" by the median; None without one."""
+        """Return whether the target is met: "2 x" by the ratio, "5 ms" by the median; None without one."""
         if not self.target:
             return None
         number = float(re.match(r"[\d.,]+", self.target).group().replace(",", ""))  # type: ignore[union-attr]

@@ -23,7 +23,7 @@ MORE = (*SIDES, UNGATED, WRITES)
 
 
 def cases(scale: Scale) -> list[tuple[Case, Sequence[Side]]]:
-    """Give what is measured and who runs, cheapest first."""
+    """Return what is measured and who runs, cheapest first."""
     minor = scale.kubernetes
     if scale.quick:
         case = Case(shape=Shape(pods=40), nodes=40, qps=QPS[0], deadline_s=40, kubernetes=minor)

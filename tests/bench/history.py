@@ -44,7 +44,7 @@ def uuid_of(chance: random.Random) -> str:
 
 
 def event_id_of(chance: random.Random, at_us: int) -> str:
-    """Give a UUID of version 7, as the service's clock makes them."""
+    """Return a UUID of version 7, as the service's clock makes them."""
     return str(UUID(int=at_us // 1000 << 80 | 0x7 << 76 | 0x2 << 62 | chance.getrandbits(62)))
 
 
@@ -100,7 +100,7 @@ def admission(
 
 
 def life(chance: random.Random, name: str) -> Iterator[AnyEventData]:
-    """Give the facts of one root from its first to its last."""
+    """Yield the facts of one root from its first to its last."""
     yield RootObserved(kind="CompositePodGroup", priority=100, groups=3, members=4)
     for why in ("waiting", "impossible"):
         if chance.random() < 0.4:
@@ -158,7 +158,7 @@ def measured_room(chance: random.Random, known: int) -> RoomMeasured:
 def history(
     *, seed: int = 7, epoch: int = 1, pace_us: int = 1000, measured_every: int = 0
 ) -> Iterator[RecordedEvent]:
-    """Give events without end, the lives of `LIVING` roots interleaved; valid wherever it is cut.
+    """Yield events without end, the lives of `LIVING` roots interleaved; valid wherever it is cut.
 
     Args:
         seed: Same seed, same events.

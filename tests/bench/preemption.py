@@ -51,7 +51,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def victims(self) -> Shape:
-        """Give what runs there as a shape; pods on their own are none."""
+        """Return what runs there as a shape; pods on their own are none."""
         return Shape(trees=self.composites, groups=2, pods=self.pods // (2 * self.composites))
 
     def __str__(self) -> str:
@@ -106,7 +106,7 @@ def running(side: Side, case: Case) -> list[Object]:
 
 
 def unit_of(pod: str) -> str:
-    """Give what a pod that runs there is disrupted with: its composite (`low3` of low3-1-7), or itself."""
+    """Return what a pod that runs there is disrupted with: its composite (`low3` of low3-1-7), or itself."""
     return pod if pod.startswith("low-") else pod.partition("-")[0]
 
 
@@ -235,7 +235,7 @@ async def settled(api: Api, side: Side) -> dict[str, Object]:
 
 
 def cases(scale: Scale) -> list[tuple[Case, Sequence[Side]]]:
-    """Give what is measured and who runs; flat gangs meet the native preemption with no more gates than it needs."""
+    """Return what is measured and who runs; flat gangs meet the native preemption with no more gates than it needs."""
     flat, trees = (OURS, NATIVE), (OURS, NATIVE_TREES)
     if scale.quick:
         few = Case(nodes=6, preemptors=Shape(pods=6), cpu="3970m", pods=18, low_cpu="40m")

@@ -228,7 +228,7 @@ async def run_once(stand: Stand, side: Side, case: Case) -> Run:
 def waits_of_trees(
     pods: Sequence[str], shape: Shape, sent_at: Mapping[str, float], bound_at: Mapping[str, float]
 ) -> Iterator[float]:
-    """Give for each tree that was bound as a whole how long it took, from when its last create was sent.
+    """Yield for each tree that was bound as a whole how long it took, from when its last create was sent.
 
     Args:
         pods: Names, tree by tree.
@@ -275,7 +275,7 @@ def _after(stamp: str, wall_s: float) -> float:
 
 
 def foretell(bench: str, cases: Sequence[tuple[Case, Sequence[Side]]], rounds: int) -> None:
-    """Say how long it will take."""
+    """Return how long it will take."""
     seconds = sum(rounds * case.about_s(side.name) for case, sides in cases for side in sides)
     print(f"{bench}: {len(cases)} cases, {rounds} rounds, about {seconds / 60:.0f} min", flush=True)
 

@@ -77,7 +77,7 @@ async def project(url: str, events: int) -> None:
 
 
 async def cases_of(engine: AsyncEngine, events: int) -> dict[str, ReportQuery]:
-    """Give the questions: about the last hour and day, an hour of long ago, and a gang that lived in the last day.
+    """Return the questions: about the last hour and day, an hour of long ago, and a gang that lived in the last day.
 
     Who was passed over by whom in a day is a hundred thousand pairs here: the first page of them is asked for.
     """

@@ -106,7 +106,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shipped_config(url: str, file: str = "scheduler-config") -> Object:
-    """Give a configuration of deploy/kubernetes, pointed at a service."""
+    """Return a configuration of deploy/kubernetes, pointed at a service."""
     data: Object = yaml.safe_load((ROOT / "deploy" / "kubernetes" / f"{file}.yaml").read_text())
     for entry in data["extenders"]:
         entry["urlPrefix"] = f"{url}/scheduler"

@@ -140,7 +140,7 @@ class Stand:
             await eventually(lambda: self._works(api), timeout_s=60)
 
     async def _works(self, api: Api) -> bool:
-        """Say whether the policy holds our pods, and only ours."""
+        """Return whether the policy holds our pods, and only ours."""
         pod: dict[str, Any] = {
             "metadata": {"name": "probe", "labels": {"gang-extender.dev/pod-group": "g"}},
             "spec": {"containers": [{"name": "main", "image": "registry.invalid/none"}]},
@@ -282,7 +282,7 @@ _stack = ExitStack()
 
 
 def a_stand(minor: str = "1.37") -> Stand:
-    """Give the stand of this process: started at first use, kept for the next benchmark."""
+    """Return the stand of this process: started at first use, kept for the next benchmark."""
     if minor not in _open:
         _open[minor] = _stack.enter_context(Stand(minor))
     return _open[minor]

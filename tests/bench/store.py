@@ -78,7 +78,7 @@ class Pulse:
 
 
 async def timed(work: Awaitable[object]) -> tuple[float, float]:
-    """Give the seconds that work takes and the milliseconds for which it held the loop at most."""
+    """Return the seconds that work takes and the milliseconds for which it held the loop at most."""
     pulse = Pulse()
     beating = asyncio.create_task(pulse.beat())
     await asyncio.sleep(0.01)
@@ -94,7 +94,7 @@ async def timed(work: Awaitable[object]) -> tuple[float, float]:
 
 @contextmanager
 def server() -> Iterator[str]:
-    """Give the URL of the server to measure on: durable, unlike that of the tests."""
+    """Yield the URL of the server to measure on: durable, unlike that of the tests."""
     given = os.environ.get("GANG_EXTENDER_TEST_DATABASE_URL")
     if given:
         yield given
@@ -140,7 +140,7 @@ class Admissions:
 
 
 async def together(producers: int, count: int, once: Callable[[int], Awaitable[None]]) -> Timed:
-    """Give the sorted milliseconds of each call and the calls per second of all."""
+    """Return the sorted milliseconds of each call and the calls per second of all."""
     took: list[float] = []
 
     async def produce(number: int) -> None:
@@ -363,7 +363,7 @@ async def reading(url: str, scale: Scale) -> list[Figure]:
 
 
 async def questions(url: str, events: int, rounds: int) -> dict[str, tuple[float, ...]]:
-    """Ask what auditors ask, as HTTP and command line do; the milliseconds of every time."""
+    """Run the queries of auditors, as HTTP and command line do; return the milliseconds of each call."""
     engine = create_reading_engine(url)
     reader = PostgresEventQueries(engine)
     inputs = PostgresDecisionInputs(engine)

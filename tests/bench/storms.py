@@ -103,7 +103,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     others: float  # share of the machine's CPU time that went to work that is none of ours
 
     def __str__(self) -> str:
-        """Say it in a line of progress."""
+        """Return one line of progress."""
         cpu = ", ".join(f"{name} {used:.1f}" for name, used in self.cpu_s.items() if used >= 0.05)
         p50_p99 = "".join(
             f"{label} {quantile(self.latencies_ms, part):.1f} ms, "

@@ -20,7 +20,7 @@ UPSTREAM = (
 
 
 def cases(scale: Scale) -> list[tuple[Case, Sequence[Side]]]:
-    """Give what is measured and who runs, cheapest first."""
+    """Return what is measured and who runs, cheapest first."""
     if scale.quick:
         tree = Shape(trees=3, groups=2, pods=3, topology=True)
         return [(Case(shape=tree, nodes=40, qps=QPS[0], deadline_s=40), (OURS, NATIVE_TREES))]

@@ -57,7 +57,7 @@ def weigh(pids: Iterable[int], nice: int) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """Give the processes below one."""
+    """Return the processes below one."""
     below: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

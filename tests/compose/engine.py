@@ -51,7 +51,7 @@ class CommandError(Exception):
 
 
 def compose_folder() -> Path:
-    """Name the folder of stand-ins and storage, beside that of the control plane's programs."""
+    """Return the folder of stand-ins and storage, beside that of the control plane's programs."""
     return cache_folder().parent / "compose"
 
 

@@ -109,7 +109,7 @@ class StandIn:
 
 
 def named_images() -> list[str]:
-    """Name the images that are needed and not built by docker-compose.yml itself."""
+    """Return the images that are needed and not built by docker-compose.yml itself."""
     services = yaml.safe_load(COMPOSE_FILE.read_text(encoding="utf-8"))["services"].values()
     pulled = {service["image"] for service in services if "build" not in service}
     return sorted(pulled | set(FROM_LINE.findall(DOCKERFILE.read_text(encoding="utf-8"))))

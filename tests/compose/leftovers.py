@@ -11,7 +11,7 @@ REMOVALS_MAX = 10
 
 
 def leftovers(engine: Engine, address: str, port: int) -> list[str]:
-    """Name what is there of a project; empty when nothing is."""
+    """Return what is there of a project; empty when nothing is."""
     found = []
     for kind, arguments in {
         "container": ("ps", "--all", "--external", "--format={{.Names}}"),

@@ -47,7 +47,7 @@ class CannotBuildError(Exception):
 
 
 def cache_folder() -> Path:
-    """Name the folder of all builds, outside the checkout so that clones share it."""
+    """Return the folder of all builds, outside the checkout so that clones share it."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "gang-extender" / "controlplane"
 
@@ -68,7 +68,7 @@ def pinned_version(module: Path) -> str:
 
 
 def build_folder(module: Path, version: str = "") -> Path:
-    """Name the folder of a module's programs, which changes whenever the module changes.
+    """Return the folder of a module's programs, which changes whenever the module changes.
 
     `version` is for a program of our own, which pins nothing.
     """
@@ -229,7 +229,7 @@ def wanted_go(module: Path) -> tuple[int, ...]:
 
 
 def go_version(go: str, module: Path) -> tuple[int, ...]:
-    """Ask a Go for its version; () when it does not run.
+    """Return the version of a Go; () when it does not run.
 
     It is asked inside the module, where GOTOOLCHAIN=auto already names the newer toolchain that
     it would switch to.

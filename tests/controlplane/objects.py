@@ -45,7 +45,7 @@ Object = dict[str, Any]
 
 
 def path_of(thing: Mapping[str, Any], *, named: bool = False) -> str:
-    """Give the API path of an object's collection or, `named`, of the object itself.
+    """Return the API path of an object's collection or, `named`, of the object itself.
 
     Raises:
         KeyError: A kind that `KINDS` does not list.

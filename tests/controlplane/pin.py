@@ -33,7 +33,7 @@ GO_LINE = re.compile(r"^go\s+(\S+)$", re.MULTILINE)
 
 
 def module_folder(minor: str) -> Path:
-    """Name the folder of a Kubernetes minor version, such as "1.37"."""
+    """Return the folder of a Kubernetes minor version, such as "1.37"."""
     return HERE / f"v{minor}"
 
 

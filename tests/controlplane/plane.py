@@ -382,7 +382,7 @@ def _map_flag(name: str, values: Mapping[str, bool]) -> list[str]:
 
 
 def _answers(url: str, *, token: str | None = None, ca_file: Path | None = None) -> bool:
-    """Ask whether a URL answers 200 now; without a CA the certificate is not looked at."""
+    """Return whether a URL answers 200 now; without a CA the certificate is not looked at."""
     if ca_file is not None and not ca_file.exists():
         return False  # kube-apiserver writes it at its first start
     headers = {"Authorization": f"Bearer {token}"} if token else {}

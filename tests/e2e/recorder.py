@@ -92,7 +92,7 @@ class Recorder:
         await self._runner.cleanup()
 
     def of(self, verb: str, pod: str | None = None) -> list[Call]:
-        """Give the calls of a verb so far, of one pod if wanted."""
+        """Return the calls of a verb so far, of one pod if wanted."""
         return [c for c in self.calls if c.verb == verb and (pod is None or c.pod == pod)]
 
     async def wait_for(

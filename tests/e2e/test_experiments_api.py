@@ -208,7 +208,7 @@ async def test_a_crd_with_cel_rules_refuses_what_breaks_them(plane: ControlPlane
 
 
 def lost_fields(sent: Any, kept: Any, path: str = "") -> list[str]:
-    """Name the fields of what was sent that did not come back, outermost first."""
+    """Return the fields of what was sent that did not come back, outermost first."""
     if not isinstance(sent, dict):
         return [] if sent == kept else [path]
     lost = []

@@ -66,7 +66,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
 def blocks(file: str) -> list[list[str]]:
-    """Give the commands of each indented block; what continues a command is one with it."""
+    """Return the commands of each indented block; what continues a command is one with it."""
     found: list[list[str]] = []
     previous = ""
     for line in (ROOT / file).read_text(encoding="utf-8").splitlines():
@@ -101,7 +101,7 @@ def filled_in(command: str) -> str:
 
 
 def why_not(command: str) -> str:
-    """Say why a command does not run here; empty when it does."""
+    """Return why a command does not run here; empty when it does."""
     return next((why for words, why in NOT_RUN.items() if command.startswith(words)), "")
 
 
@@ -189,7 +189,7 @@ async def make_external(url: str) -> None:
 
 
 def with_password(url: URL, role: str) -> str:
-    """Give the URL of a role with the password that the runbook writes."""
+    """Return the URL of a role with the password that the runbook writes."""
     return url.set(username=role, password="...").render_as_string(hide_password=False)
 
 
@@ -246,7 +246,7 @@ def test_readme_and_runbook_apply_the_same_in_the_same_order() -> None:
 
 
 def applied(file: str) -> list[str]:
-    """Give the manifests that the blocks of an installation apply, in order."""
+    """Return the manifests that the blocks of an installation apply, in order."""
     lines = [c for b in blocks(file) for c in b if c.startswith("kubectl apply --server-side")]
     files = [word for line in lines for word in re.findall(r"-f (deploy/kubernetes/\S+)", line)]
     return list(dict.fromkeys(files))

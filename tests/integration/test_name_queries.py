@@ -119,7 +119,7 @@ async def no_plan(_):
 
 @asynccontextmanager
 async def served(url, *objects):
-    """Serve all of /v1 on a database and a cluster; gives the server."""
+    """Serve all of /v1 on a database and a cluster; yield the server."""
     engine = create_reading_engine(url)
     async with Stage(*objects) as stage, PostgresEventLog(url) as log:
         reader = PostgresEventQueries(engine)
@@ -151,7 +151,7 @@ async def served(url, *objects):
 
 @asynccontextmanager
 async def asking(url):
-    """Serve all of /v1 on a database; gives a function that asks."""
+    """Serve all of /v1 on a database; yield a function that asks."""
     async with served(url) as server, aiohttp.ClientSession() as session:
 
         async def ask(path, **query):

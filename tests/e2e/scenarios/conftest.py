@@ -180,7 +180,7 @@ class Story:
         return {item["metadata"]["name"]: item for item in items}
 
     async def bound(self, prefix: str = "") -> dict[str, str]:
-        """Give pod -> node of those that are bound."""
+        """Return pod -> node of those that are bound."""
         return {
             name: pod["spec"]["nodeName"]
             for name, pod in (await self.pods()).items()
@@ -247,7 +247,7 @@ class Story:
         return "\n".join([*lines, self.service.log.read_text()[-4000:]])
 
     async def events_of(self, pod: str) -> list[str]:
-        """Give what `kubectl describe pod` prints below Events."""
+        """Return what `kubectl describe pod` prints below Events."""
         described = await self.kubectl("describe", "pod", pod)
         _, _, events = described.partition("\nEvents:")
         return events.splitlines()
@@ -293,14 +293,14 @@ def of_pod(facts: list[dict[str, Any]], uid: str) -> list[str]:
 
 
 def native_gates(minor: str) -> dict[str, bool]:
-    """Give the gates that switch kube-scheduler's own group scheduling on, as far as a version has it."""
+    """Return the gates that switch kube-scheduler's own group scheduling on, as far as a version has it."""
     if minor == "1.36":  # in 1.37 GenericWorkload contains the other one
         return {"GenericWorkload": True, "GangScheduling": True}
     return native_switches(minor)["--feature-gates"]
 
 
 def scheduler_config(extender_url: str) -> dict[str, Any]:
-    """Give the configuration of deploy/, pointed at a test's server."""
+    """Return the configuration of deploy/, pointed at a test's server."""
     data = yaml.safe_load((DEPLOY / "scheduler-config.yaml").read_text())
     for entry in data["extenders"]:
         entry["urlPrefix"] = f"{extender_url}/scheduler"
@@ -310,7 +310,7 @@ def scheduler_config(extender_url: str) -> dict[str, Any]:
 
 @pytest.fixture
 def lived_in(request: pytest.FixtureRequest) -> bool:
-    """Say whether others live on the cluster of a story."""
+    """Return whether others live on the cluster of a story."""
     wanted: bool = request.param
     return wanted
 

@@ -66,7 +66,7 @@ def intercept(monkeypatch: pytest.MonkeyPatch) -> Intercept:
 
 
 def pod_of(path: str, body: dict[str, Any]) -> str:
-    """Name the pod that a call of kube-scheduler is about."""
+    """Return the pod that a call of kube-scheduler is about."""
     name: str = body["PodName"] if path.endswith("/bind") else body["Pod"]["metadata"]["name"]
     return name
 

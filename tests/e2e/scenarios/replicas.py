@@ -35,7 +35,7 @@ class Replica:
         self.url = service.url
 
     async def ask(self, path: str, within_s: float = WITHIN_S) -> tuple[int, Any]:
-        """Give the status and the body of an answer; no answer is a failure."""
+        """Return the status and the body of an answer; no answer is a failure."""
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=within_s)) as session,
             session.get(self.url + path) as reply,
@@ -43,7 +43,7 @@ class Replica:
             return reply.status, await reply.json(content_type=None)
 
     async def probe(self, path: str) -> tuple[int, Any]:
-        """Ask as the kubelet does, which has little time; gives status 0 when there is no answer."""
+        """Ask as the kubelet does, which has little time; return status 0 when there is no answer."""
         try:
             return await self.ask(path, PROBE_S)
         except (aiohttp.ClientError, TimeoutError, OSError):
@@ -55,7 +55,7 @@ class Replica:
         return {check["name"]: check for check in body.get("checks", [])}
 
     async def leads(self) -> bool:
-        """Say whether it holds the lease and has gone through the cluster since."""
+        """Return whether it holds the lease and has gone through the cluster since."""
         checks = await self.checks()
         return "reconciled" in checks and checks["reconciled"]["ok"] and checks["lease"]["ok"]
 
@@ -92,7 +92,7 @@ class Replicas:
         await eventually(look)
 
     def kill_leader(self) -> float:
-        """SIGKILL; gives when (wall clock, seconds)."""
+        """SIGKILL; return when (wall clock, seconds)."""
         self.leader.service.kill()
         return time.time()
 

@@ -93,12 +93,12 @@ class Service:
 
     @property
     def running(self) -> bool:
-        """Say whether the process lives."""
+        """Return whether the process lives."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """Give the id of the process."""
+        """Return the id of the process."""
         assert self._process is not None
         return self._process.pid
 
@@ -121,11 +121,11 @@ class Service:
                 raise
 
     async def get(self, path: str) -> Any:
-        """Ask the read API."""
+        """Return the answer of the read API to a path."""
         return (await self._get(path))[0]
 
     async def _get(self, path: str) -> tuple[Any, int]:
-        """Ask it, also for the position that its memory is at."""
+        """Return the answer and the position of the memory that it was made from."""
         async with aiohttp.ClientSession() as session, session.get(self.url + path) as reply:
             body = await reply.read()
             assert reply.status == 200, (path, reply.status, body)

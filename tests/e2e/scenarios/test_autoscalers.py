@@ -23,7 +23,7 @@ LEAVING = "ToBeDeletedByClusterAutoscaler"  # the taint that cluster-autoscaler 
 
 
 async def reasons(story: Story, prefix: str) -> set[str]:
-    """Give the reasons why some pods are not scheduled, as autoscalers read them."""
+    """Return the reasons why some pods are not scheduled, as autoscalers read them."""
     found = set()
     for name, pod in (await story.pods()).items():
         condition = condition_of(pod, "PodScheduled") if name.startswith(prefix) else None

@@ -54,7 +54,7 @@ def controllers(site: ControlPlane) -> Iterator[None]:
 
 
 def plans_of(facts: list[Object], gang: str) -> list[dict[str, str]]:
-    """Give pod -> node of every admission of a gang."""
+    """Return pod -> node of every admission of a gang."""
     return [
         {a["pod"].partition("/")[2]: a["node"] for a in f["data"]["assignments"]}
         for f in facts

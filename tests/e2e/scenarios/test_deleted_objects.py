@@ -59,7 +59,7 @@ async def held_before_bind(story: Story, pods: int) -> AsyncIterator[Reached]:
 
 
 async def gang_of(story: Story, name: str) -> dict[str, Any] | None:
-    """Give a gang as GET /v1/gangs shows it."""
+    """Return a gang as GET /v1/gangs shows it."""
     lines = await story.service.get("/v1/gangs")
     return next((line for line in lines if line["gang"] == f"default/{name}"), None)
 

@@ -58,7 +58,7 @@ async def second(story: Story, tmp_path: Path) -> AsyncIterator[Service]:
 
 
 async def role_of(service: Service) -> dict[str, Any]:
-    """Give the first check of /readyz, the lease, with the names of all."""
+    """Return the first check of /readyz, the lease, with the names of all."""
     async with (
         aiohttp.ClientSession() as session,
         session.get(f"{service.url}/readyz") as reply,

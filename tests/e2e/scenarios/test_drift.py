@@ -47,7 +47,7 @@ class Held:
         self._free.set()
 
     async def admitted(self, name: str = "a", pods: int = 2) -> dict[str, str]:
-        """Give pod -> node of the reservations, once all are nominated and let go."""
+        """Return pod -> node of the reservations, once all are nominated and let go."""
         await self.story.create(*a_gang(name, pods=pods, requests=GPU))
         fact = await self.story.until_fact("GangAdmitted", f"default/{name}")
         where = {a["pod"].partition("/")[2]: a["node"] for a in fact["data"]["assignments"]}
@@ -75,7 +75,7 @@ async def bind(story: Story, pod: str, node: str, plan: str = "") -> None:
 
 
 async def drift_reported(story: Story, kind: str, *pods: str) -> list[dict[str, Any]]:
-    """Wait for the facts of a kind, exactly one per pod, with metric and line; gives all facts."""
+    """Wait for the facts of a kind, exactly one per pod, with metric and line; return all facts."""
 
     async def look() -> bool:
         return len(await of_kind(story, kind)) >= len(pods)

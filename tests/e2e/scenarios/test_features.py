@@ -61,7 +61,7 @@ async def until_condition(story: Story, name: str, type_: str, words: str) -> No
 
 
 def lost(fact: Object) -> set[tuple[str, str, str]]:
-    """Give kind, field and gate of everything that is lost."""
+    """Return kind, field and gate of everything that is lost."""
     return {(x["object"].split()[-1], x["field"], x["gate"]) for x in fact["data"]["lost"]}
 
 
@@ -193,7 +193,7 @@ async def kept_from_bind(story: Story) -> None:
 
 
 def writers(group: Object) -> dict[str, set[str]]:
-    """Say who wrote which condition, as the API server has it."""
+    """Return who wrote which condition, as the API server has it."""
     found: dict[str, set[str]] = {}
     for entry in group["metadata"]["managedFields"]:
         status = entry["fieldsV1"].get("f:status", {})

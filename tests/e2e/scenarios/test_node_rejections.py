@@ -20,7 +20,7 @@ GPU = {"nvidia.com/gpu": 8}
 
 
 def away_from_noise() -> dict[str, Any]:
-    """Give an affinity that the planner does not model."""
+    """Return an affinity that the planner does not model."""
     term = {
         "labelSelector": {"matchLabels": {"app": "noisy"}},
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "default"}},

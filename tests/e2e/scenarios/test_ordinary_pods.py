@@ -28,7 +28,7 @@ def ordinary(name: str, requests: dict[str, Any], **spec: Any) -> dict[str, Any]
 
 
 def scope_config(scope: str, url: str) -> dict[str, Any]:
-    """Give a scope's configuration, pointed at a test's server."""
+    """Return a scope's configuration, pointed at a test's server."""
     data = yaml.safe_load((DEPLOY / "scopes" / f"{scope}.yaml").read_text())
     for entry in data["extenders"]:
         entry["urlPrefix"] = f"{url}/scheduler"
@@ -89,7 +89,7 @@ async def count(story: Story, kind: str, many: int) -> list[dict[str, Any]]:
 
 
 async def nominated(story: Story) -> bool:
-    """Say whether both members of `g` have their node."""
+    """Return whether both members of `g` have their node."""
     pods = await story.pods()
     return all(pods[f"g-{n}"]["status"].get("nominatedNodeName") for n in range(2))
 

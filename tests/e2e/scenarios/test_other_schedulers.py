@@ -51,7 +51,7 @@ def thief(name: str, node: str) -> dict[str, Any]:
 
 
 def who(released: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Say of a release who took the room: pod, scheduler, how."""
+    """Return the pods that took the capacity of a release: name, scheduler, how."""
     return [(t["pod"], t["scheduler"], t["how"]) for t in released["data"]["taken_by"]]
 
 
@@ -155,7 +155,7 @@ async def test_who_names_the_node_itself(story: Story) -> None:
 
 
 async def _seconds_between(story: Story, admitted: list[dict[str, Any]]) -> list[float]:
-    """Give how long after each release the tree was planned again."""
+    """Return how long after each release the tree was planned again."""
     released = await story.service.facts("ReservationReleased")
     return [
         (datetime.fromisoformat(a["time"]) - datetime.fromisoformat(r["time"])).total_seconds()

@@ -93,7 +93,7 @@ class Outage:
 
 
 def children(pid: int) -> list[int]:
-    """Give the processes that a process has started."""
+    """Return the processes that a process has started."""
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     return [int(word) for word in found.split()]
 

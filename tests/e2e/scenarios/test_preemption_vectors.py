@@ -103,7 +103,7 @@ async def no_budgets_left(story: Story) -> AsyncIterator[None]:
 
 
 def units_of(vector: Object) -> dict[str, set[str]]:
-    """Give unit -> the pods that go with it, of everything that runs in a vector."""
+    """Return unit -> the pods that go with it, of everything that runs in a vector."""
     found: dict[str, set[str]] = {}
     for about in vector["run"]:
         steps = [step.split("/") for step in about.get("path", "").split()]

@@ -31,7 +31,7 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces"
 
 
 def config_of(url: str) -> dict[str, Any]:
-    """Give the configuration in the ConfigMap, pointed at a test's server."""
+    """Return the configuration in the ConfigMap, pointed at a test's server."""
     documents = yaml.safe_load_all((FOLDER / "scheduler.yaml").read_text())
     text = next(d for d in documents if d["kind"] == "ConfigMap")["data"]["config.yaml"]
     data: dict[str, Any] = yaml.safe_load(text)

@@ -174,7 +174,7 @@ STRIKES = {
 
 
 def kind_of(method: str, path: str) -> str:
-    """Name a request that has an effect on a pod."""
+    """Return the kind of a request that has an effect on a pod, or an empty string."""
     if method == "POST" and path.endswith("/binding"):
         return "binding"
     if method == "DELETE" and path.startswith(f"{PODS}/"):
@@ -250,7 +250,7 @@ class Killer:
 
 
 async def provoke(story: Story, number: int, strike: Strike) -> str:
-    """Create what leads to the strike; gives the gang that must be bound in the end."""
+    """Create what leads to the strike; return the gang that must be bound in the end."""
     if not strike.preempts:
         await story.create(*a_gang(f"g{number}", pods=SIZE, requests={GPU: 8}))
         return f"g{number}"

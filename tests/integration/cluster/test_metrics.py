@@ -16,7 +16,7 @@ from tests.support.service.fakes import Stage
 
 
 async def scraped(cluster: KubernetesCluster) -> dict[tuple[str, str], float]:
-    """Give the counters of the adapter as Prometheus reads them: by name and resource."""
+    """Return the counters of the adapter as Prometheus reads them: by name and resource."""
     async with Stage(cluster=cluster) as stage:
         app = web.Application()
         app.add_routes(Probes(stage.scheduling, stage.leader).routes())

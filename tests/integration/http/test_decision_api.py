@@ -28,7 +28,7 @@ ROOM = [a_node(f"n{n:03}", {RACK: f"r{n % 7}"}, gpu=1) for n in range(300)]
 
 @asynccontextmanager
 async def asking(stage):
-    """Serve the verbs and the questions of a stage; gives a client."""
+    """Serve the verbs and the questions of a stage; yield a client."""
     reader = FakeAuditReader(stage.database)
     app = web.Application(middlewares=[problems])
     for part in (
@@ -55,7 +55,7 @@ def position_of(stage, kind):
 
 @asynccontextmanager
 async def preempted_by_the_verb():
-    """A whole gang of three is taken by kube-scheduler's preempt verb for the pod `vip`; gives stage and client."""
+    """A whole gang of three is taken by kube-scheduler's preempt verb for the pod `vip`; yield stage and client."""
     dear = a_pod("dear", node="n3", requests=ONE, priority=50)
     vip = a_pod("vip", requests=ONE, priority=100)
     nodes = [a_node(f"n{n}", gpu=1) for n in range(4)]

@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
 
 @asynccontextmanager
 async def serving(url):
-    """Serve /v1/events of a database; gives the URL and the feed."""
+    """Serve /v1/events of a database; yield the URL and the feed."""
     engine = create_reading_engine(url)
     async with PostgresEventLog(url) as log:
         reader = PostgresEventQueries(engine)

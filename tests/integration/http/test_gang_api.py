@@ -20,7 +20,7 @@ ROOM = [a_node(f"n{n}", {RACK: f"r{n}"}, gpu=1) for n in range(2)]
 
 
 def as_state(stage):
-    """Give the gangs as GET /v1/state does, by name."""
+    """Return the gangs as GET /v1/state does, by name."""
     found = picture(stage.leader.acknowledged, Scope())
     return {g.gang: msgspec.json.decode(msgspec.json.encode(g)) for g in found.gangs}
 

@@ -99,7 +99,7 @@ async def serving(*parts):
 
 @contextlib.asynccontextmanager
 async def apart(url, command=ANSWERING):
-    """Serve with the process of the service; gives the client and the handlers."""
+    """Serve with the process of the service; yield the client and the handlers."""
     handlers = QueryProcess(command, url, "INFO")
     handlers.open()
     running = asyncio.create_task(handlers.run())
@@ -253,7 +253,7 @@ def answers(pid):
 
 
 def started(folder, url):
-    """Start a service; gives it when it leads and answers questions."""
+    """Start a service; return it when it leads and answers questions."""
     manifests = folder / "manifests"
     manifests.mkdir()
     listed = {"apiVersion": "v1", "kind": "List", "items": list(a_fleet("2 nodes", gpu=8))}
@@ -270,7 +270,7 @@ def started(folder, url):
 
 @pytest.fixture
 def replica(tmp_path, database_url):
-    """Give a service that a test may end."""
+    """Yield a service that a test may end."""
     made = started(tmp_path, database_url)
     yield made
     made.end()
@@ -278,7 +278,7 @@ def replica(tmp_path, database_url):
 
 @pytest.fixture(scope="module")
 def lasting(tmp_path_factory, postgres_url, template_database):
-    """Give a service that tests leave running."""
+    """Yield a service that tests leave running."""
     with fresh_database(postgres_url, template=template_database) as url:
         made = started(tmp_path_factory.mktemp("lasting"), url)
         yield made

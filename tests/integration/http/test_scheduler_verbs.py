@@ -48,7 +48,7 @@ def recorded(mode):
 
 
 def _nodes_of(mode):
-    """Give every node name the recording mentions."""
+    """Return every node name the recording mentions."""
     names = set()
     for call in recorded(mode):
         request = call["request"]
@@ -308,7 +308,7 @@ async def test_preempt_never_answers_null_or_an_empty_victim(served, field, vict
 
 
 def calls_about(served, name):
-    """Give a body per verb that carries a pod."""
+    """Return a body per verb that carries a pod."""
     pod, offered = wire_pod(served.stage, name), {"NodeNames": ["n0", "n1"]}
     victims = {"n0": {"Pods": [{"UID": "v1"}, {"UID": "v2"}], "NumPDBViolations": 1}}
     return {

@@ -101,7 +101,7 @@ async def refused(connection, *attempts):
 
 
 def changes(tables, *but):
-    """Give a statement for each way to change each table; `but` are those that are allowed."""
+    """Yield a statement for each way to change each table; `but` are those that are allowed."""
     column = {"event": "actor", "leader": "epoch", "checkpoint": "body", "decision_part": "body",
               "decision_input": "parts", "migration": "version_num"}  # fmt: skip
     for table in tables:

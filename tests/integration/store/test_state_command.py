@@ -29,7 +29,7 @@ def story_url(postgres_url, template_database):
 
 @pytest.fixture
 def command(story_url, tmp_path):
-    """Run the program in this process; gives (exit code, stdout, stderr)."""
+    """Run the program in this process; return (exit code, stdout, stderr)."""
     data = str(tmp_path / "data")
 
     def call(*words):

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.postgres
 
 
 def planted(state, how):
-    """Give a memory that differs from the log in one way."""
+    """Return a memory that differs from the log in one way."""
     (root,) = state.roots.values()
     replace = msgspec.structs.replace
     if how == "a reservation is forgotten":
