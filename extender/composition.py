@@ -23,14 +23,15 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from extender.core.log.events import DriftFound, HistoryTruncated, RecordedEvent
 from extender.core.model.errors import BadInput, SchemaOutdated
 from extender.core.model.pods import Pod
-from extender.ports.protocols import Clock, Cluster, ControlPlane
+from extender.ports.cluster_ports import Cluster, ControlPlane
+from extender.ports.log_ports import Clock
 from extender.queries.state.historical_state import HistoricalState
 from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
 from extender.store import database_roles, schema_migration
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.embedded.embedded_server import EmbeddedPostgres
-from extender.store.embedded.os_account import is_lodged
+from extender.store.embedded.os_account import has_database
 from extender.store.engine import create_engine
 from extender.store.interval_projection import SETTINGS as PROJECTING
 from extender.store.interval_projection import TIMEOUT_S, PostgresIntervalProjection
@@ -60,7 +61,7 @@ class Store(msgspec.Struct):
 
     url: str
     log: PostgresEventLog
-    checkpoints: PostgresSnapshots
+    snapshots: PostgresSnapshots
     inputs: PostgresDecisionInputs
     audit: PostgresEventQueries
     reference_index: PostgresReferenceIndex
@@ -85,7 +86,7 @@ async def database(settings: Settings, *, creates: bool = True) -> AsyncIterator
     if settings.database_url:
         yield settings.database_url
         return
-    if not creates and not is_lodged(Path(settings.data_dir)):
+    if not creates and not has_database(Path(settings.data_dir)):
         msg = (
             f"no event log in {settings.data_dir}; set --data-dir to the folder of the service, "
             "or --database-url to its database"
@@ -132,7 +133,7 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
         opened = Store(
             url=url,
             log=PostgresEventLog(url),
-            checkpoints=PostgresSnapshots(writing),
+            snapshots=PostgresSnapshots(writing),
             inputs=PostgresDecisionInputs(writing),
             audit=audit,
             reference_index=PostgresReferenceIndex(writing),
@@ -211,7 +212,7 @@ def leader(settings: Settings, opened: Store, clock: Clock) -> Leader:
         address=settings.advertise,
         ttl_ms=int(settings.lease_ttl_s * 1000),
     )
-    writer = Leader(opened.log, opened.checkpoints, clock, identity)
+    writer = Leader(opened.log, opened.snapshots, clock, identity)
     writer.on_append = _count
     return writer
 
@@ -246,7 +247,7 @@ class Service:
         writer.history.anchor = seen
         self.publisher = LogHeadPublisher(writer, opened.log, seen, clock)
         self.projector = ReadModelProjector(writer, opened.projection)
-        self.drift = StateVerifier(writer, opened.log, opened.checkpoints, settings.holder)
+        self.drift = StateVerifier(writer, opened.log, opened.snapshots, settings.holder)
         self.reference_indexer = ReferenceIndexer(writer, opened.reference_index)
         self.room = CapacitySampler(seen, writer, settings)
         plane = seen.control_plane
@@ -271,7 +272,7 @@ class Service:
             clock=clock,
             settings=settings,
         )
-        writer.on_lost = self.barriers.let_go
+        writer.on_lost = self.barriers.fail_waiting_calls
         self.forwarder = LeaderProxy(writer, settings)
         self.query_process = QueryProcess(ANSWERING, opened.url, settings.log_level)
         self.worker = WorkerProcess()
@@ -279,7 +280,7 @@ class Service:
 
     def _application(self, opened: Store, clock: Clock) -> web.Application:
         """Return the HTTP application."""
-        from extender.cluster.manifests.plan_request_body import planned
+        from extender.cluster.manifests.plan_request_body import answer_plan_request
         from extender.http.scheduler.verb_handlers import VerbHandlers
         from extender.http.v1.gang_api import GangApi
         from extender.http.v1.node_api import LiveNodeApi
@@ -292,7 +293,7 @@ class Service:
 
         verbs = VerbHandlers(self.scheduling, self.leader, read_wire_pod, self.forwarder)
         probes = Probes(self.scheduling, self.leader)
-        plan_in_worker = functools.partial(self.worker.run, planned)
+        plan_in_worker = functools.partial(self.worker.run, answer_plan_request)
         query_handlers = (
             self.query_process,
             GangApi(opened.audit, opened.inputs, self.leader),
@@ -317,9 +318,9 @@ class Service:
         loops = {
             asyncio.create_task(self.leader.run(), name="leader"),
             asyncio.create_task(self.admission.run(), name="control loop"),
-            asyncio.create_task(self.admission.effects.run(), name="nominations"),
+            asyncio.create_task(self.admission.nominator.run(), name="nominations"),
             asyncio.create_task(self.admission.evictor.run(), name="evictions"),
-            asyncio.create_task(self.admission.letting_go.run(), name="gate removal"),
+            asyncio.create_task(self.admission.gate_remover.run(), name="gate removal"),
             asyncio.create_task(self.reporter.run(), name="reporter"),
             asyncio.create_task(self.finalizers.run(), name="finalizers"),
             asyncio.create_task(self.cluster.broken(), name="cluster"),
@@ -350,17 +351,17 @@ class Service:
             await self.query_process.close()
             self.worker.stop()
             self.admission.planner.stop()
-            self.admission.endings.stop()
+            self.admission.termination_reasons.stop()
             await self.cluster.stop()
             await self.leader.stop()
 
     async def _hand_over(self) -> None:
         """Release the lease and forward calls until callers use the new leader, if there is one."""
-        await self.leader.give_back()
+        await self.leader.release_lease()
         began_s = asyncio.get_running_loop().time()
         waited_s = 0.0
         while waited_s < self.settings.grace_s:
-            held = self.leader.following.lease
+            held = self.leader.follower.lease
             other_leads = (
                 held is not None and not held.expired and held.holder != self.settings.holder
             )
@@ -411,7 +412,7 @@ async def serve(settings: Settings, on_listening: Callable[[], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     async with store(settings, migrates=True) as opened:
-        excess = await database_roles.powers(opened.url)
+        excess = await database_roles.excess_rights(opened.url)
         if excess:
             hint = "use a role that is a member of gx_writer only (deploy/README.md)"
             log.warning(
@@ -424,7 +425,7 @@ async def serve(settings: Settings, on_listening: Callable[[], None]) -> None:
         service = Service(settings, opened, seen, writer, clock)
         gc.collect()
         gc.freeze()  # the collector skips objects that exist from the start; scanning them would delay calls
-        from extender.runtime.cpu_slice import ask_for_short_slices
+        from extender.runtime.cpu_slice import request_short_slices
 
-        ask_for_short_slices()  # after the start of the embedded database, which would inherit the setting
+        request_short_slices()  # after the start of the embedded database, which would inherit the setting
         await service.run(stopping, on_listening)

@@ -17,11 +17,11 @@ from extender.http.v1.event_api import EventApi
 from extender.http.v1.history_api import HistoryApi
 from extender.http.v1.report_api import ReportApi
 from extender.http.v1.state_api import PastNodesApi, StateApi
-from extender.http.web.query_process import QueryProcessOptions, QueryTurns, answering
+from extender.http.web.query_process import QueryProcessOptions, QueryTurns, serve_queries
 from extender.queries.log.event_stream import EventStream
 from extender.queries.state.historical_state import HistoricalState
 from extender.runtime.system_clock import SystemClock
-from extender.runtime.worker_process import NICE, begin_worker
+from extender.runtime.worker_process import NICE, initialize_worker
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
@@ -40,7 +40,7 @@ REST = 2.0 if PROCESSORS <= 2 else 0.0  # noqa: PLR2004
 def main() -> None:
     """Answer queries until the service ends, or until SIGTERM."""
     given = msgspec.json.decode(sys.stdin.buffer.read(), type=QueryProcessOptions)
-    begin_worker(given.service)
+    initialize_worker(given.service)
     os.nice(NICE)
     set_up_logging(given.log_level, sys.stdout)
     uvloop.run(_answer(given.database_url, socket.socket(fileno=given.listening)))
@@ -48,11 +48,11 @@ def main() -> None:
 
 async def _answer(url: str, listening: socket.socket) -> None:
     reading, clock = create_reading_engine(url, pool_size=AT_ONCE), SystemClock()
-    audit, checkpoints = PostgresEventQueries(reading), PostgresSnapshots(reading)
+    audit, snapshots = PostgresEventQueries(reading), PostgresSnapshots(reading)
     async with PostgresEventLog(url) as history_log, PostgresEventLog(url) as followed_log:
         feed, as_of = (
             EventStream(followed_log, audit),
-            HistoricalState(history_log, checkpoints, audit, clock),
+            HistoricalState(history_log, snapshots, audit, clock),
         )
         parts = (
             HistoryApi(audit, PostgresDecisionInputs(reading)),
@@ -63,5 +63,5 @@ async def _answer(url: str, listening: socket.socket) -> None:
         )
         gc.collect()
         gc.freeze()
-        await answering(parts, listening, QueryTurns(AT_ONCE, REST), feed.stop)
+        await serve_queries(parts, listening, QueryTurns(AT_ONCE, REST), feed.stop)
     await reading.dispose()

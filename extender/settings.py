@@ -93,7 +93,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         return PREFIX + self.name.upper()
 
 
-def described() -> tuple[Setting, ...]:
+def all_settings() -> tuple[Setting, ...]:
     """Return all settings, in the order of the fields."""
     hints = get_type_hints(Settings, include_extras=True)
     found = []
@@ -134,7 +134,7 @@ def load(environ: Mapping[str, str] | None = None, **flags: object) -> Settings:
     """
     variables = dict(os.environ if environ is None else environ)
     raw: dict[str, object] = {}
-    for setting in described():
+    for setting in all_settings():
         text = variables.get(setting.variable)
         if text is not None and text != "":
             raw[setting.name] = _listed(text) if setting.listed else text

@@ -11,7 +11,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from extender.core.planner.plan_types import Plan, Verdict
-from extender.core.planner.preempt.victim_search import Answer, NoPreemption
+from extender.core.planner.preempt.victim_search import NoPreemption, PreemptionVerdict
 
 _PLAIN = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
@@ -194,7 +194,7 @@ class Metrics:
         if not verdict.search.exhausted:
             self.budget_exhausted.inc()
 
-    def preemption_answered(self, answer: Answer, took_ms: int) -> None:
+    def preemption_answered(self, answer: PreemptionVerdict, took_ms: int) -> None:
         """Count a search for victims."""
         self.preemption_seconds.observe(took_ms / 1000)
         if isinstance(answer, NoPreemption):

@@ -48,7 +48,7 @@ from extender.http.v1.openapi import document
 from extender.http.v1.openapi_route import OPERATIONS, OpenApiRoute
 from extender.http.web.health import Health, Probes
 from extender.http.web.ui import StaticPages
-from extender.ports.protocols import Condition, K8sEvent
+from extender.ports.cluster_ports import Condition, K8sEvent
 from extender.queries.log.reports import catalogue
 from extender.store import schema_migration
 from extender.store.log.event_codec import TYPES, VERSIONS, Row

@@ -13,38 +13,38 @@ from typing import ClassVar
 
 SLICE_S = 0.0004  # longest time for which a query keeps the event loop, about
 REST_S = 0.002  # between two slices of any queries; all together get at most a fifth of the loop
-CALM_S = 1.0  # after so long without a call, kube-scheduler counts as not calling
+RECENT_CALL_S = 1.0  # after so long without a call, kube-scheduler counts as not calling
 
 
 class Yielder:
-    """The time slices of one query. Await `breath` after each small piece of work."""
+    """The time slices of one query. Await `yield_if_due` after each small piece of work."""
 
     _next_s: ClassVar[float] = 0.0  # when the next slice may begin
     _called_s: ClassVar[float] = -math.inf  # last known call of kube-scheduler
 
     @classmethod
-    def called(cls, ago_s: float = 0.0) -> None:
+    def record_call(cls, ago_s: float = 0.0) -> None:
         """Record a call of kube-scheduler to this process, or to the service whose queries this process answers."""
         cls._called_s = max(cls._called_s, time.perf_counter() - ago_s)
 
     @classmethod
-    def calm_s(cls) -> float:
+    def since_last_call_s(cls) -> float:
         """Return the seconds since the last call of kube-scheduler; infinite if there was none."""
         return time.perf_counter() - cls._called_s
 
     @classmethod
-    def calls(cls) -> bool:
+    def has_recent_call(cls) -> bool:
         """Return whether kube-scheduler called within the last second."""
-        return cls.calm_s() < CALM_S
+        return cls.since_last_call_s() < RECENT_CALL_S
 
     def __init__(self) -> None:
         self._began_s = time.perf_counter()
 
-    async def breath(self) -> None:
+    async def yield_if_due(self) -> None:
         """Yield to the event loop if the slice is used up, and wait for the next slice."""
         now_s = time.perf_counter()
         if now_s - self._began_s >= SLICE_S:
-            rest_s = REST_S if Yielder.calls() else 0.0
+            rest_s = REST_S if Yielder.has_recent_call() else 0.0
             Yielder._next_s = max(now_s, Yielder._next_s) + rest_s
             await asyncio.sleep(Yielder._next_s - now_s)
             self._began_s = time.perf_counter()

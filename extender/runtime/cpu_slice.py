@@ -35,12 +35,12 @@ class _Attributes(ctypes.Structure):
     )
 
 
-def ask_for_short_slices() -> None:
+def request_short_slices() -> None:
     """Request short slices for this thread, and for threads and processes that it starts from now on."""
     _ask(SHORT_NS)
 
 
-def ask_for_usual_slices() -> None:
+def request_default_slices() -> None:
     """Request the default slice, instead of the one inherited from the parent process."""
     _ask(DEFAULT_NS)
 

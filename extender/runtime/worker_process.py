@@ -13,7 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
 from extender.core.model.errors import TooManyQueries
-from extender.runtime.cpu_slice import ask_for_usual_slices
+from extender.runtime.cpu_slice import request_default_slices
 
 WAITING_MAX = 4  # calls that may wait for the running one
 NICE = 10  # kube-scheduler and the service have priority
@@ -74,14 +74,14 @@ def _limited(work: Callable[..., T], *args: object) -> T:
 
 
 def _initialize(service: int) -> None:
-    begin_worker(service)
+    initialize_worker(service)
     os.nice(NICE)
 
 
-def begin_worker(service: int) -> None:
+def initialize_worker(service: int) -> None:
     """Make the kernel end this worker when the service is killed, so that none is left behind."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != service:  # it was killed before prctl
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service decides when to stop
-    ask_for_usual_slices()  # it computes for long and serves no call of kube-scheduler
+    request_default_slices()  # it computes for long and serves no call of kube-scheduler

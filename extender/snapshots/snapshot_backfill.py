@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.ids import Position
-from extender.ports.protocols import START, EventLog, Snapshots
+from extender.ports.log_ports import START, EventLog, Snapshots
 from extender.snapshots.state_loader import (
     fold_from,
     nearest_snapshot,
@@ -17,7 +17,7 @@ from extender.snapshots.state_loader import (
 )
 
 
-async def fill_ladder(
+async def backfill_snapshots(
     event_log: EventLog, snapshots: Snapshots, *, until: Position, every: int
 ) -> int:
     """Save a snapshot in each section of the log that has none.

@@ -10,8 +10,8 @@ import logging
 
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.errors import StoreUnavailable
-from extender.ports.protocols import START, Clock, EventLog, Snapshots
-from extender.snapshots.state_loader import save_checkpoint, save_historical
+from extender.ports.log_ports import START, Clock, EventLog, Snapshots
+from extender.snapshots.state_loader import save_historical, save_snapshot
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class SnapshotWriter:
         head = await self._log.head()
         if head.position != state.position or state.position == self._full:
             return  # the log is growing; a later call saves
-        await save_checkpoint(self._snapshots, state, head)
+        await save_snapshot(self._snapshots, state, head)
         self._saved = self._full = state.position
         self._full_ms = self._clock.monotonic_ms()
 

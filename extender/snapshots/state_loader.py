@@ -40,15 +40,15 @@ from extender.core.log.reservation_state import (
 )
 from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import NIL_ROOT, Epoch, NodeName, PlanId, PodUid, Position, RootUid
-from extender.ports.protocols import START, EventLog, LogHead, Snapshot, Snapshots
+from extender.ports.log_ports import START, EventLog, LogHead, Snapshot, Snapshots
 
 log = logging.getLogger(__name__)
 
 Page = Sequence[RecordedEvent]
 
 # Both change with the meaning or format of the state; snapshots of other codecs are not used.
-CODEC = "state-1"  # full
-PAST = "past-1"  # historical
+FULL_CODEC = "state-1"  # full
+HISTORICAL_CODEC = "past-1"  # historical
 
 BULK_EVENTS = 20_000  # from this number on, a fold is faster if the whole state is unpacked first
 
@@ -101,10 +101,10 @@ _BROKEN = (zlib.error, msgspec.MsgspecError, KeyError, TypeError, ValueError)
 
 def encode_state(state: ReservationState) -> bytes:
     """Return the bytes of a full snapshot; indexes that can be derived from the roots are left out."""
-    return _whole(state, encode_past(state))
+    return _whole(state, encode_historical(state))
 
 
-def encode_past(state: ReservationState) -> bytes:
+def encode_historical(state: ReservationState) -> bytes:
     """Return the bytes of a historical snapshot: without versions of ended streams, and without indexes."""
     versions = state.versions
     saved = _Saved(
@@ -147,7 +147,7 @@ def _unzipped(body: bytes) -> bytes:
     return zlib.decompress(body, bufsize=size)
 
 
-def living(state: ReservationState) -> ReservationState:
+def live_streams_only(state: ReservationState) -> ReservationState:
     """Return a state without the versions of streams that have ended."""
     streams = (*state.roots, *_others(state))
     versions = {uid: state.versions[uid] for uid in streams if uid in state.versions}
@@ -185,11 +185,11 @@ def decode_state(body: bytes) -> ReservationState:
         ended = _ENDED.decode(zlib.decompress(whole.ended)) if whole.ended else {}
         return _rebuilt(_PAST.decode(_unzipped(whole.past)), ended)
     except _BROKEN as error:
-        msg = f"snapshot of codec {CODEC} cannot be decoded: {error}"
+        msg = f"snapshot of codec {FULL_CODEC} cannot be decoded: {error}"
         raise CorruptLog(msg) from error
 
 
-def decode_past(body: bytes) -> ReservationState:
+def decode_historical(body: bytes) -> ReservationState:
     """Return the state of a historical snapshot, read-only: without indexes and with plain dicts.
 
     Raises:
@@ -198,7 +198,7 @@ def decode_past(body: bytes) -> ReservationState:
     return _past(body, None)
 
 
-def decode_living(body: bytes) -> ReservationState:
+def decode_foldable(body: bytes) -> ReservationState:
     """Return the state of a historical snapshot, with indexes and with maps, so that it can be folded further.
 
     Raises:
@@ -211,11 +211,11 @@ def _past(body: bytes, ended: dict[RootUid, int] | None) -> ReservationState:
     try:
         return _rebuilt(_PAST.decode(_unzipped(body)), ended)
     except _BROKEN as error:
-        msg = f"snapshot of codec {PAST} cannot be decoded: {error}"
+        msg = f"snapshot of codec {HISTORICAL_CODEC} cannot be decoded: {error}"
         raise CorruptLog(msg) from error
 
 
-def joined(parts: Iterable[ReservationState]) -> ReservationState:
+def join_states(parts: Iterable[ReservationState]) -> ReservationState:
     """Return the first state, which has no roots, with the roots of the others."""
     first, *others = parts
     roots = [root for other in others for root in other.roots.values()]
@@ -304,12 +304,12 @@ async def load_state(
         CorruptLog: The log is not valid; no event is skipped.
         StoreUnavailable: Try again.
     """
-    snapshot = await snapshots.newest(codec=CODEC, until=until)
+    snapshot = await snapshots.newest(codec=FULL_CODEC, until=until)
     state = await _state_of(snapshot, decode_state)
     return await fold_from(state, event_log, until=until)
 
 
-async def load_living(
+async def load_live_streams(
     event_log: EventLog, snapshots: Snapshots, *, until: Position
 ) -> ReservationState:
     """Fold the log up to a position, without the versions of ended streams; see `living`.
@@ -319,11 +319,11 @@ async def load_living(
         StoreUnavailable: Try again.
     """
     snapshot = await nearest_snapshot(snapshots, until)
-    state = await _state_of(snapshot, decode_living)
-    return living(await fold_from(state, event_log, until=until, knows_ended=False))
+    state = await _state_of(snapshot, decode_foldable)
+    return live_streams_only(await fold_from(state, event_log, until=until, knows_ended=False))
 
 
-async def load_past(
+async def load_historical_state(
     event_log: EventLog, snapshots: Snapshots, *, until: Position
 ) -> ReservationState:
     """Fold the log up to a position, read-only: without indexes, with plain dicts, and without all versions.
@@ -388,7 +388,7 @@ async def _folded(
     knows_ended: bool = True,
     past: bool = False,
 ) -> ReservationState:
-    with no_collections():
+    with gc_paused():
         bulk = until - state.position >= BULK_EVENTS
         projector = StateProjector(state, bulk=bulk, knows_ended=knows_ended, past=past)
         async for page in pages:
@@ -402,7 +402,7 @@ async def _folded(
 
 
 @contextmanager
-def no_collections() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Disable the garbage collector: a state has many small objects, and none of them is garbage."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -415,12 +415,12 @@ def no_collections() -> Iterator[None]:
 
 async def nearest_snapshot(snapshots: Snapshots, until: Position) -> Snapshot | None:
     """Return the newest historical snapshot of this version up to a position, or None."""
-    return await snapshots.newest(codec=PAST, until=until)
+    return await snapshots.newest(codec=HISTORICAL_CODEC, until=until)
 
 
 async def state_of_snapshot(snapshot: Snapshot | None) -> ReservationState:
     """Return the state of what `nearest_snapshot` returned; the empty state for None, or if it cannot be decoded."""
-    return await _state_of(snapshot, decode_past)
+    return await _state_of(snapshot, decode_historical)
 
 
 async def _state_of(
@@ -429,27 +429,27 @@ async def _state_of(
     if snapshot is None:
         return EMPTY
     try:
-        with no_collections():  # megabytes: in a thread, so that the event loop is free
+        with gc_paused():  # megabytes: in a thread, so that the event loop is free
             return await asyncio.to_thread(decode, snapshot.body)
     except CorruptLog as error:
         log.warning("snapshot not used", extra={"position": snapshot.position, "error": str(error)})
         return EMPTY
 
 
-async def save_checkpoint(snapshots: Snapshots, state: ReservationState, head: LogHead) -> None:
+async def save_snapshot(snapshots: Snapshots, state: ReservationState, head: LogHead) -> None:
     """Save the state at the head of the log as a full and as a historical snapshot.
 
     Encoding runs in a thread, so that the event loop is free.
     """
-    past = await asyncio.to_thread(encode_past, state)
+    past = await asyncio.to_thread(encode_historical, state)
     whole = await asyncio.to_thread(_whole, state, past)
-    await snapshots.save(_at(head, PAST, past), _at(head, CODEC, whole))
+    await snapshots.save(_at(head, HISTORICAL_CODEC, past), _at(head, FULL_CODEC, whole))
 
 
 async def save_historical(snapshots: Snapshots, state: ReservationState, head: LogHead) -> None:
     """Save the state at any position of the log as a historical snapshot."""
-    past = await asyncio.to_thread(encode_past, state)
-    await snapshots.save(_at(head, PAST, past))
+    past = await asyncio.to_thread(encode_historical, state)
+    await snapshots.save(_at(head, HISTORICAL_CODEC, past))
 
 
 def _at(head: LogHead, codec: str, body: bytes) -> Snapshot:

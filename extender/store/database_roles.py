@@ -57,7 +57,7 @@ async def prepare_roles(url: str) -> None:
             await connection.close()
 
 
-async def powers(url: str) -> list[str]:
+async def excess_rights(url: str) -> list[str]:
     """Return the rights of a role that the service must not need; empty for a member of gx_writer.
 
     Raises:

@@ -21,7 +21,7 @@ from sqlalchemy.dialects.postgresql import BYTEA, insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from extender.core.model.errors import CorruptLog, ExtenderError
-from extender.ports.protocols import DecisionInput, DecisionInputs
+from extender.ports.log_ports import DecisionInput, DecisionInputs
 from extender.store.engine import transaction
 from extender.store.tables import DECISION_INPUT, DECISION_PART
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.core.model.ids import Position
-from extender.ports.protocols import IntervalProjection
+from extender.ports.log_ports import IntervalProjection
 from extender.store.engine import transaction
 from extender.store.tables import PROJECTION
 

@@ -1,6 +1,6 @@
 """Store snapshots in PostgreSQL.
 
-Owns the table `checkpoint`. Must not interpret a body. Note: a snapshot is returned only if the log still has
+Owns the table `snapshot`. Must not interpret a body. Note: a snapshot is returned only if the log still has
 the event at its position with the same hash; after a failover to a lagging standby it may not.
 """
 
@@ -15,13 +15,13 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.core.model.ids import Position
-from extender.ports.protocols import Snapshot, Snapshots
+from extender.ports.log_ports import Snapshot, Snapshots
 from extender.store.engine import transaction
 from extender.store.tables import CHECKPOINT, EVENT
 
 KEPT = 3  # newest snapshots of a codec, for a start
-RUNG_EVENTS = 2_000  # distance of older snapshots: a query about the past folds at most about this many events
-RUNGS = 512  # older snapshots at most; for a longer log the distance is doubled
+SNAPSHOT_SPACING = 2_000  # distance of older snapshots: a query about the past folds at most about this many events
+OLD_SNAPSHOTS_MAX = 512  # older snapshots at most; for a longer log the distance is doubled
 POSITION_MAX = 2**63 - 1
 
 _NEWEST = (
@@ -50,20 +50,24 @@ class PostgresSnapshots:
     """
 
     def __init__(
-        self, engine: AsyncEngine, *, rung_events: int = RUNG_EVENTS, rungs: int = RUNGS
+        self,
+        engine: AsyncEngine,
+        *,
+        snapshot_spacing: int = SNAPSHOT_SPACING,
+        old_snapshots_max: int = OLD_SNAPSHOTS_MAX,
     ) -> None:
         self._engine = engine
-        self._rung_events = rung_events
-        self._rungs = rungs
+        self._snapshot_spacing = snapshot_spacing
+        self._old_snapshots_max = old_snapshots_max
 
     def stretch(self, position: int) -> int:
         """Return the distance of older snapshots, in events, for a log that ends at a position."""
-        events = self._rung_events
-        while position > events * self._rungs:
+        events = self._snapshot_spacing
+        while position > events * self._old_snapshots_max:
             events *= 2
         return events
 
-    async def save(self, checkpoint: Snapshot, *others: Snapshot) -> None:
+    async def save(self, snapshot: Snapshot, *others: Snapshot) -> None:
         """See `Snapshots.save`. A second snapshot of the same position and codec replaces the first.
 
         Raises:
@@ -77,11 +81,11 @@ class PostgresSnapshots:
                 "sha256": await asyncio.to_thread(_digest, each.body),
                 "body": each.body,
             }
-            for each in (checkpoint, *others)
+            for each in (snapshot, *others)
         ]
         same = sa.and_(
-            CHECKPOINT.c.position == checkpoint.position,
-            CHECKPOINT.c.codec.in_([each.codec for each in (checkpoint, *others)]),
+            CHECKPOINT.c.position == snapshot.position,
+            CHECKPOINT.c.codec.in_([each.codec for each in (snapshot, *others)]),
         )
         place = (CHECKPOINT.c.position, CHECKPOINT.c.codec)
         age = sa.func.row_number().over(
@@ -91,8 +95,8 @@ class PostgresSnapshots:
         newest = sa.select(aged.c.position, aged.c.codec).where(aged.c.age <= KEPT)
         older = (
             sa.select(sa.func.min(CHECKPOINT.c.position))
-            .where(CHECKPOINT.c.codec == checkpoint.codec)
-            .group_by(CHECKPOINT.c.position // self.stretch(checkpoint.position))
+            .where(CHECKPOINT.c.codec == snapshot.codec)
+            .group_by(CHECKPOINT.c.position // self.stretch(snapshot.position))
         )
         async with transaction(self._engine, "saving a checkpoint") as connection:
             # gx_writer may insert and delete here, but not update: rows are never changed.
@@ -103,7 +107,7 @@ class PostgresSnapshots:
                     sa.tuple_(*place).not_in(newest),
                     sa.not_(
                         sa.and_(
-                            CHECKPOINT.c.codec == checkpoint.codec,
+                            CHECKPOINT.c.codec == snapshot.codec,
                             CHECKPOINT.c.position.in_(older),
                         )
                     ),
@@ -137,5 +141,5 @@ def _digest(body: bytes) -> bytes:
 
 if TYPE_CHECKING:
 
-    def _fits(checkpoints: PostgresSnapshots) -> Snapshots:
-        return checkpoints
+    def _fits(snapshots: PostgresSnapshots) -> Snapshots:
+        return snapshots

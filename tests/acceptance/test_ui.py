@@ -13,7 +13,7 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from deploy.demo.kube_scheduler import Player
-from extender.store.embedded.os_account import lodge
+from extender.store.embedded.os_account import prepare_server_home
 from tests.acceptance.test_preemption_kills import full_nodes, preemptor, write
 from tests.acceptance.test_process_kills import WITHIN_S, play_until, recorded, service
 from tests.support.service.browser import chromium
@@ -207,7 +207,7 @@ async def over_a_restart(service, browser, folder):
 def killed(service):
     """SIGKILL, and wait until PostgreSQL has ended as well; return its folder."""
     service.kill()
-    cluster = lodge(service.data).cluster
+    cluster = prepare_server_home(service.data).cluster
     deadline = time.monotonic() + WITHIN_S
     while (cluster / "postmaster.pid").exists():
         assert time.monotonic() < deadline, "PostgreSQL lives on"

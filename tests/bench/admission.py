@@ -52,7 +52,7 @@ async def passes_of(objects: Iterable[Object]) -> float:
         begun = time.perf_counter()
         await stage.one_pass()
         took = (time.perf_counter() - begun) * 1e3
-        admitted = len(stage.leader.acknowledged.root_of)
+        admitted = len(stage.leader.committed.root_of)
         assert admitted == len(stage.cluster.seen.pods), "not everything was admitted"
         return took
 
@@ -60,7 +60,7 @@ async def passes_of(objects: Iterable[Object]) -> float:
 async def plans_of(objects: Iterable[Object]) -> float:
     """Plan the same trees one by one on an empty cluster, nothing else; ms."""
     async with Stage(*objects) as stage:
-        view, state = stage.cluster.seen, stage.leader.acknowledged
+        view, state = stage.cluster.seen, stage.leader.committed
         found, rows = forest_of(view), NodeRowCache()
         took = 0.0
         for tree in found.trees.values():
@@ -78,14 +78,14 @@ async def binding_passes(objects: Iterable[Object], bite: int) -> list[float]:
     async with Stage(*objects) as stage:
         await stage.lead()
         await stage.one_pass()
-        stage.start(stage.admission.effects.run())
+        stage.start(stage.admission.nominator.run())
         names = sorted(p.path for p in stage.cluster.seen.pods.values())
         times = []
         for start in range(0, len(names), bite):
             for name in names[start : start + bite]:
                 pod = stage.cluster.pod(name)
                 node = (
-                    stage.leader.acknowledged.roots[stage.leader.acknowledged.root_of[pod.uid]]
+                    stage.leader.committed.roots[stage.leader.committed.root_of[pod.uid]]
                     .held[pod.uid]
                     .node
                 )
@@ -128,7 +128,7 @@ async def waiting_passes(nodes: list[Object], gangs: int, rounds: int) -> list[f
         for _ in range(3):
             await stage.one_pass()
             stage.clock.advance(2)
-        answered = [root.answer is not None for root in stage.leader.acknowledged.roots.values()]
+        answered = [root.answer is not None for root in stage.leader.committed.roots.values()]
         assert answered == [True] * gangs
         node = stage.cluster.seen.nodes[next(iter(stage.cluster.seen.nodes))].name
         times = []

@@ -23,7 +23,7 @@ from extender.core.model.ids import NodeName, Position
 from extender.queries.state.historical_state import HistoricalState
 from extender.queries.state.state_dto import Scope
 from extender.runtime.system_clock import SystemClock
-from extender.snapshots.snapshot_backfill import fill_ladder
+from extender.snapshots.snapshot_backfill import backfill_snapshots
 from extender.store import schema_migration
 from extender.store.engine import create_engine
 from extender.store.interval_projection import SETTINGS, PostgresIntervalProjection
@@ -66,7 +66,7 @@ async def looking_back(url: str, events: int, rounds: int) -> list[Figure]:
     seen: dict[str, list[float]] = {}
     try:
         async with PostgresEventLog(url) as log:
-            checkpoints, projection = (
+            snapshots, projection = (
                 PostgresSnapshots(writing),
                 PostgresIntervalProjection(projecting),
             )
@@ -74,8 +74,8 @@ async def looking_back(url: str, events: int, rounds: int) -> list[Figure]:
             before_end = Position(end - BATCH)
             await timed(seen, "project", project_all(projection, before_end))
             await timed(seen, "batch", projection.project(end, max_events=BATCH))
-            every = checkpoints.stretch(end)
-            await timed(seen, "ladder", fill_ladder(log, checkpoints, until=end, every=every))
+            every = snapshots.stretch(end)
+            await timed(seen, "ladder", backfill_snapshots(log, snapshots, until=end, every=every))
             await analyze(url)
             past = PostgresSnapshots(reading)
             as_of = HistoricalState(log, past, PostgresEventQueries(reading), SystemClock())

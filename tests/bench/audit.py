@@ -26,7 +26,7 @@ import msgspec
 
 from deploy.demo.ports import free_port
 from extender.control.monitors.read_model_projector import project_all
-from extender.snapshots.snapshot_backfill import fill_ladder
+from extender.snapshots.snapshot_backfill import backfill_snapshots
 from extender.store import schema_migration
 from extender.store.engine import create_engine
 from extender.store.interval_projection import SETTINGS, PostgresIntervalProjection
@@ -77,9 +77,9 @@ async def fill(url: str, events: int) -> None:
     async with PostgresEventLog(url) as log:
         end = (await log.head()).position
         await project_all(PostgresIntervalProjection(projecting), end)
-        checkpoints = PostgresSnapshots(projecting)
-        every = checkpoints.stretch(end)
-        await fill_ladder(log, checkpoints, until=end, every=every)
+        snapshots = PostgresSnapshots(projecting)
+        every = snapshots.stretch(end)
+        await backfill_snapshots(log, snapshots, until=end, every=every)
     await projecting.dispose()
 
 

@@ -23,11 +23,12 @@ from extender.control.log.leader import Leader, LeaseIdentity
 from extender.control.monitors.state_verifier import StateVerifier
 from extender.core.log.events import RecordedEvent
 from extender.core.model.ids import Epoch, Position, RootUid
-from extender.ports.protocols import EventFilter, LeaseGrant, LogHead, Snapshot
-from extender.queries.log.event_dto import EventLine, line_of, parse_time
+from extender.ports.log_ports import LeaseGrant, LogHead, Snapshot
+from extender.ports.query_ports import EventFilter
+from extender.queries.log.event_dto import EventLine, event_line, parse_time
 from extender.queries.log.gang_history import HistoryQuery, history
 from extender.runtime.system_clock import SystemClock
-from extender.snapshots.state_loader import load_state, save_checkpoint
+from extender.snapshots.state_loader import load_state, save_snapshot
 from extender.store import schema_migration
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.engine import create_engine
@@ -57,7 +58,7 @@ Timed: TypeAlias = tuple[list[float], float]  # milliseconds of each call, calls
 class Nothing:
     """`Snapshots` without any."""
 
-    async def save(self, checkpoint: Snapshot) -> None:
+    async def save(self, snapshot: Snapshot) -> None:
         raise NotImplementedError
 
     async def newest(self, *, codec: str, until: Position | None = None) -> Snapshot | None:
@@ -265,21 +266,21 @@ async def verify(log: PostgresEventLog, end: int) -> None:
     assert seen == end
 
 
-def leader(log: PostgresEventLog, checkpoints: PostgresSnapshots | Nothing) -> Leader:
+def leader(log: PostgresEventLog, snapshots: PostgresSnapshots | Nothing) -> Leader:
     never = 1 << 60
     me = LeaseIdentity(
         holder="bench", address="", ttl_ms=60_000, checkpoint_events=never, checkpoint_ms=never
     )
-    return Leader(log, checkpoints, SystemClock(), me)
+    return Leader(log, snapshots, SystemClock(), me)
 
 
-async def restart(url: str, checkpoints: PostgresSnapshots | Nothing) -> None:
+async def restart(url: str, snapshots: PostgresSnapshots | Nothing) -> None:
     """Go the leader's whole way: connect, take, load, fold, record the lease."""
     async with PostgresEventLog(url) as log:
-        leading = leader(log, checkpoints)
+        leading = leader(log, snapshots)
         running = asyncio.create_task(leading.run())
         try:
-            while not (leading.role == "leading" and leading.acknowledged.epoch == leading.epoch):
+            while not (leading.role == "leading" and leading.committed.epoch == leading.epoch):
                 assert not running.done(), running.result()
                 changed = asyncio.create_task(leading.wakeup.wait(leading.wakeup.revision))
                 await asyncio.wait({running, changed}, timeout=0.01, return_when="FIRST_COMPLETED")
@@ -294,7 +295,7 @@ async def reading(url: str, scale: Scale) -> list[Figure]:
     size = await write_history(url, events)
     note = f"{events:,} events of {size // events} B"
     engine = create_engine(url, name="bench")
-    checkpoints = PostgresSnapshots(engine)
+    snapshots = PostgresSnapshots(engine)
     seen: dict[str, list[tuple[float, float]]] = {}
     async with PostgresEventLog(url) as log:
         kept = Position(events - TAIL)
@@ -302,21 +303,21 @@ async def reading(url: str, scale: Scale) -> list[Figure]:
         connection = await asyncpg.connect(url)
         digest = await connection.fetchval("SELECT hash FROM gx.event WHERE position = $1", kept)
         await connection.close()
-        await save_checkpoint(checkpoints, state, LogHead(position=kept, chain=digest))
+        await save_snapshot(snapshots, state, LogHead(position=kept, chain=digest))
         works: dict[str, Callable[[], Awaitable[object]]] = {
             "bare": lambda: bare_read(url, events),
             "verify": lambda: verify(log, events),
             "replay": lambda: load_state(log, Nothing(), until=Position(events)),
             "anew": lambda: restart(url, Nothing()),
-            "tail": lambda: restart(url, checkpoints),
+            "tail": lambda: restart(url, snapshots),
         }
         for _ in range(rounds):
             for name, work in works.items():
                 gc.collect()
                 seen.setdefault(name, []).append(await timed(work()))
-        watched = leader(log, checkpoints)
-        watched.acknowledged = await load_state(log, checkpoints, until=(await log.head()).position)
-        watch = StateVerifier(watched, log, checkpoints, "bench")
+        watched = leader(log, snapshots)
+        watched.committed = await load_state(log, snapshots, until=(await log.head()).position)
+        watch = StateVerifier(watched, log, snapshots, "bench")
         for _ in range(rounds):
             seen.setdefault("look", []).append(await timed(watch.look()))
     await engine.dispose()
@@ -369,7 +370,7 @@ async def questions(url: str, events: int, rounds: int) -> dict[str, tuple[float
     inputs = PostgresDecisionInputs(engine)
 
     async def facts(one: EventFilter) -> list[EventLine]:
-        return [line_of(event) for event in await reader.events(one)]
+        return [event_line(event) for event in await reader.events(one)]
 
     # by the history's own clock: what the restarts have added is of today
     last = (await facts(EventFilter(after=Position(events - 1), limit=1)))[0]

@@ -18,7 +18,7 @@ from extender.core.model.errors import (
     LeaseHeld,
 )
 from extender.core.model.ids import NIL_ROOT, Position
-from extender.ports.protocols import LogHead, LogMark
+from extender.ports.log_ports import LogHead, LogMark
 from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, Script
 

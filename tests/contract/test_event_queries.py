@@ -21,7 +21,7 @@ from extender.core.log.events import (
     VictimUnit,
 )
 from extender.core.model.ids import NIL_ROOT, Position
-from extender.ports.protocols import EventFilter
+from extender.ports.query_ports import EventFilter
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.log.reference_index import PostgresReferenceIndex
@@ -102,14 +102,14 @@ async def test_facts_come_whole(store, reader):
 
 async def test_a_name_had_two_lives(reader):
     """A root that was deleted and made again is two roots, the older first."""
-    old, new = await reader.lives("team-a/serve")
+    old, new = await reader.incarnations("team-a/serve")
     assert (old.uid, old.first_position, old.last_position, old.facts) == ("old", 2, 4, 2)
     assert (new.uid, new.first_us, new.last_us, new.facts) == ("new", 3000, 4000, 2)
     assert {old.root, new.root} == {"team-a/serve"}
-    assert tuple(await reader.lives("", uid="new")) == (new,)
-    assert tuple(await reader.lives("team-a/other")) == ()
-    assert tuple(await reader.lives("")) == ()
-    assert tuple(await reader.lives("", uid=NIL_ROOT)) == ()
+    assert tuple(await reader.incarnations("", uid="new")) == (new,)
+    assert tuple(await reader.incarnations("team-a/other")) == ()
+    assert tuple(await reader.incarnations("")) == ()
+    assert tuple(await reader.incarnations("", uid=NIL_ROOT)) == ()
 
 
 # What facts name

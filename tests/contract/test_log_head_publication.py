@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from extender.cluster.manifests.manifest_cluster import ANCHOR, ManifestCluster
+from extender.cluster.manifests.manifest_cluster import LOG_HEAD_FILE, ManifestCluster
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import Epoch, Position
-from extender.ports.protocols import LogMark
+from extender.ports.log_ports import LogMark
 from extender.runtime.system_clock import SystemClock
 from tests.support.service.fakes import FakeCluster
 
@@ -35,18 +35,18 @@ async def test_what_was_published_last_is_read_back(again):
 )
 async def test_an_unreadable_file_counts_as_nothing_published(tmp_path, caplog, body):
     """The service starts all the same; an error in its log names the file."""
-    (tmp_path / ANCHOR).write_bytes(body)
+    (tmp_path / LOG_HEAD_FILE).write_bytes(body)
     assert await ManifestCluster([], tmp_path, clock=SystemClock()).published() is None
     (record,) = caplog.records
     assert record.levelname == "ERROR"
-    assert ANCHOR in record.where
+    assert LOG_HEAD_FILE in record.where
 
 
 async def test_a_file_that_cannot_be_had_is_not_known(tmp_path):
     """A folder in its place: neither published nor not published."""
-    (tmp_path / ANCHOR).mkdir()
+    (tmp_path / LOG_HEAD_FILE).mkdir()
     cluster = ManifestCluster([], tmp_path, clock=SystemClock())
-    with pytest.raises(ClusterUnavailable, match=ANCHOR):
+    with pytest.raises(ClusterUnavailable, match=LOG_HEAD_FILE):
         await cluster.published()
-    with pytest.raises(ClusterUnavailable, match=ANCHOR):
+    with pytest.raises(ClusterUnavailable, match=LOG_HEAD_FILE):
         await cluster.publish(LogMark(position=Position(1), epoch=Epoch(1), chain=bytes(32)))

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from extender.core.model.ids import Position
-from extender.ports.protocols import Snapshot
+from extender.ports.log_ports import Snapshot
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.snapshot_table import PostgresSnapshots
@@ -51,85 +51,85 @@ async def test_nothing_saved_nothing_found(store):
 
 
 async def test_the_newest_of_a_codec_comes_back(store, made):
-    _, checkpoints = store
+    _, snapshots = store
     for position in (2, 5, 4):
-        await checkpoints.save(made[position])
-    assert await checkpoints.newest(codec="state.v1") == made[5]
-    assert await checkpoints.newest(codec="state.v2") is None
+        await snapshots.save(made[position])
+    assert await snapshots.newest(codec="state.v1") == made[5]
+    assert await snapshots.newest(codec="state.v2") is None
 
 
 async def test_three_are_kept(store, made):
-    _, checkpoints = store
+    _, snapshots = store
     for position in (1, 2, 3, 4):
-        await checkpoints.save(made[position])
+        await snapshots.save(made[position])
     for position in (2, 3, 4):
-        await checkpoints.save(msgspec.structs.replace(made[position], codec="state.v2"))
-    assert await checkpoints.newest(codec="state.v2") is not None
-    newest = await checkpoints.newest(codec="state.v1")
+        await snapshots.save(msgspec.structs.replace(made[position], codec="state.v2"))
+    assert await snapshots.newest(codec="state.v2") is not None
+    newest = await snapshots.newest(codec="state.v1")
     assert newest in (made[4], made[3])
 
 
-async def found(checkpoints, codec="state.v1"):
+async def found(snapshots, codec="state.v1"):
     """Return the positions of all that are kept, looked for from every position."""
-    made = [await checkpoints.newest(codec=codec, until=Position(n)) for n in range(11)]
-    return sorted({checkpoint.position for checkpoint in made if checkpoint})
+    made = [await snapshots.newest(codec=codec, until=Position(n)) for n in range(11)]
+    return sorted({snapshot.position for snapshot in made if snapshot})
 
 
 async def test_none_that_is_newer_than_asked_for(store, made):
-    _, checkpoints = store
+    _, snapshots = store
     for position in (3, 5, 9):
-        await checkpoints.save(made[position])
-    assert await checkpoints.newest(codec="state.v1", until=Position(8)) == made[5]
-    assert await checkpoints.newest(codec="state.v1", until=Position(5)) == made[5]
-    assert await checkpoints.newest(codec="state.v1", until=Position(2)) is None
+        await snapshots.save(made[position])
+    assert await snapshots.newest(codec="state.v1", until=Position(8)) == made[5]
+    assert await snapshots.newest(codec="state.v1", until=Position(5)) == made[5]
+    assert await snapshots.newest(codec="state.v1", until=Position(2)) is None
 
 
 async def test_one_is_kept_for_each_stretch_of_the_log(store, made):
     """The first of each stretch and the newest three; every second rung goes when the log outgrows them."""
-    _, checkpoints = store
+    _, snapshots = store
     for position in range(1, 9):
-        await checkpoints.save(made[position])
-    assert await found(checkpoints) == [1, 2, 4, 6, 7, 8]
-    await checkpoints.save(made[9])
-    assert await found(checkpoints) == [1, 4, 7, 8, 9]
-    await checkpoints.save(made[10])
-    assert await found(checkpoints) == [1, 4, 8, 9, 10]
+        await snapshots.save(made[position])
+    assert await found(snapshots) == [1, 2, 4, 6, 7, 8]
+    await snapshots.save(made[9])
+    assert await found(snapshots) == [1, 4, 7, 8, 9]
+    await snapshots.save(made[10])
+    assert await found(snapshots) == [1, 4, 8, 9, 10]
 
 
 async def test_rungs_of_another_codec_are_not_kept(store, made):
     """They are of use to the version that wrote them only, and it makes them again; it can still start."""
-    _, checkpoints = store
+    _, snapshots = store
     for position in (1, 2, 3, 4, 5):
-        await checkpoints.save(msgspec.structs.replace(made[position], codec="state.v0"))
+        await snapshots.save(msgspec.structs.replace(made[position], codec="state.v0"))
     for position in (6, 7, 8):
-        await checkpoints.save(made[position])
-    assert await found(checkpoints, "state.v0") == [3, 4, 5]
-    assert await found(checkpoints) == [6, 7, 8]
+        await snapshots.save(made[position])
+    assert await found(snapshots, "state.v0") == [3, 4, 5]
+    assert await found(snapshots) == [6, 7, 8]
 
 
 async def test_of_others_beside_it_only_the_newest_three_are_kept(store, made):
     """They need not be saved as often, and stay meanwhile; the ladder is made of the first."""
-    _, checkpoints = store
+    _, snapshots = store
     for position in range(1, 9):
         beside = msgspec.structs.replace(made[position], codec="whole.v1", body=b"w" * 5000)
-        await checkpoints.save(made[position], *[beside][position % 2 :])
-    assert await found(checkpoints) == [1, 2, 4, 6, 7, 8]
-    assert await found(checkpoints, "whole.v1") == [4, 6, 8]
-    assert (await checkpoints.newest(codec="whole.v1")).body == b"w" * 5000
+        await snapshots.save(made[position], *[beside][position % 2 :])
+    assert await found(snapshots) == [1, 2, 4, 6, 7, 8]
+    assert await found(snapshots, "whole.v1") == [4, 6, 8]
+    assert (await snapshots.newest(codec="whole.v1")).body == b"w" * 5000
 
 
 async def test_saving_again_replaces(store, made):
-    _, checkpoints = store
-    await checkpoints.save(made[3])
+    _, snapshots = store
+    await snapshots.save(made[3])
     again = msgspec.structs.replace(made[3], body=b"other")
-    await checkpoints.save(again)
-    assert await checkpoints.newest(codec="state.v1") == again
+    await snapshots.save(again)
+    assert await snapshots.newest(codec="state.v1") == again
 
 
 async def test_a_checkpoint_of_another_history_is_not_used(store, made):
     """After a fail-over that lost events the positions are the same, the hashes are not."""
-    _, checkpoints = store
-    await checkpoints.save(made[2])
-    await checkpoints.save(msgspec.structs.replace(made[9], chain=made[8].chain))
-    await checkpoints.save(msgspec.structs.replace(made[9], position=Position(12)))
-    assert await checkpoints.newest(codec="state.v1") == made[2]
+    _, snapshots = store
+    await snapshots.save(made[2])
+    await snapshots.save(msgspec.structs.replace(made[9], chain=made[8].chain))
+    await snapshots.save(msgspec.structs.replace(made[9], position=Position(12)))
+    assert await snapshots.newest(codec="state.v1") == made[2]

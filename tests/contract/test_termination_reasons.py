@@ -15,7 +15,7 @@ from extender.cluster.manifests.manifest_cluster import ManifestCluster
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import PodUid
 from extender.core.model.pods import PodEnd
-from extender.ports.protocols import PodRef
+from extender.ports.cluster_ports import PodRef
 from extender.runtime.system_clock import SystemClock
 from tests.integration.cluster.fake_api import FakeApi, Fault
 from tests.support.service.manifest_builders import a_node, a_pod

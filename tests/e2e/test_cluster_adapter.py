@@ -21,7 +21,8 @@ from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import Epoch, GroupKey, NodeName, PlanId, PodUid, Position, RootUid
 from extender.core.model.pod_groups import composite_key, leaf_key
 from extender.core.model.pods import Pod
-from extender.ports.protocols import Binding, Condition, K8sEvent, LogMark, PodRef
+from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
+from extender.ports.log_ports import LogMark
 from extender.runtime.system_clock import SystemClock
 from extender.telemetry import METRICS
 from tests.controlplane.api import Api, ApiError
@@ -85,8 +86,8 @@ async def test_a_member_goes_the_whole_way(cluster: KubernetesCluster, api: Api)
     assert pod.gates == ("example.com/quota", "gang-extender.dev/admission")
     await cluster.nominate(ref(pod), NodeName("n1"))
     await seen(cluster, "p", nominated="n1")
-    await cluster.lift_gate(ref(pod))
-    await cluster.lift_gate(ref(pod))
+    await cluster.remove_gate(ref(pod))
+    await cluster.remove_gate(ref(pod))
     await seen(cluster, "p", gates=("example.com/quota",))
     binding = Binding(pod=ref(pod), node=NodeName("n1"), plan=PlanId("plan-1"))
     with pytest.raises(RequestRejected, match=r"gated by example\.com/quota"):
@@ -111,7 +112,7 @@ async def test_another_pod_of_that_name_is_never_touched(
         with pytest.raises(RequestRejected):
             await cluster.nominate(wrong, NodeName("n1"))
         with pytest.raises(RequestRejected):
-            await cluster.lift_gate(wrong)
+            await cluster.remove_gate(wrong)
         with pytest.raises(RequestRejected):
             await cluster.bind(Binding(pod=wrong, node=NodeName("n1")))
     stored = await api.get("/api/v1/namespaces/default/pods/p")
@@ -275,7 +276,7 @@ async def test_a_frozen_api_server_is_doubted(
     monkeypatch.setattr("extender.cluster.api_server.kubernetes_cluster.SILENT_MS", 3000)
 
     async def doubted() -> str:
-        return cluster.doubt()
+        return cluster.not_ready_reason()
 
     plane.apiserver.pause()
     try:
@@ -331,15 +332,15 @@ async def test_full_objects_are_tried_and_never_made(
     plane: ControlPlane, api: Api, cluster: KubernetesCluster
 ) -> None:
     """Our rights suffice for the dry runs, and for nothing else there: an object that is meant is refused."""
-    trials = await cluster.trials()
-    assert [t.problem for t in trials if t.kept is None] == []
-    found = features_of(trials, SchedulerGates({}), GATE["name"], None)
+    dry_runs = await cluster.dry_runs()
+    assert [t.problem for t in dry_runs if t.kept is None] == []
+    found = features_of(dry_runs, SchedulerGates({}), GATE["name"], None)
     gates = {(one.object.split()[-1], one.gate) for one in found.lost}
     assert ("PodGroup", "DRAWorkloadResourceClaims") in gates
     assert (("PodGroup", "TopologyAwareWorkloadScheduling") in gates) == (plane.minor == "1.36")
     assert "Pod" not in {kind for kind, _ in gates}
     pods = f"/api/v1/namespaces/{NAME}/pods"
-    body = dict(next(t.sample.body for t in trials if t.sample.plural == "pods"))
+    body = dict(next(t.sample.body for t in dry_runs if t.sample.plural == "pods"))
     async with plane.api("extender") as mine:
 
         async def refused() -> bool:  # the policy works a moment after it was applied

@@ -100,7 +100,7 @@ def filled_in(command: str) -> str:
     return command
 
 
-def why_not(command: str) -> str:
+def not_leading_reason(command: str) -> str:
     """Return why a command does not run here; empty when it does."""
     return next((why for words, why in NOT_RUN.items() if command.startswith(words)), "")
 
@@ -115,7 +115,7 @@ class Reader:
 
     def follow(self, block: list[str]) -> str:
         """Run a block as one script; give what it printed."""
-        script = [filled_in(command) for command in block if not why_not(command)]
+        script = [filled_in(command) for command in block if not not_leading_reason(command)]
         self.ran += script
         done = subprocess.run(
             ["bash", "-euxo", "pipefail", "-c", "\n".join(script)],

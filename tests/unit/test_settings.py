@@ -11,7 +11,7 @@ import typer
 from extender.cli import main as cli
 from extender.cli.commands import serve_command
 from extender.core.model.errors import BadInput
-from extender.settings import PREFIX, Settings, default_data_dir, described, load
+from extender.settings import PREFIX, Settings, all_settings, default_data_dir, load
 
 
 def test_defaults():
@@ -40,7 +40,7 @@ def test_every_field_is_a_variable():
     odd |= {"preemption": "off", "eviction": "evict", "refused_gates": "lift"}
     odd |= {"preemption": "off", "eviction": "evict"}
     odd["scheduler_metrics_url"] = "https://localhost:10259/metrics"
-    numbers = {setting.name for setting in described() if setting.kind in (int, float)}
+    numbers = {setting.name for setting in all_settings() if setting.kind in (int, float)}
     for field in msgspec.structs.fields(Settings):
         text = odd.get(field.name, "7" if field.name in numbers else "x")
         if field.name == "bind_timeout_s":
@@ -156,9 +156,9 @@ def given_on_the_command_line(*words):
 
 def test_every_setting_has_values_to_try():
     """The table of these tests is complete; every setting has a sentence for people."""
-    assert list(VALUES) == [setting.name for setting in described()]
+    assert list(VALUES) == [setting.name for setting in all_settings()]
     assert list(VALUES) == list(Settings.__struct_fields__)
-    assert all(setting.about.endswith(".") for setting in described())
+    assert all(setting.about.endswith(".") for setting in all_settings())
 
 
 @pytest.mark.parametrize("name", VALUES)

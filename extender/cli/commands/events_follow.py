@@ -12,7 +12,7 @@ import msgspec
 
 from extender import settings as settings_module
 from extender.cli.output.printing import Output, complain
-from extender.ports.protocols import EventFilter
+from extender.ports.query_ports import EventFilter
 from extender.queries.log.event_stream import EventStream
 
 

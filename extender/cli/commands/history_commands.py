@@ -22,8 +22,8 @@ from extender.core.log.events import (
 )
 from extender.core.model.errors import BadInput, CorruptLog
 from extender.core.model.ids import Position, RootUid
-from extender.ports.protocols import EventFilter
-from extender.queries.log.event_dto import EventLine, line_of, parse_time
+from extender.ports.query_ports import EventFilter
+from extender.queries.log.event_dto import EventLine, event_line, parse_time
 from extender.queries.log.gang_history import GangHistory, HistoryQuery
 from extender.queries.log.gang_history import history as read_history
 from extender.queries.log.parameter_validation import (
@@ -179,7 +179,7 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
         asyncio.run(follow_facts(database_url, data_dir, wanted, output, from_now=from_now))
         return
     page = ask(database_url, data_dir, lambda s: s.audit.page(wanted))
-    lines = [line_of(event) for event in page.events]
+    lines = [event_line(event) for event in page.events]
     if page.more:
         complain(f"cut off after {len(lines)} events; --after {lines[-1].position} goes on")
     _print_facts(lines, output)
@@ -251,7 +251,7 @@ def verify(
         count, lost = 0, []
         async for page in opened.log.read():
             count += len(page)
-            lost += [line_of(e) for e in page if isinstance(e.fact, HistoryTruncated)]
+            lost += [event_line(e) for e in page if isinstance(e.fact, HistoryTruncated)]
         return count, lost
 
     try:

@@ -63,7 +63,7 @@ def plan(
             complain(f"warning: {warning}")
         _finish(reply, output)
     from extender.cluster.manifests import manifest_loader
-    from extender.queries.plan.plan_query import PlanInput, answer, questionable
+    from extender.queries.plan.plan_query import PlanInput, answer_plan_query, plan_warnings
 
     found = manifest_loader.load(cluster or (), wanted or ())
     question = PlanInput(
@@ -74,10 +74,10 @@ def plan(
         preemption=preemption,
         order=found.order,
     )
-    tree_warnings = questionable(found.world.view, question)
+    tree_warnings = plan_warnings(found.world.view, question)
     for warning in dict.fromkeys((*found.warnings, *tree_warnings)):
         complain(f"warning: {warning}")
-    _finish(answer(found.world.view, question), output)
+    _finish(answer_plan_query(found.world.view, question), output)
 
 
 def _ask_server(server: str, paths: Sequence[str], options: dict[str, object]) -> PlanReply:

@@ -17,7 +17,7 @@ from extender.queries.log.reports import (
     Report,
     Value,
     catalogue,
-    question,
+    check_report_query,
 )
 from extender.queries.log.reports import report as read_report
 from extender.runtime.system_clock import SystemClock
@@ -53,7 +53,7 @@ def report(  # noqa: PLR0917 -- typer reads options from the signature
     if not name:
         _list(output)
         return
-    wanted = question(
+    wanted = check_report_query(
         name,
         now_us=SystemClock().now_us(),
         since_us=parse_time(since, "--since") if since else None,

@@ -21,7 +21,7 @@ def _flags() -> list[inspect.Parameter]:
     All values are texts: `settings.load` converts them, and its errors name the setting and the value.
     """
     flags = []
-    for setting in settings_module.described():
+    for setting in settings_module.all_settings():
         if setting.name in OF_OTHER_COMMANDS:
             continue
         about = setting.about

@@ -76,15 +76,15 @@ def project(
     leads.
     """
     from extender.control.monitors.read_model_projector import project_all
-    from extender.snapshots.snapshot_backfill import fill_ladder
+    from extender.snapshots.snapshot_backfill import backfill_snapshots
 
     async def question(opened: Store) -> tuple[int, int]:
         end = (await opened.log.head()).position
         if again:
             await opened.projection.forget()
         reached = await project_all(opened.projection, end)
-        every = opened.checkpoints.stretch(end)
-        made = await fill_ladder(opened.log, opened.checkpoints, until=end, every=every)
+        every = opened.snapshots.stretch(end)
+        made = await backfill_snapshots(opened.log, opened.snapshots, until=end, every=every)
         return reached, made
 
     reached, made = ask(database_url, data_dir, question)

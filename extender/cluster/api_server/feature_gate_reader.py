@@ -40,7 +40,7 @@ _ENABLED: Final = re.compile(
 )
 
 
-class FullObjects:
+class DryRunProber:
     """Dry runs on one API server."""
 
     def __init__(self, server: ApiServer, priority: Callable[[], PriorityOf | None]) -> None:
@@ -53,7 +53,7 @@ class FullObjects:
         self._server = server
         self._priority = priority
 
-    async def trials(self) -> tuple[DryRunResult, ...]:
+    async def dry_runs(self) -> tuple[DryRunResult, ...]:
         """Create, as a dry run, a full object of every served built-in kind and version, and a member.
 
         Raises:

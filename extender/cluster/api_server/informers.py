@@ -25,7 +25,7 @@ from extender.cluster import types as api
 from extender.cluster.connection.api_client import ApiResponse, ApiServer, Request
 from extender.cluster.read import object_decoding
 from extender.core.model.errors import BadInput, ClusterUnavailable
-from extender.ports.protocols import Clock
+from extender.ports.log_ports import Clock
 from extender.telemetry import METRICS
 
 logger = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ class Informer:
         self._received_ms = 0
         self._failures = 0
 
-    def doubt(self, now_ms: int) -> str:
+    def not_ready_reason(self, now_ms: int) -> str:
         """Return the reason why decisions must not use this copy, or an empty string."""
         if not self.synced:
             return f"{self.resource.label}: not synced: {self.trouble}"

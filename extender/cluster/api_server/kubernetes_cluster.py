@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Self
 
 from extender.cluster.api_server.api_discovery import discover, serves_our_group
-from extender.cluster.api_server.feature_gate_reader import FullObjects, SchedulerMetrics
+from extender.cluster.api_server.feature_gate_reader import DryRunProber, SchedulerMetrics
 from extender.cluster.api_server.informers import Informer, Resource, ResourceNotServed
 from extender.cluster.connection.api_client import (
     ApiResponse,
@@ -42,7 +42,8 @@ from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey, NodeName
 from extender.core.model.pod_groups import kind_of
 from extender.core.model.pods import PodEnd
-from extender.ports.protocols import Binding, Clock, Condition, K8sEvent, LogMark, PodRef
+from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
+from extender.ports.log_ports import Clock, LogMark
 from extender.runtime.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
@@ -85,9 +86,9 @@ class KubernetesCluster:
         self._log_head = LogHeadConfigMap(server)
         self._statuses = GroupStatusWriter(server, clock)
         self._recorder = EventRecorder(server, clock, instance=instance or socket.gethostname())
-        self._full = FullObjects(server, self._a_priority)
+        self._full = DryRunProber(server, self._a_priority)
         self._scheduler = scheduler or SchedulerMetrics()
-        self.discoveries = 0
+        self.discovery_revision = 0
         self._informers: dict[Resource, Informer] = {}
         self._tasks: dict[Resource, asyncio.Task[None]] = {}
         self._background: list[asyncio.Task[None]] = []
@@ -155,7 +156,7 @@ class KubernetesCluster:
 
     async def synced(self) -> None:
         """Wait until decisions may use the view."""
-        while self.doubt():
+        while self.not_ready_reason():
             with suppress(TimeoutError):
                 await asyncio.wait_for(
                     self._view_changed.wait(self._view_changed.revision), PAUSE_S
@@ -167,7 +168,7 @@ class KubernetesCluster:
         """Return the newest view."""
         return self._world.view
 
-    def doubt(self) -> str:
+    def not_ready_reason(self) -> str:
         """Return the reason why decisions must not use `view`, or an empty string."""
         if self._broken is not None and self._broken.done():
             return "a task that watches the cluster has ended by a defect; see the log"
@@ -178,7 +179,7 @@ class KubernetesCluster:
         if silent_ms > SILENT_MS:
             return f"the API server has not answered for {silent_ms // 1000} s: {self._trouble}"
         for informer in self._informers.values():
-            if why := informer.doubt(now_ms):
+            if why := informer.not_ready_reason(now_ms):
                 return why
         return ""
 
@@ -197,9 +198,9 @@ class KubernetesCluster:
         """Return what reads the features of kube-apiserver and kube-scheduler."""
         return self
 
-    async def trials(self) -> tuple[DryRunResult, ...]:
+    async def dry_runs(self) -> tuple[DryRunResult, ...]:
         """Create full objects as dry runs; see the port."""
-        return await self._full.trials()
+        return await self._full.dry_runs()
 
     async def scheduler_gates(self) -> SchedulerGates:
         """Read the feature gates of kube-scheduler; see the port."""
@@ -224,13 +225,13 @@ class KubernetesCluster:
         """Write `status.nominatedNodeName`; see the port."""
         await self._pods.nominate(pod, node)
 
-    async def lift_gate(self, pod: PodRef) -> None:
+    async def remove_gate(self, pod: PodRef) -> None:
         """Remove our scheduling gate; see the port."""
-        await self._pods.lift_gate(pod)
+        await self._pods.remove_gate(pod)
 
-    async def doom(self, pod: PodRef, message: str) -> None:
+    async def mark_disrupted(self, pod: PodRef, message: str) -> None:
         """Mark a pod as about to be disrupted; see the port."""
-        await self._evictions.doom(pod, message)
+        await self._evictions.mark_disrupted(pod, message)
 
     async def evict(self, pod: PodRef, how: EvictionHow) -> None:
         """Delete or evict a pod; see the port."""
@@ -325,7 +326,7 @@ class KubernetesCluster:
 
     async def _adjust(self, wanted: tuple[Resource, ...]) -> None:
         """Stop the informers of resources that are not served any more, then start those of new ones."""
-        self.discoveries += set(wanted) != set(self._informers)
+        self.discovery_revision += set(wanted) != set(self._informers)
         for resource in [one for one in self._informers if one not in wanted]:
             task = self._tasks.pop(resource)
             task.cancel()

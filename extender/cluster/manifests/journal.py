@@ -37,7 +37,7 @@ from typing import Final
 import msgspec
 
 from extender.core.model.errors import BadInput, ClusterUnavailable
-from extender.ports.protocols import Condition
+from extender.ports.cluster_ports import Condition
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from extender.cluster.manifests.journal import (
 )
 from extender.cluster.read.pod_conversion import PLAN_ANNOTATION
 from extender.core.decisions.admit.plan_request import GATE
-from extender.ports.protocols import Condition
+from extender.ports.cluster_ports import Condition
 
 
 class JournalOverlay:

@@ -61,14 +61,15 @@ from extender.core.model.errors import BadInput, ClusterUnavailable, RequestReje
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Source
 from extender.core.model.pods import Pod, PodEnd
-from extender.ports.protocols import Binding, Clock, Condition, K8sEvent, LogMark, PodRef
+from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
+from extender.ports.log_ports import Clock, LogMark
 from extender.runtime.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.1  # a change is seen after at most two polls
 
-ANCHOR: Final = "log-end.json"  # the published log head, see `PublishedHead`
+LOG_HEAD_FILE: Final = "log-end.json"  # the published log head, see `PublishedHead`
 
 _KINDS: Final[tuple[tuple[type[api.Readable], Source], ...]] = (
     (api.PriorityClass, "crd"),
@@ -113,7 +114,7 @@ class ManifestCluster:
         self._clock = clock
         self._poll_s = poll_s
         self._journal = Journal(data_dir / FILE)
-        self._anchor = data_dir / ANCHOR
+        self._anchor = data_dir / LOG_HEAD_FILE
         self._overlay = JournalOverlay()
         self._world = ObjectStore()
         self._things: dict[Ident, api.Readable] = {}  # of the manifests, without the overlay
@@ -233,7 +234,7 @@ class ManifestCluster:
         """Return the newest view."""
         return self._world.view
 
-    def doubt(self) -> str:
+    def not_ready_reason(self) -> str:
         """Return the reason why decisions must not use the view, or an empty string.
 
         Manifests that were valid once and are not now are no reason.
@@ -275,7 +276,7 @@ class ManifestCluster:
                     )
                 )
 
-    async def lift_gate(self, pod: PodRef) -> None:
+    async def remove_gate(self, pod: PodRef) -> None:
         """Remove our scheduling gate from a pod, if it has it.
 
         Raises:
@@ -289,7 +290,7 @@ class ManifestCluster:
                     GateLifted(at_us=at, namespace=pod.namespace, name=pod.name, uid=pod.uid)
                 )
 
-    async def doom(self, pod: PodRef, message: str) -> None:
+    async def mark_disrupted(self, pod: PodRef, message: str) -> None:
         """Record that a pod will be disrupted; see the port."""
         async with self._lock(pod.uid):
             self._pod(pod)

@@ -36,8 +36,8 @@ from extender.queries.plan.plan_query import (
     PlanInput,
     PlanQuestion,
     PlanReply,
-    answer,
-    questionable,
+    answer_plan_query,
+    plan_warnings,
 )
 from extender.queries.plan.plan_service import NOW_BODY_MAX, LiveInput
 
@@ -45,7 +45,7 @@ T = TypeVar("T", Group, Pod)
 ROOTS_MAX = 200  # per question about the cluster of the service, where thousands may be pending
 
 
-def planned(body: bytes, ours: LiveInput | None = None) -> bytes:
+def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
     """Return the answer to a question.
 
     Args:
@@ -86,8 +86,8 @@ def planned(body: bytes, ours: LiveInput | None = None) -> bytes:
     view = found.world.view
     if ours is not None:
         view, question = _added(found, question, ours)
-    extra_warnings = questionable(view, question)
-    result = answer(view, question)
+    extra_warnings = plan_warnings(view, question)
+    result = answer_plan_query(view, question)
     reply = PlanReply(
         verdict=result.verdict,
         roots=result.roots,

@@ -40,11 +40,11 @@ def dropped_fields_of(found: api.Group, parent: str) -> tuple[str, ...]:
     annotations = found.metadata.annotations
     written = {name.strip() for name in annotations.get(WRITTEN, "").split(",")}
     if APPLIED in annotations:
-        written |= asked_by(_spec_of(annotations[APPLIED]))
+        written |= requested_fields(_spec_of(annotations[APPLIED]))
     return tuple(name for name in FIELDS if name in written and not _has(found, parent, name))
 
 
-def asked_by(spec: Mapping[str, Any]) -> set[str]:
+def requested_fields(spec: Mapping[str, Any]) -> set[str]:
     """Return the fields of a spec whose loss would change its meaning."""
     mode = spec.get("disruptionMode")
     whole = mode == "PodGroup" or (isinstance(mode, Mapping) and "all" in mode)

@@ -33,7 +33,7 @@ from extender.cluster.read.pod_conversion import (
     NO_VOLUMES,
     VolumeFacts,
     end_of,
-    end_of_doomed,
+    end_of_terminating,
     ended,
     group_named,
     pod_of,
@@ -305,7 +305,7 @@ class ObjectStore:
             self._unlink(name)
         pod = self.view.pods.get(uid)
         if pod is not None and pod.group is not None and (pod.deleting or pod.doomed):
-            self._keep_end(uid, end_of_doomed(pod.doomed))
+            self._keep_end(uid, end_of_terminating(pod.doomed))
         self.view = without_pod(self.view, uid)
 
     def _keep_end(self, uid: PodUid, end: PodEnd) -> None:

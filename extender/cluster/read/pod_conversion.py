@@ -91,7 +91,7 @@ def end_of(found: api.Pod) -> PodEnd:
     return PodEnd("ended" if started else "refused-by-kubelet", words)
 
 
-def end_of_doomed(reason: str) -> PodEnd:
+def end_of_terminating(reason: str) -> PodEnd:
     """Return how a terminating pod ends, by the reason of its DisruptionTarget (empty without one)."""
     return PodEnd(ENDED_BY.get(reason, "deleted"), reason)
 

@@ -17,7 +17,8 @@ import msgspec
 from extender.cluster.connection.api_client import MERGE_PATCH, ApiResponse, ApiServer, Request
 from extender.cluster.write.group_status import rfc3339
 from extender.core.model.errors import ClusterUnavailable
-from extender.ports.protocols import Clock, K8sEvent
+from extender.ports.cluster_ports import K8sEvent
+from extender.ports.log_ports import Clock
 from extender.telemetry import METRICS
 
 logger = logging.getLogger(__name__)

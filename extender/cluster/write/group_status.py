@@ -19,7 +19,8 @@ from extender.cluster.connection.api_client import MERGE_PATCH, ApiResponse, Api
 from extender.cluster.write.pod_writer import fault_of
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.pod_groups import Group
-from extender.ports.protocols import Clock, Condition
+from extender.ports.cluster_ports import Condition
+from extender.ports.log_ports import Clock
 
 PLURALS: Final = {"PodGroup": "podgroups", "CompositePodGroup": "compositepodgroups"}
 TRIES_MAX = 4  # against other writers of the same status; there are few

@@ -18,7 +18,7 @@ from extender.cluster.connection.api_client import MERGE_PATCH, ApiResponse, Api
 from extender.cluster.write.pod_writer import fault_of
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import Epoch, Position
-from extender.ports.protocols import LogMark
+from extender.ports.log_ports import LogMark
 
 logger = logging.getLogger(__name__)
 

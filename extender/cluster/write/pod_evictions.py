@@ -15,12 +15,18 @@ from extender.cluster.connection.api_client import (
     Method,
     Request,
 )
-from extender.cluster.read.pod_conversion import disruption_reason, end_of, end_of_doomed, ended
+from extender.cluster.read.pod_conversion import (
+    disruption_reason,
+    end_of,
+    end_of_terminating,
+    ended,
+)
 from extender.cluster.write.group_status import MESSAGE_MAX, rfc3339
 from extender.cluster.write.pod_writer import fault_of, patch_pod, pod_path, read_pod
 from extender.core.log.events import EvictionHow
 from extender.core.model.pods import PodEnd
-from extender.ports.protocols import Clock, PodRef
+from extender.ports.cluster_ports import PodRef
+from extender.ports.log_ports import Clock
 
 
 class PodEvictions:
@@ -30,7 +36,7 @@ class PodEvictions:
         self._server = server
         self._clock = clock
 
-    async def doom(self, pod: PodRef, message: str) -> None:
+    async def mark_disrupted(self, pod: PodRef, message: str) -> None:
         """Write condition DisruptionTarget as kube-scheduler does; other conditions stay (merged by type)."""
         condition = {
             "type": "DisruptionTarget",
@@ -83,5 +89,5 @@ class PodEvictions:
         if ended(found):
             return end_of(found)
         if found.metadata.deletion_timestamp is not None:
-            return end_of_doomed(disruption_reason(found))
+            return end_of_terminating(disruption_reason(found))
         return None

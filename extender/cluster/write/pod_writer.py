@@ -26,7 +26,7 @@ from extender.cluster.read.pod_conversion import PLAN_ANNOTATION
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.model.errors import BadInput, ClusterUnavailable, RequestRejected
 from extender.core.model.ids import NodeName
-from extender.ports.protocols import Binding, PodRef
+from extender.ports.cluster_ports import Binding, PodRef
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class PodWriter:
             {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node}},
         )
 
-    async def lift_gate(self, pod: PodRef) -> None:
+    async def remove_gate(self, pod: PodRef) -> None:
         """Remove our scheduling gate, if the pod has it; other gates stay."""
         gates = [{"$patch": "delete", "name": GATE}]
         await self._patch(

@@ -20,13 +20,13 @@ import msgspec
 from extender.control.log.leader import Leader
 from extender.core.decisions.preempt.disruption_units import groups_above
 from extender.core.decisions.preempt.preemption_lifecycle import (
-    DOOMED_BY_US,
+    EVICTION_BY_REASON,
     EvictionContext,
     EvictionRequest,
-    due,
-    is_due,
-    refusing,
-    refusing_text,
+    is_to_be_evicted,
+    stuck_victims,
+    stuck_victims_text,
+    victims_to_evict,
 )
 from extender.core.log.events import EvictionHow
 from extender.core.log.preemption_state import PendingPreemption, Victim
@@ -35,7 +35,8 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import PlanId, PodUid, RootUid
 from extender.core.model.pod_groups import Group
-from extender.ports.protocols import Clock, Cluster, Condition, K8sEvent, PodRef
+from extender.ports.cluster_ports import Cluster, Condition, K8sEvent, PodRef
+from extender.ports.log_ports import Clock
 from extender.settings import Settings
 from extender.telemetry import METRICS
 
@@ -86,7 +87,7 @@ class Evictor:
         ] = {}  # pods on the claimed nodes when it was first seen
         self._retries: dict[PodUid, _Retry] = {}
         self._marked: set[tuple[PlanId, str]] = set()  # groups with DisruptionTarget, by UID
-        self.holdups: dict[RootUid, str] = {}  # by root: why its victims are not deleted
+        self.stall_reasons: dict[RootUid, str] = {}  # by root: why its victims are not deleted
 
     # -- for the control loop --------------------------------------------------------------------
 
@@ -106,7 +107,7 @@ class Evictor:
 
     def _observe(self, view: ClusterView) -> None:
         """Record which victims run, which terminate by this service, also from before a restart, and their neighbours."""
-        for preemption in self._leader.speculative.preemptions.values():
+        for preemption in self._leader.pending_state.preemptions.values():
             if preemption.claims and preemption.id not in self._present:
                 here = (uid for node in preemption.claims for uid in view.on_node.get(node, ()))
                 self._present[preemption.id] = frozenset(here)
@@ -114,8 +115,8 @@ class Evictor:
                 pod = view.pods.get(uid)
                 if pod is None or uid in self._asked:
                     continue
-                if pod.deleting and pod.doomed in DOOMED_BY_US:
-                    self._asked[uid] = EvictionRequest(how=DOOMED_BY_US[pod.doomed], at_us=0)
+                if pod.deleting and pod.doomed in EVICTION_BY_REASON:
+                    self._asked[uid] = EvictionRequest(how=EVICTION_BY_REASON[pod.doomed], at_us=0)
                 else:
                     self._seen.add(uid)
 
@@ -125,7 +126,7 @@ class Evictor:
         known = self.eviction_context("", "", view)
         now_ms = self._clock.monotonic_ms()
         for preemption in state.preemptions.values():
-            for victim in due(view, preemption, known):
+            for victim in victims_to_evict(view, preemption, known):
                 retry = self._retries.get(victim.uid)
                 waits = retry is not None and now_ms < retry.not_before_ms
                 if victim.uid not in self._queued and not waits:
@@ -145,16 +146,16 @@ class Evictor:
     def _report(self, view: ClusterView, state: ReservationState) -> None:
         refused = {uid: retry.why for uid, retry in self._retries.items()}
         now_us, total = self._clock.now_us(), 0
-        holdups: dict[RootUid, str] = {}
+        stall_reasons: dict[RootUid, str] = {}
         for uid, preemption in state.preemptions.items():
-            found = refusing(view, preemption, refused, now_us)
+            found = stuck_victims(view, preemption, refused, now_us)
             total += len(found)
             if found:
-                holdups[uid] = refusing_text(found)
-        for uid, text in holdups.items():
-            if self.holdups.get(uid) != text:
+                stall_reasons[uid] = stuck_victims_text(found)
+        for uid, text in stall_reasons.items():
+            if self.stall_reasons.get(uid) != text:
                 log.warning("victims are not deleted", extra={"preemptor": uid, "why": text})
-        self.holdups = holdups
+        self.stall_reasons = stall_reasons
         METRICS.victims_refusing.set(total)
         METRICS.preemptions_pending.set(len(state.preemptions))
 
@@ -200,7 +201,7 @@ class Evictor:
         await self._mark_groups(job, text)
         if await self._wait_and_recheck(job) is None:
             return
-        await self._cluster.doom(pod, text)
+        await self._cluster.mark_disrupted(pod, text)
         if await self._wait_and_recheck(job) is None:
             return
         # The unit counts as started before the request, because the answer may get lost, and because the informer may
@@ -218,19 +219,19 @@ class Evictor:
     async def _wait_and_recheck(self, job: _EvictionJob) -> PendingPreemption | None:
         """Wait until this process may act; return the preemption if the deletion is still due, or None."""
         await self._leader.until_may_act()
-        durable = self._wanted(self._leader.acknowledged, job)
-        return durable if durable and self._wanted(self._leader.speculative, job) else None
+        durable = self._wanted(self._leader.committed, job)
+        return durable if durable and self._wanted(self._leader.pending_state, job) else None
 
     def _wanted(self, state: ReservationState, job: _EvictionJob) -> PendingPreemption | None:
         preemption = state.preemptions.get(job.root_uid)
         if preemption is None or preemption.id != job.preemption:
             return None
-        if self._cluster.doubt():
+        if self._cluster.not_ready_reason():
             return None  # a pass on a current view queues it again
         known = EvictionContext(
             actor="", cause="", epoch=self._leader.epoch, now_us=0, asked=self._asked
         )
-        wanted = is_due(self._cluster.view(), preemption, job.victim.uid, known)
+        wanted = is_to_be_evicted(self._cluster.view(), preemption, job.victim.uid, known)
         return preemption if wanted else None
 
     async def _mark_groups(self, job: _EvictionJob, text: str) -> None:

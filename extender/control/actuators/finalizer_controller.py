@@ -15,12 +15,12 @@ from extender.core.decisions.reconcile.finalizer_rules import (
     FinalizerChange,
     decide_protection,
     held_leaves,
-    may_go,
+    may_remove_finalizer,
 )
 from extender.core.model.cluster_view import Guard
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
-from extender.ports.protocols import Cluster
+from extender.ports.cluster_ports import Cluster
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class FinalizerController:
         """Work on each change of the cluster, and every `TICK_S` for failed writes; until cancelled."""
         while True:
             revision = self._cluster.view().revision
-            if self._leader.may_act() and not self._cluster.doubt():
+            if self._leader.may_act() and not self._cluster.not_ready_reason():
                 await self.work()
             try:
                 async with asyncio.timeout(TICK_S):
@@ -56,18 +56,20 @@ class FinalizerController:
         for wanted in decide_protection(self._cluster.view(), self._held()):
             if self._written.get(wanted.group) is wanted.guard:
                 continue  # the informer has not seen the write yet
-            if not self._leader.may_act() or self._cluster.doubt():
+            if not self._leader.may_act() or self._cluster.not_ready_reason():
                 return
             await self._write(wanted)
 
     def _held(self) -> frozenset[GroupKey]:
         """Return the leaves with reservations in the committed or the pending state."""
-        return held_leaves(self._leader.acknowledged, self._leader.speculative)
+        return held_leaves(self._leader.committed, self._leader.pending_state)
 
     async def _write(self, wanted: FinalizerChange) -> None:
         now = self._cluster.view()
         same = now.guards.get(wanted.group) is wanted.guard
-        if not same or (wanted.guard.deleting and not may_go(now, wanted.group, self._held())):
+        if not same or (
+            wanted.guard.deleting and not may_remove_finalizer(now, wanted.group, self._held())
+        ):
             return  # changed meanwhile: the next run decides again
         try:
             await self._cluster.set_finalizers(wanted)

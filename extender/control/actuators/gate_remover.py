@@ -13,7 +13,7 @@ from extender.control.log.leader import Leader
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import PodUid
 from extender.core.model.pods import Pod
-from extender.ports.protocols import Cluster, PodRef
+from extender.ports.cluster_ports import Cluster, PodRef
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class GateRemover:
             if pod.uid not in self._asked:
                 continue  # it has a reservation now, or is gone
             try:
-                await self._cluster.lift_gate(pod)
+                await self._cluster.remove_gate(pod)
             except RequestRejected as error:
                 log.info("gate not removed", extra={"pod": pod.name, "error": str(error)})
             except ClusterUnavailable as error:

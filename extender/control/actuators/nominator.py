@@ -22,8 +22,8 @@ import msgspec
 from extender.control.log.leader import Leader
 from extender.core.decisions.admit.gate_removal_order import (
     GateRemovalStages,
+    next_to_release,
     spread_rules,
-    whose_turn,
 )
 from extender.core.decisions.admit.plan_request import GATE
 from extender.core.decisions.reconcile.reservation_checks import unassigned
@@ -34,7 +34,7 @@ from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import PlanId, PodUid, RootUid
-from extender.ports.protocols import Cluster, PodRef
+from extender.ports.cluster_ports import Cluster, PodRef
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class Nominator:
                     )  # no stages: kube-scheduler waits for the whole group
                     if not _done(view, reservation):
                         fresh.append(reservation)
-                elif stages.comes_later(reservation):
+                elif stages.must_wait(reservation):
                     later.add(reservation.uid)
                 elif _done(view, reservation) and not self._is_held_back(view, reservation.uid):
                     current[reservation.uid] = reservation.plan
@@ -118,7 +118,7 @@ class Nominator:
             in_turn.sort(key=lambda r: r.pod)
             waiting = [r for r in done if unassigned(view, r.uid)]
             later |= {r.uid for r in in_turn}
-            for reservation in whose_turn(view, in_turn, waiting, self._arrived):
+            for reservation in next_to_release(view, in_turn, waiting, self._arrived):
                 current[reservation.uid] = reservation.plan
                 fresh.append(reservation)
                 later.discard(reservation.uid)
@@ -202,7 +202,7 @@ class Nominator:
 
     def _wanted(self, seat: Reservation | ClaimedSeat) -> bool:
         """Return whether a reservation or claim is still in the committed state."""
-        state = self._leader.acknowledged
+        state = self._leader.committed
         if isinstance(seat, ClaimedSeat):
             preemption = state.preemptions.get(seat.root_uid)
             return (
@@ -239,7 +239,7 @@ class Nominator:
             return  # its gate stays until the capacity is free
         seen = view.pods.get(about.uid)
         if (seen is None or GATE in seen.gates) and await self._wait_and_recheck(seat):
-            await self._cluster.lift_gate(pod)
+            await self._cluster.remove_gate(pod)
 
     def _is_held_back(self, view: ClusterView, uid: PodUid) -> bool:
         """Return whether filter has held a member back, under this leader or an earlier one."""

@@ -16,8 +16,16 @@ import msgspec
 
 from extender.control.log.leader import Leader
 from extender.core.decisions.admit.plan_request import foreign_gates
-from extender.core.decisions.admit.tree_warnings import NodeLabels, oddities, template_mismatches
-from extender.core.decisions.verbs.filter_and_prioritize import TAKEN, pending_reason, suspect_rules
+from extender.core.decisions.admit.tree_warnings import (
+    NodeLabels,
+    collect_warnings,
+    template_mismatches,
+)
+from extender.core.decisions.verbs.filter_and_prioritize import (
+    TAKEN,
+    pending_reason,
+    possible_pod_rules,
+)
 from extender.core.log.control_plane_features import native_on
 from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.cluster_view import ClusterView
@@ -26,7 +34,8 @@ from extender.core.model.ids import GroupKey, PodUid, RootUid
 from extender.core.model.object_identity import same_objects
 from extender.core.model.pod_groups import PODS_DIFFER, Forest, Group, Orphan, Tree
 from extender.core.model.pods import Pod
-from extender.ports.protocols import Clock, Cluster, Condition, K8sEvent
+from extender.ports.cluster_ports import Cluster, Condition, K8sEvent
+from extender.ports.log_ports import Clock
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +107,7 @@ class StatusReporter:
         view: ClusterView,
         state: ReservationState,
         forest: Forest,
-        holdups: Mapping[RootUid, str] = NO_HOLDUPS,
+        stall_reasons: Mapping[RootUid, str] = NO_HOLDUPS,
     ) -> None:
         """Queue the conditions and Events that differ from those reported before.
 
@@ -110,7 +119,7 @@ class StatusReporter:
         """
         made = (
             forest, state.roots, state.root_of, view.groups, view.members, view.blueprints,
-            native_on(state.features), view.generation, dict(holdups),
+            native_on(state.features), view.generation, dict(stall_reasons),
         )  # fmt: skip
         if (
             self._all_settled
@@ -126,7 +135,7 @@ class StatusReporter:
         trees: dict[RootUid, tuple[object, ...]] = {}
         for tree in forest.trees.values():
             root = state.roots.get(tree.root.uid)
-            holdup = holdups.get(tree.root.uid, "")
+            holdup = stall_reasons.get(tree.root.uid, "")
             made_from = trees[tree.root.uid] = (tree, root, view.blueprints, holdup)
             before = self._trees.get(tree.root.uid, (None, None, None, ""))
             if same_objects(before[:3], made_from[:3]) and before[3] == holdup:
@@ -226,7 +235,7 @@ class StatusReporter:
             if same_nodes and before is not None and before.tree is tree:
                 warned[uid] = before
                 continue
-            now = warned[uid] = _Warned(tree, oddities(view, tree, self._labels))
+            now = warned[uid] = _Warned(tree, collect_warnings(view, tree, self._labels))
             for key, texts in now.reported.items():
                 for text in texts:
                     if text not in reported.get(key, ()):
@@ -366,7 +375,7 @@ def _condition_of(
     if gates:
         text += f"; pods held by the scheduling gates {', '.join(gates)} are not members yet"
     # For autoscalers: another node may not help (SPEC F and H10).
-    reason = "UnsupportedDependency" if suspect_rules(root, tree) else "Unschedulable"
+    reason = "UnsupportedDependency" if possible_pod_rules(root, tree) else "Unschedulable"
     return Condition(type=_type(group), status="False", reason=reason, message=text)
 
 

@@ -24,7 +24,7 @@ from extender.control.actuators.nominator import WORKERS
 from extender.control.binding.prebind_tracker import PreBindTracker
 from extender.control.log.leader import Leader
 from extender.core.decisions.admit.gate_removal_order import unit_key
-from extender.core.decisions.reconcile.reservation_checks import overtaken_on
+from extender.core.decisions.reconcile.reservation_checks import oversubscribed_on
 from extender.core.decisions.verbs.filter_and_prioritize import reservation_of
 from extender.core.log.events import (
     AnyEventData,
@@ -48,7 +48,8 @@ from extender.core.model.errors import (
 )
 from extender.core.model.ids import NodeName, PodUid, RootUid
 from extender.core.model.pods import Pod
-from extender.ports.protocols import Binding, Clock, Cluster, PodRef
+from extender.ports.cluster_ports import Binding, Cluster, PodRef
+from extender.ports.log_ports import Clock
 from extender.runtime.wakeup import Wakeup
 from extender.settings import Settings
 
@@ -148,7 +149,7 @@ class BindBarriers:
 
     def arrived(self, uid: PodUid) -> bool:
         """Return whether kube-scheduler has placed a member: it is at bind, or its volumes and claims are committed."""
-        reservation = reservation_of(self._leader.acknowledged, uid)
+        reservation = reservation_of(self._leader.committed, uid)
         prebinding = reservation is not None and self.prebinding.has_arrived(reservation)
         return prebinding or self.at_bind(uid)
 
@@ -157,7 +158,7 @@ class BindBarriers:
         if not self.prebinding.mark(reservation, pod):
             return
         self._progress_us[reservation.root_uid] = self._clock.now_us()
-        root = self._leader.acknowledged.roots[reservation.root_uid]
+        root = self._leader.committed.roots[reservation.root_uid]
         unit = unit_key(root, reservation.group)
         barrier = self._barriers.get((root.uid, unit)) if unit is not None else None
         if barrier is not None and not barrier.opened and barrier.arrivals:
@@ -196,7 +197,7 @@ class BindBarriers:
 
     async def bind(self, call: BindCall) -> str:
         """Hold a call until its member may be bound, bind it, and return the error text, or an empty string."""
-        reservation = reservation_of(self._leader.acknowledged, call.pod.uid)
+        reservation = reservation_of(self._leader.committed, call.pod.uid)
         if reservation is None:
             return f"pod {call.pod.namespace}/{call.pod.name} holds no reservation; it will be planned again"
         if reservation.node != call.node:
@@ -204,7 +205,7 @@ class BindBarriers:
                 f"pod {reservation.pod} has its reservation on node {reservation.node}, "
                 f"not on {call.node}; nothing was bound"
             )
-        root = self._leader.acknowledged.roots[reservation.root_uid]
+        root = self._leader.committed.roots[reservation.root_uid]
         unit = unit_key(root, reservation.group)
         if unit is None:
             return f"group {reservation.group} of pod {reservation.pod} left its gang; it will be planned again"
@@ -250,7 +251,7 @@ class BindBarriers:
 
     def _evaluate(self, barrier: _Barrier) -> None:
         """Open the barrier if its minimum has arrived, and bind the arrived members of an open one."""
-        root = self._leader.acknowledged.roots.get(barrier.root_uid)
+        root = self._leader.committed.roots.get(barrier.root_uid)
         if root is None:
             return
         if not barrier.opened:
@@ -309,7 +310,7 @@ class BindBarriers:
 
     def _close_unless_started(self, barrier: _Barrier) -> None:
         """Close an open barrier that bound no member, because callers disconnected or the lease expired."""
-        root = self._leader.acknowledged.roots.get(barrier.root_uid)
+        root = self._leader.committed.roots.get(barrier.root_uid)
         bound = root is not None and any(
             unit_key(root, member.group) == barrier.key for member in root.bound.values()
         )
@@ -357,7 +358,7 @@ class BindBarriers:
         if not self._leader.may_act():
             return "cannot answer now: the lease has run out"
         # A release in the pending state counts too: its capacity is already given to other pods.
-        for state in (self._leader.acknowledged, self._leader.speculative):
+        for state in (self._leader.committed, self._leader.pending_state):
             current = reservation_of(state, reservation.uid)
             if current is None or (current.plan, current.node) != (
                 reservation.plan,
@@ -381,8 +382,8 @@ class BindBarriers:
 
     def _overtaken(self, reservation: Reservation) -> bool:
         """Return whether the view shows other pods in reserved capacity, before a pass has recorded it."""
-        view, state = self._cluster.view(), self._leader.acknowledged
-        return reservation.uid in overtaken_on(view, state, reservation.node)
+        view, state = self._cluster.view(), self._leader.committed
+        return reservation.uid in oversubscribed_on(view, state, reservation.node)
 
     async def _record_failure(self, reservation: Reservation, error: str) -> None:
         fact = BindFailed(
@@ -393,8 +394,8 @@ class BindBarriers:
             error=error,
         )
         try:
-            if reservation.root_uid in self._leader.speculative.roots:  # else the tree is gone
-                await self._leader.record([self._draft(reservation, fact, "bind verb")])
+            if reservation.root_uid in self._leader.pending_state.roots:  # else the tree is gone
+                await self._leader.append([self._draft(reservation, fact, "bind verb")])
         except (NotLeading, StoreUnavailable) as fault:
             log.warning(
                 "bind failure not recorded", extra={"pod": reservation.pod, "error": str(fault)}
@@ -402,7 +403,7 @@ class BindBarriers:
         self.wakeup.wake()
 
     def _draft(self, reservation: Reservation, fact: AnyEventData, cause: str) -> NewEvent:
-        root = self._leader.speculative.roots[reservation.root_uid]
+        root = self._leader.pending_state.roots[reservation.root_uid]
         return NewEvent(
             root_uid=root.uid,
             root=root.root,
@@ -428,7 +429,7 @@ class BindBarriers:
         self.wakeup.wake()
 
     async def _record_expiry(self, barrier: _Barrier, arrivals: dict[PodUid, _Arrival]) -> str:
-        root = self._leader.speculative.roots.get(barrier.root_uid)
+        root = self._leader.pending_state.roots.get(barrier.root_uid)
         if root is None or not root.held:
             return "the gang was released while its members waited"
         unit = {uid: r for uid, r in root.held.items() if unit_key(root, r.group) == barrier.key}
@@ -460,26 +461,28 @@ class BindBarriers:
                 ReservationReleased(plan=any_held.plan, why="expired", pods=released, text=text)
             )
         try:
-            await self._leader.record([self._draft(any_held, f, "bind barrier") for f in facts])
+            await self._leader.append([self._draft(any_held, f, "bind barrier") for f in facts])
         except (NotLeading, StoreUnavailable) as fault:
             log.warning("expiry not recorded", extra={"root": root.root, "error": str(fault)})
         return f"gang {root.root}: not all of its minimum reached bind within {waited_ms // 1000} s, no member was bound"
 
-    def let_go(self) -> None:
+    def fail_waiting_calls(self) -> None:
         """Answer all waiting calls with an error, because this process does not lead any more."""
         for barrier in self._barriers.values():
             self._stop_timer(barrier)
             for uid, arrival in list(barrier.arrivals.items()):
                 if not arrival.posting:
                     del barrier.arrivals[uid]
-                    arrival.finish(f"cannot answer now: {self._leader.doubt() or 'stopping'}")
+                    arrival.finish(
+                        f"cannot answer now: {self._leader.not_ready_reason() or 'stopping'}"
+                    )
         self.prebinding.clear()
         # the next leader sees bound pods in the cluster
         self._barriers = {key: b for key, b in self._barriers.items() if b.arrivals}
 
     async def stop(self) -> None:
         """Answer all waiting calls with an error, and wait for Bindings in flight."""
-        self.let_go()
+        self.fail_waiting_calls()
         tasks = [t for t in self._tasks if t is not asyncio.current_task()]
         if tasks:
             await asyncio.wait(tasks, timeout=self._settings.grace_s)

@@ -13,7 +13,7 @@ from extender.core.decisions.verbs.filter_and_prioritize import reservation_of
 from extender.core.log.reservation_state import GangState, Reservation, ReservationState
 from extender.core.model.ids import PlanId, PodUid
 from extender.core.model.pods import Pod
-from extender.ports.protocols import Clock
+from extender.ports.log_ports import Clock
 
 
 class _Mark(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from extender.core.log.events import (
     PreemptionPlanned,
     RecordedEvent,
 )
-from extender.ports.protocols import Clock, DecisionInput, DecisionInputs
+from extender.ports.log_ports import Clock, DecisionInput, DecisionInputs
 
 _HAS_INPUT = GangAdmitted | GangExtended | GangRefused | PreemptionPlanned
 
@@ -42,7 +42,7 @@ class AppendBatch:
             return
         has_input = encoded and any(isinstance(d.fact, _HAS_INPUT) for d in drafts)
         save = functools.partial(self._inputs.save, encoded) if encoded and has_input else None
-        self._appends.append(self._leader.record_soon(drafts, save))
+        self._appends.append(self._leader.append_nowait(drafts, save))
 
     async def flush(self) -> None:
         """Wait until all appends of this pass have ended, then raise the first failure."""
@@ -57,5 +57,5 @@ class AppendBatch:
     async def append(self, drafts: Sequence[NewEvent]) -> None:
         """Append drafts and wait until they are durable."""
         begun_ms = self._clock.monotonic_ms()
-        await self._leader.record(drafts)
+        await self._leader.append(drafts)
         self.waited_ms += self._clock.monotonic_ms() - begun_ms

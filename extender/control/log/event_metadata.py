@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from extender.core.log.events import NewEvent, RecordedEvent
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.ids import Epoch, Position
-from extender.ports.protocols import Clock
+from extender.ports.log_ports import Clock
 
 
 def stamp_events(

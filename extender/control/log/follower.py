@@ -19,7 +19,7 @@ from extender.core.log.events import RecordedEvent
 from extender.core.log.reservation_state import EMPTY, ReservationState, fold
 from extender.core.model.errors import CorruptLog, StoreUnavailable
 from extender.core.model.ids import Position
-from extender.ports.protocols import Clock, EventLog, LeaseRecord, LogHead, LogMark, Snapshots
+from extender.ports.log_ports import Clock, EventLog, LeaseRecord, LogHead, LogMark, Snapshots
 from extender.snapshots.state_loader import fold_from, load_state
 
 log = logging.getLogger(__name__)
@@ -35,10 +35,10 @@ class Follower:
     """The fold of the log, the lease row as it was last read, and the lag."""
 
     def __init__(
-        self, event_log: EventLog, checkpoints: Snapshots, history: HistoryGuard, clock: Clock
+        self, event_log: EventLog, snapshots: Snapshots, history: HistoryGuard, clock: Clock
     ) -> None:
         self._log = event_log
-        self._checkpoints = checkpoints
+        self._snapshots = snapshots
         self._history = history
         self._clock = clock
         self._mark: LogMark | None = None  # the end of what `state` is the fold of
@@ -51,7 +51,7 @@ class Follower:
         self.loaded = asyncio.Event()
         self.source: Pages = lambda after: event_log.follow(after=after)
 
-    def behind(self) -> str:
+    def lag_reason(self) -> str:
         """Return the reason why this replica must not acquire the lease, or an empty string."""
         if self._current_ms is None:
             return f"the log is not followed: {self._problem}"
@@ -64,7 +64,7 @@ class Follower:
             f"more than {BEHIND_MS // 1000} s is too old to lead from"
         )
 
-    def free_ms(self) -> int:
+    def lease_free_ms(self) -> int:
         """Return for how long the lease has been seen free, in milliseconds; 0 while it is held."""
         since_ms = self._free_since_ms
         return 0 if since_ms is None else max(1, self._clock.monotonic_ms() - since_ms)
@@ -116,7 +116,7 @@ class Follower:
         asked_ms = self._clock.monotonic_ms()
         head = await self._log.head()
         try:
-            state = await load_state(self._log, self._checkpoints, until=head.position)
+            state = await load_state(self._log, self._snapshots, until=head.position)
         except CorruptLog as error:
             self.fault = error
             self.loaded.set()  # there is nothing to wait for
@@ -148,4 +148,4 @@ class Follower:
             if mark.position == head.position:
                 return self.state
             return await fold_from(self.state, self._log, until=head.position)
-        return await load_state(self._log, self._checkpoints, until=head.position)
+        return await load_state(self._log, self._snapshots, until=head.position)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from extender.core.log.events import HistoryTruncated, RecordedEvent, TruncationEvidence
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.ids import Epoch, Position
-from extender.ports.protocols import EventLog, LeaseGrant, LogMark, PublishedLogHead
+from extender.ports.log_ports import EventLog, LeaseGrant, LogMark, PublishedLogHead
 
 
 class HistoryGuard:

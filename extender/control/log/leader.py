@@ -1,14 +1,14 @@
 """The leader: it holds the lease, loads the state, appends events, and knows whether this process may act.
 
-It keeps two states. `acknowledged`, the committed state, is durable, and all answers are given from it.
-`speculative`, the pending state, includes appends in flight, and new decisions are made on it. When an append
+It keeps two states. `committed`, the committed state, is durable, and all answers are given from it.
+`pending_state`, the pending state, includes appends in flight, and new decisions are made on it. When an append
 fails, the pending state is reset to the committed state, callers get the error, and the loops decide again.
 
 An append whose outcome is unknown is settled before anything else is written: the lease is acquired again, so
 that the old statement cannot commit later, the events are looked up by id, and those found are folded in.
 
 A log that has lost events (`history_guard`) is folded as it is. No admission and no preemption is appended to it
-before the control loop has compared it with the cluster: `compared`.
+before the control loop has compared it with the cluster: `end_recovery`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from extender.core.model.errors import (
     StoreUnavailable,
 )
 from extender.core.model.ids import NIL_ROOT, Epoch
-from extender.ports.protocols import Clock, EventLog, LeaseGrant, Snapshots
+from extender.ports.log_ports import Clock, EventLog, LeaseGrant, Snapshots
 from extender.runtime.wakeup import Wakeup
 from extender.snapshots.snapshot_writer import SnapshotWriter
 
@@ -72,7 +72,7 @@ class Leader:
     """Holds the lease, and appends and folds events."""
 
     def __init__(
-        self, event_log: EventLog, checkpoints: Snapshots, clock: Clock, identity: LeaseIdentity
+        self, event_log: EventLog, snapshots: Snapshots, clock: Clock, identity: LeaseIdentity
     ) -> None:
         self._log = event_log
         self._clock = clock
@@ -84,7 +84,7 @@ class Leader:
         self._announcing: asyncio.Task[None] | None = None
         self._snapshots = SnapshotWriter(
             event_log,
-            checkpoints,
+            snapshots,
             clock,
             events=identity.checkpoint_events,
             ms=identity.checkpoint_ms,
@@ -92,14 +92,14 @@ class Leader:
         self._stepped_down = asyncio.Event()
         self.wakeup = Wakeup()  # changes with the committed state and with the role
         self.role: Role = "starting"
-        self.why_not = "starting"
-        self.acknowledged: ReservationState = EMPTY
-        self.speculative: ReservationState = EMPTY
+        self.not_leading_reason = "starting"
+        self.committed: ReservationState = EMPTY
+        self.pending_state: ReservationState = EMPTY
         self.history = HistoryGuard(event_log)
         self.lease = Lease(event_log, clock, identity, self.history)
-        self.following = Follower(event_log, checkpoints, self.history, clock)
-        self.retiring = False  # this process ends soon: it does not acquire the lease again
-        self.comparing = ""  # why no admission is appended while leading, or an empty string
+        self.follower = Follower(event_log, snapshots, self.history, clock)
+        self.draining = False  # this process ends soon: it does not acquire the lease again
+        self.recovery_reason = ""  # why no admission is appended while leading, or an empty string
         self.on_append: Callable[[Sequence[RecordedEvent]], None] | None = None
         self.on_lost: Callable[[], None] | None = None
 
@@ -107,7 +107,9 @@ class Leader:
 
     def may_act(self) -> bool:
         """Return whether writes to the cluster are allowed now: the lease is held, and the state is that of the log."""
-        return self.role in ("leading", "settling") and self.lease.holds() and not self.comparing
+        return (
+            self.role in ("leading", "settling") and self.lease.holds() and not self.recovery_reason
+        )
 
     async def until_may_act(self) -> None:
         """Wait until `may_act`. It polls, because the lease expires by time."""
@@ -122,23 +124,23 @@ class Leader:
         """Return whether this process is the one that answers kube-scheduler, ready or not."""
         return self.lease.grant is not None and self.role in ("leading", "settling")
 
-    def doubt(self) -> str:
+    def not_ready_reason(self) -> str:
         """Return the reason why this process must not answer from its state, or an empty string."""
         if not self.leads():
-            return f"not leading: {self.why_not}"
+            return f"not leading: {self.not_leading_reason}"
         return "" if self.lease.holds() else "the lease has run out"
 
-    def compared(self, takes: int) -> None:
+    def end_recovery(self, terms: int) -> None:
         """End the recovery from a loss of events: the log has been compared with the cluster.
 
         Args:
-            takes: The value of `takes` when the comparison began; after another acquisition nothing ends.
+            terms: The value of `terms` when the comparison began; after another acquisition nothing ends.
         """
-        if self.comparing and takes == self.takes and self.history.unrecorded is None:
+        if self.recovery_reason and terms == self.terms and self.history.unrecorded is None:
             log.info(
                 "compared with the cluster after a loss of history", extra={"epoch": self.epoch}
             )
-            self.comparing = ""
+            self.recovery_reason = ""
 
     @property
     def epoch(self) -> Epoch:
@@ -146,16 +148,16 @@ class Leader:
         return self.lease.epoch
 
     @property
-    def takes(self) -> int:
+    def terms(self) -> int:
         """Return how often the lease was acquired; a pass under an earlier acquisition does not make this one ready."""
-        return self.lease.takes
+        return self.lease.terms
 
     # -- writing -----------------------------------------------------------------------------
 
-    async def record(self, drafts: Sequence[NewEvent]) -> tuple[RecordedEvent, ...]:
+    async def append(self, drafts: Sequence[NewEvent]) -> tuple[RecordedEvent, ...]:
         """Append drafts and wait until they are durable and part of the committed state.
 
-        The drafts must have been decided on `speculative` with no await in between.
+        The drafts must have been decided on `pending_state` with no await in between.
 
         Raises:
             NotLeading: The lease is not held, or an unknown outcome is being settled.
@@ -163,12 +165,12 @@ class Leader:
         """
         if not drafts:
             return ()
-        return await self.record_soon(drafts)
+        return await self.append_nowait(drafts)
 
-    def record_soon(
+    def append_nowait(
         self, drafts: Sequence[NewEvent], after: Callable[[], Awaitable[None]] | None = None
     ) -> Awaitable[tuple[RecordedEvent, ...]]:
-        """Fold drafts into `speculative` now and start to append them.
+        """Fold drafts into `pending_state` now and start to append them.
 
         So the next decision can be made on them while the append is in flight.
 
@@ -177,20 +179,22 @@ class Leader:
             after: Runs before the events are sent, to store what they refer to; if it fails, the append fails.
 
         Returns:
-            The events, once they are durable; awaiting it raises NotLeading and StoreUnavailable like `record`.
+            The events, once they are durable; awaiting it raises NotLeading and StoreUnavailable like `append`.
 
         Raises:
             NotLeading: The lease is not held, or an unknown outcome is being settled.
         """
         if not self.may_record() or self.lease.grant is None:
             raise NotLeading(
-                self.why_not if self.lease.grant is None else f"{self.role}: cannot append"
+                self.not_leading_reason
+                if self.lease.grant is None
+                else f"{self.role}: cannot append"
             )
         promises = GangAdmitted | GangExtended | PreemptionPlanned
-        if self.comparing and any(isinstance(d.fact, promises) for d in drafts):
-            raise NotLeading(self.comparing)
-        events = stamp_events(drafts, self.speculative, self.lease.grant.epoch, self._clock)
-        self.speculative = fold(self.speculative, events)
+        if self.recovery_reason and any(isinstance(d.fact, promises) for d in drafts):
+            raise NotLeading(self.recovery_reason)
+        events = stamp_events(drafts, self.pending_state, self.lease.grant.epoch, self._clock)
+        self.pending_state = fold(self.pending_state, events)
         loop = asyncio.get_running_loop()
         append = _InFlightAppend(events, loop.create_future(), after, loop.create_future())
         append.done.add_done_callback(_retrieve_exception)  # its caller may have been cancelled
@@ -241,8 +245,8 @@ class Leader:
 
         The next verification finds the difference again.
         """
-        if not self._flights and state.position == self.acknowledged.position:
-            self.acknowledged = self.speculative = state
+        if not self._flights and state.position == self.committed.position:
+            self.committed = self.pending_state = state
             self.wakeup.wake()
 
     def _commit(self, append: _InFlightAppend) -> None:
@@ -250,7 +254,7 @@ class Leader:
         if append not in self._flights:
             return  # settled meanwhile
         self._flights.remove(append)
-        self.acknowledged = fold(self.acknowledged, append.events)
+        self.committed = fold(self.committed, append.events)
         self.history.observe_committed(append.events[-1])
         if not append.done.done():
             append.done.set_result(None)
@@ -265,14 +269,14 @@ class Leader:
                 "append failed, settling",
                 extra={"error": str(error), "flights": len(self._flights)},
             )
-            self.role, self.why_not = "settling", str(error)
+            self.role, self.not_leading_reason = "settling", str(error)
             self._settling = asyncio.create_task(self._settle_appends(), name="settle appends")
 
     async def _settle_appends(self) -> None:
         pause_s = 0.05
         while True:
             try:
-                grant = await self.lease.take()
+                grant = await self.lease.acquire()
                 ids = [e.event_id for f in self._flights for e in f.events]
                 found = await self._log.find(ids)
                 if not await self.history.intact():
@@ -284,7 +288,7 @@ class Leader:
                 self._lost(str(error))
                 return
             except StoreUnavailable as error:
-                self.why_not = str(error)
+                self.not_leading_reason = str(error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, 1.0)
         self._resume(grant, set(found))
@@ -295,29 +299,29 @@ class Leader:
             if all(e.event_id in found for e in append.events):
                 self._commit(append)
         failed, self._flights = self._flights, []
-        self.speculative = self.acknowledged
+        self.pending_state = self.committed
         for append in failed:
             if not append.done.done():
                 append.done.set_exception(
                     StoreUnavailable("the append did not happen; decide again")
                 )
-        if grant.head.position != self.acknowledged.position:
+        if grant.head.position != self.committed.position:
             self._lost(
-                f"the log ends at position {grant.head.position}, the state in memory at {self.acknowledged.position}"
+                f"the log ends at position {grant.head.position}, the state in memory at {self.committed.position}"
             )
             return
-        self.role, self.why_not = "leading", ""
+        self.role, self.not_leading_reason = "leading", ""
         # its own task: if this append fails too, a new settlement must be able to start
         self._announcing = asyncio.create_task(self._record_lease(grant), name="record lease")
 
     def _lost(self, why: str) -> None:
         log.warning("lease lost", extra={"reason": why, "epoch": self.epoch})
         self.lease.grant = None
-        self.following.forget_lease()
+        self.follower.forget_lease()
         self._stepped_down.set()
-        self.role, self.why_not = "following", why
+        self.role, self.not_leading_reason = "following", why
         flights, self._flights = self._flights, []
-        self.speculative = self.acknowledged
+        self.pending_state = self.committed
         for append in flights:
             if not append.done.done():
                 append.done.set_exception(NotLeading(why))
@@ -348,12 +352,12 @@ class Leader:
     async def _acquire(self) -> LeaseGrant:
         """Follow the log until the lease is acquired."""
         following = asyncio.create_task(
-            self.following.run(self._on_follower_fold), name="follow the log"
+            self.follower.run(self._on_follower_fold), name="follow the log"
         )
-        first = asyncio.create_task(self.following.loaded.wait(), name="first fold")
+        first = asyncio.create_task(self.follower.loaded.wait(), name="first fold")
         try:
             if (
-                not self.following.loaded.is_set()
+                not self.follower.loaded.is_set()
             ):  # waits for the first fold, not for the whole pause
                 await asyncio.wait(
                     {following, first},
@@ -379,35 +383,35 @@ class Leader:
             log.info("following ended", extra={"error": str(fault)})
 
     def _on_follower_fold(self, state: ReservationState) -> None:
-        self.acknowledged = self.speculative = state
+        self.committed = self.pending_state = state
         self.wakeup.wake()
 
     async def _try_acquire(self) -> LeaseGrant | None:
-        """Acquire the lease if it is free and this process may lead; else set `why_not` and return None."""
+        """Acquire the lease if it is free and this process may lead; else set `not_leading_reason` and return None."""
         try:
-            held = await self.following.read_lease()
+            held = await self.follower.read_lease()
             if held is not None and not held.expired and held.holder != self._identity.holder:
                 self._become_follower(f"the lease is held by {held.holder} at {held.address}")
-            elif self.retiring:
+            elif self.draining:
                 self._become_follower("stopping")
-            elif self.following.fault is not None:
-                raise self.following.fault
-            elif self.following.behind():  # the lag changes all the time; error texts must not
-                self.why_not = "behind the log, see /readyz"
+            elif self.follower.fault is not None:
+                raise self.follower.fault
+            elif self.follower.lag_reason():  # the lag changes all the time; error texts must not
+                self.not_leading_reason = "behind the log, see /readyz"
             else:
-                grant = await self.lease.take()
+                grant = await self.lease.acquire()
                 self.lease.activate()
                 return grant
         except LeaseHeld as error:  # another process was faster
             self._become_follower(str(error))
         except StoreUnavailable as error:
-            self.why_not = str(error)
+            self.not_leading_reason = str(error)
         return None
 
     def _become_follower(self, why: str) -> None:
-        if self.why_not != why:
+        if self.not_leading_reason != why:
             log.info("following", extra={"reason": why})
-        self.role, self.why_not = "following", why
+        self.role, self.not_leading_reason = "following", why
 
     async def _lead(self, grant: LeaseGrant) -> None:
         started_ms = self._clock.monotonic_ms()
@@ -419,14 +423,14 @@ class Leader:
         )
         try:
             grant = await self._check_published_head(grant)
-            state = await self.following.state_at(grant.head)
+            state = await self.follower.state_at(grant.head)
             truncated = await self.history.compare(grant, state)
             if self.lease.grant is not grant:
                 return  # lost meanwhile; `history` keeps what was found
             if truncated is not None:
-                self.comparing = f"history lost: {truncated.text}; comparing with the cluster"
-            self.acknowledged = self.speculative = state
-            self.role, self.why_not = "leading", ""
+                self.recovery_reason = f"history lost: {truncated.text}; comparing with the cluster"
+            self.committed = self.pending_state = state
+            self.role, self.not_leading_reason = "leading", ""
             await self._record_lease(grant)
             log.info(
                 "leading",
@@ -442,7 +446,7 @@ class Leader:
                     {renewing, stepped_down}, timeout=1.0, return_when=asyncio.FIRST_COMPLETED
                 )
                 if self.epoch:
-                    await self._snapshots.save_if_due(self.acknowledged)
+                    await self._snapshots.save_if_due(self.committed)
             if renewing.done():
                 renewing.result()
         finally:
@@ -462,12 +466,12 @@ class Leader:
             try:
                 fresh = await self.history.read_published(grant)
             except ClusterUnavailable as error:
-                self.why_not = f"the published end of the log cannot be read: {error}"
+                self.not_leading_reason = f"the published end of the log cannot be read: {error}"
                 await asyncio.sleep(OUTSIDE_PAUSE_S)
             else:
                 if fresh:
                     return grant
-                grant = await self.lease.take()
+                grant = await self.lease.acquire()
                 self.lease.activate()
                 return grant
         return grant
@@ -486,7 +490,7 @@ class Leader:
             NewEvent(root_uid=NIL_ROOT, root="", fact=f, actor=self._identity.holder) for f in facts
         ]
         try:
-            await self.record(drafts)
+            await self.append(drafts)
         except (NotLeading, StoreUnavailable) as error:
             log.warning("lease not recorded", extra={"error": str(error)})
 
@@ -513,21 +517,21 @@ class Leader:
                 if not intact:
                     self._lost(OLDER_COPY)
                     return
-                self.lease.prolong(asked_ms)
+                self.lease.renew_from(asked_ms)
 
     async def _log_is_intact(self) -> bool:
         return self.role != "leading" or await self.history.intact()
 
-    async def give_back(self) -> None:
+    async def release_lease(self) -> None:
         """Release the lease for good, after the appends in flight; a follower can acquire it at once."""
-        self.retiring = True
+        self.draining = True
         if self.role == "leading":
-            self.role, self.why_not = "settling", "stopping"  # no new appends
+            self.role, self.not_leading_reason = "settling", "stopping"  # no new appends
         if self._flights:
             await asyncio.wait(
                 {f.done for f in self._flights}, timeout=self._identity.ttl_ms / 1000
             )
-        grant, state = self.lease.grant, self.acknowledged
+        grant, state = self.lease.grant, self.committed
         if grant is None:
             return
         self._lost("stopping")
@@ -539,8 +543,8 @@ class Leader:
 
     async def stop(self) -> None:
         """Release the lease and end the tasks beside `run`."""
-        await self.give_back()
-        self.role, self.why_not = "stopped", "stopping"
+        await self.release_lease()
+        self.role, self.not_leading_reason = "stopped", "stopping"
         for task in (self._settling, self._announcing):
             if task is not None:
                 task.cancel()

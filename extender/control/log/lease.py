@@ -13,7 +13,7 @@ import msgspec
 
 from extender.control.log.history_guard import HistoryGuard
 from extender.core.model.ids import Epoch
-from extender.ports.protocols import Clock, EventLog, LeaseGrant
+from extender.ports.log_ports import Clock, EventLog, LeaseGrant
 
 
 class LeaseIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class Lease:
         self._history = history
         self._asked_ms = 0
         self.grant: LeaseGrant | None = None
-        self.takes = 0
+        self.terms = 0
         self.until_ms = 0
 
     @property
@@ -50,7 +50,7 @@ class Lease:
         """Return whether this process certainly holds the lease, by its own clock."""
         return self.grant is not None and self._clock.monotonic_ms() < self.until_ms
 
-    async def take(self) -> LeaseGrant:
+    async def acquire(self) -> LeaseGrant:
         """Acquire the lease, with an epoch above all known epochs.
 
         Raises:
@@ -64,16 +64,16 @@ class Lease:
             ttl_ms=self._identity.ttl_ms,
             above=self._history.epoch,
         )
-        self.takes += 1
+        self.terms += 1
         self._history.observe_grant(grant)
         self.grant = grant
         return grant
 
     def activate(self) -> None:
         """Let the lease that was acquired last count, from the time of its request."""
-        self.prolong(self._asked_ms)
+        self.renew_from(self._asked_ms)
 
-    def prolong(self, asked_ms: int) -> None:
+    def renew_from(self, asked_ms: int) -> None:
         """Set the expiry: one term after the request was sent, less a tenth for clock drift."""
         self.until_ms = asked_ms + self._identity.ttl_ms - self._identity.ttl_ms // 10
 

@@ -7,7 +7,7 @@ import logging
 
 from extender.control.log.leader import Leader
 from extender.core.model.errors import ClusterUnavailable, StoreUnavailable
-from extender.ports.protocols import Clock, EventLog, LogMark, PublishedLogHead
+from extender.ports.log_ports import Clock, EventLog, LogMark, PublishedLogHead
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class LogHeadPublisher:
         epoch, tried_ms = self._tried
         if epoch != self._leader.epoch:
             return True
-        fresh = self._leader.acknowledged.position - (self._last.position if self._last else 0)
+        fresh = self._leader.committed.position - (self._last.position if self._last else 0)
         waited_ms = self._clock.monotonic_ms() - tried_ms
         return fresh >= FACTS or (fresh > 0 and waited_ms >= EVERY_MS)
 

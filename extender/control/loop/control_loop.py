@@ -36,8 +36,8 @@ from extender.control.loop.preemption_policy import (
 from extender.control.loop.readmission_alarm import report_loops
 from extender.control.loop.request_builder import RequestBuilder
 from extender.control.loop.termination_reasons import TerminationReasons
-from extender.core.decisions.admit.native_gang_scheduling import never_at_bind, to_let_go
-from extender.core.decisions.admit.node_rejections import RejectionEvidence, decide_vetoes
+from extender.core.decisions.admit.native_gang_scheduling import bind_blockers, gates_to_remove
+from extender.core.decisions.admit.node_rejections import RejectionEvidence, decide_rejections
 from extender.core.decisions.admit.plan_request import refused_members
 from extender.core.decisions.admit.readmission_backoff import Readmissions
 from extender.core.decisions.admit.unschedulable_cache import UnschedulableCache
@@ -45,27 +45,31 @@ from extender.core.decisions.admit.verdict_events import (
     EventContext,
     decide_invalid,
     decide_verdict,
+    is_recorded_invalid,
     only_counts_more,
-    says_invalid,
     still_holds,
 )
-from extender.core.decisions.capacity.capacity_claims import cleared
-from extender.core.decisions.capacity.replacement_holds import time_over
+from extender.core.decisions.capacity.capacity_claims import victims_are_gone
+from extender.core.decisions.capacity.replacement_holds import expired_holds
 from extender.core.decisions.preempt.disruption_units import EvictableContext
 from extender.core.decisions.preempt.preemption_lifecycle import decide_evictions
 from extender.core.decisions.preempt.preemption_planning import (
     decide_preemption,
-    still_makes_room,
+    preemption_still_holds,
 )
-from extender.core.decisions.preempt.preemption_takeover import outranked_by_plan, outranked_by_pods
-from extender.core.decisions.preempt.unbound_gang_members import held_below, is_leaving, leaving
+from extender.core.decisions.preempt.preemption_takeover import takeovers_by_plan, takeovers_by_pods
+from extender.core.decisions.preempt.unbound_gang_members import (
+    is_being_evicted,
+    leaves_being_evicted,
+    unbound_reservations,
+)
 from extender.core.decisions.reconcile.cluster_reconciliation import (
     SettledCheck,
     decide_reconcile,
-    untold,
+    losses_without_cause,
 )
 from extender.core.decisions.reconcile.drift import NominationDrift, ReconcileContext
-from extender.core.decisions.reconcile.overcommit_attribution import planned_again_us
+from extender.core.decisions.reconcile.overcommit_attribution import retry_time_us
 from extender.core.decisions.reconcile.predicted_replacements import PredictedLosses
 from extender.core.log.events import (
     NewEvent,
@@ -77,9 +81,10 @@ from extender.core.model.ids import GroupKey, NodeName, PlanId, PodUid, RootUid
 from extender.core.model.pod_groups import Forest, Tree
 from extender.core.model.pods import Pod
 from extender.core.planner.plan_types import Plan, PlanRequest, Refusal, SearchEffort, Verdict
-from extender.core.planner.planning import Later
+from extender.core.planner.planning import DeferredWork
 from extender.core.planner.preempt.victim_search import NoPreemption
-from extender.ports.protocols import Clock, Cluster, DecisionInput, DecisionInputs
+from extender.ports.cluster_ports import Cluster
+from extender.ports.log_ports import Clock, DecisionInput, DecisionInputs
 from extender.runtime.wakeup import first_of
 from extender.settings import Settings
 from extender.telemetry import METRICS
@@ -96,7 +101,7 @@ TICK_S = 1.0  # reservations and node rejections end by time, without a change o
 COUNTS_MS = 5_000  # the member count of a waiting tree is recorded this often
 PAUSE_PER_MS = 5  # a refused tree waits this many times as long as its plan took
 CRASHED_MS = 60_000  # a tree whose plan crashed the planner process twice waits so long
-FOREST_EMPTY = Forest(trees={}, root_of={}, orphans={})
+EMPTY_FOREST = Forest(trees={}, root_of={}, orphans={})
 
 
 class ControlLoop:
@@ -121,21 +126,21 @@ class ControlLoop:
         self._reporter = reporter
         self._clock = clock
         self._settings = settings
-        self.effects = Nominator(cluster, leader, barriers.arrived)
+        self.nominator = Nominator(cluster, leader, barriers.arrived)
         self.evictor = Evictor(cluster, leader, clock, settings)
-        self.letting_go = GateRemover(cluster, leader)
+        self.gate_remover = GateRemover(cluster, leader)
         self.planner = PlannerPool()
         self._warm = False  # whether the planner process was started
-        self.forest: Forest = FOREST_EMPTY
+        self.forest: Forest = EMPTY_FOREST
         self.passes = 0
-        self.reconciled_takes = 0  # `Leader.takes` of the last complete pass
+        self.reconciled_terms = 0  # `Leader.terms` of the last complete pass
         self._forest_of = ClusterView()  # the view that `forest` was made from
         self._questions = RequestBuilder(settings.plan_budget)
         self._idle_filter = IdlePassFilter(self._questions.rows)
         self._rejection_evidence = RejectionEvidence()
         self._settled = SettledCheck()
         self._nominations = NominationDrift()
-        self.endings = TerminationReasons(cluster, barriers.wakeup.wake)
+        self.termination_reasons = TerminationReasons(cluster, barriers.wakeup.wake)
         self._refused = UnschedulableCache()
         self._preemption_policy = PreemptionPolicy(clock, wanted=settings.preemption == "on")
         self._readmissions = Readmissions(expires_ms=settings.reservation_ttl_s * 1000)
@@ -155,18 +160,18 @@ class ControlLoop:
 
     def ready(self) -> bool:
         """Return whether a complete pass has run since the lease was acquired."""
-        return self.reconciled_takes == self._leader.takes and self.passes > 0
+        return self.reconciled_terms == self._leader.terms and self.passes > 0
 
     async def run(self) -> None:
         """Run a pass on each change of cluster or state, and at least every `TICK_S`; until cancelled."""
         while True:
             seen = self._seen()
-            takes, begun_ms = self._leader.takes, self._clock.monotonic_ms()
+            terms, begun_ms = self._leader.terms, self._clock.monotonic_ms()
             try:
-                if not self._cluster.doubt() and self._leader.may_record():
+                if not self._cluster.not_ready_reason() and self._leader.may_record():
                     await self.run_pass()
                     self.passes += 1
-                    self.reconciled_takes = takes
+                    self.reconciled_terms = terms
                 self._warm_up()
             except (NotLeading, StoreUnavailable, ClusterUnavailable) as error:
                 log.warning("pass given up", extra={"error": str(error)})
@@ -179,7 +184,7 @@ class ControlLoop:
 
     def _warm_up(self) -> None:
         """Start the planner process after the first pass, or on a follower once the log is loaded."""
-        follows = self._leader.role == "following" and self._leader.following.loaded.is_set()
+        follows = self._leader.role == "following" and self._leader.follower.loaded.is_set()
         if not self._warm and (self.passes or follows):
             self._warm = True
             self.planner.warm()
@@ -201,25 +206,25 @@ class ControlLoop:
 
     async def run_pass(self) -> None:
         """Reconcile, admit and queue writes, once."""
-        takes = self._leader.takes
+        terms = self._leader.terms
         self._recording.begin()
         await self._reconcile()
-        if self._leader.comparing:  # bound members are in the log again, reservations are not
-            self._barriers.sync(self._leader.acknowledged)
-            self._leader.compared(takes)
+        if self._leader.recovery_reason:  # bound members are in the log again, reservations are not
+            self._barriers.sync(self._leader.committed)
+            self._leader.end_recovery(terms)
         self._to_explain, self._after_higher = [], []
         if not self._still():
             await self._admit_all()
-        view, state = self._cluster.view(), self._leader.acknowledged
+        view, state = self._cluster.view(), self._leader.committed
         self._barriers.sync(state)  # first: the nominator asks which members are at bind
-        self._rejection_evidence.heed(view, state)  # before nominations
-        self.effects.sync(view, state)
-        held: Iterable[Pod] = to_let_go(state, self.forest)
+        self._rejection_evidence.note_messages(view, state)  # before nominations
+        self.nominator.sync(view, state)
+        held: Iterable[Pod] = gates_to_remove(state, self.forest)
         if self._settings.refused_gates == "lift":
             held = chain(held, refused_members(state, self.forest))
-        self.letting_go.sync(held)
+        self.gate_remover.sync(held)
         self.evictor.sync(view, state)
-        self._reporter.sync(view, state, self.forest, self.evictor.holdups)
+        self._reporter.sync(view, state, self.forest, self.evictor.stall_reasons)
 
     def _still(self) -> bool:
         """Return whether no pending tree can be admitted, as in the last pass."""
@@ -274,9 +279,9 @@ class ControlLoop:
         view = self._cluster.view()
         self.forest = forest_after(self._forest_of, self.forest, view)
         self._forest_of = view
-        speculative = self._leader.speculative
+        pending_state = self._leader.pending_state
         predicted = self._predicted_pending.of(
-            view, speculative, self.forest, self._compared, self._reconcile_context()
+            view, pending_state, self.forest, self._compared, self._reconcile_context()
         )
         return view, predicted
 
@@ -291,16 +296,16 @@ class ControlLoop:
         return ReconcileContext(
             actor=self._settings.holder,
             cause=cause,
-            ends=self.endings.known,
-            awaited=self.endings.awaited,
+            ends=self.termination_reasons.known,
+            awaited=self.termination_reasons.awaited,
             now_us=self._clock.now_us(),
             room_held_us=self._settings.replacement_ttl_s * 1_000_000,
         )
 
     async def _reconcile(self) -> None:
         self._refresh()
-        view, state = self._forest_of, self._leader.speculative
-        self.endings.retain(state)
+        view, state = self._forest_of, self._leader.pending_state
+        self.termination_reasons.retain(state)
         now = self._reconcile_context(f"cluster revision {view.revision}")
         now = msgspec.structs.replace(
             now,
@@ -308,7 +313,7 @@ class ControlLoop:
             binding=self._barriers.binding(),
             posted=self._barriers.posted(),
             expired=self._expired(state),
-            over=time_over(state, now.now_us),
+            over=expired_holds(state, now.now_us),
         )
         known = self.evictor.eviction_context(now.actor, now.cause, view)
         drafts = decide_evictions(
@@ -316,13 +321,13 @@ class ControlLoop:
         )  # before `decide_reconcile` completes trees
         if not self._settled.stands(view, state, self.forest, now):
             found = decide_reconcile(view, state, self.forest, now)
-            if self.endings.look_up(untold(view, found)):
-                now = msgspec.structs.replace(now, awaited=self.endings.awaited)
+            if self.termination_reasons.look_up(losses_without_cause(view, found)):
+                now = msgspec.structs.replace(now, awaited=self.termination_reasons.awaited)
                 found = decide_reconcile(view, state, self.forest, now)
             if not found:
                 self._settled.reached(view, state, self.forest, now)
             drafts += found
-        drafts += outranked_by_pods(view, state, drafts, known)
+        drafts += takeovers_by_pods(view, state, drafts, known)
         self._preemption_policy.allow_retry(drafts)
         await self._recording.append([*drafts, *self._nominations.look(view, state, now)])
         warn_overcommit(drafts)
@@ -345,7 +350,7 @@ class ControlLoop:
         now_ms = self._clock.now_us() // 1000
         self._rejection_evidence.listen(view, state, self._placed, now_ms)
         refused = self._rejection_evidence.confirmed(view, state, now_ms)
-        drafts = decide_vetoes(
+        drafts = decide_rejections(
             view,
             state,
             [r for r in refused if not self._placed(r.uid)],
@@ -363,7 +368,7 @@ class ControlLoop:
         now_ms = self._clock.monotonic_ms()
         loops = self._readmissions.released(view, state, self.forest, drafts, now_ms)
         report_loops(loops, self.forest, self._reporter)
-        self._readmissions.keep(self._leader.speculative)
+        self._readmissions.keep(self._leader.pending_state)
 
     def _placed(self, uid: PodUid) -> bool:
         """Return whether kube-scheduler has accepted the node of a member, even if it refused it before."""
@@ -415,10 +420,10 @@ class ControlLoop:
             last: Whether possible takeovers of its capacity have been decided.
         """
         if tree.problems:
-            if says_invalid(self._leader.speculative, tree):
+            if is_recorded_invalid(self._leader.pending_state, tree):
                 return True
             context = self._event_context("", "tree changed")
-            self._recording.append_nowait(decide_invalid(self._leader.speculative, tree, context))
+            self._recording.append_nowait(decide_invalid(self._leader.pending_state, tree, context))
             return False
         if tree.root.deleting or self._paused(tree):
             return True
@@ -426,12 +431,12 @@ class ControlLoop:
         if current is None or request is None or self._refused_at_bind(current, request):
             return False
         view, uid = self._cluster.view(), tree.root.uid
-        pending = awaited_preemption(self._leader.speculative, uid)
+        pending = awaited_preemption(self._leader.pending_state, uid)
         if self._refused.holds(uid, request):
-            again = self._preemption_policy.may(view, self._leader.speculative, current)
-            if not (again if pending is None else cleared(view, pending)):
+            again = self._preemption_policy.may_search(view, self._leader.pending_state, current)
+            if not (again if pending is None else victims_are_gone(view, pending)):
                 return True
-        if is_leaving(self._leaves_of_victims(view), current):
+        if is_being_evicted(self._leaves_of_victims(view), current):
             return False
         started_ms = self._clock.monotonic_ms()
         answer = self.planner.at_once(request)
@@ -455,11 +460,11 @@ class ControlLoop:
 
     def _refused_at_bind(self, tree: Tree, request: PlanRequest) -> bool:
         """Record a refusal, and return True, if kube-scheduler itself would never let the tree reach bind."""
-        state = self._leader.speculative
+        state = self._leader.pending_state
         root = state.roots.get(tree.root.uid)
         if root is not None and (root.held or root.bound):
             return False
-        reasons = never_at_bind(tree, state.features)
+        reasons = bind_blockers(tree, state.features)
         if not reasons:
             return False
         nothing = SearchEffort(nodes=0, exhausted=True)
@@ -475,19 +480,21 @@ class ControlLoop:
 
     def _leaves_of_victims(self, view: ClusterView) -> Mapping[GroupKey, int]:
         """Return the leaves of units that are being evicted."""
-        state = self._leader.speculative
+        state = self._leader.pending_state
         known_view, known_preemptions = self._leaving_of
         if known_view is not view or known_preemptions is not state.preemptions:
-            self._leaving = leaving(view, state)
+            self._leaving = leaves_being_evicted(view, state)
             self._leaving_of = (view, state.preemptions)
         return self._leaving
 
-    def _may_preempt(self, tree: Tree, request: PlanRequest, verdict: Verdict | Later) -> bool:
+    def _may_preempt(
+        self, tree: Tree, request: PlanRequest, verdict: Verdict | DeferredWork
+    ) -> bool:
         """Return whether to search for victims after this answer: no member can be placed without them."""
         if isinstance(verdict, Plan) and verdict.assignments:
             return False  # members that fit are admitted first; the next pass may preempt for the others
-        view, state = self._cluster.view(), self._leader.speculative
-        return may_lead_to_preemption(request, verdict) and self._preemption_policy.may(
+        view, state = self._cluster.view(), self._leader.pending_state
+        return may_lead_to_preemption(request, verdict) and self._preemption_policy.may_search(
             view, state, tree, complete=True
         )
 
@@ -498,19 +505,19 @@ class ControlLoop:
         uid, now_ms = tree.root.uid, self._clock.monotonic_ms()
         answered_ms = self._answered_ms.get(uid, -COUNTS_MS)
         if now_ms - answered_ms < COUNTS_MS and only_counts_more(
-            self._leader.speculative.roots.get(uid), verdict
+            self._leader.pending_state.roots.get(uid), verdict
         ):
             return  # members still arrive; a pass after `COUNTS_MS` records their number
         self._answered_ms[uid] = now_ms
         view = self._cluster.view()
         context = self._event_context(encoded.digest, f"cluster revision {view.revision}")
         drafts: list[NewEvent] = []
-        pending = awaited_preemption(self._leader.speculative, uid)
+        pending = awaited_preemption(self._leader.pending_state, uid)
         if pending is not None:
             known = self.evictor.eviction_context(context.actor, context.cause, view)
             drafts = events_before_verdict(view, pending, verdict, known)
         drafts += decide_verdict(
-            self._leader.speculative,
+            self._leader.pending_state,
             tree,
             request,
             verdict,
@@ -520,10 +527,10 @@ class ControlLoop:
         self._recording.append_nowait(drafts, encoded)
         if isinstance(verdict, Plan) and verdict.assignments:
             where = {a.uid: a.node for a in verdict.assignments}
-            self._readmissions.admitted(view, self._leader.speculative, tree, where, now_ms)
+            self._readmissions.admitted(view, self._leader.pending_state, tree, where, now_ms)
         else:
             self._refused.put(uid, request)
-            self._preemption_policy.put_off(self._leader.speculative, uid, verdict)
+            self._preemption_policy.start_pause(self._leader.pending_state, uid, verdict)
 
     def _paused(self, tree: Tree) -> bool:
         """Return whether a tree waits: after a failure, after other pods took its capacity often, or in a loop.
@@ -533,12 +540,10 @@ class ControlLoop:
         uid = tree.root.uid
         if self._clock.monotonic_ms() < self._not_before.get(uid, 0):
             return True
-        root = self._leader.speculative.roots.get(uid)
-        pause_us = planned_again_us(root) - self._clock.now_us() if root is not None else 0
+        root = self._leader.pending_state.roots.get(uid)
+        pause_us = retry_time_us(root) - self._clock.now_us() if root is not None else 0
         if pause_us <= 0:
-            return self._readmissions.puts_off(
-                self._cluster.view(), tree, self._clock.monotonic_ms()
-            )
+            return self._readmissions.defers(self._cluster.view(), tree, self._clock.monotonic_ms())
         self._not_before[uid] = self._clock.monotonic_ms() + pause_us // 1000 + 1
         return True
 
@@ -546,7 +551,7 @@ class ControlLoop:
         """Search the reasons of refused trees, or victims for them, for about `EXPLAIN_MS`."""
         began_ms = self._clock.monotonic_ms()
         # trees without recorded reasons first
-        state = self._leader.speculative
+        state = self._leader.pending_state
         for key in sorted(self._to_explain, key=lambda k: self._answered(state, k)):
             tree = self.forest.trees.get(key)
             if tree is None:
@@ -614,16 +619,16 @@ class ControlLoop:
             self._preemption_policy.answered(uid, answer, took_ms)
             return False
         current, now = self._request(tree)
-        view, state = self._cluster.view(), self._leader.speculative
+        view, state = self._cluster.view(), self._leader.pending_state
         if current is None or now is None:
             return True
-        if not self._preemption_policy.may(view, state, current, complete=True):
+        if not self._preemption_policy.may_search(view, state, current, complete=True):
             return True
-        if not still_makes_room(asked, answer, self._preemption_request(current, now)):
+        if not preemption_still_holds(asked, answer, self._preemption_request(current, now)):
             self._wakeup.wake()  # the cluster has changed: the next pass searches again
             return True
         units = [unit.name for unit in answer.victims]
-        held = held_below(view, state, self.forest, units)
+        held = unbound_reservations(view, state, self.forest, units)
         if not self._barriers.binding().isdisjoint(r.uid for r in held):
             self._wakeup.wake()  # a member of a victim is being bound: the next pass evicts it with its unit
             return True
@@ -632,7 +637,7 @@ class ControlLoop:
         *first, planned = decide_preemption(
             view, state, self.forest, current, asked, answer, context
         )
-        drafts = [*first, *outranked_by_plan(view, state, planned, known), planned]
+        drafts = [*first, *takeovers_by_plan(view, state, planned, known), planned]
         self._preemption_policy.answered(uid, None, took_ms)
         self._preemption_policy.allow_retry(drafts)
         self._recording.append_nowait(drafts, encoded)
@@ -641,7 +646,7 @@ class ControlLoop:
         return True
 
     def _preemption_request(self, tree: Tree, request: PlanRequest) -> PlanRequest:
-        view, state = self._cluster.view(), self._leader.speculative
+        view, state = self._cluster.view(), self._leader.pending_state
         return self._questions.with_evictable(
             view,
             state,

@@ -18,10 +18,10 @@ from typing import TypeVar
 
 from extender.core.planner.codec.request_codec import Decoder, Encoder
 from extender.core.planner.plan_types import PlanGroup, PlanRequest, Verdict
-from extender.core.planner.planning import Later, NodeTable, plan, plan_at_once
-from extender.core.planner.preempt.victim_search import Answer, preempt
-from extender.ports.protocols import DecisionInput
-from extender.runtime.worker_process import begin_worker
+from extender.core.planner.planning import DeferredWork, NodeTable, plan, plan_at_once
+from extender.core.planner.preempt.victim_search import PreemptionVerdict, preempt
+from extender.ports.log_ports import DecisionInput
+from extender.runtime.worker_process import initialize_worker
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class PlannerPool:
             digest=encoded.digest, head=encoded.head, parts=encoded.parts, hashes=encoded.hashes
         )
 
-    def at_once(self, request: PlanRequest) -> Verdict | Later:
+    def at_once(self, request: PlanRequest) -> Verdict | DeferredWork:
         """Plan a tree in this process, or return what would take long: `search` or `explain`."""
         groups, members = _count(request.root)
         if groups > AT_ONCE_GROUPS_MAX or members * len(request.nodes) > AT_ONCE_CELLS_MAX:
@@ -68,7 +68,7 @@ class PlannerPool:
         """
         return await self._run_in_worker(_plan_bytes, encoded)
 
-    async def preempt(self, encoded: DecisionInput, verdict: Verdict | None) -> Answer:
+    async def preempt(self, encoded: DecisionInput, verdict: Verdict | None) -> PreemptionVerdict:
         """Search units whose eviction frees enough capacity, however long it takes.
 
         Args:
@@ -99,7 +99,7 @@ class PlannerPool:
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(
-                1, mp_context=context, initializer=begin_worker, initargs=(os.getpid(),)
+                1, mp_context=context, initializer=initialize_worker, initargs=(os.getpid(),)
             )
         return self._pool
 
@@ -142,7 +142,9 @@ def _plan_bytes(head: bytes, parts: tuple[bytes, ...]) -> Verdict:
     return plan(request, fleet=_WORKER.fleet)
 
 
-def _preempt_bytes(head: bytes, parts: tuple[bytes, ...], verdict: Verdict | None) -> Answer:
+def _preempt_bytes(
+    head: bytes, parts: tuple[bytes, ...], verdict: Verdict | None
+) -> PreemptionVerdict:
     request = _WORKER.decoder.decode(head, parts)
     _WORKER.fleet = _WORKER.fleet.renewed(request.nodes)
     return preempt(request, fleet=_WORKER.fleet, verdict=verdict)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from extender.core.decisions.capacity.capacity_claims import cleared
+from extender.core.decisions.capacity.capacity_claims import victims_are_gone
 from extender.core.decisions.preempt.disruption_units import may_preempt
 from extender.core.decisions.preempt.preemption_lifecycle import (
     EvictionContext,
@@ -24,9 +24,9 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import RootUid
 from extender.core.model.pod_groups import Tree
 from extender.core.planner.plan_types import GIVEN, Plan, PlanRequest, Refusal, Verdict
-from extender.core.planner.planning import Later
-from extender.core.planner.preempt.victim_search import NoPreemption, may_ask
-from extender.ports.protocols import Clock
+from extender.core.planner.planning import DeferredWork
+from extender.core.planner.preempt.victim_search import NoPreemption, may_trigger_preemption
+from extender.ports.log_ports import Clock
 
 AGAIN_MS: Final = 5_000  # a tree that no eviction helps searches victims again after this time, ...
 AGAIN_PER_MS: Final = 20  # ... or after this many times as long as the search took
@@ -53,13 +53,13 @@ def awaited_preemption(state: ReservationState, uid: RootUid) -> PendingPreempti
 
 
 def may_admit(
-    view: ClusterView, preemption: PendingPreemption | None, verdict: Verdict | Later
+    view: ClusterView, preemption: PendingPreemption | None, verdict: Verdict | DeferredWork
 ) -> bool:
     """Return whether to act on the answer of the planner now.
 
     Extra members that preempt are not admitted in part while victims terminate (SPEC C.6).
     """
-    if preemption is None or cleared(view, preemption):
+    if preemption is None or victims_are_gone(view, preemption):
         return True
     if isinstance(verdict, Refusal):
         return verdict.outcome == "waiting"  # incomplete now: `events_before_verdict` abandons it
@@ -125,7 +125,7 @@ class PreemptionPolicy:
         self._lowest_held: int | None = None  # priority of trees with reservations
         self._holders: object = None  # the roots from which it was computed
 
-    def may(
+    def may_search(
         self, view: ClusterView, state: ReservationState, tree: Tree, *, complete: bool = False
     ) -> bool:
         """Return whether to search victims for a tree.
@@ -171,7 +171,7 @@ class PreemptionPolicy:
         lowest += [p.priority for p in state.preemptions.values() if p.claims]
         return min(lowest, default=priority) < priority
 
-    def put_off(self, state: ReservationState, uid: RootUid, verdict: Verdict) -> None:
+    def start_pause(self, state: ReservationState, uid: RootUid, verdict: Verdict) -> None:
         """Start a pause of a refused tree, after which it may preempt.
 
         A running pause is not extended: on a busy cluster a tree is refused again and again, and would never
@@ -217,6 +217,6 @@ class PreemptionPolicy:
         self._considered = {uid: c for uid, c in self._considered.items() if uid in roots}
 
 
-def may_lead_to_preemption(request: PlanRequest, verdict: Verdict | Later) -> bool:
+def may_lead_to_preemption(request: PlanRequest, verdict: Verdict | DeferredWork) -> bool:
     """Return whether an answer of the planner may lead to preemption; one that is not known yet may."""
-    return True if isinstance(verdict, str) else may_ask(request, verdict)
+    return True if isinstance(verdict, str) else may_trigger_preemption(request, verdict)

@@ -17,7 +17,7 @@ from extender.core.log.reservation_state import ReservationState
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import PodUid
 from extender.core.model.pods import PodEnd
-from extender.ports.protocols import Cluster, PodRef
+from extender.ports.cluster_ports import Cluster, PodRef
 
 log = logging.getLogger(__name__)
 

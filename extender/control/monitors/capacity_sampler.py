@@ -11,12 +11,12 @@ import logging
 
 from extender.control.log.leader import Leader
 from extender.core.decisions.capacity.free_capacity import NodeRowCache
-from extender.core.decisions.capacity.largest_free_domain import levels_of, measure_room
+from extender.core.decisions.capacity.largest_free_domain import levels_of, measure_capacity
 from extender.core.log.events import NewEvent, RoomRecord
 from extender.core.model.errors import NotLeading, StoreUnavailable
 from extender.core.model.ids import NIL_ROOT, Epoch
 from extender.core.model.object_identity import same_objects
-from extender.ports.protocols import Cluster
+from extender.ports.cluster_ports import Cluster
 from extender.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -54,18 +54,18 @@ class CapacitySampler:
             StoreUnavailable: Not written.
         """
         leader = self._leader
-        if not leader.may_record() or leader.comparing or self._cluster.doubt():
+        if not leader.may_record() or leader.recovery_reason or self._cluster.not_ready_reason():
             return False
-        view, state, epoch = self._cluster.view(), leader.acknowledged, leader.epoch
+        view, state, epoch = self._cluster.view(), leader.committed, leader.epoch
         held = (state.held_on, state.preemptions, state.vacant_on)
         seen = (view.nodes, view.pods, view.groups, *held)
         if epoch == self._epoch and same_objects(seen, self._seen):
             return False
         keys = levels_of(view, self._settings.topology_keys)
-        found = await asyncio.to_thread(measure_room, self._rows, view, state, keys)
+        found = await asyncio.to_thread(measure_capacity, self._rows, view, state, keys)
         changed = epoch != self._epoch or found.rooms != self._rooms
         if changed:
             draft = NewEvent(root_uid=NIL_ROOT, root="", fact=found, actor=self._settings.holder)
-            await leader.record([draft])
+            await leader.append([draft])
         self._seen, self._epoch, self._rooms = seen, epoch, found.rooms
         return changed

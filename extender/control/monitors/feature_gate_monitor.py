@@ -19,12 +19,13 @@ from extender.core.log.control_plane_features import (
     DryRunResult,
     SchedulerGates,
     features_of,
-    worth_saying,
+    features_summary,
 )
 from extender.core.log.events import FeaturesFound, NewEvent
 from extender.core.model.errors import ClusterUnavailable, NotLeading, StoreUnavailable
 from extender.core.model.ids import NIL_ROOT
-from extender.ports.protocols import Clock, Cluster, ControlPlane
+from extender.ports.cluster_ports import Cluster, ControlPlane
+from extender.ports.log_ports import Clock
 from extender.settings import Settings
 from extender.telemetry import METRICS
 
@@ -60,7 +61,7 @@ class FeatureGateMonitor:
         self._gates = NOT_ASKED
         self._try_at_ms = 0
         self._ask_at_ms = 0
-        self._discoveries = -1  # `discoveries` at the last trials
+        self._discoveries = -1  # `discovery_revision` at the last trials
         self._shown: FeaturesFound | None = None
 
     async def run(self) -> None:
@@ -82,19 +83,19 @@ class FeatureGateMonitor:
             StoreUnavailable: Not written; the next look tries again.
         """
         leader = self._leader
-        if not leader.may_record() or leader.comparing or self._cluster.doubt():
+        if not leader.may_record() or leader.recovery_reason or self._cluster.not_ready_reason():
             return False
         now_ms = self._clock.monotonic_ms()
-        if self._discoveries != self._plane.discoveries or now_ms >= self._try_at_ms:
-            discoveries = self._plane.discoveries
-            self._trials = await self._plane.trials()
-            self._discoveries = discoveries
+        if self._discoveries != self._plane.discovery_revision or now_ms >= self._try_at_ms:
+            discovery_revision = self._plane.discovery_revision
+            self._trials = await self._plane.dry_runs()
+            self._discoveries = discovery_revision
             self._try_at_ms = now_ms + TRY_EVERY_MS
         if now_ms >= self._ask_at_ms:
             self._gates = await self._plane.scheduler_gates()
             silent = self._gates.gates is None and self._gates.problem != NOT_CONFIGURED
             self._ask_at_ms = now_ms + (SCHEDULER_AGAIN_MS if silent else SCHEDULER_EVERY_MS)
-        before = leader.acknowledged.features
+        before = leader.committed.features
         found = features_of(self._trials, self._gates, GATE, before)
         if found.untested or found.policy != "on":
             self._try_at_ms = min(self._try_at_ms, now_ms + TRY_AGAIN_MS)
@@ -102,7 +103,7 @@ class FeatureGateMonitor:
         if found == before:
             return False
         draft = NewEvent(root_uid=NIL_ROOT, root="", fact=found, actor=self._settings.holder)
-        await leader.record([draft])
+        await leader.append([draft])
         return True
 
     def _show(self, found: FeaturesFound) -> None:
@@ -114,5 +115,5 @@ class FeatureGateMonitor:
         METRICS.fields_lost.clear()
         for one in found.lost:
             METRICS.fields_lost.labels(one.object).inc()
-        level = logging.WARNING if worth_saying(found) else logging.INFO
+        level = logging.WARNING if features_summary(found) else logging.INFO
         log.log(level, "control plane features", extra=msgspec.structs.asdict(found))

@@ -12,7 +12,7 @@ import logging
 from extender.control.log.leader import Leader
 from extender.core.model.errors import CorruptLog, StoreUnavailable
 from extender.core.model.ids import Position
-from extender.ports.protocols import START, IntervalProjection
+from extender.ports.log_ports import START, IntervalProjection
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class ReadModelProjector:
             CorruptLog: The functions of the database do not know an event.
             StoreUnavailable: No answer; try again.
         """
-        end = self._leader.acknowledged.position
+        end = self._leader.committed.position
         loop = asyncio.get_running_loop()
         while self.position != end and self._leader.may_act():
             began_s = loop.time()

@@ -7,7 +7,7 @@ import logging
 
 from extender.control.log.leader import Leader
 from extender.core.model.errors import StoreUnavailable
-from extender.ports.protocols import ReferenceIndex
+from extender.ports.log_ports import ReferenceIndex
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from extender.core.log.events import DriftFound, NewEvent
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.errors import NotLeading, StoreUnavailable
 from extender.core.model.ids import NIL_ROOT
-from extender.ports.protocols import EventLog, Snapshots
+from extender.ports.log_ports import EventLog, Snapshots
 from extender.runtime.cooperative_yield import Yielder
-from extender.snapshots.state_loader import living, load_living, load_state
+from extender.snapshots.state_loader import live_streams_only, load_live_streams, load_state
 
 log = logging.getLogger(__name__)
 
@@ -31,11 +31,11 @@ class StateVerifier:
     """Compares the state in memory with a new fold of the log."""
 
     def __init__(
-        self, leader: Leader, event_log: EventLog, checkpoints: Snapshots, actor: str
+        self, leader: Leader, event_log: EventLog, snapshots: Snapshots, actor: str
     ) -> None:
         self._leader = leader
         self._log = event_log
-        self._checkpoints = checkpoints
+        self._snapshots = snapshots
         self._actor = actor
 
     async def run(self) -> None:
@@ -55,16 +55,16 @@ class StateVerifier:
             NotLeading: The lease was lost meanwhile; nothing was changed.
             StoreUnavailable: No answer; nothing was changed.
         """
-        memory = living(self._leader.acknowledged)
-        folded = await load_living(self._log, self._checkpoints, until=memory.position)
+        memory = live_streams_only(self._leader.committed)
+        folded = await load_live_streams(self._log, self._snapshots, until=memory.position)
         if await same(folded, memory):
             return False
         text = difference(memory, folded)
         fact = DriftFound(kind="memory", object=f"position {memory.position}", text=text)
         draft = NewEvent(root_uid=NIL_ROOT, root="", fact=fact, actor=self._actor)
-        events = await self._leader.record([draft])
+        events = await self._leader.append([draft])
         last = events[-1].position
-        self._leader.replace_state(await load_state(self._log, self._checkpoints, until=last))
+        self._leader.replace_state(await load_state(self._log, self._snapshots, until=last))
         return True
 
 
@@ -82,7 +82,7 @@ async def same(one: ReservationState, other: ReservationState) -> bool:
         for key, value in ours.items():
             if key not in theirs or theirs[key] != value:
                 return False
-            await pace.breath()
+            await pace.yield_if_due()
     return True
 
 

@@ -18,25 +18,28 @@ import msgspec
 from extender.control.binding.bind_barrier import BindBarriers, BindCall
 from extender.control.log.leader import Leader
 from extender.control.loop.control_loop import ControlLoop
-from extender.core.decisions.preempt.preemption_planning import spared_by
-from extender.core.decisions.preempt.preemption_takeover import outranked_by_plan
-from extender.core.decisions.preempt.unbound_gang_members import give_back, held_below
+from extender.core.decisions.preempt.preemption_planning import recently_evicted_units
+from extender.core.decisions.preempt.preemption_takeover import takeovers_by_plan
+from extender.core.decisions.preempt.unbound_gang_members import (
+    release_reservations,
+    unbound_reservations,
+)
 from extender.core.decisions.verbs.filter_and_prioritize import (
     FilterDecision,
     decide_filter,
     decide_prioritize,
+    domain_scores,
     reservation_of,
-    room_scores,
 )
 from extender.core.decisions.verbs.preempt_verb import (
     NodeCandidate,
-    answered_before,
-    choose,
-    question_about,
-    recorded,
+    answer_without_choice,
+    build_preempt_input,
+    choose_victims,
+    planned_event,
 )
 from extender.core.decisions.verbs.preempt_verb_input import encode
-from extender.core.log.control_plane_features import worth_saying
+from extender.core.log.control_plane_features import features_summary
 from extender.core.log.events import NewEvent
 from extender.core.model.errors import (
     ClusterUnavailable,
@@ -47,14 +50,8 @@ from extender.core.model.errors import (
 )
 from extender.core.model.ids import NodeName, PlanId, PodUid, RootUid
 from extender.core.model.pods import Pod
-from extender.ports.protocols import (
-    Binding,
-    Clock,
-    Cluster,
-    DecisionInput,
-    DecisionInputs,
-    PodRef,
-)
+from extender.ports.cluster_ports import Binding, Cluster, PodRef
+from extender.ports.log_ports import Clock, DecisionInput, DecisionInputs
 from extender.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -101,12 +98,12 @@ class ExtenderService:
         return self._leader_checks() if self._leader.leads() else self._follower_checks()
 
     def _follower_checks(self) -> tuple[ReadinessCheck, ...]:
-        leader, cluster = self._leader, self._cluster.doubt()
-        held, behind = leader.following.lease, leader.following.behind()
-        follows = leader.role == "following" and not leader.retiring
-        led = follows and held is not None and leader.following.free_ms() < HANDOVER_MS
-        position = leader.following.state.position
-        reason = f"following: {leader.why_not}" if led else leader.doubt()
+        leader, cluster = self._leader, self._cluster.not_ready_reason()
+        held, behind = leader.follower.lease, leader.follower.lag_reason()
+        follows = leader.role == "following" and not leader.draining
+        led = follows and held is not None and leader.follower.lease_free_ms() < HANDOVER_MS
+        position = leader.follower.state.position
+        reason = f"following: {leader.not_leading_reason}" if led else leader.not_ready_reason()
         return (
             ReadinessCheck("lease", led, reason),
             ReadinessCheck("log", not behind, behind or f"followed to position {position}"),
@@ -126,16 +123,16 @@ class ExtenderService:
 
     def _leader_checks(self) -> tuple[ReadinessCheck, ...]:
         cluster, lease, lost = (
-            self._cluster.doubt(),
-            self._leader.doubt(),
-            self._leader.comparing,
+            self._cluster.not_ready_reason(),
+            self._leader.not_ready_reason(),
+            self._leader.recovery_reason,
         )
         passed = self._admission.ready()
         return (
             ReadinessCheck("lease", not lease, lease),
             ReadinessCheck("history", not lost, lost),
             ReadinessCheck(
-                "cluster", not cluster, cluster or worth_saying(self._leader.acknowledged.features)
+                "cluster", not cluster, cluster or features_summary(self._leader.committed.features)
             ),
             ReadinessCheck(
                 "reconciled", passed, "" if passed else "no pass since the lease was taken"
@@ -159,11 +156,11 @@ class ExtenderService:
             NotReady: Not leading, not synced, or not reconciled.
         """
         self._require_ready()
-        view, state = self._cluster.view(), self._leader.acknowledged
+        view, state = self._cluster.view(), self._leader.committed
         known = view.pods.get(pod.uid, pod)
         reservation = reservation_of(state, pod.uid)
-        commits, effects = known.shape.commits, self._admission.effects
-        held_back = commits and reservation is not None and effects.held_back(reservation)
+        commits, nominator = known.shape.commits, self._admission.nominator
+        held_back = commits and reservation is not None and nominator.held_back(reservation)
         forest = self._admission.forest
         if known.group is None:  # members use their recorded reservations
             state = self._admission.with_predicted_losses(view, state)
@@ -174,7 +171,7 @@ class ExtenderService:
         elif reservation is not None:
             self._admission.clear_suspicion(pod.uid)
             if held_back:
-                effects.mark_held_back(pod.uid)
+                nominator.mark_held_back(pod.uid)
             elif commits:
                 self._barriers.mark_prebinding(reservation, known)
         return decision
@@ -184,13 +181,13 @@ class ExtenderService:
         if any(not check.ok for check in self._leader_checks()):
             return ()
         known = self._cluster.view().pods.get(pod.uid, pod)
-        return decide_prioritize(self._leader.acknowledged, known, offered, self._recent_scores)
+        return decide_prioritize(self._leader.committed, known, offered, self._recent_scores)
 
     def _recent_scores(self) -> Mapping[NodeName, int]:
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._scores_until_ms:
             keys = self._settings.topology_keys or self._keys_in_use()
-            self._scores = room_scores(self._cluster.view(), self._leader.acknowledged, keys)
+            self._scores = domain_scores(self._cluster.view(), self._leader.committed, keys)
             self._scores_until_ms = self._clock.monotonic_ms() + SCORES_KEPT_MS
         return self._scores
 
@@ -205,32 +202,32 @@ class ExtenderService:
             NotReady: Not leading, not synced, not reconciled, or the preemption could not be appended.
         """
         self._require_ready()
-        view, state = self._cluster.view(), self._leader.speculative
+        view, state = self._cluster.view(), self._leader.pending_state
         known = view.pods.get(pod.uid, pod)
-        choice = answered_before(view, state, known)
+        choice = answer_without_choice(view, state, known)
         if choice is not None:
             return choice.candidates
-        spared = spared_by(state, RootUid(known.uid), self._clock.now_us())
-        question = question_about(
+        spared = recently_evicted_units(state, RootUid(known.uid), self._clock.now_us())
+        question = build_preempt_input(
             view, state, self._admission.forest, known, offered, spared=spared
         )
         wanted = PlanId(self._clock.new_id()) if self._settings.preemption == "on" else None
-        choice = choose(question, preemption=wanted)
+        choice = choose_victims(question, preemption=wanted)
         if choice.plan is not None:
             units = (unit.name for unit in choice.plan.victims)
-            held = held_below(view, state, self._admission.forest, units)
+            held = unbound_reservations(view, state, self._admission.forest, units)
             if not self._barriers.binding().isdisjoint(r.uid for r in held):
                 return ()  # a member of a victim is being bound: kube-scheduler calls again
             encoded = encode(question)
             actor, cause = self._settings.holder, f"preempt of pod {known.path}"
-            plan = recorded(view, choice.plan, encoded.digest)
+            plan = planned_event(view, choice.plan, encoded.digest)
             draft = NewEvent(
                 root_uid=RootUid(known.uid), root=known.path, fact=plan, actor=actor, cause=cause
             )
             eviction = self._admission.evictor.eviction_context(actor, cause, view)
             drafts = [
-                *give_back(state, held, but=(), actor=actor, cause=cause),
-                *outranked_by_plan(view, state, draft, eviction),
+                *release_reservations(state, held, but=(), actor=actor, cause=cause),
+                *takeovers_by_plan(view, state, draft, eviction),
                 draft,
             ]
             stored = DecisionInput(
@@ -241,7 +238,7 @@ class ExtenderService:
             )
             save = functools.partial(self._inputs.save, stored)
             try:
-                await self._leader.record_soon(drafts, save)
+                await self._leader.append_nowait(drafts, save)
             except (NotLeading, StoreUnavailable) as error:
                 raise NotReady(f"cannot answer now: {error}") from error
         return choice.candidates

@@ -148,7 +148,7 @@ def lost_fields(sent: object, kept: object, path: str) -> list[str]:
 
 
 def features_of(
-    trials: Sequence[DryRunResult],
+    dry_runs: Sequence[DryRunResult],
     scheduler: SchedulerGates,
     gate: str,
     before: FeaturesFound | None,
@@ -163,7 +163,7 @@ def features_of(
     """
     lost: list[LostField] = []
     policy: Known = "unknown"
-    for trial in trials:
+    for trial in dry_runs:
         if trial.kept is None:
             continue
         if trial.sample.plural == "pods":
@@ -176,9 +176,9 @@ def features_of(
     if before is not None and native == "unknown" and scheduler.problem != NOT_CONFIGURED:
         native, text = before.native, before.text
     return FeaturesFound(
-        served=tuple(t.sample.label for t in trials if t.sample.plural != "pods"),
+        served=tuple(t.sample.label for t in dry_runs if t.sample.plural != "pods"),
         lost=tuple(lost),
-        untested=tuple(f"{t.sample.label}: {t.problem}" for t in trials if t.kept is None),
+        untested=tuple(f"{t.sample.label}: {t.problem}" for t in dry_runs if t.kept is None),
         policy=policy,
         native=native,
         text=text,
@@ -216,11 +216,11 @@ def native_on(features: FeaturesFound | None) -> bool:
     return features is not None and features.native == "on"
 
 
-def worth_saying(features: FeaturesFound | None) -> str:
+def features_summary(features: FeaturesFound | None) -> str:
     """Return what an operator should know of the features, in one line, or an empty string."""
     if features is None:
         return ""
-    lines = [f"kube-apiserver drops {text}" for text in losses(features)]
+    lines = [f"kube-apiserver drops {text}" for text in dropped_field_texts(features)]
     lines += [f"not tried: {text}" for text in features.untested]
     if features.native == "on":
         lines.append("kube-scheduler's own group scheduling is on")
@@ -229,7 +229,7 @@ def worth_saying(features: FeaturesFound | None) -> str:
     return "; ".join(lines)
 
 
-def losses(features: FeaturesFound) -> list[str]:
+def dropped_field_texts(features: FeaturesFound) -> list[str]:
     """Return a text per dropped field: "preemptionPolicy of PodGroup, Workload (feature gate ... is off)"."""
     kinds: dict[str, dict[str, None]] = {}
     for one in features.lost:

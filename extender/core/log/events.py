@@ -194,7 +194,7 @@ class ReleasedPod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     node: NodeName
 
 
-class RoomTaker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ReservedCapacityUser(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A pod that runs in capacity which was reserved for another pod."""
 
     pod: str  # namespace/name
@@ -213,7 +213,7 @@ class ReservationReleased(EventData, frozen=True, kw_only=True):
     pods: tuple[ReleasedPod, ...]
     text: str = ""
     taken_by: tuple[
-        RoomTaker, ...
+        ReservedCapacityUser, ...
     ] = ()  # the running pods that use it, if there are any (`superseded`)
 
 

@@ -28,10 +28,10 @@ from extender.core.log.events import (
 )
 from extender.core.model.ids import Epoch, NodeName, PlanId, PodUid, Position, RootUid
 
-SPARED_US: Final = (
+EVICTION_MEMORY_US: Final = (
     600_000_000  # for this time a preemptor does not evict a unit of the same name again
 )
-IN_VAIN: Final = (
+FAILED_REASONS: Final = (
     "victims-refuse",
     "vetoed",
     "room-lost",
@@ -82,7 +82,7 @@ class PendingPreemption(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ended: bool = False  # completed or abandoned; only victims of begun units are left
 
 
-BY_US = (
+EVICTED_BY_EXTENDER = (
     "deleted",
     "evicted",
     "unseen",
@@ -128,7 +128,7 @@ def evicted(
     after = msgspec.structs.replace(
         before,
         victims=before.victims.delete(fact.uid),
-        begun=before.begun | {fact.unit} if fact.how in BY_US else before.begun,
+        begun=before.begun | {fact.unit} if fact.how in EVICTED_BY_EXTENDER else before.begun,
         evicted=before.evicted + 1,
         progress_us=event.at_us,
     )

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     _Close: TypeAlias = Callable[[MutableMapping[Any, Any]], Mapping[Any, Any]]
 
 Phase = Literal["observed", "waiting", "refused", "invalid", "admitted", "satisfied"]
-Standing = Phase | Literal["preempting"]
+EffectivePhase = Phase | Literal["preempting"]
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -513,7 +513,7 @@ class StateProjector:
                 self._set_preemption(uid, preemption_state.planned(event, fact, extras=extras))
             case VictimEvicted() if before is not None:
                 self._set_preemption(uid, preemption_state.evicted(event, before, fact))
-                if fact.how in preemption_state.BY_US:
+                if fact.how in preemption_state.EVICTED_BY_EXTENDER:
                     self._remember(event, before, fact.unit)
             case PreemptionCompleted() if before is not None:
                 self._set_preemption(uid, preemption_state.completed(before))
@@ -528,7 +528,7 @@ class StateProjector:
                     root = self._root(event)
                     if root.answer is not None and root.answer.outcome == PREEMPTING:
                         root.answer = None  # the next pass records a new answer
-                    if fact.why in preemption_state.IN_VAIN:
+                    if fact.why in preemption_state.FAILED_REASONS:
                         root.in_vain, root.in_vain_us = root.in_vain + 1, event.at_us
             case _:
                 pass
@@ -537,7 +537,7 @@ class StateProjector:
         """Record a unit that a preemptor evicted: for a tree until it is deleted, for a pod while it is recent."""
         uid = event.root_uid
         if preemption.kind == "Pod":
-            oldest_us = event.at_us - preemption_state.SPARED_US
+            oldest_us = event.at_us - preemption_state.EVICTION_MEMORY_US
             for other, taken in self._took.items():
                 known = other in self._roots or other in self._known
                 if not known and max(taken.values()) < oldest_us:
@@ -697,13 +697,13 @@ def _without(tried: Map[PodUid, NodeName], fact: GangExtended) -> Map[PodUid, No
 
 def _preempting(event: RecordedEvent, fact: PreemptionPlanned) -> LastDecision:
     """Return the answer of a root while its victims terminate (SPEC E-12)."""
-    text = f"waits for its preemption to finish: {room_of(fact)}"
+    text = f"waits for its preemption to finish: {preemption_summary(fact)}"
     return LastDecision(
         outcome=PREEMPTING, reasons=(text,), position=event.position, at_us=event.at_us
     )
 
 
-def room_of(fact: PreemptionPlanned) -> str:
+def preemption_summary(fact: PreemptionPlanned) -> str:
     """Return the text whose capacity a preemption takes; the SQL function `gx.preempting_text` returns the same."""
     units = len(fact.victims)
     pods = sum(len(unit.pods) for unit in fact.victims)
@@ -723,7 +723,7 @@ def _plural(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def standing(root: GangState) -> Standing:
+def effective_phase(root: GangState) -> EffectivePhase:
     """Return the state of a root as named in the table in `extender/README.md`.
 
     That is its phase, or *preempting* while it holds no capacity and its victims terminate.

@@ -20,9 +20,9 @@ from extender.core.model.pod_groups import (
     Forest,
     Group,
     build_forest,
-    regrown,
-    replanted,
-    same_place,
+    forest_with_moves,
+    forest_with_updates,
+    same_position,
 )
 from extender.core.model.pods import HostPort, Pod, PodEnd
 
@@ -187,7 +187,7 @@ def with_pod(view: ClusterView, pod: Pod) -> ClusterView:
     if pod.group is not None:
         mates = view.members.get(pod.group, Map())
         changes["members"] = view.members.set(pod.group, mates.set(pod.uid, pod))
-    if pod.shape.keeps_off:
+    if pod.shape.has_anti_affinity:
         changes["keeping_off"] = view.keeping_off.set(pod.uid, pod)
     if pod.node is not None:
         here = view.on_node.get(pod.node, Map())
@@ -216,7 +216,7 @@ def without_pod(view: ClusterView, uid: PodUid) -> ClusterView:
         mates = view.members[pod.group].delete(uid)
         members = view.members.set(pod.group, mates) if mates else view.members.delete(pod.group)
         changes["members"] = members
-    if pod.shape.keeps_off:
+    if pod.shape.has_anti_affinity:
         changes["keeping_off"] = view.keeping_off.delete(uid)
     if pod.node is not None:
         here = view.on_node[pod.node].delete(uid)
@@ -259,13 +259,13 @@ def forest_after(before: ClusterView, forest: Forest, view: ClusterView) -> Fore
     if before.groups is not view.groups:
         stayed, moved = _group_changes(before.groups, view.groups)
     if moved:
-        forest = replanted(forest, view.groups, moved, lambda leaf: _pods_of(view, leaf))
+        forest = forest_with_moves(forest, view.groups, moved, lambda leaf: _pods_of(view, leaf))
     leaves: set[GroupKey] = set()
     if before.members is not view.members:
         leaves = {k for k, pods in view.members.items() if before.members.get(k) is not pods}
         leaves |= {leaf for leaf in before.members if leaf not in view.members}
     members = {leaf: _pods_of(view, leaf) for leaf in leaves}
-    return regrown(forest, view.groups, stayed, members) or forest_of(view)
+    return forest_with_updates(forest, view.groups, stayed, members) or forest_of(view)
 
 
 def _group_changes(
@@ -279,7 +279,7 @@ def _group_changes(
         old = before.get(key)
         if old is group:
             continue
-        if old is not None and same_place(old, group):
+        if old is not None and same_position(old, group):
             stayed.append(group)
         else:
             moved.add(key)

@@ -26,7 +26,7 @@ def gate_of(field: str) -> str:
     return GATES.get(field.rpartition(".")[2], "")
 
 
-def loss_text(group: str, field: str) -> str:
+def dropped_field_text(group: str, field: str) -> str:
     """Return the message that the API server dropped a field of a group, with what the user can do."""
     gate = gate_of(field)
     on = f"switch feature gate {gate} on in kube-apiserver" if gate else "upgrade kube-apiserver"

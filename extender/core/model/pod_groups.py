@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from extender.core.model.dropped_fields import loss_text
+from extender.core.model.dropped_fields import dropped_field_text
 from extender.core.model.ids import GroupKey, GroupKind, RootUid
 from extender.core.model.pods import Pod
 
@@ -266,7 +266,7 @@ def _joined(
     return Forest(trees=trees, root_of=root_of, orphans=orphans)
 
 
-def same_place(before: Group, group: Group) -> bool:
+def same_position(before: Group, group: Group) -> bool:
     """Return whether a group has the same parent as before, and the same times of creation and deletion (E15)."""
     place = (before.parent, before.created_us, before.deleting, before.deleted_us)
     return place == (group.parent, group.created_us, group.deleting, group.deleted_us)
@@ -279,7 +279,7 @@ def _judged_alike(before: Group, group: Group) -> bool:
     return same and before.lost == group.lost
 
 
-def regrown(
+def forest_with_updates(
     forest: Forest,
     groups: Mapping[GroupKey, Group],
     changed: Iterable[Group],
@@ -306,7 +306,7 @@ def regrown(
             touched.setdefault(root_key, []).append(group)
             continue
         orphan = forest.orphans.get(group.key)
-        if orphan is None or not same_place(orphan.group, group):
+        if orphan is None or not same_position(orphan.group, group):
             return None
         waiting[group.key] = Orphan(group=group, problem=orphan.problem)
     fresh: dict[GroupKey, set[GroupKey]] = {}
@@ -331,7 +331,7 @@ def _renewed(
     """Return a tree with some groups and members as they are now; None where a group moved."""
     now = {group.key: group for group in changed}
     olds = [group for group in tree.groups if group.key in now] if now else []
-    if not all(same_place(old, now[old.key]) for old in olds):
+    if not all(same_position(old, now[old.key]) for old in olds):
         return None
     children = tree.children
     if now:
@@ -354,7 +354,7 @@ def _renewed(
     return msgspec.structs.replace(tree, root=root, groups=groups, children=children)
 
 
-def replanted(
+def forest_with_moves(
     forest: Forest,
     groups: Mapping[GroupKey, Group],
     moved: Collection[GroupKey],
@@ -466,7 +466,7 @@ def _some_of(problems: Sequence[TreeProblem]) -> tuple[TreeProblem, ...]:
 def _lost_fields(order: list[Group]) -> list[TreeProblem]:
     """Return a problem for each dropped field: to ignore a constraint is worse than an error (SPEC E16 and X14)."""
     return [
-        TreeProblem("E16", loss_text(str(group.key), field))
+        TreeProblem("E16", dropped_field_text(str(group.key), field))
         for group in sorted((g for g in order if g.lost), key=_by_key)[: PROBLEMS_NAMED_MAX + 1]
         for field in group.lost
     ]

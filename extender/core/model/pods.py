@@ -179,7 +179,7 @@ class PodShape(msgspec.Struct, frozen=True, gc=False):
     rules: tuple[PodRule, ...] = ()  # about other pods
 
     @property
-    def needs_pods(self) -> bool:
+    def has_pod_affinity(self) -> bool:
         """Return whether it has required pod affinity, so that other pods must be placed first."""
         return any(rule.kind == "near" for rule in self.rules) or any(
             text.startswith(NEEDS_PODS) for text in self.unmodelled
@@ -200,7 +200,7 @@ class PodShape(msgspec.Struct, frozen=True, gc=False):
         return tuple(text for text in self.unmodelled if text.endswith(ABSENT))
 
     @property
-    def uncounted(self) -> frozenset[str]:
+    def node_devices(self) -> frozenset[str]:
         """Return what it uses of a node that only kube-scheduler counts: devices of claims, exclusive disks."""
         words = {
             RESOURCE_CLAIM.strip() if t.startswith(RESOURCE_CLAIM) else t for t in self.unmodelled
@@ -213,7 +213,7 @@ class PodShape(msgspec.Struct, frozen=True, gc=False):
         return any(t.endswith(UNBOUND) or t.startswith(RESOURCE_CLAIM) for t in self.unmodelled)
 
     @property
-    def keeps_off(self) -> bool:
+    def has_anti_affinity(self) -> bool:
         """Return whether it has required anti-affinity."""
         return any(rule.kind == "apart" for rule in self.rules)
 

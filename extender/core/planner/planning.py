@@ -29,7 +29,7 @@ from extender.core.planner.plan_types import (
 )
 from extender.core.planner.solve.solver_pipeline import Solved, solve, solve_at_once
 
-Later: TypeAlias = Literal["explain", "search"]
+DeferredWork: TypeAlias = Literal["explain", "search"]
 
 
 def plan(request: PlanRequest, *, fleet: NodeTable | None = None) -> Verdict:
@@ -68,7 +68,7 @@ def plan(request: PlanRequest, *, fleet: NodeTable | None = None) -> Verdict:
     return _refuse(request, fleet, solved)
 
 
-def plan_at_once(request: PlanRequest, fleet: NodeTable, *, effort: int) -> Verdict | Later:
+def plan_at_once(request: PlanRequest, fleet: NodeTable, *, effort: int) -> Verdict | DeferredWork:
     """Return the result of `plan` when the greedy search finds it, else which work is left.
 
     Args:
@@ -148,4 +148,4 @@ def _name(request: PlanRequest) -> str:
     return f"{request.root.key.kind} {request.root.key.path}"
 
 
-__all__ = ["Later", "NodeTable", "Plan", "Refusal", "plan", "plan_at_once"]
+__all__ = ["DeferredWork", "NodeTable", "Plan", "Refusal", "plan", "plan_at_once"]

@@ -31,7 +31,7 @@ async def listed(items: Iterable[Any]) -> list[bytes]:
         if len(pieces) > 1:
             pieces.append(b",")
         pieces.append(msgspec.json.encode(item))
-        await pace.breath()
+        await pace.yield_if_due()
     pieces.append(b"]")
     return pieces
 
@@ -55,7 +55,7 @@ async def answer(
     digest, pace = hashlib.sha256(), Yielder()
     for piece in pieces:
         digest.update(piece)
-        await pace.breath()
+        await pace.yield_if_due()
     if (turn := request.get(TURN)) is not None:
         await turn.aclose()  # other queries do not wait for a client that reads slowly
     tag = f'"{digest.hexdigest()[:32]}"'
@@ -78,7 +78,7 @@ async def answer(
         filled += len(piece)
         if filled >= AT_ONCE_BYTES:
             await response.write(b"".join(chunk))
-            await pace.breath()
+            await pace.yield_if_due()
             chunk, filled = [], 0
     await response.write(b"".join(chunk))
     await response.write_eof()

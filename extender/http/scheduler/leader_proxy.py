@@ -89,7 +89,7 @@ class LeaderProxy:
 
     def sent_back(self, verb: Verb) -> web.Response:
         """Return the answer to another replica that this one does not lead and did nothing."""
-        reason = f"{self._here} is not the leader: {self._leader.doubt()}"
+        reason = f"{self._here} is not the leader: {self._leader.not_ready_reason()}"
         return self._cannot(verb, reason, {MISDIRECTED: self._here})
 
     async def _until_answered(
@@ -97,7 +97,7 @@ class LeaderProxy:
     ) -> web.Response | None:
         began_s = _now_s()
         deadline_s = began_s + (self._bind_s if verb == "bind" else self._filter_s)
-        while not gone(request):
+        while not connection_closed(request):
             if self._leader.leads():
                 return None
             address, reason = self._leader_now(verb)
@@ -109,7 +109,7 @@ class LeaderProxy:
                 except (aiohttp.ClientError, OSError, TimeoutError) as error:
                     reason = self._no_answer(address, error)
                 except asyncio.CancelledError:
-                    if not (self._is_stopped() or gone(request)):
+                    if not (self._is_stopped() or connection_closed(request)):
                         raise
                     reason = "this replica is stopping"
                 else:
@@ -129,9 +129,12 @@ class LeaderProxy:
 
     def _leader_now(self, verb: Verb) -> tuple[str, str]:
         """Return the address of the leader, or an empty string and the reason why there is none."""
-        held = self._leader.following.lease
+        held = self._leader.follower.lease
         if held is None or held.expired or not held.address:
-            return "", f"lease: no replica holds it; this replica: {self._leader.doubt()}"
+            return (
+                "",
+                f"lease: no replica holds it; this replica: {self._leader.not_ready_reason()}",
+            )
         silent, until_s, reason = self._silent
         if verb != "bind" and silent == held.address and _now_s() < until_s:
             return "", reason
@@ -141,12 +144,12 @@ class LeaderProxy:
         """Return whether a leader may answer soon."""
         if verb == "bind":
             return True
-        free_ms = self._leader.following.free_ms()
+        lease_free_ms = self._leader.follower.lease_free_ms()
         handed_over = address and self._silent[0] != address  # it answered that it does not lead
-        return bool(handed_over) or 0 < free_ms < HANDOVER_MS
+        return bool(handed_over) or 0 < lease_free_ms < HANDOVER_MS
 
     def _no_answer(self, address: str, error: Exception) -> str:
-        held = self._leader.following.lease
+        held = self._leader.follower.lease
         ttl_s = held.ttl_ms / 1000 if held is not None else 0
         reason = (
             f"this replica follows {held.holder if held is not None else '?'} at {address}, which does not "
@@ -196,7 +199,7 @@ class LeaderProxy:
         while self._tasks:
             await asyncio.sleep(LOOK_S)
             for task, request in self._tasks.items():
-                if gone(request):
+                if connection_closed(request):
                     task.cancel()
 
     def _cannot(
@@ -204,10 +207,10 @@ class LeaderProxy:
     ) -> web.Response:
         METRICS.calls.labels(verb, "not-forwarded").inc()
         log.info("call", extra={"verb": verb, "outcome": "not-forwarded", "error": reason})
-        return cannot_answer(verb, f"cannot answer now: {reason}", headers)
+        return error_response(verb, f"cannot answer now: {reason}", headers)
 
 
-def cannot_answer(verb: Verb, text: str, headers: dict[str, str] | None = None) -> web.Response:
+def error_response(verb: Verb, text: str, headers: dict[str, str] | None = None) -> web.Response:
     """Return the error response of a verb (DESIGN 7)."""
     if verb == "preempt":
         return web.Response(status=503, text=f"{text}\n", headers=headers)
@@ -231,7 +234,7 @@ def milliseconds(request: web.Request, header: str) -> int | None:
     return min(int(text), 10**6) if text.isascii() and text.isdigit() else None
 
 
-def gone(request: web.Request) -> bool:
+def connection_closed(request: web.Request) -> bool:
     """Return whether the caller has closed its connection."""
     return request.transport is None or request.transport.is_closing()
 

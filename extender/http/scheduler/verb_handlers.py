@@ -25,11 +25,11 @@ from extender.http.scheduler.leader_proxy import (
     FORWARDED,
     LeaderProxy,
     Verb,
-    cannot_answer,
-    gone,
+    connection_closed,
+    error_response,
     waited_ms,
 )
-from extender.ports.protocols import PodRef
+from extender.ports.cluster_ports import PodRef
 from extender.runtime.cooperative_yield import Yielder
 from extender.telemetry import METRICS
 
@@ -67,7 +67,7 @@ class VerbHandlers:
 
     async def _from_leader(self, verb: Verb, request: web.Request) -> web.Response | None:
         """Return the answer of the leader, or None when this replica leads."""
-        Yielder.called()
+        Yielder.record_call()
         while not self._leader.leads():
             answer = await self._forwarder.forward(verb, request, await request.read())
             if answer is not None:
@@ -89,7 +89,7 @@ class VerbHandlers:
             decision = self._scheduling.filter(pod, offered)
         except NotReady as error:
             self._line("filter", "cannot-answer", started, pod, offered=len(offered), left=0)
-            return cannot_answer("filter", str(error))
+            return error_response("filter", str(error))
         result = wire.filter_result(args, set(decision.passed), _refusals(decision))
         outcome, left = decision.outcome, len(decision.passed)
         self._line("filter", outcome, started, pod, offered=len(offered), left=left)
@@ -135,7 +135,7 @@ class VerbHandlers:
             chosen = await self._scheduling.preempt(pod, candidates)
         except NotReady as error:
             self._line("preempt", "cannot-answer", started, pod, offered=0, left=0)
-            return cannot_answer("preempt", str(error))
+            return error_response("preempt", str(error))
         outcome = "passed" if chosen or not candidates else "refused"
         self._line("preempt", outcome, started, pod, offered=len(candidates), left=len(chosen))
         return _json(wire.preemption_result(_meta_victims(chosen)))
@@ -153,9 +153,9 @@ class VerbHandlers:
             ref = PodRef(namespace=args.pod_namespace, name=args.pod_name, uid=args.pod_uid)
             age_ms = waited_ms(request) + int((time.perf_counter() - started) * 1000)
             refusal = await self._scheduling.bind(
-                ref, args.node, lambda: not gone(request), age_ms=age_ms
+                ref, args.node, lambda: not connection_closed(request), age_ms=age_ms
             )
-            if refusal and self._leader.doubt() and FORWARDED in request.headers:
+            if refusal and self._leader.not_ready_reason() and FORWARDED in request.headers:
                 return self._forwarder.sent_back("bind")
             if not refusal or self._leader.leads():
                 return self._bound(ref, args.node, refusal, started)
@@ -173,7 +173,7 @@ class VerbHandlers:
                 "pod_uid": ref.uid,
                 "node": node,
                 "epoch": self._leader.epoch,
-                "position": self._leader.acknowledged.position,
+                "position": self._leader.committed.position,
                 "error": refusal,
                 "total_ms": round((time.perf_counter() - started) * 1000, 3),
             },
@@ -197,7 +197,7 @@ class VerbHandlers:
                 "nodes_offered": offered,
                 "nodes_left": left,
                 "epoch": self._leader.epoch,
-                "position": self._leader.acknowledged.position,
+                "position": self._leader.committed.position,
                 "total_ms": round(seconds * 1000, 3),
             },
         )

@@ -22,15 +22,16 @@ from extender.http.v1.query_parameters import (
     POSITION_MAX,
     flag,
     known,
-    moment,
     name_in,
     number,
     path_in,
+    time_in,
     types_in,
     whole,
 )
-from extender.ports.protocols import START, EventFilter, EventQueries
-from extender.queries.log.event_dto import EventLine, line_of
+from extender.ports.log_ports import START
+from extender.ports.query_ports import EventFilter, EventQueries
+from extender.queries.log.event_dto import EventLine, event_line
 from extender.queries.log.event_stream import EventBatch, EventStream
 
 READERS_MAX = 256
@@ -98,8 +99,8 @@ class EventApi:
             namespace=name_in(query, "namespace"),
             node=name_in(query, "node"),
             types=types_in(query, "type"),
-            since_us=moment(query, "since"),
-            until_us=moment(query, "until"),
+            since_us=time_in(query, "since"),
+            until_us=time_in(query, "until"),
             after=Position(number(query, "after", 0, most=POSITION_MAX)),
             limit=number(query, "limit", LIMIT, least=1, most=LIMIT_MAX),
             newest_first=_newest_first(query.get("order", "oldest")),
@@ -108,7 +109,7 @@ class EventApi:
         if flag(query, "follow"):
             return await self._stream(request, wanted, last_id)
         page = await self._reader.page(wanted)
-        pieces = await listed(map(line_of, page.events))
+        pieces = await listed(map(event_line, page.events))
         link = next_page(request, page.events[-1].position) if page.more else ""
         return await answer(request, pieces, page.head, link=link)
 

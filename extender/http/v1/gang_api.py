@@ -14,9 +14,10 @@ from extender.core.model.ids import RootUid
 from extender.http.responses.json_responses import answer, listed
 from extender.http.v1.openapi import GANG_NAME, NAME, NAMESPACE, TEXT, Operation, Parameter
 from extender.http.v1.query_parameters import gang_named, known, name_in
-from extender.ports.protocols import DecisionInputs, EventFilter, EventQueries, StateSource
+from extender.ports.log_ports import DecisionInputs, StateSource
+from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.decision_details import Decision, decision_of
-from extender.queries.log.event_dto import EventLine, line_of
+from extender.queries.log.event_dto import EventLine, event_line
 from extender.queries.state.state_dto import GangAt
 from extender.queries.state.state_report import gang_at
 
@@ -90,7 +91,7 @@ class GangApi:
     async def gangs(self, request: web.Request) -> web.StreamResponse:
         """Return the gangs, by namespace and name."""
         namespace = name_in(known(request, {"namespace"}), "namespace")
-        state = self._state.acknowledged
+        state = self._state.committed
         roots = [
             root
             for root in state.roots.values()
@@ -102,7 +103,7 @@ class GangApi:
 
     async def gang(self, request: web.Request) -> web.StreamResponse:
         """Return one gang with its members."""
-        position = self._state.acknowledged.position
+        position = self._state.committed.position
         body = msgspec.json.encode(gang_at(self._root(request)))
         return await answer(request, [body], position)
 
@@ -130,7 +131,7 @@ class GangApi:
         A name may have several: a PodGroup and a CompositePodGroup, or a group that was created again while
         the former one still exists in the state.
         """
-        roots = self._state.acknowledged.roots
+        roots = self._state.committed.roots
         if roots is not self._indexed:
             self._index = {}
             for root in roots.values():
@@ -147,6 +148,6 @@ class GangApi:
         explained = GangExplanation(gang=gang_at(root))
         if found.events:
             (event,) = found.events
-            explained.fact = line_of(event)
+            explained.fact = event_line(event)
             explained.decision = await decision_of(event, self._inputs)
         return await answer(request, [msgspec.json.encode(explained)], found.head)

@@ -23,13 +23,14 @@ from extender.http.v1.query_parameters import (
     flag,
     gang_named,
     known,
-    moment,
     number,
     path_in,
+    time_in,
 )
-from extender.ports.protocols import DecisionInputs, EventFilter, EventQueries
+from extender.ports.log_ports import DecisionInputs
+from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.decision_details import Decision, decision_of
-from extender.queries.log.event_dto import EventLine, line_of
+from extender.queries.log.event_dto import EventLine, event_line
 from extender.queries.log.gang_history import HistoryLine, HistoryQuery, history
 from extender.queries.log.parameter_validation import checked_text
 from extender.queries.log.preemption_report import PreemptionLine, PreemptionQuery, preemptions
@@ -148,7 +149,7 @@ class HistoryApi:
         if decision is None:
             kind = type(at[0].fact).__name__
             raise NotFound(f"decision {name}: a {kind} is not a decision of the planner")
-        body = msgspec.json.encode(DecisionAnswer(fact=line_of(at[0]), decision=decision))
+        body = msgspec.json.encode(DecisionAnswer(fact=event_line(at[0]), decision=decision))
         return await answer(request, [body], page.head)
 
     async def preemptions(self, request: web.Request) -> web.StreamResponse:
@@ -157,7 +158,7 @@ class HistoryApi:
         wanted = PreemptionQuery(
             victim=path_in(query, "victim"),
             preemptor=path_in(query, "preemptor"),
-            since_us=moment(query, "since"),
+            since_us=time_in(query, "since"),
             after=Position(number(query, "after", 0, most=POSITION_MAX)),
             limit=number(query, "limit", LIMIT_MAX, least=1, most=LIMIT_MAX),
         )

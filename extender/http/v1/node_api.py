@@ -7,14 +7,14 @@ from aiohttp import web
 from extender.http.responses.json_responses import answer
 from extender.http.v1.openapi import GANG_NAME, NAMESPACE, Operation
 from extender.http.v1.query_parameters import gang_named, known
-from extender.ports.protocols import StateSource
-from extender.queries.state.node_inventory import NodeInventory, NodeList, TreeNow
+from extender.ports.log_ports import StateSource
+from extender.queries.state.node_inventory import NodeInventory, NodeInventoryReport, TreeNow
 
 OPERATIONS = (
     Operation(
         path="/v1/nodes",
         about="Nodes as the cluster shows them now: labels, capacity, and usage by members and by ordinary pods",
-        answer=NodeList,
+        answer=NodeInventoryReport,
         problems=(400,),
         tagged=True,
     ),
@@ -47,11 +47,11 @@ class LiveNodeApi:
         """Return the nodes, by name."""
         known(request, ())
         pieces = await self._fleet.nodes()
-        return await answer(request, pieces, self._state.acknowledged.position)
+        return await answer(request, pieces, self._state.committed.position)
 
     async def tree(self, request: web.Request) -> web.StreamResponse:
         """Return the tree of a gang."""
         known(request, ())
         namespace, _, name = gang_named(request).partition("/")
         pieces = await self._fleet.tree(namespace, name)
-        return await answer(request, pieces, self._state.acknowledged.position)
+        return await answer(request, pieces, self._state.committed.position)

@@ -86,7 +86,7 @@ def flag(query: MultiMapping[str], name: str) -> bool:
     return text != "false"
 
 
-def moment(query: MultiMapping[str], name: str) -> int | None:
+def time_in(query: MultiMapping[str], name: str) -> int | None:
     """Return a time as microseconds since the epoch, or None where it is not given.
 
     Raises:

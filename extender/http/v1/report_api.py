@@ -8,7 +8,7 @@ from aiohttp import web
 from extender.http.responses.error_responses import problem
 from extender.http.v1.openapi import NAME, PATH, TIME, Operation, Parameter
 from extender.http.v1.query_parameters import field, known, number
-from extender.ports.protocols import Clock
+from extender.ports.log_ports import Clock
 from extender.queries.log.event_dto import parse_time
 from extender.queries.log.parameter_validation import checked_name, checked_path
 from extender.queries.log.reports import (
@@ -19,7 +19,7 @@ from extender.queries.log.reports import (
     ReportLine,
     ReportQueries,
     catalogue,
-    question,
+    check_report_query,
     report,
 )
 
@@ -83,7 +83,7 @@ class ReportApi:
             checked_name(query["namespace"], field("namespace"))
         if "gang" in query:
             checked_path(query["gang"], field("gang"))
-        wanted = question(
+        wanted = check_report_query(
             name,
             now_us=self._clock.now_us(),
             since_us=parse_time(query["since"], "since") if "since" in query else None,

@@ -17,7 +17,7 @@ from multidict import MultiMapping
 from extender.core.model.ids import NodeName
 from extender.http.v1.openapi import NAME, TEXT, Operation, Parameter
 from extender.http.v1.query_parameters import field, known
-from extender.ports.protocols import Cluster
+from extender.ports.cluster_ports import Cluster
 from extender.queries.log.parameter_validation import checked_name, checked_text
 from extender.queries.state.historical_state import HistoricalState, StateAt, StateDiff
 from extender.queries.state.live_node import LiveNode, live_node

@@ -48,14 +48,14 @@ class Probes:
         A Service balances new connections only: a caller would keep its connection to a replica that cannot answer,
         although another one can.
         """
-        if self._leader.retiring or not all(check.ok for check in self._scheduling.checks()):
+        if self._leader.draining or not all(check.ok for check in self._scheduling.checks()):
             response.force_close()
             # aiohttp has made the headers by now; without this one the caller would use the closed connection again
             response.headers["Connection"] = "close"
 
     async def metrics(self, _: web.Request) -> web.Response:
         """Return all metrics in the Prometheus text format."""
-        state = self._leader.acknowledged
+        state = self._leader.committed
         METRICS.leading.set(int(self._leader.may_record()))
         METRICS.position.set(state.position)
         METRICS.held.set(sum(len(held) for held in state.held_on.values()))

@@ -204,8 +204,8 @@ class QueryProcess:
                 timeout=aiohttp.ClientTimeout(total=None, sock_read=SILENT_S),
                 auto_decompress=False,
             )
-        if Yielder.calls():
-            headers = {**headers, CALLED: str(int(Yielder.calm_s() * 1000))}
+        if Yielder.has_recent_call():
+            headers = {**headers, CALLED: str(int(Yielder.since_last_call_s() * 1000))}
         host, port = self._listening.getsockname()
         url = URL(f"http://{host}:{port}{request.raw_path}", encoded=True)
         try:
@@ -283,7 +283,7 @@ class QueryTurns:
         try:
             yield
         finally:
-            rest = self._rest if Yielder.calls() else 0.0
+            rest = self._rest if Yielder.has_recent_call() else 0.0
             rest_s = min(REST_S_MAX, rest * (loop.time() - began_s))
             loop.call_later(rest_s, self._free.release)
 
@@ -294,7 +294,7 @@ class QueryTurns:
         async def in_turn(request: web.Request, handler: Handler) -> web.StreamResponse:
             ago_ms = milliseconds(request, CALLED)
             if self._rest and ago_ms is not None:
-                Yielder.called(ago_ms / 1000)
+                Yielder.record_call(ago_ms / 1000)
             if "follow" in request.query:
                 return await handler(request)
             async with contextlib.AsyncExitStack() as turn:
@@ -305,7 +305,7 @@ class QueryTurns:
         return in_turn
 
 
-async def answering(
+async def serve_queries(
     parts: Iterable[Routed],
     listening: socket.socket,
     turns: QueryTurns,

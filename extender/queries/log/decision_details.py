@@ -16,7 +16,7 @@ from extender.core.log.events import (
 from extender.core.model.errors import CorruptLog
 from extender.core.planner.codec import request_codec
 from extender.core.planner.codec.request_codec import InputSummary
-from extender.ports.protocols import DecisionInput, DecisionInputs
+from extender.ports.log_ports import DecisionInput, DecisionInputs
 from extender.queries.log.preemption_report import AlternativeLine
 from extender.runtime.cooperative_yield import Yielder
 
@@ -95,7 +95,7 @@ async def _counted(fact: DecidingFact, stored: DecisionInput) -> DecisionInputLi
     try:
         while True:
             next(steps)
-            await pace.breath()
+            await pace.yield_if_due()
     except StopIteration as end:
         summary: InputSummary = end.value
     except (msgspec.MsgspecError, ValueError) as error:

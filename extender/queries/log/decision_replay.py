@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from extender.core.decisions.verbs import preempt_verb_input
-from extender.core.decisions.verbs.preempt_verb import VictimChoice, choose
+from extender.core.decisions.verbs.preempt_verb import VictimChoice, choose_victims
 from extender.core.log.events import (
     AssignmentRecord,
     GangAdmitted,
@@ -20,8 +20,8 @@ from extender.core.model.errors import CorruptLog
 from extender.core.planner.codec.request_codec import decode, digest_of
 from extender.core.planner.plan_types import PLANNER_VERSION, Assignment, Plan, Verdict
 from extender.core.planner.planning import plan
-from extender.core.planner.preempt.victim_search import Answer, PreemptionPlan, preempt
-from extender.ports.protocols import DecisionInput
+from extender.core.planner.preempt.victim_search import PreemptionPlan, PreemptionVerdict, preempt
+from extender.ports.log_ports import DecisionInput
 
 
 class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ def replay_decision(
         )
         raise CorruptLog(msg)
     if isinstance(fact, PreemptionPlanned) and fact.kind == "Pod":
-        choice = choose(
+        choice = choose_victims(
             preempt_verb_input.decode(stored.head, stored.parts), preemption=fact.preemption
         )
         return _replayed(event, fact, _compare_choice(fact, choice), _evicts(fact), _chosen(choice))
@@ -91,13 +91,13 @@ def _evicts(fact: PreemptionPlanned) -> str:
     return f"{len(fact.victims)} units evicted, {len(fact.assignments)} placed"
 
 
-def _found(answer: Answer) -> str:
+def _found(answer: PreemptionVerdict) -> str:
     if isinstance(answer, PreemptionPlan):
         return f"{len(answer.victims)} units evicted, {len(answer.plan.assignments)} placed"
     return f"no preemption: {answer.cause}"
 
 
-def _compare_victims(fact: PreemptionPlanned, answer: Answer) -> list[str]:
+def _compare_victims(fact: PreemptionPlanned, answer: PreemptionVerdict) -> list[str]:
     if not isinstance(answer, PreemptionPlan):
         return [f"no pod is evicted now: {answer.reasons[0]}"]
     before = {unit.name for unit in fact.victims} | {s.gang for s in fact.superseded}

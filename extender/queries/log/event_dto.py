@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import msgspec
 
-from extender.core.log.control_plane_features import losses
+from extender.core.log.control_plane_features import dropped_field_texts
 from extender.core.log.events import (
     AnyEventData,
     BarrierExpired,
@@ -60,7 +60,7 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True):
     data: AnyEventData
 
 
-def line_of(event: RecordedEvent) -> EventLine:
+def event_line(event: RecordedEvent) -> EventLine:
     """Return an event as the API shows it."""
     return EventLine(
         position=event.position,
@@ -228,7 +228,7 @@ def _room(fact: RoomMeasured) -> str:
 
 def _features(fact: FeaturesFound) -> str:
     served = ", ".join(fact.served) or "no built-in groups"
-    lost = ", ".join(losses(fact)) or "nothing"
+    lost = ", ".join(dropped_field_texts(fact)) or "nothing"
     return (
         f"kube-apiserver serves {served} and drops {lost}; "
         f"group scheduling of kube-scheduler itself: {fact.native}"

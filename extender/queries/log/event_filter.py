@@ -14,7 +14,7 @@ from extender.core.log.events import (
     RecordedEvent,
     VictimEvicted,
 )
-from extender.ports.protocols import EventFilter
+from extender.ports.query_ports import EventFilter
 
 
 def nodes_of(fact: AnyEventData) -> frozenset[str]:

@@ -23,8 +23,9 @@ import msgspec
 from extender.core.log.events import RecordedEvent
 from extender.core.model.errors import StoreUnavailable
 from extender.core.model.ids import Position
-from extender.ports.protocols import EventFilter, EventLog, EventQueries
-from extender.queries.log.event_dto import line_of
+from extender.ports.log_ports import EventLog
+from extender.ports.query_ports import EventFilter, EventQueries
+from extender.queries.log.event_dto import event_line
 from extender.queries.log.event_filter import matches
 from extender.runtime.cooperative_yield import Yielder
 
@@ -145,7 +146,7 @@ class EventStream:
             return None
         pace, encoded_events = Yielder(), []
         for event in page.events:
-            await pace.breath()
+            await pace.yield_if_due()
             encoded_events.append((event, encoded(event)))
         end = page.events[-1].position if page.more else max(position, page.head)
         return EventBatch(end, tuple(encoded_events))
@@ -198,7 +199,7 @@ class EventStream:
             pace = Yielder()
             for event in page:
                 recent.add(event, encoded(event))
-                await pace.breath()
+                await pace.yield_if_due()
             self._wake_readers()
 
     def _wake_readers(self) -> None:
@@ -213,7 +214,7 @@ class EventStream:
 
 def encoded(event: RecordedEvent) -> bytes:
     """Return the JSON of an event as the API shows it."""
-    return msgspec.json.encode(line_of(event))
+    return msgspec.json.encode(event_line(event))
 
 
 def _now_s() -> float:

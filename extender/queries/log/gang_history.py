@@ -25,15 +25,10 @@ from extender.core.log.events import (
 )
 from extender.core.model.errors import NotFound
 from extender.core.model.ids import Position, RootUid
-from extender.ports.protocols import (
-    START,
-    DecisionInputs,
-    EventFilter,
-    EventQueries,
-    GangIncarnation,
-)
+from extender.ports.log_ports import START, DecisionInputs
+from extender.ports.query_ports import EventFilter, EventQueries, GangIncarnation
 from extender.queries.log.decision_details import Decision, decision_of
-from extender.queries.log.event_dto import EventLine, line_of, rfc3339
+from extender.queries.log.event_dto import EventLine, event_line, rfc3339
 from extender.queries.log.event_filter import victims_of
 
 LIMIT_MAX = 1000  # events of one answer
@@ -110,7 +105,7 @@ async def history(reader: EventQueries, inputs: DecisionInputs, query: HistoryQu
         NotFound: The log has no event of it.
         StoreUnavailable: The database did not answer.
     """
-    lives = await reader.lives(query.root, uid=query.uid)
+    lives = await reader.incarnations(query.root, uid=query.uid)
     if query.uid is not None:
         chosen = [life for life in lives if life.uid == query.uid]
     else:
@@ -196,7 +191,7 @@ def _preemptors(events: Iterable[RecordedEvent]) -> Mapping[str, str]:
 
 
 def _line(event: RecordedEvent, preemptors: Mapping[str, str]) -> HistoryLine:
-    fields = {name: getattr(line_of(event), name) for name in EventLine.__struct_fields__}
+    fields = {name: getattr(event_line(event), name) for name in EventLine.__struct_fields__}
     who, why = _who_and_why(event, preemptors)
     return HistoryLine(**fields, why=why, who=who, cause_position=event.cause_position)
 

@@ -16,7 +16,8 @@ from extender.core.log.events import (
     VictimEvicted,
 )
 from extender.core.model.ids import PlanId, Position
-from extender.ports.protocols import START, EventFilter, EventQueries
+from extender.ports.log_ports import START
+from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.event_dto import PAGE, rfc3339
 
 KINDS = tuple(

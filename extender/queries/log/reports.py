@@ -233,7 +233,7 @@ def catalogue() -> list[ReportLine]:
     ]
 
 
-def question(
+def check_report_query(
     name: str,
     *,
     now_us: int,

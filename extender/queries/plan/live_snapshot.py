@@ -30,7 +30,7 @@ from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import Blueprint, Group
 from extender.core.model.pods import Pod
 from extender.runtime.cooperative_yield import Yielder
-from extender.snapshots.state_loader import decode_state, encode_state, joined
+from extender.snapshots.state_loader import decode_state, encode_state, join_states
 
 PIECE = 32  # objects that are encoded without giving the event loop back
 T = TypeVar("T")
@@ -81,7 +81,7 @@ def restored(saved: LiveSnapshot) -> tuple[ClusterView, ReservationState]:
         view = with_pdb(view, budget)
     for pod in _read(saved.pods, Decoder(list[Pod])):
         view = with_pod(view, pod)
-    return view, joined(decode_state(piece) for piece in saved.state)
+    return view, join_states(decode_state(piece) for piece in saved.state)
 
 
 def _parts(state: ReservationState) -> Iterator[ReservationState]:
@@ -104,7 +104,7 @@ async def _paced(pieces: Iterator[bytes], pace: Yielder) -> tuple[bytes, ...]:
     written = []
     for piece in pieces:
         written.append(piece)
-        await pace.breath()
+        await pace.yield_if_due()
     return tuple(written)
 
 

@@ -19,7 +19,7 @@ from extender.core.decisions.admit.plan_request import (
     plan_request,
     ruled_part,
 )
-from extender.core.decisions.admit.tree_warnings import oddities, template_mismatches
+from extender.core.decisions.admit.tree_warnings import collect_warnings, template_mismatches
 from extender.core.decisions.capacity.free_capacity import NodeRowCache
 from extender.core.decisions.preempt.disruption_units import EvictableContext
 from extender.core.decisions.preempt.preemption_planning import preemption_request
@@ -34,7 +34,7 @@ from extender.core.planner.planning import plan
 from extender.core.planner.preempt.victim_search import (
     NoPreemption,
     PreemptionPlan,
-    may_ask,
+    may_trigger_preemption,
     preempt,
 )
 
@@ -131,7 +131,7 @@ class _Unit(msgspec.Struct, frozen=True):
     pods: tuple[str, ...] = ()
 
 
-def answer(view: ClusterView, question: PlanInput) -> PlanAnswer:
+def answer_plan_query(view: ClusterView, question: PlanInput) -> PlanAnswer:
     """Return the answer to a plan query; plans in queue order.
 
     Raises:
@@ -164,14 +164,14 @@ def answer(view: ClusterView, question: PlanInput) -> PlanAnswer:
     return PlanAnswer(verdict=worst, roots=tuple(found))
 
 
-def questionable(view: ClusterView, question: PlanInput) -> tuple[str, ...]:
+def plan_warnings(view: ClusterView, question: PlanInput) -> tuple[str, ...]:
     """Return warnings about the trees of a plan query."""
     forest = forest_of(view)
     warnings: list[str] = []
     for tree in forest.trees.values():
         if _requested(tree, question):
             warnings += template_mismatches(view, tree).values()
-            warnings += (text for texts in oddities(view, tree).values() for text in texts)
+            warnings += (text for texts in collect_warnings(view, tree).values() for text in texts)
     return tuple(dict.fromkeys(warnings))
 
 
@@ -292,7 +292,7 @@ def _planned(
         texts += (f"{len(root.held)} members have reservations already",)
     held = tuple(sorted(p.path for p in tree.pods if p.node is None and not is_candidate(p)))
     notes = _Notes(held=held, texts=texts)
-    if question.preemption and may_ask(request, verdict):
+    if question.preemption and may_trigger_preemption(request, verdict):
         ruled = ruled_part(view, state, part, rows=rows)
         victim_request = preemption_request(
             view, state, forest_of(view), tree, request, ruled=ruled, moment=moment

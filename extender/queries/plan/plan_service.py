@@ -15,7 +15,8 @@ from msgspec import UNSET, Raw, UnsetType
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import Position
-from extender.ports.protocols import Clock, ReleasingGangs, StateSource
+from extender.ports.cluster_ports import ReleasingGangs
+from extender.ports.log_ports import Clock, StateSource
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.live_snapshot import LiveSnapshot, snapshot
 
@@ -29,7 +30,7 @@ class ClusterSource(Protocol):
         """Return the current view."""
         ...
 
-    def doubt(self) -> str:
+    def not_ready_reason(self) -> str:
         """Return the reason why the view must not be used for decisions, or an empty string."""
         ...
 
@@ -84,9 +85,9 @@ class PlanService:
         """
         if not _is_about_live_cluster(body):
             return PlanResult(await self._run(body, None))
-        if reason := self._cluster.doubt():
+        if reason := self._cluster.not_ready_reason():
             raise ClusterUnavailable(f"the view of the cluster is not current: {reason}")
-        state, now_us = self._state.acknowledged, self._clock.now_us()
+        state, now_us = self._state.committed, self._clock.now_us()
         saved = await snapshot(
             self._cluster.view(), state, releasing=self._releasing.started(), now_us=now_us
         )

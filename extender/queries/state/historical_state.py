@@ -15,11 +15,12 @@ import msgspec
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.errors import BadInput, NotFound
 from extender.core.model.ids import Position
-from extender.ports.protocols import START, Clock, EventLog, EventQueries, LogHead, Snapshots
+from extender.ports.log_ports import START, Clock, EventLog, LogHead, Snapshots
+from extender.ports.query_ports import EventQueries
 from extender.queries.log.event_dto import parse_time, rfc3339
 from extender.queries.state.state_dto import Scope, StateDifference, StateReport
-from extender.queries.state.state_report import compare, picture
-from extender.snapshots.state_loader import fold_from, load_past, no_collections
+from extender.queries.state.state_report import build_state_report, compare
+from extender.snapshots.state_loader import fold_from, gc_paused, load_historical_state
 
 KEPT = 2  # states in memory; a difference needs two. They may be large
 KEPT_FOR_S = 60.0
@@ -97,9 +98,9 @@ class HistoricalState:
         """
         end = await self._end()
         moment = await self._moment(at, "at", end)
-        with no_collections():
+        with gc_paused():
             state = await self.folded(moment)
-            pictured = await asyncio.to_thread(picture, state, scope)
+            pictured = await asyncio.to_thread(build_state_report, state, scope)
         if not (known or pictured.gangs or pictured.preemptions):
             await self._check_in_log(scope)
         fields = msgspec.structs.asdict(pictured)
@@ -121,7 +122,7 @@ class HistoricalState:
         end = await self._end()
         moments = [await self._moment(at, "at", end), await self._moment(other, "diff", end)]
         begin, last = sorted(moments, key=lambda moment: moment.position)
-        with no_collections():
+        with gc_paused():
             before, after = await self.folded(begin), await self.folded(last)
             compared = await asyncio.to_thread(compare, before, after, scope)
         if not compared.gangs:
@@ -155,7 +156,7 @@ class HistoricalState:
             if there is not None and there.chain == chain:
                 return await fold_from(state, self._log, until=position, past=True)
             del self._kept[near]  # the log was replaced since then, by an older copy
-        return await load_past(self._log, self._snapshots, until=position)
+        return await load_historical_state(self._log, self._snapshots, until=position)
 
     def _keep(self, position: Position, chain: bytes, state: ReservationState) -> None:
         self._kept[position] = (chain, state)

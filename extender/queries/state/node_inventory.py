@@ -17,7 +17,7 @@ from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.nodes import Node, Taint
 from extender.core.model.pod_groups import Group
 from extender.core.model.pods import Pod
-from extender.ports.protocols import Cluster
+from extender.ports.cluster_ports import Cluster
 from extender.runtime.cooperative_yield import Yielder
 
 
@@ -36,7 +36,7 @@ class NodeLine(msgspec.Struct, frozen=True, kw_only=True):
     member_pods: int
 
 
-class NodeList(msgspec.Struct, frozen=True, kw_only=True):
+class NodeInventoryReport(msgspec.Struct, frozen=True, kw_only=True):
     """All nodes now."""
 
     doubt: str  # why this may be wrong (not synced, stale); empty: it is current
@@ -91,7 +91,9 @@ class NodeInventory:
         keys = await _keys_in_use(view, pace)
         lines: dict[NodeName, tuple[Node, Mapping[PodUid, Pod] | None, bytes]] = {}
         head = msgspec.json.encode(
-            NodeList(doubt=self._cluster.doubt(), topology_keys=keys, nodes=[])
+            NodeInventoryReport(
+                doubt=self._cluster.not_ready_reason(), topology_keys=keys, nodes=[]
+            )
         )
         pieces = [head]
         for name in self._names(view):
@@ -101,7 +103,7 @@ class NodeInventory:
                 cached = (node, here, msgspec.json.encode(node_line(node, here or {})))
             lines[name] = cached
             pieces += (b",", cached[2])
-            await pace.breath()
+            await pace.yield_if_due()
         self._lines = lines
         return _closed(pieces)
 
@@ -124,16 +126,16 @@ class NodeInventory:
                 children.setdefault(group.parent, []).append(group)
             elif group.key.namespace == namespace and group.key.name == name:
                 roots.append(group)
-            await pace.breath()
+            await pace.yield_if_due()
         if not roots:
             msg = f"gang {namespace}/{name}: the cluster has no such root group now"
             raise NotFound(msg)
         root = min(roots, key=lambda group: group.key.kind)  # a composite where both have the name
-        head = TreeNow(gang=root.key.path, doubt=self._cluster.doubt(), groups=[])
+        head = TreeNow(gang=root.key.path, doubt=self._cluster.not_ready_reason(), groups=[])
         pieces = [msgspec.json.encode(head)]
         for group in _below(root, children, set()):
             pieces += (b",", msgspec.json.encode(_group_now(group, view)))
-            await pace.breath()
+            await pace.yield_if_due()
         return _closed(pieces)
 
 
@@ -183,7 +185,7 @@ async def _keys_in_use(view: ClusterView, pace: Yielder) -> list[str]:
     keys: set[str] = set()
     for group in view.groups.values():
         keys.update(group.topology)
-        await pace.breath()
+        await pace.yield_if_due()
     return sorted(keys)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from operator import attrgetter
 
-from extender.core.log.control_plane_features import losses
+from extender.core.log.control_plane_features import dropped_field_texts
 from extender.core.log.events import FeaturesFound, GroupRecord
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import (
@@ -15,7 +15,7 @@ from extender.core.log.reservation_state import (
     ReplacementHold,
     Reservation,
     ReservationState,
-    standing,
+    effective_phase,
 )
 from extender.core.model.ids import NodeName, PodUid, RootUid
 from extender.queries.log.event_dto import rfc3339
@@ -44,7 +44,7 @@ _BY_POD = attrgetter("pod", "uid")
 ORDINARY = "Ordinary pods are not in the log: their usage of a node at that time, and what was free, are not known."
 
 
-def picture(state: ReservationState, scope: Scope) -> StateReport:
+def build_state_report(state: ReservationState, scope: Scope) -> StateReport:
     """Return the requested part of a state.
 
     With a node or a domain: the gangs that have something there, with all their members, and only those nodes. With a
@@ -79,7 +79,7 @@ def _control_plane(found: FeaturesFound | None) -> ControlPlaneAt | None:
         return None
     return ControlPlaneAt(
         served=list(found.served),
-        dropped=losses(found),
+        dropped=dropped_field_texts(found),
         untested=list(found.untested),
         policy=found.policy,
         native=found.native,
@@ -139,7 +139,7 @@ def gang_at(root: GangState, *, with_members: bool = True) -> GangAt:
         uid=root.uid,
         kind=root.kind,
         priority=root.priority,
-        state=standing(root),
+        state=effective_phase(root),
         reserved=len(root.held),
         bound=len(root.bound),
         outcome=answer.outcome if answer is not None else "",
@@ -378,7 +378,7 @@ def _brief(root: GangState | None) -> GangBrief | None:
     if root is None:
         return None
     return GangBrief(
-        state=standing(root),
+        state=effective_phase(root),
         priority=root.priority,
         reserved=len(root.held),
         bound=len(root.bound),

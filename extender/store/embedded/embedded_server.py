@@ -26,7 +26,12 @@ from urllib.parse import quote
 
 from extender.core.model.errors import InvariantBroken, StoreUnavailable
 from extender.store.database_roles import AUDITOR, WRITER, prepare_roles
-from extender.store.embedded.os_account import ServerHome, change_owner, lodge, usable_binaries
+from extender.store.embedded.os_account import (
+    ServerHome,
+    change_owner,
+    prepare_server_home,
+    usable_binaries,
+)
 from extender.store.embedded.postgres_binaries import Binaries, find_binaries
 from extender.store.embedded.server_process import (
     diagnostics_size,
@@ -124,7 +129,7 @@ class EmbeddedPostgres:
 
     async def _start(self) -> None:
         self._main_thread_only()
-        self._home = await asyncio.to_thread(lodge, self._data_dir)
+        self._home = await asyncio.to_thread(prepare_server_home, self._data_dir)
         deadline = asyncio.get_running_loop().time() + READY_TIMEOUT_S
         while not self._try_own():
             if is_ready(self._home):

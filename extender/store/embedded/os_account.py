@@ -64,13 +64,13 @@ class ServerHome(msgspec.Struct, frozen=True):
         return self.home / "server.log"
 
 
-def is_lodged(data_dir: Path) -> bool:
+def has_database(data_dir: Path) -> bool:
     """Return whether a data directory has, or points to, a database cluster; changes nothing."""
     data_dir = data_dir.expanduser().absolute()
     return (data_dir / "postgres" / "pg").exists() or (data_dir / POINTER).exists()
 
 
-def lodge(data_dir: Path) -> ServerHome:
+def prepare_server_home(data_dir: Path) -> ServerHome:
     """Create the directories of the server, if they do not exist, and return them.
 
     Args:

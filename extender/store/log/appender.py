@@ -20,7 +20,7 @@ import msgspec
 from extender.core.log.events import RecordedEvent
 from extender.core.model.errors import ExtenderError, InvariantBroken, StoreUnavailable
 from extender.core.model.ids import Position
-from extender.ports.protocols import LeaseGrant
+from extender.ports.log_ports import LeaseGrant
 from extender.store.engine import ENSURE_DURABLE, connect, fault_of
 from extender.store.log.event_codec import EMPTY_CHAIN, Row, encode_event, link
 

@@ -19,7 +19,7 @@ import asyncpg
 from extender.core.log.events import RecordedEvent
 from extender.core.model.errors import CorruptLog, Fenced, StoreUnavailable
 from extender.core.model.ids import Epoch, Position
-from extender.ports.protocols import EventLog, LeaseGrant, LeaseRecord, LogHead, LogMark
+from extender.ports.log_ports import EventLog, LeaseGrant, LeaseRecord, LogHead, LogMark
 from extender.store.engine import connect, our_faults
 from extender.store.log.appender import Appender, Limits, close_quietly
 from extender.store.log.event_codec import EMPTY_CHAIN

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from extender.ports.protocols import ReferenceIndex
+from extender.ports.log_ports import ReferenceIndex
 from extender.store.engine import transaction
 
 

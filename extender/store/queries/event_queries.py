@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncResult
 
 from extender.core.log.events import RecordedEvent
 from extender.core.model.ids import NIL_ROOT, NodeName, Position, RootUid
-from extender.ports.protocols import EventFilter, EventPage, EventQueries, GangIncarnation
+from extender.ports.query_ports import EventFilter, EventPage, EventQueries, GangIncarnation
 from extender.runtime.cooperative_yield import Yielder
 from extender.store.engine import create_engine, transaction
 from extender.store.log.event_codec import Row, to_event
@@ -101,13 +101,15 @@ class PostgresEventQueries:
                     if len(events) == limit or (bytes_max is not None and size >= bytes_max):
                         more = True
                         break
-                    await pace.breath()
+                    await pace.yield_if_due()
                     events.append(to_event((*row[:-1], row.payload.encode())))
                     size += len(row.payload)
                 await result.close()
         return EventPage(events=tuple(events), head=Position(ends.head), more=more)
 
-    async def lives(self, root: str, *, uid: RootUid | None = None) -> Sequence[GangIncarnation]:
+    async def incarnations(
+        self, root: str, *, uid: RootUid | None = None
+    ) -> Sequence[GangIncarnation]:
         """See `EventQueries.lives`. Returns the oldest, at most `LIMIT_MAX`.
 
         Raises:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from extender.queries.plan.plan_query import PlanInput, RootVerdict, answer
+from extender.queries.plan.plan_query import PlanInput, RootVerdict, answer_plan_query
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.livedin import NAMESPACE
 from tests.controlplane.objects import amount_of, requests_of
@@ -75,7 +75,7 @@ async def what_would_fit(story: Story) -> tuple[RootVerdict, ...]:
     items = await objects_of(story.api, story.plane.minor)
     manifest = a_manifest([item for item in items if not _passes_by(item)])
     question = PlanInput(all_pending=True, budget=BUDGET, order=manifest.order, preemption=False)
-    return answer(manifest.world.view, question).roots
+    return answer_plan_query(manifest.world.view, question).roots
 
 
 def _passes_by(item: dict[str, Any]) -> bool:

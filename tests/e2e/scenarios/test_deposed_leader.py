@@ -21,7 +21,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from extender.core.decisions.preempt.preemption_lifecycle import GRACE_OVER_US
+from extender.core.decisions.preempt.preemption_lifecycle import STUCK_AFTER_US
 from tests.controlplane.livedin import STUCK
 from tests.controlplane.waiting import eventually
 from tests.e2e.scenarios.conftest import Story
@@ -77,7 +77,7 @@ async def no_pod_is_terminating(story: Story) -> None:
             if STUCK in pod["metadata"].get("finalizers", ())
             and "deletionTimestamp" in pod["metadata"]
         ]
-        since = datetime.now(UTC) - timedelta(microseconds=GRACE_OVER_US) - timedelta(seconds=1)
+        since = datetime.now(UTC) - timedelta(microseconds=STUCK_AFTER_US) - timedelta(seconds=1)
         return all(end < since for end in ends)
 
     await story.until(known)

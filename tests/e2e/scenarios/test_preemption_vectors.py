@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from extender.control.loop.preemption_policy import AGAIN_MS
-from extender.core.decisions.preempt.preemption_lifecycle import GRACE_OVER_US
+from extender.core.decisions.preempt.preemption_lifecycle import STUCK_AFTER_US
 from tests.e2e.scenarios.conftest import Story
 from tests.e2e.scenarios.test_preemption import conditions, facts
 from tests.support.planning.spec_vectors import by_id, of_kind
@@ -273,7 +273,7 @@ async def grace_periods_over(story: Story) -> bool:
 
     Until then their room is expected to come free, and a plan may count on it.
     """
-    late = datetime.now(UTC) - timedelta(microseconds=GRACE_OVER_US) - timedelta(seconds=2)
+    late = datetime.now(UTC) - timedelta(microseconds=STUCK_AFTER_US) - timedelta(seconds=2)
     pods = (await story.api.get("/api/v1/pods"))["items"]
     ends = [p["metadata"].get("deletionTimestamp") for p in pods if p["metadata"].get("finalizers")]
     return all(datetime.fromisoformat(end) < late for end in ends if end)

@@ -41,11 +41,11 @@ async def test_before_the_first_list_the_view_is_in_doubt(
 ) -> None:
     """Nothing is decided from a cache that is not synced, and the doubt names it."""
     fake.faults.append(Fault(lambda r: r.path == "/api/v1/pods", status=403, times=3))
-    assert "not discovered" in cluster.doubt()
+    assert "not discovered" in cluster.not_ready_reason()
     await cluster.start()
-    await until(lambda: "pods: not synced: 403" in cluster.doubt())
+    await until(lambda: "pods: not synced: 403" in cluster.not_ready_reason())
     await asyncio.wait_for(cluster.synced(), 60)
-    assert cluster.doubt() == ""
+    assert cluster.not_ready_reason() == ""
 
 
 async def test_a_list_of_several_pages_is_applied_whole(
@@ -105,8 +105,8 @@ async def test_a_watch_from_too_old_a_version_ends_in_a_list_that_finds_deletion
     fake.compacted = fake.version + 1
     fake.version += 5
     fake.cut_watches("nodes")
-    await until(lambda: "nodes: not synced" in cluster.doubt())
-    await until(lambda: not cluster.doubt())
+    await until(lambda: "nodes: not synced" in cluster.not_ready_reason())
+    await until(lambda: not cluster.not_ready_reason())
     assert names(cluster) == {"n2", "n3"}
     assert lists(cluster) == 2
 
@@ -139,7 +139,7 @@ async def test_a_line_in_doubt_ends_in_a_list(
     fake.put("nodes", a_node("n1"))
     await synced(cluster, fake)
     fake.send("nodes", line)
-    await until(lambda: lists(cluster) == 2 and not cluster.doubt())
+    await until(lambda: lists(cluster) == 2 and not cluster.not_ready_reason())
     assert names(cluster) == {"n1"}
 
 
@@ -223,9 +223,9 @@ async def test_an_api_server_that_does_not_answer_is_doubted(
     monkeypatch.setattr(kubernetes_cluster, "SILENT_MS", 300)
     await synced(cluster, fake)
     fake.silent = True
-    await until(lambda: "the API server has not answered" in cluster.doubt())
+    await until(lambda: "the API server has not answered" in cluster.not_ready_reason())
     fake.silent = False
-    await until(lambda: not cluster.doubt())
+    await until(lambda: not cluster.not_ready_reason())
 
 
 async def much_goes_on(cluster: KubernetesCluster, fake: FakeApi) -> None:
@@ -280,11 +280,11 @@ async def test_kinds_installed_later_are_noticed_and_removed_ones_forgotten(
     key = leaf_key("default", "g")
     await until(lambda: key in cluster.view().groups)
     await until(lambda: fake.watching("podgroups"))
-    assert not cluster.doubt()
+    assert not cluster.not_ready_reason()
     fake.groups["gang-extender.dev/v1alpha1"] = []
     fake.cut_watches("podgroups")
     await until(lambda: not cluster.view().groups)
-    await until(lambda: not cluster.doubt())
+    await until(lambda: not cluster.not_ready_reason())
 
 
 async def test_the_newest_known_version_of_a_builtin_kind_is_read(
@@ -325,4 +325,4 @@ async def test_a_defect_is_reported(
     fake.put("nodes", a_node("n1"))
     with pytest.raises(RuntimeError, match="defect"):
         await asyncio.wait_for(cluster.broken(), 60)
-    assert "defect" in cluster.doubt()
+    assert "defect" in cluster.not_ready_reason()

@@ -15,7 +15,7 @@ from extender.cluster.connection.api_client import ApiServer
 from extender.core.model.errors import BadInput, ClusterUnavailable, RequestRejected
 from extender.core.model.ids import NodeName, PlanId, PodUid
 from extender.core.model.pod_groups import leaf_key
-from extender.ports.protocols import Binding, Condition, K8sEvent, PodRef
+from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from tests.integration.cluster.fake_api import FakeApi, Fault, a_pod, a_pod_group, counted, until
 
 POD = PodRef(namespace="default", name="p", uid=PodUid("uid-pods-p"))
@@ -80,7 +80,7 @@ async def test_a_victim_is_marked_then_deleted_by_uid(
     there: KubernetesCluster, fake: FakeApi
 ) -> None:
     """DisruptionTarget as kube-scheduler writes it, then DELETE with the UID as precondition and no grace of ours."""
-    await there.doom(POD, "PodGroup default/hi (priority 10) needs the room")
+    await there.mark_disrupted(POD, "PodGroup default/hi (priority 10) needs the room")
     (_, body) = fake.bodies[-1]
     (condition,) = body["status"]["conditions"]
     assert (condition["type"], condition["status"], condition["reason"]) == (

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 from extender.http.web.health import Probes
-from extender.ports.protocols import K8sEvent
+from extender.ports.cluster_ports import K8sEvent
 from tests.integration.cluster.fake_api import FakeApi, Fault, a_node, a_pod, until
 from tests.support.service.fakes import Stage
 

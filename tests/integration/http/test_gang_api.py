@@ -10,7 +10,7 @@ from extender.cli.commands import gang_commands
 from extender.cli.output.printing import Output
 from extender.core.log.events import RootCompleted
 from extender.queries.state.state_dto import GangAt, Scope
-from extender.queries.state.state_report import picture
+from extender.queries.state.state_report import build_state_report
 from tests.integration.http.test_decision_api import asking, got
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import RACK, a_gang, a_group, a_node, a_pod
@@ -21,7 +21,7 @@ ROOM = [a_node(f"n{n}", {RACK: f"r{n}"}, gpu=1) for n in range(2)]
 
 def as_state(stage):
     """Return the gangs as GET /v1/state does, by name."""
-    found = picture(stage.leader.acknowledged, Scope())
+    found = build_state_report(stage.leader.committed, Scope())
     return {g.gang: msgspec.json.decode(msgspec.json.encode(g)) for g in found.gangs}
 
 

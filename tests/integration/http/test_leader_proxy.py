@@ -52,7 +52,7 @@ class Replicas:
 
     async def followed(self):
         leader, follower = self.first.stage.leader, self.second.stage.leader
-        await until(lambda: follower.acknowledged == leader.acknowledged, "the log followed")
+        await until(lambda: follower.committed == leader.committed, "the log followed")
 
     def bind_args(self, name):
         stage = self.first.stage
@@ -125,7 +125,7 @@ async def test_a_held_bind_goes_on_at_the_next_leader(replicas):
     """The lease is given back while one member waits at the old leader and one came by the follower: both are bound."""
     calls = [asyncio.create_task(replicas.first.ask("bind", replicas.bind_args("g-0")))]
     await until(lambda: replicas.at_barrier(replicas.first), "the barrier")
-    await replicas.first.stage.leader.give_back()
+    await replicas.first.stage.leader.release_lease()
     await until(lambda: replicas.second.stage.scheduling.checks()[-1].name == "reconciled", "lead")
     calls.append(asyncio.create_task(replicas.first.ask("bind", replicas.bind_args("g-1"))))
     answers = await asyncio.gather(*calls)
@@ -138,7 +138,7 @@ async def test_a_call_in_a_hand_over_waits_for_the_next_leader(replicas):
     """Filter at a replica that has just released the lease, before another acquires it: no error, a moment later an answer."""
     pod = wire_pod(replicas.first.stage, "g-0")
     args = {"Pod": pod, "Nodes": None, "NodeNames": ["n0", "n1"]}
-    handing = asyncio.create_task(replicas.first.stage.leader.give_back())
+    handing = asyncio.create_task(replicas.first.stage.leader.release_lease())
     await until(lambda: not replicas.first.stage.leader.leads(), "given back")
     answer = await replicas.first.ask("filter", args)
     assert answer["Error"] == ""
@@ -221,7 +221,7 @@ async def test_who_is_not_ready_keeps_no_connection(replicas):
 
     first, second = replicas.first, replicas.second
     assert await kept(first) == await kept(second) == (200, "kept")
-    second.stage.leader.retiring = True
+    second.stage.leader.draining = True
     assert await kept(second) == (503, "close")
     first.stage.log.unavailable = True
     replicas.clock.advance(TTL_MS / 1000)
@@ -240,6 +240,6 @@ async def test_a_forwarded_call_is_not_forwarded_again(replicas):
         assert "is not the leader" in json.loads(await reply.read())["Error"]
     wrong = str(replicas.second.client.make_url("")).rstrip("/")
     replicas.database.address = wrong
-    await until(lambda: replicas.second.stage.leader.following.lease.address == wrong, "seen")
+    await until(lambda: replicas.second.stage.leader.follower.lease.address == wrong, "seen")
     error = (await replicas.second.ask("filter", args))["Error"]
     assert error == f"cannot answer now: {wrong} does not lead any more"

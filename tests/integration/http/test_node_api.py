@@ -16,7 +16,7 @@ async def test_nodes_and_trees_have_position_and_tag():
         answer = await reply.json()
         assert (reply.status, answer["topology_keys"]) == (200, [RACK])
         assert answer["nodes"][0]["ordinary"] == {GPU: 2, "pods": 1}
-        assert reply.headers["X-Log-Position"] == str(served.stage.leader.acknowledged.position)
+        assert reply.headers["X-Log-Position"] == str(served.stage.leader.committed.position)
         again = await served.client.get(
             "/v1/nodes", headers={"If-None-Match": reply.headers["ETag"]}
         )

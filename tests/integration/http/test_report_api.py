@@ -16,7 +16,14 @@ from extender.core.model.errors import BadInput
 from extender.http.responses.error_responses import problems
 from extender.http.v1.report_api import ReportApi
 from extender.queries.log.parameter_validation import NAME_MAX
-from extender.queries.log.reports import DAY_US, LIMIT, REPORTS, ReportQuery, question, report
+from extender.queries.log.reports import (
+    DAY_US,
+    LIMIT,
+    REPORTS,
+    ReportQuery,
+    check_report_query,
+    report,
+)
 from extender.runtime.system_clock import SystemClock
 from extender.store.queries.event_queries import create_reading_engine
 from extender.store.queries.report_queries import PostgresReportQueries
@@ -71,7 +78,7 @@ async def test_every_report_is_served_with_its_columns(served, tuesday_url):
         assert answer.headers["X-Log-Position"] == str(found["position"]) == "35"
         assert found["rows"], name
         assert all(list(row) == list(kind.columns) for row in found["rows"])
-        asked = question(
+        asked = check_report_query(
             name,
             now_us=SystemClock().now_us(),
             since_us=at("00:00:00"),
@@ -160,12 +167,12 @@ async def test_more_rows_than_the_limit_are_reported(served):
 def test_without_times_it_is_the_last_day():
     """And a span that reaches into the future ends now."""
     now_us = at("12:00:00")
-    assert question("losses", now_us=now_us) == ReportQuery(
+    assert check_report_query("losses", now_us=now_us) == ReportQuery(
         name="losses", since_us=now_us - DAY_US, until_us=now_us, limit=LIMIT
     )
-    assert question("losses", now_us=now_us, until_us=now_us + 5).until_us == now_us
+    assert check_report_query("losses", now_us=now_us, until_us=now_us + 5).until_us == now_us
     with pytest.raises(BadInput, match="character that no name can have"):
-        question("losses", now_us=now_us, namespace="\udcff")
+        check_report_query("losses", now_us=now_us, namespace="\udcff")
 
 
 def ask(*words):

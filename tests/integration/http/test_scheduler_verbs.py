@@ -485,7 +485,7 @@ async def test_metrics_are_what_prometheus_reads(served):
 async def test_gangs_and_their_history(served):
     """The read API returns what the state and the log hold, with the position of that state."""
     async with served.client.get("/v1/gangs") as reply:
-        assert reply.headers["X-Log-Position"] == str(served.stage.leader.acknowledged.position)
+        assert reply.headers["X-Log-Position"] == str(served.stage.leader.committed.position)
         (line,) = await reply.json()
     assert (line["gang"], line["state"], line["reserved"], line["bound"]) == (
         "default/g",

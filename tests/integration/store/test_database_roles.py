@@ -9,9 +9,10 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from extender.ports.protocols import DecisionInput, EventFilter, Snapshot
+from extender.ports.log_ports import DecisionInput, Snapshot
+from extender.ports.query_ports import EventFilter
 from extender.store import schema_migration
-from extender.store.database_roles import AUDITOR, WRITER, as_role, powers
+from extender.store.database_roles import AUDITOR, WRITER, as_role, excess_rights
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.embedded.embedded_server import EmbeddedPostgres
 from extender.store.engine import create_engine, plain_url
@@ -157,11 +158,11 @@ async def test_the_service_does_its_part(prepared, monkeypatch):
             async for page in log.read():
                 assert len(page) == 12
             await log.release(grant)
-        checkpoints = PostgresSnapshots(writing)
+        snapshots = PostgresSnapshots(writing)
         made = Snapshot(position=head.position, chain=head.chain, codec="c", body=b"b")
         for _ in range(2):
-            await checkpoints.save(made)
-        assert await checkpoints.newest(codec="c") == made
+            await snapshots.save(made)
+        assert await snapshots.newest(codec="c") == made
         inputs = PostgresDecisionInputs(writing)
         await inputs.save(DecisionInput(digest="d", head=b"h", parts=(b"p",)))
         assert await inputs.load("d") is not None
@@ -172,7 +173,7 @@ async def test_the_service_does_its_part(prepared, monkeypatch):
         assert len(await audit.events(EventFilter())) == 12
         assert not await audit.has_node("n")
         assert not await schema_migration.needs_migration(url)
-        assert await powers(url) == []
+        assert await excess_rights(url) == []
         await writing.dispose()
         await reading.dispose()
 
@@ -234,7 +235,7 @@ async def test_everything_belongs_to_the_owner_who_cannot_log_in(prepared, monke
     assert not await connection.fetchval(
         "SELECT rolcanlogin FROM pg_roles WHERE rolname = 'gx_owner'"
     )
-    assert "is a superuser" in await powers(url)
+    assert "is a superuser" in await excess_rights(url)
     await connection.close()
 
 
@@ -264,7 +265,7 @@ async def test_the_embedded_server_makes_the_roles():
         for _ in range(2):
             async with EmbeddedPostgres(folder, settings=FAST) as server:
                 await schema_migration.upgrade(server.url)
-                assert await powers(as_role(server.url, WRITER)) == []
+                assert await excess_rights(as_role(server.url, WRITER)) == []
                 auditor = await asyncpg.connect(as_role(server.url, AUDITOR))
                 await auditor.fetch("SELECT * FROM gx.placement")
                 await refused(auditor, "SELECT * FROM gx.event", "CREATE TEMPORARY TABLE t (a int)")

@@ -16,7 +16,7 @@ import asyncpg
 import pytest
 
 from extender.core.model.errors import BadInput, InvariantBroken, StoreUnavailable
-from extender.ports.protocols import START
+from extender.ports.log_ports import START
 from extender.store import schema_migration
 from extender.store.embedded import embedded_server, os_account, postgres_binaries
 from extender.store.embedded.embedded_server import EmbeddedPostgres
@@ -325,7 +325,7 @@ async def test_root_does_not_move_into_a_directory_of_another_user(tmp_path, fol
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     monkeypatch.setattr(os_account, "ELSEWHERE", (str(folder),))
-    await asyncio.to_thread(os_account.lodge, home)
+    await asyncio.to_thread(os_account.prepare_server_home, home)
     elsewhere = Path((home / "postgres.location").read_text().strip())
     os.chown(elsewhere, 4242, 4242)
     with pytest.raises(BadInput, match="not a private directory"):

@@ -16,7 +16,8 @@ import pytest
 from extender.core.log.events import RootObserved
 from extender.core.model.errors import CorruptLog, InvariantBroken
 from extender.core.model.ids import Epoch, Position
-from extender.ports.protocols import EventFilter, LeaseGrant, LogHead
+from extender.ports.log_ports import LeaseGrant, LogHead
+from extender.ports.query_ports import EventFilter
 from extender.store.log import event_codec, upcasters
 from extender.store.log.event_codec import (
     EMPTY_CHAIN,

@@ -29,8 +29,8 @@ from extender.core.log.events import (
 from extender.core.log.reservation_state import EMPTY, fold
 from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import PlanId, PodUid, Position, RootUid
-from extender.ports.protocols import LogHead
-from extender.snapshots.state_loader import load_past, load_state, save_checkpoint
+from extender.ports.log_ports import LogHead
+from extender.snapshots.state_loader import load_historical_state, load_state, save_snapshot
 from extender.store.engine import create_engine, our_faults
 from extender.store.log.event_codec import EMPTY_CHAIN, VERSIONS
 from extender.store.log.postgres_event_log import PostgresEventLog
@@ -169,7 +169,7 @@ def test_fold_checkpoint_and_sql_agree(log_url, events, step, saved, asked):
             chain, _ = await copy_events(connection, events[:saved])
             if saved:
                 head = LogHead(position=Position(saved), chain=chain, at_us=states[saved].at_us)
-                await save_checkpoint(PostgresSnapshots(engine), states[saved], head)
+                await save_snapshot(PostgresSnapshots(engine), states[saved], head)
             await copy_events(connection, events[saved:], chain)
             async for position in project_in_steps(connection, len(events), step):
                 assert await pending_by_sql(connection) == pending_by_fold(states[position])
@@ -177,7 +177,10 @@ def test_fold_checkpoint_and_sql_agree(log_url, events, step, saved, asked):
                 assert await rows_by_sql(connection, position) == rows_by_fold(state)
             async with PostgresEventLog(log_url, page_events=3) as log:
                 found = {"snapshots": PostgresSnapshots(engine), "until": Position(asked)}
-                loaded, past = await load_state(log, **found), await load_past(log, **found)
+                loaded, past = (
+                    await load_state(log, **found),
+                    await load_historical_state(log, **found),
+                )
             assert loaded == states[asked]
             assert lean(past) == lean(states[asked])
         finally:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 
 from extender.core.log.events import BindFailed
-from extender.ports.protocols import EventFilter
+from extender.ports.query_ports import EventFilter
 from extender.queries.log.event_filter import nodes_of, plan_of, victims_of
 from extender.store.engine import create_engine
 from extender.store.log.event_codec import VERSIONS, decode_fact
@@ -152,8 +152,8 @@ async def test_no_question_reads_the_whole_log(long_url):
         EventFilter(plan="none"),
     ):
         await reader.page(wanted)
-    await reader.lives(root)
-    await reader.lives("", uid=uid)
+    await reader.incarnations(root)
+    await reader.incarnations("", uid=uid)
     await reading.dispose()
     connection = await asyncpg.connect(long_url)
     for statement, parameters in dict.fromkeys((s, tuple(map(repr, p))) for s, p in seen):

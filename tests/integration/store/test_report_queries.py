@@ -34,7 +34,7 @@ from tests.support.hypothesis_profile import examples
 from tests.support.logs.bulk_log import copy_events, forget_log, writing_connection
 from tests.support.logs.postgres import fresh_database
 from tests.support.logs.random_logs import ROOTS, event_after, histories
-from tests.support.logs.reference_reports import PLAIN, Told, plainly
+from tests.support.logs.reference_reports import PLAIN, ReportInputs, plainly
 
 pytestmark = pytest.mark.postgres
 START_US = 1_790_000_000_000_000
@@ -217,7 +217,7 @@ async def test_reports_of_admissions_come_in_their_order_and_a_page_is_the_begin
         "passed-over": lambda row: (row[8], row[0], row[1]),
         "room-taken": lambda row: (row[9], row[2], row[3]),
     }
-    plain, engine = Told(events), create_reading_engine(database_url)
+    plain, engine = ReportInputs(events), create_reading_engine(database_url)
     reader = PostgresReportQueries(engine)
     for (name, order), (begin, end) in product(
         orders.items(), [(0, 3999), (2999, 3600), (3511, 3512)]

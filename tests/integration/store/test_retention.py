@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from extender.core.log.events import GangRefused, RootCompleted, RootObserved
-from extender.ports.protocols import DecisionInput
+from extender.ports.log_ports import DecisionInput
 from extender.store import schema_migration
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.engine import create_engine

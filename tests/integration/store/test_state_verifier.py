@@ -70,17 +70,17 @@ async def test_memory_leaves_the_log(database_url, tmp_path, monkeypatch, caplog
         stopping = asyncio.Event()
         running = asyncio.create_task(service.run(stopping, lambda: None))
         try:
-            await until(lambda: writer.acknowledged.held_on and not writer._flights, "admitted", 20)
+            await until(lambda: writer.committed.held_on and not writer._flights, "admitted", 20)
             await until(service.admission.ready, "ready", 20)
             # no pass may run on the false memory: it would decide on it
             seen.doubt = lambda: "the test looks at memory alone"
-            writer.acknowledged = writer.speculative = planted(writer.acknowledged, how)
+            writer.committed = writer.pending_state = planted(writer.committed, how)
             await until(lambda: counted._value.get() > before, "found", 20)
             log = [event async for page in opened.log.read() for event in page]
             found = [e for e in log if isinstance(e.fact, DriftFound)]
             assert [e.fact.kind for e in found] == ["memory"]
             await until(
-                lambda: writer.acknowledged == writer.speculative == fold(EMPTY, log),
+                lambda: writer.committed == writer.pending_state == fold(EMPTY, log),
                 "put right",
                 20,
             )

@@ -34,7 +34,7 @@ from extender.core.log.events import (
     VictimUnit,
 )
 from extender.core.model.ids import NIL_ROOT, NodeName, PlanId, PodUid, Position
-from extender.ports.protocols import LeaseGrant
+from extender.ports.log_ports import LeaseGrant
 from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.support.logs.fake_store import Script
 

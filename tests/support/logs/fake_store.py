@@ -27,24 +27,22 @@ from extender.core.model.errors import (
     StoreUnavailable,
 )
 from extender.core.model.ids import NIL_ROOT, Epoch, NodeName, Position, RootUid
-from extender.ports.protocols import (
+from extender.ports.log_ports import (
     DecisionInput,
-    EventFilter,
-    EventPage,
-    GangIncarnation,
     LeaseGrant,
     LeaseRecord,
     LogHead,
     LogMark,
     Snapshot,
 )
+from extender.ports.query_ports import EventFilter, EventPage, GangIncarnation
 from extender.queries.log.event_filter import matches
 from extender.store.log.event_codec import EMPTY_CHAIN, chain, encode_event, to_event
-from extender.store.snapshot_table import KEPT, RUNG_EVENTS, RUNGS
+from extender.store.snapshot_table import KEPT, OLD_SNAPSHOTS_MAX, SNAPSHOT_SPACING
 
 START = Position(0)
 COPIED = (
-    "rows", "ids", "versions", "epoch", "lease", "holder", "address", "renewed_us", "ttl_ms", "checkpoints", "inputs",
+    "rows", "ids", "versions", "epoch", "lease", "holder", "address", "renewed_us", "ttl_ms", "snapshots", "inputs",
     "projected",
 )  # fmt: skip
 
@@ -68,7 +66,7 @@ class FakeDatabase:
         self.address = ""
         self.renewed_us: int | None = None
         self.ttl_ms = 0
-        self.checkpoints: dict[tuple[int, str], Snapshot] = {}
+        self.snapshots: dict[tuple[int, str], Snapshot] = {}
         self.inputs: dict[str, DecisionInput] = {}
         self.projected = 0
         self.appended = asyncio.Condition()
@@ -283,37 +281,39 @@ class FakeCheckpoints:
         self,
         database: FakeDatabase | None = None,
         *,
-        rung_events: int = RUNG_EVENTS,
-        rungs: int = RUNGS,
+        snapshot_spacing: int = SNAPSHOT_SPACING,
+        old_snapshots_max: int = OLD_SNAPSHOTS_MAX,
     ) -> None:
         self.database = database or FakeDatabase()
-        self._rung_events = rung_events
-        self._rungs = rungs
+        self._snapshot_spacing = snapshot_spacing
+        self._old_snapshots_max = old_snapshots_max
 
-    async def save(self, checkpoint: Snapshot, *others: Snapshot) -> None:
-        saved = self.database.checkpoints
-        for each in (checkpoint, *others):
+    async def save(self, snapshot: Snapshot, *others: Snapshot) -> None:
+        saved = self.database.snapshots
+        for each in (snapshot, *others):
             saved[each.position, each.codec] = each
-        stretch = self._rung_events
-        while checkpoint.position > stretch * self._rungs:
+        stretch = self._snapshot_spacing
+        while snapshot.position > stretch * self._old_snapshots_max:
             stretch *= 2
-        rungs: dict[int, int] = {}
+        old_snapshots_max: dict[int, int] = {}
         for position, codec in sorted(saved):
-            if codec == checkpoint.codec:
-                rungs.setdefault(position // stretch, position)
+            if codec == snapshot.codec:
+                old_snapshots_max.setdefault(position // stretch, position)
         for key in list(saved):
             newer = sum(codec == key[1] and position > key[0] for position, codec in saved)
-            if newer >= KEPT and (key[1] != checkpoint.codec or key[0] not in rungs.values()):
+            if newer >= KEPT and (
+                key[1] != snapshot.codec or key[0] not in old_snapshots_max.values()
+            ):
                 del saved[key]
 
     async def newest(self, *, codec: str, until: Position | None = None) -> Snapshot | None:
         chains = {row.position: digest for row, digest in self.database.rows}
-        for key in sorted(self.database.checkpoints, reverse=True):
-            checkpoint = self.database.checkpoints[key]
-            if until is not None and checkpoint.position > until:
+        for key in sorted(self.database.snapshots, reverse=True):
+            snapshot = self.database.snapshots[key]
+            if until is not None and snapshot.position > until:
                 continue
-            if checkpoint.codec == codec and chains.get(checkpoint.position) == checkpoint.chain:
-                return checkpoint
+            if snapshot.codec == codec and chains.get(snapshot.position) == snapshot.chain:
+                return snapshot
         return None
 
 
@@ -358,7 +358,9 @@ class FakeAuditReader:
     async def events(self, wanted: EventFilter) -> Sequence[RecordedEvent]:
         return (await self.page(wanted)).events
 
-    async def lives(self, root: str, *, uid: RootUid | None = None) -> Sequence[GangIncarnation]:
+    async def incarnations(
+        self, root: str, *, uid: RootUid | None = None
+    ) -> Sequence[GangIncarnation]:
         events = [to_event(row) for row, _ in self.database.rows]
         mine: dict[RootUid, list[RecordedEvent]] = {}
         for event in events:

@@ -40,7 +40,7 @@ from extender.core.log.events import (
 )
 from extender.core.log.reservation_state import EMPTY, fold
 from extender.core.model.ids import NIL_ROOT, Epoch, NodeName, PlanId, PodUid, Position, RootUid
-from extender.snapshots.state_loader import living
+from extender.snapshots.state_loader import live_streams_only
 
 ROOTS = [RootUid(f"root-{n}") for n in range(3)]
 NODES = [NodeName(f"n{n}") for n in range(3)]
@@ -245,4 +245,4 @@ def lean(state):
                      vacant=dict(root.vacant), tried=dict(root.tried), topology=dict(root.topology))
         for uid, root in state.roots.items()
     }  # fmt: skip
-    return replace(living(state), roots=Map(roots), held_on=Map(), root_of=Map())
+    return replace(live_streams_only(state), roots=Map(roots), held_on=Map(), root_of=Map())

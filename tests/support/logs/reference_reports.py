@@ -86,7 +86,7 @@ class Lost(msgspec.Struct):
     seconds: float | None
 
 
-class Told:
+class ReportInputs:
     """The events and the intervals that reports are computed from."""
 
     def __init__(self, events: Iterable[RecordedEvent]) -> None:
@@ -195,7 +195,7 @@ def _within(query: ReportQuery, event: RecordedEvent) -> bool:
     return query.since_us <= event.at_us < query.until_us
 
 
-def _pending(inputs: Told, query: ReportQuery) -> Iterator[Stretch]:
+def _pending(inputs: ReportInputs, query: ReportQuery) -> Iterator[Stretch]:
     for stretch in inputs.roots:
         waited = stretch.state in PENDING and stretch.to_us != stretch.from_us
         if waited and stretch.overlaps(query) and _about(query, stretch.root):
@@ -207,7 +207,7 @@ def _last_end(stretches: Sequence[Stretch]) -> datetime | None:
     return None if None in ends else moment(max(end for end in ends if end is not None))
 
 
-def pending(inputs: Told, query: ReportQuery) -> Iterator[Row]:
+def pending(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
     grouped = defaultdict(list)
     for s in _pending(inputs, query):
         grouped[s.root, s.root_uid, s.state, _reason(s.what)].append(s)
@@ -216,7 +216,7 @@ def pending(inputs: Told, query: ReportQuery) -> Iterator[Row]:
         yield (*key, sum(s.seconds(query) for s in some), len(some), since, _last_end(some))
 
 
-def pending_namespaces(inputs: Told, query: ReportQuery) -> Iterator[Row]:
+def pending_namespaces(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
     grouped = defaultdict(list)
     for s in _pending(inputs, query):
         grouped[s.root.partition("/")[0], s.state].append(s)
@@ -226,7 +226,7 @@ def pending_namespaces(inputs: Told, query: ReportQuery) -> Iterator[Row]:
         yield (*key, len({s.root_uid for s in some}), standing, sum(took), max(took))
 
 
-def passed_over(inputs: Told, query: ReportQuery) -> Iterator[Row]:
+def passed_over(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
     first = {}
     for event in inputs.events:
         first.setdefault(event.root_uid, event.position)
@@ -250,7 +250,7 @@ def passed_over(inputs: Told, query: ReportQuery) -> Iterator[Row]:
                 )  # fmt: skip
 
 
-def preemption_pairs(inputs: Told, query: ReportQuery) -> Iterator[Row]:
+def preemption_pairs(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
     grouped = defaultdict(list)
     for v in inputs.victims:
         if _within(query, v.plan) and _about(query, v.plan.root, v.unit.path):
@@ -265,7 +265,7 @@ def preemption_pairs(inputs: Told, query: ReportQuery) -> Iterator[Row]:
 
 
 def _measured(
-    inputs: Told, query: ReportQuery
+    inputs: ReportInputs, query: ReportQuery
 ) -> Iterator[tuple[RecordedEvent, RecordedEvent | None]]:
     """Return the measurements of the span and the one that stood when it began, each with the next."""
     some = [e for e in inputs.events if isinstance(e.fact, RoomMeasured)]
@@ -276,7 +276,7 @@ def _measured(
             yield event, after
 
 
-def room(inputs: Told, query: ReportQuery) -> Iterator[Row]:
+def room(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
     for event, after in _measured(inputs, query):
         until = after.at_us if after is not None else None
         if until is None or until > query.since_us:
@@ -287,7 +287,7 @@ def room(inputs: Told, query: ReportQuery) -> Iterator[Row]:
                 )  # fmt: skip
 
 
-def room_taken(inputs: Told, query: ReportQuery) -> Iterator[Row]:
+def room_taken(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
     for measured, after in _measured(inputs, query):
         for event in inputs.events:
             fact = event.fact
@@ -312,7 +312,7 @@ def room_taken(inputs: Told, query: ReportQuery) -> Iterator[Row]:
                     )  # fmt: skip
 
 
-def reserved(inputs: Told, query: ReportQuery) -> Iterator[Row]:
+def reserved(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
     grouped: dict[Row, list[tuple[float, Stretch]]] = defaultdict(list)
     for s in inputs.reserved:
         held: Reservation = s.what
@@ -327,7 +327,7 @@ def reserved(inputs: Told, query: ReportQuery) -> Iterator[Row]:
         yield (*key, hours, len(some), sum(s.stands(query) for _, s in some), longest)
 
 
-def decisions(inputs: Told, query: ReportQuery) -> Iterator[Row]:
+def decisions(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
     hours: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for event in inputs.events:
         fact = event.fact
@@ -349,7 +349,7 @@ def decisions(inputs: Told, query: ReportQuery) -> Iterator[Row]:
         yield (moment(hour * HOUR_US), *(seen[name] for name in names))
 
 
-def losses(inputs: Told, query: ReportQuery) -> Iterator[Row]:
+def losses(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
     for lost in inputs.losses:
         event, fact = lost.event, lost.event.fact
         if _within(query, event) and _about(query, event.root):
@@ -359,7 +359,7 @@ def losses(inputs: Told, query: ReportQuery) -> Iterator[Row]:
             )  # fmt: skip
 
 
-PLAIN: dict[str, Callable[[Told, ReportQuery], Iterator[Row]]] = {
+PLAIN: dict[str, Callable[[ReportInputs, ReportQuery], Iterator[Row]]] = {
     "pending": pending,
     "pending-namespaces": pending_namespaces,
     "passed-over": passed_over,
@@ -374,7 +374,7 @@ PLAIN: dict[str, Callable[[Told, ReportQuery], Iterator[Row]]] = {
 
 def plainly(events: Iterable[RecordedEvent], query: ReportQuery) -> list[Row]:
     """Return the rows of a report, in no order."""
-    return list(PLAIN[query.name](Told(events), query))
+    return list(PLAIN[query.name](ReportInputs(events), query))
 
 
 class FakeReportReader:

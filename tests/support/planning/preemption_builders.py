@@ -80,7 +80,7 @@ async def order(
     drafts = [
         NewEvent(root_uid=group.uid, root=group.key.path, fact=one, actor="test")
         for one in (RootObserved(kind=group.key.kind, priority=group.priority), fact)
-        if isinstance(one, PreemptionPlanned) or group.uid not in stage.leader.speculative.roots
+        if isinstance(one, PreemptionPlanned) or group.uid not in stage.leader.pending_state.roots
     ]
-    await stage.leader.record(drafts)
+    await stage.leader.append(drafts)
     return fact

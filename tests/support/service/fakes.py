@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 from immutables import Map
 
-from extender.cluster.read.pod_conversion import end_of_doomed
+from extender.cluster.read.pod_conversion import end_of_terminating
 from extender.control.actuators.status_reporter import StatusReporter
 from extender.control.binding.bind_barrier import BindBarriers
 from extender.control.log.leader import Leader
@@ -45,7 +45,8 @@ from extender.core.model.errors import RequestRejected
 from extender.core.model.ids import GroupKey, NodeName, PodUid, RootUid
 from extender.core.model.pod_groups import Forest, build_forest
 from extender.core.model.pods import Pod, PodEnd
-from extender.ports.protocols import Binding, Condition, K8sEvent, LogMark, PodRef
+from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
+from extender.ports.log_ports import LogMark
 from extender.settings import Settings
 from extender.store.log.event_codec import to_event
 from tests.support.logs.fake_store import (
@@ -168,7 +169,7 @@ class FakeCluster:
         ]
         self.seen = without_pod(self.seen, pod.uid)
         if pod.deleting or pod.doomed:
-            self.seen = with_end(self.seen, pod.uid, end_of_doomed(pod.doomed))
+            self.seen = with_end(self.seen, pod.uid, end_of_terminating(pod.doomed))
         self._notify()
 
     def end_pod(self, name: str, end: PodEnd) -> None:
@@ -212,7 +213,7 @@ class FakeCluster:
     def view(self) -> ClusterView:
         return self.seen
 
-    def doubt(self) -> str:
+    def not_ready_reason(self) -> str:
         return self.doubted
 
     async def changed(self, revision: int) -> int:
@@ -239,13 +240,13 @@ class FakeCluster:
         self.calls.append(("nominate", found.path, node))
         self.change_pod(found.path, nominated=node)
 
-    async def lift_gate(self, pod: PodRef) -> None:
-        await self._asked("lift_gate", f"{pod.namespace}/{pod.name}")
+    async def remove_gate(self, pod: PodRef) -> None:
+        await self._asked("remove_gate", f"{pod.namespace}/{pod.name}")
         found = self._found(pod)
-        self.calls.append(("lift_gate", found.path, ""))
+        self.calls.append(("remove_gate", found.path, ""))
         self.change_pod(found.path, gates=tuple(g for g in found.gates if g != GATE))
 
-    async def doom(self, pod: PodRef, message: str) -> None:
+    async def mark_disrupted(self, pod: PodRef, message: str) -> None:
         await self._asked("mark_disrupted", f"{pod.namespace}/{pod.name}")
         found = self._found(pod)
         self.calls.append(("mark_disrupted", found.path, message))
@@ -362,13 +363,13 @@ class Stage:
         identity = LeaseIdentity(
             holder=holder, address=address or f"http://{holder}", ttl_ms=ttl_ms
         )
-        self.checkpoints = FakeCheckpoints(self.database)
-        self.leader = Leader(self.log, self.checkpoints, self.clock, identity)
+        self.snapshots = FakeCheckpoints(self.database)
+        self.leader = Leader(self.log, self.snapshots, self.clock, identity)
         self.leader.history.anchor = self.cluster
         self.barriers = BindBarriers(
             cluster=self.cluster, leader=self.leader, clock=self.clock, settings=self.settings
         )
-        self.leader.on_lost = self.barriers.let_go
+        self.leader.on_lost = self.barriers.fail_waiting_calls
         self.reporter = StatusReporter(self.cluster, self.leader, self.clock)
         self.inputs = FakeDecisionInputs(self.database)
         self.admission = ControlLoop(
@@ -389,7 +390,7 @@ class Stage:
         await self.killed()
         await self.barriers.stop()
         self.admission.planner.stop()
-        self.admission.endings.stop()
+        self.admission.termination_reasons.stop()
 
     async def killed(self) -> None:
         """End all that runs, without a chance to clean up: what is left is the database and the cluster."""
@@ -422,15 +423,15 @@ class Stage:
 
     async def one_pass(self) -> None:
         """Run one pass of the admission loop, as `ControlLoop.run` does."""
-        takes = self.leader.takes
+        terms = self.leader.terms
         await self.admission.run_pass()
         self.admission.passes += 1
-        self.admission.reconciled_takes = takes
+        self.admission.reconciled_terms = terms
 
     def later(self, seconds: float) -> None:
         """Advance the clock, and renew the lease."""
         self.clock.advance(seconds)
-        self.leader.lease.prolong(self.clock.ms)
+        self.leader.lease.renew_from(self.clock.ms)
 
     def conditions_due(self) -> None:
         """End the time that the reporter waits before it writes conditions."""
@@ -442,7 +443,7 @@ class Stage:
         for _ in range(10):
             before = (len(self.database.rows), self.cluster.seen.revision)
             await self.one_pass()
-            await until(lambda: not self.admission.endings.awaited, "how members ended")
+            await until(lambda: not self.admission.termination_reasons.awaited, "how members ended")
             if (len(self.database.rows), self.cluster.seen.revision) == before:
                 return
         raise AssertionError(f"the passes do not come to rest: {self.names()[-12:]}")
@@ -461,7 +462,7 @@ class Stage:
 
     def root(self, name: str) -> Any:
         path = name if "/" in name else f"default/{name}"
-        return next((r for r in self.leader.acknowledged.roots.values() if r.root == path), None)
+        return next((r for r in self.leader.committed.roots.values() if r.root == path), None)
 
     def where(self, name: str) -> dict[str, str]:
         """Return pod -> node of what a root holds."""
@@ -472,7 +473,7 @@ class Stage:
         return PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid)
 
     def reserved_node(self, name: str) -> NodeName:
-        state, uid = self.leader.acknowledged, self.cluster.pod(name).uid
+        state, uid = self.leader.committed, self.cluster.pod(name).uid
         return state.roots[state.root_of[uid]].held[uid].node
 
     def bind(

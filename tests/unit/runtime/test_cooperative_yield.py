@@ -22,7 +22,9 @@ def rests(monkeypatch):
         await sleep(0)
 
     monkeypatch.setattr(cooperative_yield, "SLICE_S", 0.0)
-    monkeypatch.setattr(cooperative_yield, "CALM_S", 600.0)  # the calm comes in no test by itself
+    monkeypatch.setattr(
+        cooperative_yield, "RECENT_CALL_S", 600.0
+    )  # the calm comes in no test by itself
     monkeypatch.setattr(cooperative_yield.asyncio, "sleep", slept)
     monkeypatch.setattr(Yielder, "_called_s", -math.inf)
     monkeypatch.setattr(Yielder, "_next_s", 0.0)
@@ -32,18 +34,18 @@ def rests(monkeypatch):
 async def work(pieces):
     pace = Yielder()
     for _ in range(pieces):
-        await pace.breath()
+        await pace.yield_if_due()
 
 
 async def test_without_scheduler_calls_there_are_no_rests(rests):
     await work(5)
     assert rests == [0.0] * 5
-    assert Yielder.calm_s() == math.inf
+    assert Yielder.since_last_call_s() == math.inf
 
 
 async def test_kube_scheduler_calls(rests):
     """Two answers share the slices: the second waits for the first one's rest, too."""
-    Yielder.called()
+    Yielder.record_call()
     await work(1)
     await work(1)
     assert rests[0] == pytest.approx(cooperative_yield.REST_S)
@@ -51,14 +53,14 @@ async def test_kube_scheduler_calls(rests):
 
 
 async def test_it_has_called(rests):
-    Yielder.called(cooperative_yield.CALM_S + 0.1)
+    Yielder.record_call(cooperative_yield.RECENT_CALL_S + 0.1)
     await work(2)
     assert rests == [0.0] * 2
 
 
 async def test_the_last_call_counts(rests):
     """News of an older one, that came later, changes nothing."""
-    Yielder.called(0.1)
-    Yielder.called(cooperative_yield.CALM_S + 0.1)
+    Yielder.record_call(0.1)
+    Yielder.record_call(cooperative_yield.RECENT_CALL_S + 0.1)
     await work(1)
     assert rests == [pytest.approx(cooperative_yield.REST_S)]

@@ -10,8 +10,8 @@ import pytest
 
 from extender.runtime.cpu_slice import (
     SHORT_NS,
-    ask_for_short_slices,
-    ask_for_usual_slices,
+    request_default_slices,
+    request_short_slices,
 )
 from tests.support.service.cpu_slices import GRANTED_FROM, KERNEL, slice_ns
 
@@ -21,14 +21,14 @@ LOWER = 3  # by this much, in a child: what is asked for must not set it back
 def short_and_back(queue):
     os.nice(LOWER)
     usual = slice_ns()
-    ask_for_short_slices()
+    request_short_slices()
     short = slice_ns()
     reading, writing = os.pipe()
     if not os.fork():
         os.write(writing, str(slice_ns()).encode())
         os._exit(0)
     inherited = int(os.read(reading, 32))
-    ask_for_usual_slices()
+    request_default_slices()
     queue.put((usual, short, inherited, slice_ns(), os.getpriority(os.PRIO_PROCESS, 0)))
 
 
@@ -50,12 +50,12 @@ def test_a_refusal_of_the_kernel_is_logged(monkeypatch, caplog):
     """As under a seccomp profile without the call."""
     caplog.set_level("INFO")
     monkeypatch.setattr("extender.runtime.cpu_slice.SET_ATTRIBUTES", {platform.machine(): 10_000})
-    ask_for_short_slices()
+    request_short_slices()
     assert [r.reason for r in caplog.records] == ["Function not implemented"]
 
 
 def test_an_unknown_machine_is_left_alone(monkeypatch, caplog):
     caplog.set_level("INFO")
     monkeypatch.setattr("extender.runtime.cpu_slice.SET_ATTRIBUTES", {})
-    ask_for_short_slices()
+    request_short_slices()
     assert not caplog.records

@@ -145,7 +145,7 @@ async def test_all_refusals_of_a_quiet_cluster_are_explained_at_once(monkeypatch
 
         async def slow(encoded):
             stage.clock.advance(0.15)
-            stage.leader.lease.prolong(stage.clock.ms)
+            stage.leader.lease.renew_from(stage.clock.ms)
             return await inner(encoded)
 
         stage.admission.planner.plan = slow

@@ -7,7 +7,7 @@ import pytest
 from extender.core.log.reservation_state import EMPTY, fold
 from extender.core.model.errors import StoreUnavailable
 from extender.snapshots.snapshot_writer import SnapshotWriter
-from extender.snapshots.state_loader import CODEC, PAST
+from extender.snapshots.state_loader import FULL_CODEC, HISTORICAL_CODEC
 from extender.store.log.event_codec import chain, encode_event
 from tests.support.logs.fake_store import FakeCheckpoints, FakeDatabase, FakeEventLog
 from tests.support.logs.short_log import story
@@ -21,9 +21,9 @@ class Growing:
 
     def __init__(self):
         self.database, self.clock = FakeDatabase(), FakeClock()
-        self.checkpoints = FakeCheckpoints(self.database, rung_events=1)
+        self.snapshots = FakeCheckpoints(self.database, snapshot_spacing=1)
         log = FakeEventLog(self.database)
-        self.saving = SnapshotWriter(log, self.checkpoints, self.clock, events=EVENTS, ms=MS)
+        self.saving = SnapshotWriter(log, self.snapshots, self.clock, events=EVENTS, ms=MS)
         self.story, self.state = iter(story()), EMPTY
 
     def write(self):
@@ -36,7 +36,7 @@ class Growing:
         await self.saving.save_if_due(self.state)
 
     def saved(self, codec):
-        return [position for position, found in self.database.checkpoints if found == codec]
+        return [position for position, found in self.database.snapshots if found == codec]
 
 
 @pytest.fixture
@@ -54,20 +54,20 @@ async def test_every_few_facts_one_to_look_back_from(growing):
         growing.write()
         await growing.look()
         await growing.look()
-    assert growing.saved(PAST) == [5, 6, 7, 8, 9]
-    assert growing.saved(CODEC) == [5]
+    assert growing.saved(HISTORICAL_CODEC) == [5, 6, 7, 8, 9]
+    assert growing.saved(FULL_CODEC) == [5]
     growing.write()
     await growing.look()
-    assert growing.saved(CODEC) == [5, 10]
+    assert growing.saved(FULL_CODEC) == [5, 10]
 
 
 async def test_a_whole_one_after_a_while_if_anything_was_recorded(growing):
     growing.clock.ms += MS
     await growing.look()
-    assert growing.saved(CODEC) == [5]
+    assert growing.saved(FULL_CODEC) == [5]
     growing.write()
     await growing.look()
-    assert growing.saved(CODEC) == [5, 6]
+    assert growing.saved(FULL_CODEC) == [5, 6]
 
 
 async def test_the_next_look_finds_it_when_the_log_has_moved_on(growing):
@@ -76,10 +76,10 @@ async def test_the_next_look_finds_it_when_the_log_has_moved_on(growing):
     await growing.saving.save_if_due(before)
     growing.state, after = before, growing.state
     await growing.look()
-    assert growing.saved(PAST) == [5]
+    assert growing.saved(HISTORICAL_CODEC) == [5]
     growing.state = after
     await growing.look()
-    assert growing.saved(PAST) == [5, 6]
+    assert growing.saved(HISTORICAL_CODEC) == [5, 6]
 
 
 async def test_a_store_that_is_away_is_asked_again(growing, monkeypatch, caplog):
@@ -88,8 +88,8 @@ async def test_a_store_that_is_away_is_asked_again(growing, monkeypatch, caplog)
 
     growing.write()
     with monkeypatch.context() as patched:
-        patched.setattr(growing.checkpoints, "save", away)
+        patched.setattr(growing.snapshots, "save", away)
         await growing.look()
     assert "snapshot not saved" in caplog.text
     await growing.look()
-    assert growing.saved(PAST) == [5, 6]
+    assert growing.saved(HISTORICAL_CODEC) == [5, 6]

@@ -38,7 +38,7 @@ FIRST, COMMITTING, NEEDING, DONE = range(4)
 
 def stage_of(shape: PodShape) -> int:
     """Return the stage in which the gate of a member is removed."""
-    if shape.needs_pods:
+    if shape.has_pod_affinity:
         return NEEDING
     return COMMITTING if shape.commits else FIRST
 
@@ -61,7 +61,7 @@ class GateRemovalStages:
         self._arrived = arrived
         self._reached: dict[RootUid, dict[object, int]] = {}
 
-    def comes_later(self, reservation: Reservation) -> bool:
+    def must_wait(self, reservation: Reservation) -> bool:
         """Return whether a member must wait for members of its gang, or of its whole tree if it has pod affinity."""
         pod = self._view.pods.get(reservation.uid)
         stage = stage_of(pod.shape) if pod is not None else FIRST
@@ -105,7 +105,7 @@ def spread_rules(view: ClusterView, reservation: Reservation) -> tuple[PodRule, 
     return tuple(r for r in pod.shape.rules if r.kind == "spread") if pod is not None else ()
 
 
-def whose_turn(
+def next_to_release(
     view: ClusterView,
     waiting: Sequence[Reservation],
     gone: Collection[Reservation],

@@ -30,7 +30,7 @@ def waits_for_all(features: FeaturesFound | None) -> bool:
     return not any(one.startswith(OLD) for one in features.served)
 
 
-def never_at_bind(tree: Tree, features: FeaturesFound | None) -> tuple[str, ...]:
+def bind_blockers(tree: Tree, features: FeaturesFound | None) -> tuple[str, ...]:
     """Return the reasons why kube-scheduler would never call bind for a tree; its reservations would be useless."""
     if not native_on(features):
         return ()
@@ -73,7 +73,7 @@ def _gated(named: list[Pod]) -> list[str]:
     ]
 
 
-def to_let_go(state: ReservationState, forest: Forest) -> Iterator[Pod]:
+def gates_to_remove(state: ReservationState, forest: Forest) -> Iterator[Pod]:
     """Yield the members without reservation whose gate must be removed, so that kube-scheduler schedules the others.
 
     Filter refuses them. Their gate is not added again; admission does not need it.

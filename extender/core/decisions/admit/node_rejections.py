@@ -22,8 +22,8 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from extender.core.decisions.capacity.capacity_claims import behind_victims
-from extender.core.decisions.capacity.free_capacity import taken_on, taken_requests
+from extender.core.decisions.capacity.capacity_claims import claimed_under_victims
+from extender.core.decisions.capacity.free_capacity import used_capacity_on, used_requests
 from extender.core.log.events import (
     AnyEventData,
     NewEvent,
@@ -78,7 +78,7 @@ class RejectionEvidence:
         self._offered: dict[PodUid, tuple[NodeName, ...]] = {}
         self._last_offered: tuple[NodeName, ...] = ()  # kept once for all pods alike
 
-    def heed(self, view: ClusterView, state: ReservationState) -> None:
+    def note_messages(self, view: ClusterView, state: ReservationState) -> None:
         """Record the messages of members before they are nominated, and which messages changed after that.
 
         Call it after each admission, before the nominations are written: otherwise old messages cannot be recognized.
@@ -113,7 +113,7 @@ class RejectionEvidence:
             at_bind: Returns whether a member is at the bind barrier now, so that its node was not rejected.
             now_ms: The current time.
         """
-        self.heed(view, state)
+        self.note_messages(view, state)
         for held in state.held_on.values():
             for uid, reservation in held.items():
                 pod = view.pods.get(uid)
@@ -248,12 +248,12 @@ def fits(
     if node is None:
         return False
     usage = view.usage.get(reservation.node, NOTHING)
-    beside = taken_on(view, state, reservation.node, priority=reservation.priority)
+    beside = used_capacity_on(view, state, reservation.node, priority=reservation.priority)
     taken = dict(usage.requests)
     if beside is not None:  # it includes the reservation itself
-        for name, amount in taken_requests(beside).items():
+        for name, amount in used_requests(beside).items():
             taken[name] = taken.get(name, 0) + amount
-    claimed = behind_victims(
+    claimed = claimed_under_victims(
         view, state, node.name, priority=reservation.priority, root_uid=reservation.root_uid
     )
     for name, amount in claimed.items():
@@ -270,7 +270,7 @@ def fits(
     return bool(may_run(NodeTable((row,)), shape)[0])
 
 
-def decide_vetoes(
+def decide_rejections(
     view: ClusterView,
     state: ReservationState,
     refused: Collection[Reservation],
@@ -290,7 +290,7 @@ def decide_vetoes(
         root = state.roots[root_uid]
         rejected = sorted((r for r in refused if r.root_uid == root_uid), key=lambda r: r.pod)
         facts: list[AnyEventData] = [_rejection(view.pods[r.uid], r.node, now_ms) for r in rejected]
-        with_affinity = all(view.pods[r.uid].shape.needs_pods for r in rejected)
+        with_affinity = all(view.pods[r.uid].shape.has_pod_affinity for r in rejected)
         whole = not root.bound and root_uid not in started and not with_affinity
         released = sorted(root.held.values(), key=lambda r: r.pod) if whole else rejected
         names = ", ".join(f"{r.node} for {r.pod}" for r in rejected[:5])

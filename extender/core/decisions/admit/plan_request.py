@@ -12,7 +12,7 @@ import msgspec
 
 from extender.core.decisions.admit.interpod_rules import InterpodRulePart, InterpodRules
 from extender.core.decisions.capacity.free_capacity import NO_HOLDS, NodeRowCache
-from extender.core.decisions.capacity.replacement_holds import seats_of
+from extender.core.decisions.capacity.replacement_holds import nodes_of_lost_members
 from extender.core.log.reservation_state import (
     GangState,
     RejectionKey,
@@ -107,7 +107,7 @@ class TreeParts:
             hints=hints,
             root=_plan_group(tree, tree.root, held, shapes, _wishes(tree, root, hints)),
             shapes=tuple(shapes.index),
-            wanting=bool(members_wanting(tree, root)),
+            wanting=bool(members_without_reservation(tree, root)),
             claims=frozenset(c for pod in tree.pods for c in pod.shape.exclusive_claims),
         )
         self._kept[tree.root.uid] = part
@@ -180,7 +180,7 @@ def _wishes(
     if root is None or not (root.tried or root.vacant):
         return hints
     wishes = {**root.tried, **hints}
-    for leaf, nodes in seats_of(root).items():
+    for leaf, nodes in nodes_of_lost_members(root).items():
         newcomers = (
             pod.uid
             for pod in tree.members.get(GroupKey(tree.root.key.namespace, leaf, "PodGroup"), ())
@@ -267,7 +267,7 @@ def _claims_in_use(
     return tuple(sorted(asked & used))
 
 
-def members_wanting(tree: Tree, root: GangState | None) -> tuple[Pod, ...]:
+def members_without_reservation(tree: Tree, root: GangState | None) -> tuple[Pod, ...]:
     """Return the candidates of a tree that have no reservation yet."""
     held: Mapping[PodUid, Reservation] = root.held if root is not None else {}
     return tuple(
@@ -286,7 +286,7 @@ def refused_members(state: ReservationState, forest: Forest) -> Iterator[Pod]:
         if root is None or root.answer is None or root.answer.outcome not in NO_ROOM:
             continue
         if not (tree.problems or tree.root.deleting):
-            yield from (pod for pod in members_wanting(tree, root) if GATE in pod.gates)
+            yield from (pod for pod in members_without_reservation(tree, root) if GATE in pod.gates)
 
 
 def foreign_gates(tree: Tree) -> tuple[str, ...]:

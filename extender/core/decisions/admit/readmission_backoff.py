@@ -182,7 +182,7 @@ class Readmissions:
             )
         ]
 
-    def puts_off(self, view: ClusterView, tree: Tree, now_ms: int) -> bool:
+    def defers(self, view: ClusterView, tree: Tree, now_ms: int) -> bool:
         """Return whether a tree must not be admitted yet.
 
         A change of its pods, its groups or the nodes of its last admission resets the number of rounds. Any other

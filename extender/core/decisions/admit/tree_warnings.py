@@ -80,7 +80,7 @@ class NodeLabels:
         return self._nested[outer, inner]
 
 
-def oddities(
+def collect_warnings(
     view: ClusterView, tree: Tree, labels: NodeLabels | None = None
 ) -> Mapping[GroupKey, tuple[str, ...]]:
     """Return warnings per group of a tree.

@@ -70,7 +70,7 @@ def decide_observed(state: ReservationState, tree: Tree, recipe: EventContext) -
 
 def decide_invalid(state: ReservationState, tree: Tree, recipe: EventContext) -> list[NewEvent]:
     """Return the events for an invalid tree; none if the log has the same problems."""
-    if says_invalid(state, tree):
+    if is_recorded_invalid(state, tree):
         return []
     return [
         *decide_observed(state, tree, recipe),
@@ -78,7 +78,7 @@ def decide_invalid(state: ReservationState, tree: Tree, recipe: EventContext) ->
     ]
 
 
-def says_invalid(state: ReservationState, tree: Tree) -> bool:
+def is_recorded_invalid(state: ReservationState, tree: Tree) -> bool:
     """Return whether the log has the current problems of an invalid tree."""
     root = state.roots.get(tree.root.uid)
     return (

@@ -10,7 +10,7 @@ from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import NodeName, PodUid, RootUid
 
 
-def claimants(
+def blocking_preemptions(
     state: ReservationState,
     node: NodeName,
     *,
@@ -35,28 +35,28 @@ def claimants(
             yield preemption
 
 
-def has_evicted(state: ReservationState, uid: RootUid) -> bool:
+def is_preempting(state: ReservationState, uid: RootUid) -> bool:
     """Return whether a tree has a preemption that has not ended."""
     preemption = state.preemptions.get(uid)
     return preemption is not None and not preemption.ended
 
 
-def room_made_on(state: ReservationState) -> frozenset[NodeName]:
+def nodes_of_preemptors(state: ReservationState) -> frozenset[NodeName]:
     """Return the nodes with capacity for preemptors that evict others: claimed, or already reserved."""
     found: set[NodeName] = set(state.claimed_on)
     for uid in state.preemptions:
         root = state.roots.get(uid)
-        if root is not None and has_evicted(state, uid):
+        if root is not None and is_preempting(state, uid):
             found.update(r.node for r in root.held.values())
     return frozenset(found)
 
 
-def cleared(view: ClusterView, preemption: PendingPreemption) -> bool:
+def victims_are_gone(view: ClusterView, preemption: PendingPreemption) -> bool:
     """Return whether all pods whose capacity a preemptor waits for are gone."""
     return not preemption.victims and not any(uid in view.pods for uid in preemption.awaits)
 
 
-def wholly_claimed(
+def claimed_requests(
     view: ClusterView, preemption: PendingPreemption, node: NodeName
 ) -> dict[str, int]:
     """Return the capacity that a preemptor claims on a node, including what other pods still use of it."""
@@ -70,7 +70,7 @@ def wholly_claimed(
     return needed
 
 
-def lacks(
+def claims_do_not_fit(
     view: ClusterView,
     preemption: PendingPreemption,
     node: NodeName,
@@ -94,7 +94,7 @@ def lacks(
         if leaves and uid not in stay:
             for name, amount in pod.shape.requests:
                 used[name] = used.get(name, 0) - amount
-    needed = wholly_claimed(view, preemption, node)
+    needed = claimed_requests(view, preemption, node)
     return any(
         offers.allocatable.get(name, 0) - used.get(name, 0) < amount
         for name, amount in needed.items()
@@ -111,7 +111,7 @@ def held_beyond_victims(
     Returns:
         Amounts above zero, by resource.
     """
-    needed = wholly_claimed(view, preemption, node)
+    needed = claimed_requests(view, preemption, node)
     for uid, pod in view.on_node.get(node, {}).items():
         if uid in preemption.victims or uid in preemption.awaits:
             for name, amount in pod.shape.requests:
@@ -120,7 +120,7 @@ def held_beyond_victims(
     return {name: amount for name, amount in needed.items() if amount > 0}
 
 
-def behind_victims(
+def claimed_under_victims(
     view: ClusterView,
     state: ReservationState,
     node: NodeName,
@@ -142,8 +142,10 @@ def behind_victims(
         lower: As in `claimants`.
     """
     amounts: dict[str, int] = {}
-    for preemption in claimants(state, node, priority=priority, root_uid=root_uid, lower=lower):
+    for preemption in blocking_preemptions(
+        state, node, priority=priority, root_uid=root_uid, lower=lower
+    ):
         beyond = held_beyond_victims(view, preemption, node)
-        for name, amount in wholly_claimed(view, preemption, node).items():
+        for name, amount in claimed_requests(view, preemption, node).items():
             amounts[name] = amounts.get(name, 0) + amount - beyond.get(name, 0)
     return {name: amount for name, amount in amounts.items() if amount}

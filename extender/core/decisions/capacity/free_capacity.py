@@ -18,8 +18,11 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 from immutables import Map
 
-from extender.core.decisions.capacity.capacity_claims import claimants, held_beyond_victims
-from extender.core.decisions.capacity.replacement_holds import vacancies_against
+from extender.core.decisions.capacity.capacity_claims import (
+    blocking_preemptions,
+    held_beyond_victims,
+)
+from extender.core.decisions.capacity.replacement_holds import holds_against
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView, Usage
 from extender.core.model.ids import NodeName, PodUid, RootUid
@@ -58,7 +61,7 @@ class UsedCapacity(msgspec.Struct):
         )
 
 
-def taken_room(
+def used_capacity(
     view: ClusterView, state: ReservationState, *, priority: int, root_uid: str = ""
 ) -> dict[NodeName, UsedCapacity]:
     """Return per node the capacity that is used beside the assigned pods.
@@ -88,7 +91,7 @@ def taken_room(
     return found
 
 
-def taken_on(
+def used_capacity_on(
     view: ClusterView, state: ReservationState, node: NodeName, *, priority: int
 ) -> UsedCapacity | None:
     """Return the same for one node as kube-scheduler counts it: claims of preemptors below `priority` are left out."""
@@ -160,14 +163,16 @@ def _with_claims(
     """Return `taken` with the claims on a node, see `claimants`, and replacement holds of equal or higher priority."""
     amounts: dict[str, int] = {}
     ports: tuple[HostPort, ...] = ()
-    for preemption in claimants(state, node, priority=priority, root_uid=root_uid, lower=lower):
+    for preemption in blocking_preemptions(
+        state, node, priority=priority, root_uid=root_uid, lower=lower
+    ):
         for name, amount in held_beyond_victims(view, preemption, node).items():
             amounts[name] = amounts.get(name, 0) + amount
         for claim in preemption.claims[node]:
             pod = view.pods.get(claim.uid)
             if pod is not None and pod.node is None:
                 ports += pod.shape.host_ports
-    for hold in vacancies_against(view, state, node, priority=priority, root_uid=root_uid):
+    for hold in holds_against(view, state, node, priority=priority, root_uid=root_uid):
         for name, amount in hold.requests.items():
             amounts[name] = amounts.get(name, 0) + amount
     if not amounts and not ports:
@@ -193,7 +198,7 @@ def _with_nomination(taken: UsedCapacity | None, pod: Pod) -> UsedCapacity:
     )
 
 
-def taken_requests(taken: UsedCapacity) -> dict[str, int]:
+def used_requests(taken: UsedCapacity) -> dict[str, int]:
     """Return the sum by resource."""
     total: dict[str, int] = {}
     for reservation in taken.held:
@@ -239,14 +244,14 @@ class NodeRowCache:
         lone = PodUid(root_uid) in view.nominated or PodUid(root_uid) in view.pinned
         own = root is not None and (root.held or root.vacant)
         if own or root_uid in state.preemptions or lone:
-            return taken_room(view, state, priority=priority, root_uid=root_uid)
+            return used_capacity(view, state, priority=priority, root_uid=root_uid)
         held = (state.held_on, state.preemptions, state.vacant_on)
         made_from = (view.pods, view.nominated, view.nodes, *held)
         if not same_objects(made_from, self._taken_from):
             self._taken, self._taken_from = {}, made_from
         known = self._taken.get(priority)
         if known is None:
-            known = self._taken[priority] = taken_room(view, state, priority=priority)
+            known = self._taken[priority] = used_capacity(view, state, priority=priority)
         return known
 
     def rows(
@@ -317,7 +322,7 @@ def make_row(node: Node, usage: Usage, taken: UsedCapacity | None) -> PlanNode:
         if name in free:
             free[name] -= amount
     if taken is not None:
-        for name, amount in taken_requests(taken).items():
+        for name, amount in used_requests(taken).items():
             if name in free:
                 free[name] -= amount
         ports += taken.ports

@@ -23,7 +23,7 @@ SYSTEM_TAINTS = "node.kubernetes.io/"
 MARKERS = "gang-extender.dev/"  # start of the names of resources that are only markers
 
 
-def measure_room(
+def measure_capacity(
     rows: NodeRowCache, view: ClusterView, state: ReservationState, keys: Sequence[str]
 ) -> RoomMeasured:
     """Return the measurement of the current view and state.

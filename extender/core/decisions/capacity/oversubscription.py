@@ -9,7 +9,7 @@ from extender.core.model.ids import PodUid
 from extender.core.model.nodes import Node
 
 
-def squeezed_out(
+def oversubscribed_pods(
     node: Node, taken: Iterable[Mapping[str, int]], wanted: Iterable[Reservation | ReplacementHold]
 ) -> Iterator[PodUid]:
     """Yield the pods that do not fit on a node; those of the lowest priority first, then the newest.

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from immutables import Map
 
-from extender.core.decisions.capacity.oversubscription import squeezed_out
+from extender.core.decisions.capacity.oversubscription import oversubscribed_pods
 from extender.core.log.events import LossCause, MemberLost, ReleaseReason
 from extender.core.log.reservation_state import (
     BoundMember,
@@ -24,14 +24,14 @@ from extender.core.model.ids import GroupKey, NodeName, PodUid, RootUid
 from extender.core.model.pod_groups import Tree
 from extender.core.model.pods import SUCCEEDED
 
-NO_VACANCIES: Map[PodUid, ReplacementHold] = Map()
+NO_REPLACEMENT_HOLDS: Map[PodUid, ReplacementHold] = Map()
 _NOT_HELD: tuple[LossCause, ...] = (
     "preempted",
     "node-lost",
 )  # the capacity is for the preemptor, or gone
 
 
-def vacancies_against(
+def holds_against(
     view: ClusterView,
     state: ReservationState,
     node: NodeName,
@@ -53,7 +53,7 @@ def vacancies_against(
             yield hold
 
 
-def kept_from(
+def hold_requests_against(
     view: ClusterView,
     state: ReservationState,
     node: NodeName,
@@ -80,7 +80,7 @@ def kept_from(
 def _against(
     state: ReservationState, node: NodeName, *, priority: int, root_uid: RootUid | str
 ) -> Iterator[ReplacementHold]:
-    for hold in state.vacant_on.get(node, NO_VACANCIES).values():
+    for hold in state.vacant_on.get(node, NO_REPLACEMENT_HOLDS).values():
         if hold.root_uid != root_uid and hold.priority >= priority:
             yield hold
 
@@ -90,7 +90,7 @@ def _occupied(view: ClusterView, hold: ReplacementHold) -> bool:
     return pod is not None and pod.node == hold.node
 
 
-def leaves_room_to(
+def may_wait_for_capacity(
     state: ReservationState, node: NodeName, uid: PodUid, *, priority: int, root_uid: RootUid
 ) -> bool:
     """Return whether a tree may wait for the capacity of a terminating pod: no replacement hold blocks it.
@@ -102,11 +102,11 @@ def leaves_room_to(
         priority: Of the tree.
         root_uid: Of the tree.
     """
-    hold = state.vacant_on.get(node, NO_VACANCIES).get(uid)
+    hold = state.vacant_on.get(node, NO_REPLACEMENT_HOLDS).get(uid)
     return hold is None or hold.root_uid == root_uid or hold.priority < priority
 
 
-def taken_vacancies(view: ClusterView, state: ReservationState) -> frozenset[PodUid]:
+def oversubscribed_holds(view: ClusterView, state: ReservationState) -> frozenset[PodUid]:
     """Return the lost members whose hold does not fit any more beside assigned pods and reservations.
 
     Holds of the lowest priority are dropped first, then the newest, until the rest fits.
@@ -123,12 +123,14 @@ def taken_vacancies(view: ClusterView, state: ReservationState) -> frozenset[Pod
         ]
         standing = (view.usage.get(name, NOTHING).requests, *waiting)
         taken.update(
-            squeezed_out(node, standing, (v for v in vacant.values() if not _occupied(view, v)))
+            oversubscribed_pods(
+                node, standing, (v for v in vacant.values() if not _occupied(view, v))
+            )
         )
     return frozenset(taken)
 
 
-def time_over(state: ReservationState, now_us: int) -> frozenset[PodUid]:
+def expired_holds(state: ReservationState, now_us: int) -> frozenset[PodUid]:
     """Return the lost members whose hold has reached its end time."""
     return frozenset(
         uid
@@ -138,7 +140,7 @@ def time_over(state: ReservationState, now_us: int) -> frozenset[PodUid]:
     )
 
 
-def seats_of(root: GangState) -> Mapping[str, list[NodeName]]:
+def nodes_of_lost_members(root: GangState) -> Mapping[str, list[NodeName]]:
     """Return by leaf the nodes of its lost members, the oldest loss first."""
     seats: dict[str, list[NodeName]] = {}
     for hold in sorted(root.vacant.values(), key=lambda v: (v.at_us, v.pod, v.uid)):
@@ -146,7 +148,7 @@ def seats_of(root: GangState) -> Mapping[str, list[NodeName]]:
     return seats
 
 
-def held_until(
+def replacement_hold_end(
     view: ClusterView,
     tree: Tree | None,
     member: BoundMember,
@@ -189,7 +191,7 @@ def _is_replaced(tree: Tree | None, leaf: str) -> bool:
     return any(group.key == key and not group.deleting for group in tree.groups)
 
 
-def given_up(
+def ended_holds(
     view: ClusterView,
     root: GangState,
     tree: Tree | None,

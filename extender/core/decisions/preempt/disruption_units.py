@@ -16,7 +16,7 @@ import msgspec
 
 from extender.core.decisions.admit.interpod_rules import InterpodRulePart, counted_by
 from extender.core.decisions.capacity.free_capacity import NO_HOLDS
-from extender.core.decisions.capacity.replacement_holds import leaves_room_to
+from extender.core.decisions.capacity.replacement_holds import may_wait_for_capacity
 from extender.core.decisions.preempt.preemption_lifecycle import is_stuck
 from extender.core.log.preemption_state import CapacityClaim
 from extender.core.log.reservation_state import GangState, Reservation, ReservationState
@@ -195,7 +195,9 @@ class _Collection:
 
     def _may_wait_for(self, pod: Pod, node: NodeName) -> bool:
         root, state = self.tree.root, self.state
-        return leaves_room_to(state, node, pod.uid, priority=root.priority, root_uid=root.uid)
+        return may_wait_for_capacity(
+            state, node, pod.uid, priority=root.priority, root_uid=root.uid
+        )
 
     def _take(self, drafts: dict[str, _Draft], pod: Pod) -> bool:
         """Add a pod to its unit and return True; return False if it must stay."""

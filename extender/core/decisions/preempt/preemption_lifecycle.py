@@ -25,7 +25,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from extender.core.decisions.capacity.capacity_claims import lacks
+from extender.core.decisions.capacity.capacity_claims import claims_do_not_fit
 from extender.core.log.events import (
     AbandonReason,
     AnyEventData,
@@ -44,11 +44,11 @@ from extender.core.model.pods import Pod
 
 NAMED_MAX: Final = 3  # victims named in a text
 # reasons of DisruptionTarget on pods that the extender evicts, written by itself or by the Eviction API
-DOOMED_BY_US: Final[Mapping[str, EvictionHow]] = {
+EVICTION_BY_REASON: Final[Mapping[str, EvictionHow]] = {
     "PreemptionByScheduler": "deleted",
     "EvictionByEvictionAPI": "evicted",
 }
-GRACE_OVER_US: Final = (
+STUCK_AFTER_US: Final = (
     10_000_000  # a pod counts as stuck this long after the end of its grace period
 )
 
@@ -188,7 +188,7 @@ def _why_not_free(
         pod = view.pods.get(uid)
         if pod is None or pod.node is None or not is_stuck(pod, now_us):
             continue
-        if lacks(view, preemption, pod.node, stay=(uid,)):
+        if claims_do_not_fit(view, preemption, pod.node, stay=(uid,)):
             text = f"pod {pod.path} is still there after its grace period"
             return "room-lost", text
     return "", ""
@@ -264,7 +264,9 @@ def begun_units(
     found = set()
     for uid, victim in preemption.victims.items():
         pod = view.pods.get(uid)
-        if uid in known.asked or (pod is not None and pod.deleting and pod.doomed in DOOMED_BY_US):
+        if uid in known.asked or (
+            pod is not None and pod.deleting and pod.doomed in EVICTION_BY_REASON
+        ):
             found.add(victim.unit)
     return preemption.begun | found
 
@@ -311,7 +313,9 @@ def better_offer(
     return fact if fact.spared or elsewhere else None
 
 
-def due(view: ClusterView, preemption: PendingPreemption, known: EvictionContext) -> list[Victim]:
+def victims_to_evict(
+    view: ClusterView, preemption: PendingPreemption, known: EvictionContext
+) -> list[Victim]:
     """Return the victims to evict now, unit by unit in the order of the plan."""
     place = {unit: number for number, unit in enumerate(preemption.units)}
     units = begun_units(view, preemption, known) if preemption.ended else place.keys()
@@ -319,7 +323,7 @@ def due(view: ClusterView, preemption: PendingPreemption, known: EvictionContext
     return sorted(found, key=lambda v: (place[v.unit], v.pod))
 
 
-def is_due(
+def is_to_be_evicted(
     view: ClusterView, preemption: PendingPreemption, uid: PodUid, known: EvictionContext
 ) -> bool:
     """Return whether a pod is one of the victims that `due` returns."""
@@ -335,7 +339,7 @@ def _stays(view: ClusterView, victim: Victim) -> bool:
     return pod is not None and not pod.deleting and pod.node == victim.node
 
 
-def refusing(
+def stuck_victims(
     view: ClusterView, preemption: PendingPreemption, refused: Mapping[PodUid, str], now_us: int
 ) -> tuple[tuple[Victim, str], ...]:
     """Return the victims that are not deleted, each with the reason as a text that does not change with time.
@@ -360,10 +364,10 @@ def refusing(
 
 def is_stuck(pod: Pod, now_us: int) -> bool:
     """Return whether a pod is still there after its grace period: it has a finalizer, or its kubelet does not run."""
-    return pod.deleting and pod.deletes_us > 0 and now_us - pod.deletes_us > GRACE_OVER_US
+    return pod.deleting and pod.deletes_us > 0 and now_us - pod.deletes_us > STUCK_AFTER_US
 
 
-def refusing_text(found: tuple[tuple[Victim, str], ...]) -> str:
+def stuck_victims_text(found: tuple[tuple[Victim, str], ...]) -> str:
     """Return the text about victims that are not deleted, for a condition, or an empty string."""
     if not found:
         return ""

@@ -13,9 +13,13 @@ from extender.core.decisions.admit.verdict_events import (
     draft_for,
     still_holds,
 )
-from extender.core.decisions.capacity.capacity_claims import behind_victims
+from extender.core.decisions.capacity.capacity_claims import claimed_under_victims
 from extender.core.decisions.preempt.disruption_units import EvictableContext, evictable_for
-from extender.core.decisions.preempt.unbound_gang_members import LONE, give_back, held_below
+from extender.core.decisions.preempt.unbound_gang_members import (
+    POD_UNIT_PREFIX,
+    release_reservations,
+    unbound_reservations,
+)
 from extender.core.log.events import (
     AlternativeRecord,
     AssignmentRecord,
@@ -27,14 +31,14 @@ from extender.core.log.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.log.preemption_state import SPARED_US, CapacityClaim
+from extender.core.log.preemption_state import EVICTION_MEMORY_US, CapacityClaim
 from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import NodeName, PlanId, PodUid, RootUid
 from extender.core.model.pod_groups import Forest, Tree
 from extender.core.planner.plan_types import PLANNER_VERSION, PlanNode, PlanRequest
 from extender.core.planner.preempt.post_eviction_view import without
-from extender.core.planner.preempt.victim_cost import NOBODY, VictimCost
+from extender.core.planner.preempt.victim_cost import NO_PRIORITY, VictimCost
 from extender.core.planner.preempt.victim_search import PreemptionPlan
 from extender.core.planner.preemption_types import Evictable, PlanUnit
 
@@ -69,7 +73,9 @@ def preemption_request(
         forest,
         tree,
         ruled=ruled,
-        spared=spared_by(state, tree.root.uid, moment.now_us if moment is not None else 0),
+        spared=recently_evicted_units(
+            state, tree.root.uid, moment.now_us if moment is not None else 0
+        ),
         moment=moment,
     )
     less = _behind_victims(view, state, tree)
@@ -79,7 +85,7 @@ def preemption_request(
     return msgspec.structs.replace(request, nodes=nodes, evictable=evictable)
 
 
-def spared_by(state: ReservationState, uid: RootUid, now_us: int) -> frozenset[str]:
+def recently_evicted_units(state: ReservationState, uid: RootUid, now_us: int) -> frozenset[str]:
     """Return the units that a preemptor evicted and must not evict again when they are created again.
 
     For extra members it never evicts such a gang again, for the minimum not within `SPARED_US`. So a preemptor that
@@ -94,7 +100,7 @@ def spared_by(state: ReservationState, uid: RootUid, now_us: int) -> frozenset[s
     return frozenset(
         name
         for name, at_us in took.items()
-        if now_us - at_us < SPARED_US or (extras and not name.startswith(LONE))
+        if now_us - at_us < EVICTION_MEMORY_US or (extras and not name.startswith(POD_UNIT_PREFIX))
     )
 
 
@@ -106,7 +112,7 @@ def _behind_victims(
     amounts = (
         (
             node,
-            behind_victims(
+            claimed_under_victims(
                 view, state, node, priority=root.priority, root_uid=root.uid, lower=True
             ),
         )
@@ -120,7 +126,7 @@ def _lessened(node: PlanNode, amounts: Mapping[str, int]) -> PlanNode:
     return msgspec.structs.replace(node, free=free, reserved=True)
 
 
-def still_makes_room(asked: PlanRequest, found: PreemptionPlan, now: PlanRequest) -> bool:
+def preemption_still_holds(asked: PlanRequest, found: PreemptionPlan, now: PlanRequest) -> bool:
     """Return whether an answer to `asked` may be recorded with the input `now`.
 
     Every unit must have the same pods in both, and the plan must fit without them: see `still_holds`.
@@ -186,9 +192,9 @@ def decide_preemption(
                 cause=recipe.cause,
             )
         )
-    drafts += give_back(
+    drafts += release_reservations(
         state,
-        held_below(view, state, forest, (unit.name for unit in found.victims)),
+        unbound_reservations(view, state, forest, (unit.name for unit in found.victims)),
         but={pod.uid for record in records for pod in record.pods},
         actor=recipe.actor,
         cause=recipe.cause,
@@ -201,11 +207,11 @@ def decide_preemption(
         victims=tuple(
             _victim_unit(view, unit, found.doubts.get(unit.name, "")) for unit in found.victims
         ),
-        cost=numbers(found.cost),
+        cost=cost_by_name(found.cost),
         alternatives=tuple(
             AlternativeRecord(
                 units=other.units,
-                cost=numbers(other.cost) if other.cost is not None else {},
+                cost=cost_by_name(other.cost) if other.cost is not None else {},
                 why=f"{other.where}: {other.why}",
             )
             for other in found.alternatives
@@ -283,10 +289,10 @@ def _leaf(view: ClusterView, uid: PodUid) -> str:
     return pod.group.name if pod is not None and pod.group is not None else ""
 
 
-def numbers(cost: VictimCost) -> dict[str, int]:
+def cost_by_name(cost: VictimCost) -> dict[str, int]:
     """Return a cost by the names of its parts, most important first; parts that are zero are left out."""
     parts = msgspec.structs.asdict(cost)
     del parts["names"]
-    if parts["highest"] == NOBODY:
+    if parts["highest"] == NO_PRIORITY:
         del parts["highest"]
     return {name: value for name, value in parts.items() if value or name == "highest"}

@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from extender.core.decisions.capacity.capacity_claims import lacks
+from extender.core.decisions.capacity.capacity_claims import claims_do_not_fit
 from extender.core.decisions.preempt.preemption_lifecycle import (
     NAMED_MAX,
     EvictionContext,
@@ -50,7 +50,7 @@ class TakeoverPreemptor(msgspec.Struct, frozen=True, kw_only=True):
     priority: int
 
 
-def outranked_by_plan(
+def takeovers_by_plan(
     view: ClusterView, state: ReservationState, planned: NewEvent, known: EvictionContext
 ) -> list[NewEvent]:
     """Return the ends of the preemptions whose capacity a plan takes, or whose preemptor it evicts.
@@ -80,7 +80,7 @@ def outranked_by_plan(
     return drafts
 
 
-def outranked_by_pods(
+def takeovers_by_pods(
     view: ClusterView, state: ReservationState, decided: Iterable[NewEvent], known: EvictionContext
 ) -> list[NewEvent]:
     """Return the ends of the preemptions whose capacity is used by running pods of higher priority.
@@ -128,7 +128,7 @@ def _sitting_in_claims(
     found: dict[NodeName, Pod] = {}
     for node in preemption.claims:
         pod = _newcomer(view, preemption, node, there)
-        if pod is not None and lacks(view, preemption, node):
+        if pod is not None and claims_do_not_fit(view, preemption, node):
             found[node] = pod
     return found
 

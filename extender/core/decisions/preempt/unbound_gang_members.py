@@ -16,10 +16,10 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, PlanId, PodUid
 from extender.core.model.pod_groups import Forest, Tree, kind_of
 
-LONE = "Pod/"  # start of the name of a unit that is a single pod
+POD_UNIT_PREFIX = "Pod/"  # start of the name of a unit that is a single pod
 
 
-def held_below(
+def unbound_reservations(
     view: ClusterView, state: ReservationState, forest: Forest, units: Iterable[str]
 ) -> list[Reservation]:
     """Return the reservations of unbound members of some units, sorted by pod.
@@ -30,7 +30,7 @@ def held_below(
         forest: The trees of `view`.
         units: `Kind/namespace/name`.
     """
-    wanted = {_key(unit) for unit in units if not unit.startswith(LONE)}
+    wanted = {_key(unit) for unit in units if not unit.startswith(POD_UNIT_PREFIX)}
     found: dict[PodUid, Reservation] = {}
     for key in wanted:
         root = forest.root_of.get(key)
@@ -53,7 +53,7 @@ def _key(unit: str) -> GroupKey:
     return GroupKey(namespace, name, kind_of(kind))
 
 
-def give_back(
+def release_reservations(
     state: ReservationState,
     reservations: Iterable[Reservation],
     *,
@@ -91,7 +91,7 @@ def give_back(
     ]
 
 
-def leaving(view: ClusterView, state: ReservationState) -> Mapping[GroupKey, int]:
+def leaves_being_evicted(view: ClusterView, state: ReservationState) -> Mapping[GroupKey, int]:
     """Return the leaves of which pods are evicted as part of a unit, with the creation time of the newest such pod.
 
     Returns:
@@ -100,12 +100,12 @@ def leaving(view: ClusterView, state: ReservationState) -> Mapping[GroupKey, int
     found: dict[GroupKey, int] = {}
     for preemption in state.preemptions.values():
         for victim in preemption.victims.values():
-            pod = None if victim.unit.startswith(LONE) else view.pods.get(victim.uid)
+            pod = None if victim.unit.startswith(POD_UNIT_PREFIX) else view.pods.get(victim.uid)
             if pod is not None and pod.group is not None:
                 found[pod.group] = max(found.get(pod.group, 0), pod.created_us)
     return found
 
 
-def is_leaving(leaves: Mapping[GroupKey, int], tree: Tree) -> bool:
+def is_being_evicted(leaves: Mapping[GroupKey, int], tree: Tree) -> bool:
     """Return whether members of a tree are evicted as part of a unit; pods of an earlier tree of the same name do not count."""
     return any(leaves.get(key, -1) >= tree.root.created_us for key in tree.members)

@@ -14,19 +14,26 @@ import msgspec
 
 from extender.core.decisions.admit.plan_request import group_key_of
 from extender.core.decisions.admit.verdict_events import group_records
-from extender.core.decisions.capacity.replacement_holds import given_up, held_until, taken_vacancies
+from extender.core.decisions.capacity.replacement_holds import (
+    ended_holds,
+    oversubscribed_holds,
+    replacement_hold_end,
+)
 from extender.core.decisions.reconcile.drift import (
     ReconcileContext,
     bound_facts,
     bound_outside,
     strayed_facts,
 )
-from extender.core.decisions.reconcile.overcommit_attribution import taker_words, takers
+from extender.core.decisions.reconcile.overcommit_attribution import (
+    reserved_capacity_users,
+    reserved_capacity_users_text,
+)
 from extender.core.decisions.reconcile.reservation_checks import (
-    overtaken_pods,
+    oversubscribed_reservations,
+    paths_to_leaves,
     unassigned,
     unfit_pods,
-    ways,
 )
 from extender.core.log.events import (
     AnyEventData,
@@ -40,7 +47,7 @@ from extender.core.log.events import (
     ReleasedPod,
     ReleaseReason,
     ReservationReleased,
-    RoomTaker,
+    ReservedCapacityUser,
     RootCompleted,
 )
 from extender.core.log.reservation_state import (
@@ -69,8 +76,8 @@ def decide_reconcile(
 ) -> list[NewEvent]:
     """Return the events that bring the log up to date with the view; none when they agree."""
     shared = _Shared(
-        overtaken=overtaken_pods(view, state),
-        taken=taken_vacancies(view, state),
+        overtaken=oversubscribed_reservations(view, state),
+        taken=oversubscribed_holds(view, state),
         victims=_victims(state),
     )
     drafts: list[NewEvent] = []
@@ -97,7 +104,7 @@ def _victims(state: ReservationState) -> frozenset[PodUid]:
     return frozenset(uid for p in state.preemptions.values() for uid in p.victims)
 
 
-def losses_that_hold(
+def losses_with_hold(
     view: ClusterView,
     state: ReservationState,
     root: GangState,
@@ -241,7 +248,7 @@ def _changed_groups(view: ClusterView, root: GangState) -> Mapping[str, str]:
     if not changed:
         return {}
     texts = {}
-    for leaf, path in ways(root.groups).items():
+    for leaf, path in paths_to_leaves(root.groups).items():
         found = [changed[g.kind, g.name] for g in path if (g.kind, g.name) in changed]
         if found:
             texts[leaf] = found[0]
@@ -280,7 +287,7 @@ def _is_lost(view: ClusterView, uid: PodUid, node: NodeName) -> bool:
     return pod is None or pod.deleting or node not in view.nodes
 
 
-def untold(view: ClusterView, drafts: Iterable[NewEvent]) -> list[MemberLost]:
+def losses_without_cause(view: ClusterView, drafts: Iterable[NewEvent]) -> list[MemberLost]:
     """Return the losses without a known cause, because the pod is not in the view any more."""
     return [
         draft.fact
@@ -319,7 +326,7 @@ def _held_on(
     now: ReconcileContext,
 ) -> MemberLost:
     """Return the loss with the end of its replacement hold; `tree` is None if no member of it runs."""
-    until_us = held_until(
+    until_us = replacement_hold_end(
         view, tree, member, lost, victims, now_us=now.now_us, held_us=now.room_held_us
     )
     return msgspec.structs.replace(lost, room_until_us=until_us)
@@ -337,7 +344,7 @@ def _ended_holds(
     """Return the events for replacement holds that end now."""
     if not root.vacant:
         return []
-    found = given_up(view, root, tree, shared.taken, now.over, runs=runs)
+    found = ended_holds(view, root, tree, shared.taken, now.over, runs=runs)
     return [
         ReservationReleased(
             plan=holds[0].plan,
@@ -374,10 +381,10 @@ def _release(
     reservations: Iterable[Reservation],
     why: ReleaseReason,
     text: str,
-    taken_by: tuple[RoomTaker, ...] = (),
+    taken_by: tuple[ReservedCapacityUser, ...] = (),
 ) -> ReservationReleased:
     held = sorted(reservations, key=lambda r: r.pod)
-    by = taker_words(taken_by)
+    by = reserved_capacity_users_text(taken_by)
     return ReservationReleased(
         plan=held[0].plan,
         why=why,
@@ -421,7 +428,7 @@ def _released(
     counts: dict[str, int] = {}
     for reservation in rest:
         counts[reservation.group] = counts.get(reservation.group, 0) + 1
-    taken_by = takers(view, state, [r for r, _ in gone.get("superseded", ())])
+    taken_by = reserved_capacity_users(view, state, [r for r, _ in gone.get("superseded", ())])
     if started or not rest or satisfied(root.groups, counts):
         return [
             _release(

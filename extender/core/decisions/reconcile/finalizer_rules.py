@@ -70,7 +70,9 @@ def decide_protection(
     return tuple(found)
 
 
-def may_go(view: ClusterView, key: GroupKey, held: Collection[GroupKey] = frozenset()) -> bool:
+def may_remove_finalizer(
+    view: ClusterView, key: GroupKey, held: Collection[GroupKey] = frozenset()
+) -> bool:
     """Return whether one deleted group loses the finalizer, as in `decide_protection`."""
     if _runs(view, key, held):
         return False

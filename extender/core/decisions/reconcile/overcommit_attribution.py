@@ -13,7 +13,7 @@ from typing import Final
 
 from extender.core.decisions.capacity.free_capacity import NO_HOLDS
 from extender.core.decisions.reconcile.reservation_checks import unassigned
-from extender.core.log.events import RoomTaker, TakenHow
+from extender.core.log.events import ReservedCapacityUser, TakenHow
 from extender.core.log.reservation_state import GangState, Reservation, ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import NodeName
@@ -29,9 +29,9 @@ _HOW: Final[dict[TakenHow, str]] = {
 }
 
 
-def takers(
+def reserved_capacity_users(
     view: ClusterView, state: ReservationState, lost: Iterable[Reservation]
-) -> tuple[RoomTaker, ...]:
+) -> tuple[ReservedCapacityUser, ...]:
     """Return the pods that use the capacity of lost reservations: on each node the last ones, as many as explain the excess.
 
     Args:
@@ -52,7 +52,7 @@ def takers(
 
 def _users_on(
     view: ClusterView, state: ReservationState, name: NodeName, lost: Sequence[Reservation]
-) -> Iterable[RoomTaker]:
+) -> Iterable[ReservedCapacityUser]:
     excess = _excess(view, state, name, lost)
     priority = max(reservation.priority for reservation in lost)
     foreign = [pod for pod in view.on_node.get(name, {}).values() if not _ours(state, pod)]
@@ -94,13 +94,13 @@ def _ours(state: ReservationState, pod: Pod) -> bool:
     return (held is not None and held.node == pod.node) or (bound is not None and bool(bound.plan))
 
 
-def _record(pod: Pod, node: NodeName, priority: int) -> RoomTaker:
+def _record(pod: Pod, node: NodeName, priority: int) -> ReservedCapacityUser:
     how: TakenHow = "unaware"
     if pod.pinned is not None:
         how = "pinned"
     elif pod.priority > priority:
         how = "higher-priority"
-    return RoomTaker(
+    return ReservedCapacityUser(
         pod=pod.path,
         uid=pod.uid,
         node=node,
@@ -110,7 +110,7 @@ def _record(pod: Pod, node: NodeName, priority: int) -> RoomTaker:
     )
 
 
-def taker_words(found: Sequence[RoomTaker]) -> str:
+def reserved_capacity_users_text(found: Sequence[ReservedCapacityUser]) -> str:
     """Return the text about pods that use reserved capacity, or an empty string.
 
     >>> taker_words([RoomTaker(pod="ns/p", uid="u", node="n", scheduler="s", priority=0, how="unaware")])
@@ -125,7 +125,7 @@ def taker_words(found: Sequence[RoomTaker]) -> str:
     return f"taken by {'; '.join(named)}" + (" and more" if len(found) > NAMED_MAX else "")
 
 
-def planned_again_us(root: GangState) -> int:
+def retry_time_us(root: GangState) -> int:
     """Return when a tree is planned again after other pods used its capacity: microseconds since the epoch, 0 for at once."""
     if root.taken < 2:  # noqa: PLR2004 -- no pause the first time
         return 0

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator
 import msgspec
 
 from extender.core.decisions.admit.plan_request import group_key_of
-from extender.core.decisions.capacity.replacement_holds import NO_VACANCIES
-from extender.core.decisions.reconcile.cluster_reconciliation import losses_that_hold
+from extender.core.decisions.capacity.replacement_holds import NO_REPLACEMENT_HOLDS
+from extender.core.decisions.reconcile.cluster_reconciliation import losses_with_hold
 from extender.core.decisions.reconcile.drift import ReconcileContext
 from extender.core.log.reservation_state import ReplacementHold, ReservationState
 from extender.core.model.cluster_view import ClusterView
@@ -90,7 +90,7 @@ def _holds(
     for root_uid in sorted({state.root_of[uid] for uid in gone if uid in state.root_of}):
         root = state.roots[root_uid]
         tree = forest.trees.get(group_key_of(root))
-        for lost in losses_that_hold(view, state, root, tree, answered):
+        for lost in losses_with_hold(view, state, root, tree, answered):
             member = root.bound[lost.uid]
             yield ReplacementHold(
                 plan=member.plan, root_uid=root_uid, pod=member.pod, uid=member.uid, group=member.group,
@@ -103,6 +103,6 @@ def _with(state: ReservationState, found: Collection[ReplacementHold]) -> Reserv
     vacant_on = state.vacant_on
     for hold in found:
         node = NodeName(hold.node)
-        here = vacant_on.get(node, NO_VACANCIES).set(hold.uid, hold)
+        here = vacant_on.get(node, NO_REPLACEMENT_HOLDS).set(hold.uid, hold)
         vacant_on = vacant_on.set(node, here)
     return msgspec.structs.replace(state, vacant_on=vacant_on)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from extender.core.decisions.capacity.free_capacity import NO_HOLDS
-from extender.core.decisions.capacity.oversubscription import squeezed_out
+from extender.core.decisions.capacity.oversubscription import oversubscribed_pods
 from extender.core.log.events import GroupRecord
 from extender.core.log.reservation_state import GangState, Reservation, ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView
@@ -29,7 +29,7 @@ def unfit_pods(
     """
     domains = {
         leaf: {key: value for group in path for key, value in group.domain.items()}
-        for leaf, path in ways(root.groups).items()
+        for leaf, path in paths_to_leaves(root.groups).items()
     }
     unfit: dict[PodUid, str] = {}
     to_check: dict[PodShape, dict[NodeName, list[PodUid]]] = {}
@@ -72,21 +72,23 @@ def _unfit_words(node: Node, *, chosen: bool) -> str:
     return "has a taint that the pod does not tolerate"
 
 
-def overtaken_pods(view: ClusterView, state: ReservationState) -> frozenset[PodUid]:
+def oversubscribed_reservations(view: ClusterView, state: ReservationState) -> frozenset[PodUid]:
     """Return the reservations that do not fit any more: assigned pods and reservations exceed the node.
 
     Reservations of the lowest priority are returned first, then the newest, until the rest fits.
     """
-    return frozenset(uid for name in state.held_on for uid in overtaken_on(view, state, name))
+    return frozenset(uid for name in state.held_on for uid in oversubscribed_on(view, state, name))
 
 
-def overtaken_on(view: ClusterView, state: ReservationState, name: NodeName) -> Iterator[PodUid]:
+def oversubscribed_on(
+    view: ClusterView, state: ReservationState, name: NodeName
+) -> Iterator[PodUid]:
     """Yield those on one node; see `overtaken_pods`."""
     node = view.nodes.get(name)
     if node is None:
         return
     waiting = [r for r in state.held_on.get(name, NO_HOLDS).values() if unassigned(view, r.uid)]
-    yield from squeezed_out(node, (view.usage.get(name, NOTHING).requests,), waiting)
+    yield from oversubscribed_pods(node, (view.usage.get(name, NOTHING).requests,), waiting)
 
 
 def unassigned(view: ClusterView, uid: PodUid) -> bool:
@@ -95,7 +97,7 @@ def unassigned(view: ClusterView, uid: PodUid) -> bool:
     return pod is not None and pod.node is None and not pod.deleting
 
 
-def ways(groups: tuple[GroupRecord, ...]) -> Mapping[str, tuple[GroupRecord, ...]]:
+def paths_to_leaves(groups: tuple[GroupRecord, ...]) -> Mapping[str, tuple[GroupRecord, ...]]:
     """Return the groups from the root down to each leaf, by the name of the leaf."""
     composites = {g.name: g for g in groups if g.kind == "CompositePodGroup"}
     paths = {}

@@ -14,13 +14,13 @@ import msgspec
 
 from extender.core.decisions.admit.plan_request import foreign_gates
 from extender.core.decisions.capacity.capacity_claims import (
-    claimants,
-    has_evicted,
+    blocking_preemptions,
     held_beyond_victims,
-    room_made_on,
+    is_preempting,
+    nodes_of_preemptors,
 )
 from extender.core.decisions.capacity.free_capacity import NO_HOLDS
-from extender.core.decisions.capacity.replacement_holds import kept_from
+from extender.core.decisions.capacity.replacement_holds import hold_requests_against
 from extender.core.log.reservation_state import PREEMPTING, GangState, Reservation, ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import GroupKey, NodeName, PodUid
@@ -150,7 +150,7 @@ def tree_reason(state: ReservationState, tree: Tree) -> str:
     return f"gang {name}: {_answer_words(root, tree)}"
 
 
-def suspect_rules(root: GangState, tree: Tree) -> tuple[str, ...]:
+def possible_pod_rules(root: GangState, tree: Tree) -> tuple[str, ...]:
     """Return the rules between pods that may be why kube-scheduler rejects nodes with free capacity (SPEC H10)."""
     if not _refused_by_scheduler(root):
         return ()
@@ -180,7 +180,7 @@ def _answer_words(root: GangState, tree: Tree) -> str:
         what = "more members" if beyond else "its minimum"
         if _refused_by_scheduler(root):
             text = f"kube-scheduler refuses every node with room for {what}"
-            rules = suspect_rules(root, tree)
+            rules = possible_pod_rules(root, tree)
             return (
                 f"{text}; rules between pods may be the cause: {', '.join(rules)}"
                 if rules
@@ -202,16 +202,16 @@ def _protect(
     refused = {
         name
         for name in offered
-        if any(name in nodes for nodes in held) and not room_beside(view, state, name, pod)
+        if any(name in nodes for nodes in held) and not fits_beside_held(view, state, name, pod)
     }
     reason = "room is reserved for a gang of equal or higher priority"
-    made = room_made_on(state)
+    made = nodes_of_preemptors(state)
     costly = {
         name
         for name in offered
         if name in made
         and name not in refused
-        and not room_beside(view, state, name, pod, lower=True)
+        and not fits_beside_held(view, state, name, pod, lower=True)
     }
     if costly and len(refused) + len(costly) < len(offered):
         refused |= costly
@@ -226,16 +226,16 @@ def _protect(
     )
 
 
-def room_beside(
+def fits_beside_held(
     view: ClusterView, state: ReservationState, name: NodeName, pod: Pod, *, lower: bool = False
 ) -> bool:
     """Return whether a pod fits on a node beside what is held there against it; see `left_beside`."""
-    left = left_beside(view, state, name, pod, lower=lower)
+    left = free_beside_held(view, state, name, pod, lower=lower)
     asks = dict(pod.shape.requests)
     return left is None or all(amount >= asks[resource] for resource, amount in left.items())
 
 
-def left_beside(
+def free_beside_held(
     view: ClusterView,
     state: ReservationState,
     name: NodeName,
@@ -287,13 +287,15 @@ def _held_against(
     for reservation in state.held_on.get(name, NO_HOLDS).values():
         member = view.pods.get(reservation.uid)
         below = reservation.priority < pod.priority
-        if below and not (lower and has_evicted(state, reservation.root_uid)):
+        if below and not (lower and is_preempting(state, reservation.root_uid)):
             continue
         if member is None or member.node is None:
             yield reservation.requests
-    for preemption in claimants(state, name, priority=pod.priority, root_uid=pod.uid, lower=lower):
+    for preemption in blocking_preemptions(
+        state, name, priority=pod.priority, root_uid=pod.uid, lower=lower
+    ):
         yield held_beyond_victims(view, preemption, name)
-    yield from kept_from(view, state, name, priority=pod.priority, root_uid=pod.uid)
+    yield from hold_requests_against(view, state, name, priority=pod.priority, root_uid=pod.uid)
 
 
 def decide_prioritize(
@@ -336,7 +338,7 @@ def decide_prioritize(
     )
 
 
-def room_scores(
+def domain_scores(
     view: ClusterView, state: ReservationState, keys: Sequence[str]
 ) -> Mapping[NodeName, int]:
     """Return scores by the share of empty nodes in the domains of a node, averaged over the topology keys: 10 for none.

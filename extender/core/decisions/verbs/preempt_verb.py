@@ -25,7 +25,7 @@ import msgspec
 
 from extender.core.decisions.admit.verdict_events import group_records
 from extender.core.decisions.preempt.disruption_units import groups_above
-from extender.core.decisions.verbs.filter_and_prioritize import left_beside
+from extender.core.decisions.verbs.filter_and_prioritize import free_beside_held
 from extender.core.decisions.verbs.preempt_verb_input import (
     NodeOffer,
     OfferedPod,
@@ -85,7 +85,9 @@ class _Option(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool  # some unit of it is a group
 
 
-def answered_before(view: ClusterView, state: ReservationState, pod: Pod) -> VictimChoice | None:
+def answer_without_choice(
+    view: ClusterView, state: ReservationState, pod: Pod
+) -> VictimChoice | None:
     """Return the answer for a member or for a pod with a pending preemption, which needs no choice; else None.
 
     Args:
@@ -122,7 +124,7 @@ def _ordered(pods: Iterable[OfferedPod]) -> tuple[PodUid, ...]:
 # --- the input of the choice
 
 
-def question_about(
+def build_preempt_input(
     view: ClusterView,
     state: ReservationState,
     forest: Forest,
@@ -162,7 +164,7 @@ def question_about(
                 node=candidate.node,
                 violations=candidate.violations,
                 units=tuple(sorted(here)),
-                left=left_beside(view, state, candidate.node, pod, without=gone),
+                left=free_beside_held(view, state, candidate.node, pod, without=gone),
             )
         )
     return PreemptVerbInput(
@@ -231,7 +233,7 @@ def _tree(tree: Tree) -> OfferedTree:
 # --- the choice
 
 
-def choose(question: PreemptVerbInput, *, preemption: PlanId | None) -> VictimChoice:
+def choose_victims(question: PreemptVerbInput, *, preemption: PlanId | None) -> VictimChoice:
     """Return all nodes that kube-scheduler may use, or the one node for which whole units are evicted.
 
     Args:
@@ -345,7 +347,7 @@ def _victim_unit(unit: OfferedUnit) -> VictimUnit:
     )
 
 
-def recorded(view: ClusterView, plan: PreemptionPlanned, digest: str) -> PreemptionPlanned:
+def planned_event(view: ClusterView, plan: PreemptionPlanned, digest: str) -> PreemptionPlanned:
     """Return a plan with the digest of its input, and with the pods that already terminate on its node."""
     (assigned,) = plan.assignments
     awaits = tuple(

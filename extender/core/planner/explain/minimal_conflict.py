@@ -100,13 +100,13 @@ class _Solver:
                 group = msgspec.structs.replace(group, topology=())
             return group
 
-        root = edit(self.request.root, loosen)
+        root = map_groups(self.request.root, loosen)
         return self.fits(msgspec.structs.replace(self.request, root=root), self.fleet, options)
 
 
-def edit(group: PlanGroup, change: Callable[[PlanGroup], PlanGroup]) -> PlanGroup:
+def map_groups(group: PlanGroup, change: Callable[[PlanGroup], PlanGroup]) -> PlanGroup:
     """Apply a change to every group of a tree."""
-    children = tuple(edit(child, change) for child in group.groups)
+    children = tuple(map_groups(child, change) for child in group.groups)
     return change(msgspec.structs.replace(group, groups=children))
 
 
@@ -243,7 +243,7 @@ def _with_minimum(solver: _Solver, key: GroupKey, minimum: int) -> bool:
             return group
         return msgspec.structs.replace(group, minimum=minimum)
 
-    root = edit(solver.request.root, lower)
+    root = map_groups(solver.request.root, lower)
     request = msgspec.structs.replace(solver.request, root=root)
     return solver.fits(request, solver.fleet, Options()) is True
 

@@ -63,11 +63,11 @@ def admissible(group: PlanGroup) -> bool:
     return present(group) >= threshold(group)
 
 
-def holds_already(group: PlanGroup) -> bool:
+def satisfied_by_bound(group: PlanGroup) -> bool:
     """Return whether the bound members alone satisfy the group."""
     if is_leaf(group):
         return len(group.bound) >= threshold(group)
-    return sum(1 for child in group.groups if holds_already(child)) >= threshold(group)
+    return sum(1 for child in group.groups if satisfied_by_bound(child)) >= threshold(group)
 
 
 def waiting_reasons(group: PlanGroup) -> list[str]:

@@ -12,7 +12,12 @@ import numpy as np
 
 from extender.core.model.ids import NodeName
 from extender.core.model.pods import PodShape
-from extender.core.planner.model.feasibility import admissible, holds_already, is_leaf, threshold
+from extender.core.planner.model.feasibility import (
+    admissible,
+    is_leaf,
+    satisfied_by_bound,
+    threshold,
+)
 from extender.core.planner.model.interpod_constraints import InterpodConstraints, compile_rules
 from extender.core.planner.model.node_filters import (
     may_run,
@@ -173,7 +178,7 @@ def _groups(
             level=fleet.level(keys),
             bound=len(source.bound),
             alive=alive and admissible(source),
-            holds=holds_already(source),
+            holds=satisfied_by_bound(source),
         )
         groups.append(group)
         if parent >= 0:

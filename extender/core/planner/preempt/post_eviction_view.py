@@ -217,16 +217,18 @@ class PostEvictionView:
         return any(self.request.rules[i].kind != "apart" for p in unit.pods for i in p.rules)
 
     def _barriers(self) -> Iterator[EvictionBarrier]:
-        uncounted = [shape.uncounted for shape in self.request.shapes]
+        node_devices = [shape.node_devices for shape in self.request.shapes]
         for number, unit in enumerate(self.units):
             for pod in unit.pods:
                 node = self.fleet.index.get(pod.node)
-                doubts = self.source.shapes[pod.shape].uncounted if any(uncounted) else frozenset()
+                doubts = (
+                    self.source.shapes[pod.shape].node_devices if any(node_devices) else frozenset()
+                )
                 for uncounted_resource in sorted(doubts if node is not None else ()):
                     here = np.zeros(self.fleet.size, dtype=np.bool_)
                     here[node] = True
                     alike = frozenset(
-                        i for i, words in enumerate(uncounted) if uncounted_resource in words
+                        i for i, words in enumerate(node_devices) if uncounted_resource in words
                     )
                     if alike and unit.kind != "reservation":
                         yield EvictionBarrier(number, alike, here, uncounted_resource)

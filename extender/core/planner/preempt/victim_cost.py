@@ -24,7 +24,7 @@ from extender.core.planner.plan_types import PlanRequest
 from extender.core.planner.preempt.post_eviction_view import PostEvictionCapacity
 from extender.core.planner.preemption_types import Evictable, PlanUnit, PlanVictim
 
-NOBODY = -(2**31) - 1  # the highest priority of an empty set: below every priority
+NO_PRIORITY = -(2**31) - 1  # the highest priority of an empty set: below every priority
 PRIORITY_OFFSET = 2**31  # makes every priority positive
 
 
@@ -36,7 +36,7 @@ class VictimCost(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """
 
     violations: int = 0  # evictions beyond what PodDisruptionBudgets allow, summed over the budgets
-    highest: int = NOBODY  # priority of the most important victim
+    highest: int = NO_PRIORITY  # priority of the most important victim
     broken: int = 0  # running gangs that fall below their minimum
     cascades: int = 0  # units that would evict others when created again
     weight: int = 0  # sum over units of priority + 2^31
@@ -85,7 +85,7 @@ class CostModel:
         free = [u for u in chosen if not u.has_cost]
         return VictimCost(
             violations=self._violations(victims),
-            highest=max((u.priority for u in victims), default=NOBODY),
+            highest=max((u.priority for u in victims), default=NO_PRIORITY),
             broken=self._broken([p for u in victims for p in u.pods]),
             cascades=sum(self.cascades[i] for i in gone),
             weight=sum(u.priority + PRIORITY_OFFSET for u in victims),
@@ -155,7 +155,7 @@ def _cascades(request: PlanRequest, units: tuple[PlanUnit, ...], fleet: NodeTabl
 
     def again(shape: int, own: int) -> bool:
         if (shape, own) not in known:
-            known[shape, own] = not fits(shape, NOBODY) and fits(shape, own)
+            known[shape, own] = not fits(shape, NO_PRIORITY) and fits(shape, own)
         return known[shape, own]
 
     return [

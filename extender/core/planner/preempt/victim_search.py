@@ -20,7 +20,7 @@ import numpy as np
 from extender.core.planner.explain.best_partial_placement import best_partial
 from extender.core.planner.explain.plan_builder import join_names, make_plan
 from extender.core.planner.explain.shortfalls import diagnose
-from extender.core.planner.model.feasibility import holds_already, without_lacking_members
+from extender.core.planner.model.feasibility import satisfied_by_bound, without_lacking_members
 from extender.core.planner.model.node_table import Bools, NodeTable
 from extender.core.planner.model.problem import compile_request
 from extender.core.planner.model.upper_bounds import bound_all
@@ -29,7 +29,12 @@ from extender.core.planner.planning import plan
 from extender.core.planner.preempt.min_cost_cp_sat import find_cheapest
 from extender.core.planner.preempt.post_eviction_view import PostEvictionView, without
 from extender.core.planner.preempt.reprieve import Reprieve, VictimSet, VictimSets
-from extender.core.planner.preempt.victim_cost import NOBODY, PRIORITY_OFFSET, CostModel, VictimCost
+from extender.core.planner.preempt.victim_cost import (
+    NO_PRIORITY,
+    PRIORITY_OFFSET,
+    CostModel,
+    VictimCost,
+)
 from extender.core.planner.preemption_types import Evictable, PlanUnit
 from extender.core.planner.solve.greedy_placement import SearchBudget, Solution
 from extender.core.planner.solve.solver_pipeline import Solved, size, solve
@@ -81,12 +86,12 @@ class NoPreemption(msgspec.Struct, frozen=True, kw_only=True):
     search: SearchEffort
 
 
-Answer: TypeAlias = PreemptionPlan | NoPreemption
+PreemptionVerdict: TypeAlias = PreemptionPlan | NoPreemption
 
 
 def preempt(
     request: PlanRequest, *, fleet: NodeTable | None = None, verdict: Verdict | None = None
-) -> Answer:
+) -> PreemptionVerdict:
     """Find the cheapest units whose eviction lets the minimum of a tree be placed.
 
     When bound members already satisfy the tree, evict for the largest number of extra members that can be placed
@@ -127,7 +132,7 @@ def preempt(
     return _Decision(request, fleet, spent).decide(placed, extras=isinstance(verdict, Plan))
 
 
-def may_ask(request: PlanRequest, verdict: Verdict) -> bool:
+def may_trigger_preemption(request: PlanRequest, verdict: Verdict) -> bool:
     """Return whether `preempt` may be triggered; cheap. False: its cause would be *not-triggered*.
 
     Args:
@@ -135,14 +140,14 @@ def may_ask(request: PlanRequest, verdict: Verdict) -> bool:
         verdict: The result of `plan` for it.
     """
     if isinstance(verdict, Plan):
-        return bool(verdict.unplaced) and holds_already(request.root)
+        return bool(verdict.unplaced) and satisfied_by_bound(request.root)
     return verdict.outcome == "impossible" and verdict.status == "Unschedulable"
 
 
 def _not_triggered_reason(request: PlanRequest, verdict: Plan, fleet: NodeTable) -> str:
     """Return the reason why a tree that has a plan does not preempt, or an empty string when it does for extra members."""
     name = f"{request.root.key.kind} {request.root.key.path}"
-    if not holds_already(request.root):
+    if not satisfied_by_bound(request.root):
         return f"{name} is placed without evictions; what is beyond its minimum may ask later"
     groups = compile_request(request, fleet).groups
     wanting = sum(g.size for g in groups if g.alive)
@@ -179,7 +184,7 @@ class _Decision:
     def nodes(self) -> int:
         return self.spent + self.effort.nodes
 
-    def decide(self, placed: int, *, extras: bool) -> Answer:
+    def decide(self, placed: int, *, extras: bool) -> PreemptionVerdict:
         """Decide for a tree that may preempt.
 
         Args:
@@ -269,7 +274,7 @@ class _Decision:
 
     # --- choosing ----------------------------------------------------------------------------------
 
-    def _cheapest(self, first: Solution, wanted: int) -> Answer:
+    def _cheapest(self, first: Solution, wanted: int) -> PreemptionVerdict:
         reprieve = Reprieve(self.eviction_view, self.cost_model, self.effort, wanted=wanted)
         made = reprieve.search(first)
         best = min(made.found, key=lambda c: c.cost)
@@ -453,7 +458,7 @@ def _not_chosen_reason(other: VictimCost, best: VictimCost) -> str:
                 mine - best.units * PRIORITY_OFFSET,
                 theirs - other.units * PRIORITY_OFFSET,
             )
-        instead = "none" if mine == NOBODY else mine
+        instead = "none" if mine == NO_PRIORITY else mine
         return f"costs more: {theirs} instead of {instead} {words}"
     if (other.reserved, other.reserved_pods) != (best.reserved, best.reserved_pods):
         return "costs more: takes reservations of more trees, or of more important ones"

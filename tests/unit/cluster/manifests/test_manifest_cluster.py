@@ -14,7 +14,7 @@ from extender.cluster.manifests.manifest_cluster import ManifestCluster
 from extender.core.model.errors import BadInput, RequestRejected
 from extender.core.model.ids import NodeName
 from extender.core.model.pod_groups import leaf_key
-from extender.ports.protocols import Binding, Condition, K8sEvent, PodRef
+from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from tests.support.service.manifest_builders import a_gang, a_node, a_pod
 
 GATE = "gang-extender.dev/admission"
@@ -86,11 +86,11 @@ async def bind(cluster, name, node="n1", uid=None):
 async def test_effects_show_in_the_view_and_in_the_file(write, running, tmp_path) -> None:
     write(a_node("n1"), *a_gang("g", pods=1, schedulingGates=[{"name": GATE}, {"name": "other"}]))
     async with running() as cluster:
-        assert cluster.doubt() == ""
+        assert cluster.not_ready_reason() == ""
         await cluster.nominate(ref(cluster, "g-0"), NodeName("n1"))
         assert pod_named(cluster, "g-0").nominated == "n1"
-        await cluster.lift_gate(ref(cluster, "g-0"))
-        await cluster.lift_gate(ref(cluster, "g-0"))
+        await cluster.remove_gate(ref(cluster, "g-0"))
+        await cluster.remove_gate(ref(cluster, "g-0"))
         assert pod_named(cluster, "g-0").gates == ("other",)
         with pytest.raises(RequestRejected, match="scheduling gates: other"):
             await bind(cluster, "g-0")
@@ -260,7 +260,7 @@ async def test_a_manifest_that_breaks_keeps_the_last_good_state(write, running, 
         async with asyncio.timeout(60):
             while "Manifests cannot be used" not in caplog.text:
                 await asyncio.sleep(POLL_S)
-        assert cluster.doubt() == ""
+        assert cluster.not_ready_reason() == ""
         assert cluster.view().revision == revision
         write(a_node("n1"), a_node("n2"))
         await until(cluster, lambda: "n2" in cluster.view().nodes)
@@ -269,10 +269,10 @@ async def test_a_manifest_that_breaks_keeps_the_last_good_state(write, running, 
 async def test_a_manifest_that_never_was_good_is_doubted_until_it_is(write, running) -> None:
     write(text="kind: [")
     async with running() as cluster:
-        assert "cluster.yaml" in cluster.doubt()
+        assert "cluster.yaml" in cluster.not_ready_reason()
         write(a_node("n1"))
         await until(cluster, lambda: "n1" in cluster.view().nodes)
-        assert cluster.doubt() == ""
+        assert cluster.not_ready_reason() == ""
 
 
 async def test_a_second_process_sees_the_lines_of_the_first(write, running) -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from extender.cluster.read.dropped_group_fields import APPLIED, WRITTEN, asked_by
+from extender.cluster.read.dropped_group_fields import APPLIED, WRITTEN, requested_fields
 from extender.core.model.cluster_view import forest_of
 from extender.core.model.pod_groups import composite_key, leaf_key
 from tests.support.service.manifest_builders import OURS, RACK, a_group, a_pod, a_world
@@ -85,7 +85,7 @@ def test_only_what_changes_a_placement_is_asked_for():
         "preemptionPolicy": "Never",
         "schedulingConstraints": {},
     }
-    assert asked_by(single) == set()
-    assert asked_by({"disruptionMode": "Pod"}) == set()
-    assert asked_by({"disruptionMode": "PodGroup"}) == {"disruptionMode"}
-    assert asked_by({"disruptionMode": {"all": {}}}) == {"disruptionMode"}
+    assert requested_fields(single) == set()
+    assert requested_fields({"disruptionMode": "Pod"}) == set()
+    assert requested_fields({"disruptionMode": "PodGroup"}) == {"disruptionMode"}
+    assert requested_fields({"disruptionMode": {"all": {}}}) == {"disruptionMode"}

@@ -275,7 +275,7 @@ def test_what_the_planner_cannot_see_is_named() -> None:
         "pod affinity over zone", "pod anti-affinity over zone", "resource claim gpu",
     )  # fmt: skip
     assert shape.pod_rules == ("pod affinity over zone", "pod anti-affinity over zone")
-    assert shape.needs_pods
+    assert shape.has_pod_affinity
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_rules_about_other_pods_are_read_as_kube_scheduler_reads_them(
     about = AboutPods(namespaces, labels)
     shape = ruled(affinity=required("podAntiAffinity", **term))
     assert shape.rules == (PodRule("apart", ("zone",), (about,)),)
-    assert shape.keeps_off
+    assert shape.has_anti_affinity
     assert ruled(affinity=required("podAffinity", **term)).rules == (
         PodRule("near", ("zone",), (about,)),
     )

@@ -9,7 +9,7 @@ from extender.cluster.write.event_recorder import _Bucket, _cut
 from extender.cluster.write.group_status import differing, rfc3339
 from extender.cluster.write.pod_writer import fault_of
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
-from extender.ports.protocols import Condition
+from extender.ports.cluster_ports import Condition
 
 WAITS = Condition(type="T", status="False", reason="R", message="m")
 

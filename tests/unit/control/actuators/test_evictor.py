@@ -117,8 +117,8 @@ async def test_from_the_plan_to_the_running_preemptor():
         (done,) = stage.facts(PreemptionCompleted)
         assert (done.preemption, done.bound, done.evicted) == (plan.preemption, 2, 2)
         assert done.took_ms >= 3_000
-        assert not stage.leader.acknowledged.preemptions
-        assert not stage.leader.acknowledged.claimed_on
+        assert not stage.leader.committed.preemptions
+        assert not stage.leader.committed.claimed_on
 
 
 async def test_what_people_see():
@@ -192,7 +192,7 @@ async def test_a_higher_priority_is_not_kept_out():
         assert (end.why, end.spared, end.evicted) == ("outranked", (), 2)
         assert (end.by, end.by_uid, end.lost) == ("Pod/default/vip", vip.uid, ("n0",))
         assert stage.root("hi").phase == "refused"
-        assert not stage.leader.acknowledged.preemptions
+        assert not stage.leader.committed.preemptions
 
 
 @pytest.mark.parametrize("gone", [0, 1, 2])
@@ -255,7 +255,7 @@ async def test_nothing_is_deleted_without_the_lease():
         await ordered(stage)
         stage.clock.advance(3600)
         assert not stage.leader.may_act()
-        stage.admission.evictor.sync(stage.cluster.seen, stage.leader.acknowledged)
+        stage.admission.evictor.sync(stage.cluster.seen, stage.leader.committed)
         await rest()
         assert not evicted(stage)
 
@@ -267,7 +267,7 @@ async def test_a_bound_number_at_a_time():
     async with await full(*many, *gang) as stage:
         stage.cluster.go.clear()
         await ordered(stage, {"PodGroup/many": [f"many-{n}" for n in range(40)]}, {"hi-0": "m0"})
-        stage.admission.evictor.sync(stage.cluster.seen, stage.leader.acknowledged)
+        stage.admission.evictor.sync(stage.cluster.seen, stage.leader.committed)
         await rest()
         assert stage.admission.evictor._queue.qsize() == 40 - 8
         stage.cluster.go.set()
@@ -306,7 +306,7 @@ async def test_a_better_offer_spares_what_was_not_begun():
         await stage.settled()
         await rest()
         assert not evicted(stage)
-        assert not stage.leader.acknowledged.preemptions
+        assert not stage.leader.committed.preemptions
 
 
 async def test_a_better_offer_lets_a_begun_unit_go_whole():
@@ -339,7 +339,7 @@ async def test_a_better_offer_lets_a_begun_unit_go_whole():
         await stage.settled()
         assert set(evicted(stage)) == {"default/low-0", "default/low-1"}
         assert [f.how for f in stage.facts(VictimEvicted)] == ["deleted", "deleted"]
-        assert not stage.leader.acknowledged.preemptions
+        assert not stage.leader.committed.preemptions
 
 
 async def test_a_unit_that_kube_scheduler_began_goes_whole():
@@ -362,7 +362,7 @@ async def test_a_unit_that_kube_scheduler_began_goes_whole():
         stage.cluster.delete_pod("low-1")
         await stage.settled()
         assert {f.pod for f in stage.facts(VictimEvicted)} == {"default/low-0", "default/low-1"}
-        assert not stage.leader.acknowledged.preemptions
+        assert not stage.leader.committed.preemptions
 
 
 async def test_a_preemptor_deleted_half_way():
@@ -382,13 +382,13 @@ async def test_a_preemptor_deleted_half_way():
         (end,) = stage.facts(PreemptionAbandoned)
         assert (end.why, end.spared) == ("preemptor-deleted", ("PodGroup/default/other",))
         assert stage.names().index("PreemptionAbandoned") < stage.names().index("RootCompleted")
-        assert not stage.leader.acknowledged.claimed_on
+        assert not stage.leader.committed.claimed_on
         stage.cluster.fault = lambda verb, name: None
         for name in ("low-0", "low-1"):
             stage.cluster.delete_pod(name)
         await stage.settled()
         assert not {name for name in evicted(stage) if "other" in name}
-        assert not stage.leader.acknowledged.preemptions
+        assert not stage.leader.committed.preemptions
 
 
 async def test_victims_that_do_not_go_are_reported_and_no_others_evicted():
@@ -408,7 +408,7 @@ async def test_victims_that_do_not_go_are_reported_and_no_others_evicted():
                 for c in stage.cluster.group("hi").conditions
             )
         )
-        assert stage.admission.evictor.holdups
+        assert stage.admission.evictor.stall_reasons
         assert not stage.facts(PreemptionAbandoned), "it terminates: the room is still coming"
         assert set(evicted(stage)) == {"default/low-0", "default/low-1"}
 
@@ -441,14 +441,14 @@ async def test_a_deletion_that_is_refused_is_asked_again_and_given_up_in_the_end
             await stage.one_pass()
             await rest()
         assert tries.count("default/low-0") >= 3
-        assert "cannot be deleted: 429: budget" in str(stage.admission.evictor.holdups)
+        assert "cannot be deleted: 429: budget" in str(stage.admission.evictor.stall_reasons)
         stage.later(301)
         await stage.settled()
         (end,) = stage.facts(PreemptionAbandoned)
         assert (end.why, end.spared, end.finishing) == (
             "victims-refuse", ("PodGroup/default/low",), (),
         )  # fmt: skip
-        assert not stage.leader.acknowledged.claimed_on
+        assert not stage.leader.committed.claimed_on
 
 
 async def test_eviction_goes_through_the_api_that_is_set():
@@ -502,4 +502,4 @@ async def test_room_of_a_victim_that_is_gone_is_no_better_offer():
         stage.cluster.delete_pod("low-0")
         await stage.settled()
         assert len(stage.facts(VictimEvicted)) == 2
-        assert not stage.leader.acknowledged.preemptions
+        assert not stage.leader.committed.preemptions

@@ -38,7 +38,7 @@ async def looked(stage, times=3):
 
 
 async def followed(first, second):
-    await until(lambda: second.leader.acknowledged == first.leader.acknowledged, "followed")
+    await until(lambda: second.leader.committed == first.leader.committed, "followed")
 
 
 async def looks(stage, count=3):
@@ -57,19 +57,19 @@ async def test_a_follower_folds_what_the_leader_appends(pair):
     """Fact by fact the same state; nothing is written by who follows."""
     first, second = pair
     for number in range(5):
-        await first.leader.record(drafts(2, f"r{number}"))
+        await first.leader.append(drafts(2, f"r{number}"))
         await followed(first, second)
-    assert second.leader.acknowledged == fold(EMPTY, first.events())
+    assert second.leader.committed == fold(EMPTY, first.events())
     assert not second.leader.may_record()
     assert not second.leader.may_act()
     with pytest.raises(NotLeading):
-        await second.leader.record(drafts())
+        await second.leader.append(drafts())
 
 
 async def test_a_take_over_reads_only_the_tail(pair):
     """What was followed is asked for by its last fact, and not read again."""
     first, second = pair
-    await first.leader.record(drafts(3))
+    await first.leader.append(drafts(3))
     await followed(first, second)
     read = []
     inner = second.log.read
@@ -79,34 +79,34 @@ async def test_a_take_over_reads_only_the_tail(pair):
         return inner(after=after, until=until)
 
     second.log.read = counting
-    await first.leader.give_back()
+    await first.leader.release_lease()
     await until(second.leader.may_record, "take-over")
     assert [span for span in read if span[1] is not None] == []
     assert second.facts()[-1] == LeaseTaken(holder="other", address="http://other", previous="me")
     assert first.leader.role == "following"
     taken = "not leading: the lease is held by other at http://other"
-    await until(lambda: first.leader.doubt() == taken, "the address of the leader")
+    await until(lambda: first.leader.not_ready_reason() == taken, "the address of the leader")
 
 
 async def test_who_gave_the_lease_back_does_not_take_it_again(pair):
     """It follows on, so that it can send callers to who leads, also when that one ends."""
     first, second = pair
-    await first.leader.give_back()
+    await first.leader.release_lease()
     await until(second.leader.may_record, "take-over")
     await followed(second, first)
-    await second.leader.give_back()
+    await second.leader.release_lease()
     await looked(first)
     assert not first.leader.may_record()
-    assert first.leader.following.lease.expired
+    assert first.leader.follower.lease.expired
 
 
 async def test_a_follower_that_cannot_read_is_not_ready_and_does_not_lead(pair):
     """Behind by more than the stated time: named with the reason; back again, it leads."""
     first, second = pair
-    await first.leader.record(drafts(3))
+    await first.leader.append(drafts(3))
     await followed(first, second)
     second.log.unavailable = True
-    await until(lambda: "set to be unavailable" in second.leader.why_not, "no answer")
+    await until(lambda: "set to be unavailable" in second.leader.not_leading_reason, "no answer")
     first.clock.advance((BEHIND_MS + 1) / 1000)
     check = second.scheduling.checks()[1]
     assert (check.name, check.ok) == ("log", False)
@@ -114,22 +114,22 @@ async def test_a_follower_that_cannot_read_is_not_ready_and_does_not_lead(pair):
         "5 s behind the log, at position 4: the fake is set to be unavailable"
     )
     second.log.unavailable = False
-    await until(lambda: not second.leader.following.behind(), "current")
+    await until(lambda: not second.leader.follower.lag_reason(), "current")
     await first.killed()
-    second.leader.following._current_ms -= BEHIND_MS + 1
-    second.leader.following._mark = None
+    second.leader.follower._current_ms -= BEHIND_MS + 1
+    second.leader.follower._mark = None
     first.clock.advance(TTL_MS / 1000)
     await looked(second)
     assert not second.leader.may_record()
-    assert second.leader.why_not == "behind the log, see /readyz"
-    assert "it grows faster than it is read here" in second.leader.following.behind()
+    assert second.leader.not_leading_reason == "behind the log, see /readyz"
+    assert "it grows faster than it is read here" in second.leader.follower.lag_reason()
 
 
 async def test_what_a_follower_saw_is_evidence(pair):
     """The database comes back without what the dead leader wrote: the replica that saw it records the loss."""
     first, second = pair
     backup = first.database.copy()
-    await first.leader.record(drafts(3))
+    await first.leader.append(drafts(3))
     await followed(first, second)
     await first.killed()
     first.database.restore(backup)
@@ -139,7 +139,7 @@ async def test_what_a_follower_saw_is_evidence(pair):
     (fact,) = second.facts(HistoryTruncated)
     assert (fact.evidence, fact.known_position, fact.found_position) == ("memory", 4, 1)
     assert "position 4 of epoch 1 was seen by this process" in fact.text
-    assert second.leader.acknowledged == fold(EMPTY, second.events())
+    assert second.leader.committed == fold(EMPTY, second.events())
 
 
 async def test_a_follower_starts_the_planners_process_ahead(pair):

@@ -57,17 +57,17 @@ async def noticed(stage, times=1):
 
 
 def memory_is_the_log(stage):
-    return stage.leader.acknowledged == stage.leader.speculative == fold(EMPTY, stage.events())
+    return stage.leader.committed == stage.leader.pending_state == fold(EMPTY, stage.events())
 
 
 async def test_an_append_notices(stage):
     """The head has moved back: lease taken anew above every epoch, memory dropped, loss recorded first."""
     backup = stage.database.copy()
-    await stage.leader.record([draft("lost")])
+    await stage.leader.append([draft("lost")])
     lost = stage.events()[-1]
     stage.database.restore(backup)
     with pytest.raises(NotLeading):
-        await stage.leader.record([draft("next")])
+        await stage.leader.append([draft("next")])
     fact = await noticed(stage)
     assert (fact.evidence, fact.known_position, fact.known_event) == ("memory", 2, lost.event_id)
     assert (fact.found_position, fact.known_epoch) == (1, 1)
@@ -78,9 +78,9 @@ async def test_an_append_notices(stage):
 
 async def test_a_renewal_notices(stage):
     """The copy has the lease row of this very leader, so no fence helps: the last fact is looked up."""
-    await stage.leader.record([draft("kept")])
+    await stage.leader.append([draft("kept")])
     backup = stage.database.copy()
-    await stage.leader.record([draft("lost")])
+    await stage.leader.append([draft("lost")])
     stage.database.restore(backup)
     fact = await noticed(stage)
     assert (fact.known_position, fact.found_position) == (3, 2)
@@ -90,13 +90,13 @@ async def test_a_renewal_notices(stage):
 async def test_another_fact_at_the_position_is_a_loss_too(stage):
     """Another leader has appended to the copy since: as long as ours or longer, but not ours."""
     backup = stage.database.copy()
-    await stage.leader.record([draft("lost")])
+    await stage.leader.append([draft("lost")])
     await stage.killed()
     stage.database.restore(backup)
     stage.database.renewed_us = None
     async with Stage(database=stage.database, clock=stage.clock, holder="other") as other:
         await other.lead()
-        await other.leader.record([draft("theirs")])
+        await other.leader.append([draft("theirs")])
         await other.stop_leading()
     stage.start(stage.leader.run())
     fact = await noticed(stage)
@@ -109,7 +109,7 @@ async def test_an_epoch_is_never_handed_out_twice(stage):
     """Only takes were lost, no fact of ours: the lease row shows it, and the next epoch is above all."""
     backup = stage.database.copy()
     for _ in range(3):
-        await stage.leader.lease.take()
+        await stage.leader.lease.acquire()
     assert stage.database.epoch == 4
     stage.database.restore(backup)
     stage.leader._lost("test")
@@ -121,7 +121,7 @@ async def test_an_epoch_is_never_handed_out_twice(stage):
 async def test_a_restart_notices_by_what_was_published(stage):
     """The process remembers nothing; the end of the log that was published outside is not in it."""
     backup = stage.database.copy()
-    await stage.leader.record([draft("lost"), draft("lost-too")])
+    await stage.leader.append([draft("lost"), draft("lost-too")])
     await LogHeadPublisher(stage.leader, stage.log, stage.cluster, stage.clock).publish()
     published = stage.cluster.mark
     assert published.position == 3
@@ -145,13 +145,13 @@ async def test_a_restart_notices_by_what_was_published(stage):
     ) as third:
         await third.lead()  # what is published is still the old end: it is recorded once
         assert len(third.facts(HistoryTruncated)) == 1
-        assert third.leader.comparing == ""
+        assert third.leader.recovery_reason == ""
 
 
 async def test_an_epoch_that_was_published_is_not_used_again(stage):
     """An empty database in place of the old one: the first epoch would be one that was held before."""
-    await stage.leader.lease.take()
-    await stage.leader.lease.take()
+    await stage.leader.lease.acquire()
+    await stage.leader.lease.acquire()
     await LogHeadPublisher(stage.leader, stage.log, stage.cluster, stage.clock).publish()
     assert stage.cluster.mark.epoch == 3
     await stage.killed()
@@ -167,10 +167,10 @@ async def test_an_epoch_that_was_published_is_not_used_again(stage):
 async def test_a_second_loss_is_noticed_too(stage):
     """Also one that takes the first HistoryTruncated with it."""
     backup = stage.database.copy()
-    await stage.leader.record([draft("lost")])
+    await stage.leader.append([draft("lost")])
     stage.database.restore(backup)
     await noticed(stage)
-    await stage.leader.record([draft("lost again")])
+    await stage.leader.append([draft("lost again")])
     epoch = stage.leader.epoch
     stage.database.restore(backup)
     await until(lambda: stage.leader.epoch > epoch, "a higher epoch")
@@ -182,22 +182,22 @@ async def test_a_second_loss_is_noticed_too(stage):
 async def test_a_loss_that_cannot_be_recorded_at_once_is_recorded_later(stage):
     """The append that records it fails: it is not forgotten, and nothing is admitted meanwhile."""
     backup = stage.database.copy()
-    await stage.leader.record([draft("lost")])
+    await stage.leader.append([draft("lost")])
     stage.database.restore(backup)
     stage.log.lose_next_append()  # of the event that records it
     fact = await noticed(stage)
     assert fact.known_position == 2
-    assert stage.leader.comparing
+    assert stage.leader.recovery_reason
     await stage.one_pass()
-    assert not stage.leader.comparing
+    assert not stage.leader.recovery_reason
 
 
 async def test_nothing_is_promised_before_the_cluster_was_compared(stage):
     """Admitted, one of two bound, then the copy from before: no admission, no effect, no answer until a pass has run."""
     backup = stage.database.copy()
-    stage.start(stage.admission.effects.run())
+    stage.start(stage.admission.nominator.run())
     await stage.settled()
-    await until(lambda: len(stage.cluster.did("lift_gate")) == 2, "nominated and let go")
+    await until(lambda: len(stage.cluster.did("remove_gate")) == 2, "nominated and let go")
     node = stage.reserved_node("a-0")
     plan = stage.root("a").plan
     stage.cluster.change_pod("a-0", node=node, nominated=None, phase="Running", plan=plan)
@@ -219,10 +219,10 @@ async def test_nothing_is_promised_before_the_cluster_was_compared(stage):
         plan=PlanId("p"), kind="PodGroup", priority=0, groups=(), shapes=(), assignments=()
     )
     with pytest.raises(NotLeading, match="history lost"):
-        await stage.leader.record(
+        await stage.leader.append(
             [NewEvent(root_uid=RootUid("x"), root="ns/x", fact=admitted, actor="t")]
         )
-    assert not stage.leader.acknowledged.held_on
+    assert not stage.leader.committed.held_on
     assert len(stage.cluster.calls) == done
 
     await stage.one_pass()
@@ -244,9 +244,9 @@ async def test_nothing_is_promised_before_the_cluster_was_compared(stage):
 async def test_a_nomination_whose_admission_is_lost_is_taken_back(stage):
     """A nominated member whose admission is lost and that finds no room now loses its nomination."""
     backup = stage.database.copy()
-    stage.start(stage.admission.effects.run())
+    stage.start(stage.admission.nominator.run())
     await stage.settled()
-    await until(lambda: len(stage.cluster.did("lift_gate")) == 2, "nominated and let go")
+    await until(lambda: len(stage.cluster.did("remove_gate")) == 2, "nominated and let go")
     for node in NODES:
         stage.cluster.change_node(node, unschedulable=True)
     stage.database.restore(backup)
@@ -255,7 +255,7 @@ async def test_a_nomination_whose_admission_is_lost_is_taken_back(stage):
     await until(
         lambda: all(stage.cluster.pod(p).nominated is None for p in ("a-0", "a-1")), "cleared"
     )
-    assert not stage.leader.acknowledged.held_on
+    assert not stage.leader.committed.held_on
 
 
 async def test_it_waits_for_what_was_published(stage):
@@ -266,8 +266,8 @@ async def test_it_waits_for_what_was_published(stage):
     )
     async with Stage(database=stage.database, clock=stage.clock, cluster=stage.cluster) as again:
         again.start(again.leader.run())
-        await until(lambda: "cannot be read" in again.leader.why_not, "the reason")
-        assert "published end of the log" in again.leader.doubt()
+        await until(lambda: "cannot be read" in again.leader.not_leading_reason, "the reason")
+        assert "published end of the log" in again.leader.not_ready_reason()
         assert not again.leader.may_act()
         stage.cluster.fault = lambda verb, name: None
         await until(lambda: again.leader.role == "leading", "leading")
@@ -276,7 +276,7 @@ async def test_it_waits_for_what_was_published(stage):
 async def test_an_older_copy_is_not_published(stage):
     """What is published stays the truth until the leader has noticed."""
     backup = stage.database.copy()
-    await stage.leader.record([draft("lost")])
+    await stage.leader.append([draft("lost")])
     publisher = LogHeadPublisher(stage.leader, stage.log, stage.cluster, stage.clock)
     await publisher.publish()
     stage.database.restore(backup)
@@ -288,12 +288,12 @@ async def test_an_effect_of_a_lost_admission_is_not_carried_out_later(stage):
     """Queued before the loss, taken up after the comparison: the reservation is not in the log any more."""
     backup = stage.database.copy()
     await stage.one_pass()
-    assert stage.admission.effects._queue.qsize() == 2
+    assert stage.admission.nominator._queue.qsize() == 2
     stage.database.restore(backup)
     await noticed(stage)
-    stage.leader.compared(stage.leader.takes)
+    stage.leader.end_recovery(stage.leader.terms)
     assert stage.leader.may_act()
-    stage.start(stage.admission.effects.run())
-    await until(stage.admission.effects._queue.empty, "worked off")
+    stage.start(stage.admission.nominator.run())
+    await until(stage.admission.nominator._queue.empty, "worked off")
     await asyncio.sleep(0)
     assert stage.cluster.did("nominate") == []

@@ -10,7 +10,7 @@ from extender.core.log.events import LeaseTaken, NewEvent, RootObserved
 from extender.core.log.reservation_state import EMPTY, fold
 from extender.core.model.errors import Fenced, HeadMoved, NotLeading, StoreUnavailable
 from extender.core.model.ids import RootUid
-from extender.snapshots.state_loader import CODEC, PAST
+from extender.snapshots.state_loader import FULL_CODEC, HISTORICAL_CODEC
 from tests.support.logs.fake_store import FakeDatabase
 from tests.support.service.fakes import TTL_MS, Stage, until
 
@@ -27,11 +27,11 @@ async def agree(stage):
     """Once nothing is on its way, memory is the fold of the log."""
     leader = stage.leader
     await until(
-        lambda: not leader._flights and leader.acknowledged.position == len(stage.events()),
+        lambda: not leader._flights and leader.committed.position == len(stage.events()),
         "appends on their way",
     )
-    assert leader.acknowledged == fold(EMPTY, stage.events())
-    assert leader.speculative == leader.acknowledged
+    assert leader.committed == fold(EMPTY, stage.events())
+    assert leader.pending_state == leader.committed
     assert not leader._flights
 
 
@@ -58,10 +58,10 @@ async def test_a_free_lease_is_taken_as_soon_as_the_log_is_folded(monkeypatch):
 
 async def test_recorded_is_acknowledged(stage):
     """On return the facts are in the log and in the acknowledged state; nothing to record is nothing."""
-    events = await stage.leader.record(drafts(3))
+    events = await stage.leader.append(drafts(3))
     assert [e.position for e in events] == [2, 3, 4]
-    assert len(stage.leader.acknowledged.roots) == 3
-    assert await stage.leader.record([]) == ()
+    assert len(stage.leader.committed.roots) == 3
+    assert await stage.leader.append([]) == ()
     await agree(stage)
 
 
@@ -74,18 +74,18 @@ async def test_unrecorded_is_not_acknowledged(stage):
         await append(grant, events)
 
     stage.log.append = slow
-    task = stage.start(stage.leader.record(drafts()))
+    task = stage.start(stage.leader.append(drafts()))
     await until(lambda: stage.leader._flights, "the append")
-    assert len(stage.leader.speculative.roots) == 1
-    assert len(stage.leader.acknowledged.roots) == 0
+    assert len(stage.leader.pending_state.roots) == 1
+    assert len(stage.leader.committed.roots) == 0
     durable.set()
     await task
-    assert len(stage.leader.acknowledged.roots) == 1
+    assert len(stage.leader.committed.roots) == 1
 
 
 async def test_records_at_once_keep_their_order(stage):
     """Twenty at once are stamped in call order, without gap."""
-    found = await asyncio.gather(*(stage.leader.record(drafts(2, f"r{n}")) for n in range(20)))
+    found = await asyncio.gather(*(stage.leader.append(drafts(2, f"r{n}")) for n in range(20)))
     assert [e.position for events in found for e in events] == list(range(2, 42))
     await agree(stage)
 
@@ -95,14 +95,14 @@ async def test_an_unknown_outcome_is_settled(stage, written):
     """Lost answer: the facts are found and count. Lost append: the caller gets the error, and state falls back."""
     stage.log.lose_next_answer() if written else stage.log.lose_next_append()
     if written:
-        await stage.leader.record(drafts())
+        await stage.leader.append(drafts())
     else:
         with pytest.raises(StoreUnavailable):
-            await stage.leader.record(drafts())
+            await stage.leader.append(drafts())
     await until(lambda: stage.leader.role == "leading" and not stage.leader._flights, "settled")
-    assert len(stage.leader.acknowledged.roots) == int(written)
+    assert len(stage.leader.committed.roots) == int(written)
     assert stage.leader.epoch == 2
-    await stage.leader.record(drafts(1, "after"))
+    await stage.leader.append(drafts(1, "after"))
     await agree(stage)
 
 
@@ -110,11 +110,11 @@ async def test_an_unknown_outcome_is_settled(stage, written):
 async def test_all_appends_on_their_way_are_settled(stage, written):
     """Five at once behind a lost answer: each caller gets the outcome of its own events."""
     stage.log.lose_next_answer() if written else stage.log.lose_next_append()
-    tasks = [stage.leader.record(drafts(1, f"r{n}")) for n in range(5)]
+    tasks = [stage.leader.append(drafts(1, f"r{n}")) for n in range(5)]
     results = await asyncio.gather(*tasks, return_exceptions=True)
     await until(lambda: stage.leader.role == "leading" and not stage.leader._flights, "settled")
     succeeded = {f"ns/r{n}-0" for n, r in enumerate(results) if not isinstance(r, Exception)}
-    assert succeeded == {r.root for r in stage.leader.acknowledged.roots.values()}
+    assert succeeded == {r.root for r in stage.leader.committed.roots.values()}
     assert ("ns/r0-0" in succeeded) is written
     assert all(isinstance(r, StoreUnavailable | tuple) for r in results)
     await agree(stage)
@@ -125,19 +125,19 @@ async def test_a_second_fault_right_after_settling_is_settled_too(stage):
     stage.log.lose_next_append()
     stage.log.lose_next_append()
     with pytest.raises(StoreUnavailable):
-        await stage.leader.record(drafts())
+        await stage.leader.append(drafts())
     await until(lambda: stage.leader.role == "leading" and stage.leader.epoch == 3, "settled again")
-    await asyncio.wait_for(stage.leader.record(drafts(1, "after")), 60)
+    await asyncio.wait_for(stage.leader.append(drafts(1, "after")), 60)
     await agree(stage)
 
 
 async def test_an_outage_ends_by_itself(stage):
     """While the store does not answer nothing is recorded; when it does, the leader goes on."""
     stage.log.unavailable = True
-    task = stage.start(stage.leader.record(drafts()))
+    task = stage.start(stage.leader.append(drafts()))
     await until(lambda: stage.leader.role == "settling", "settling")
     with pytest.raises(NotLeading):
-        await stage.leader.record(drafts(1, "refused"))
+        await stage.leader.append(drafts(1, "refused"))
     assert stage.leader.may_act(), "redeeming goes on while the lease lasts"
     assert not stage.leader.may_record()
     stage.log.unavailable = False
@@ -152,12 +152,12 @@ async def test_the_lease_lapses_by_our_own_clock(stage):
     """May act for nine tenths of the lease, counted from before the database was asked; not one moment longer."""
     stage.clock.advance(TTL_MS * 0.9 / 1000 - 0.001)
     assert stage.leader.may_act()
-    assert stage.leader.doubt() == ""
+    assert stage.leader.not_ready_reason() == ""
     stage.clock.advance(0.001)
     assert not stage.leader.may_act()
-    assert stage.leader.doubt() == "the lease has run out"
+    assert stage.leader.not_ready_reason() == "the lease has run out"
     with pytest.raises(NotLeading):
-        await stage.leader.record(drafts())
+        await stage.leader.append(drafts())
 
 
 @pytest.mark.parametrize("fault", [Fenced, HeadMoved])
@@ -167,7 +167,7 @@ async def test_a_deposed_leader_writes_nothing(stage, fault):
     async with other:
         stage.clock.advance(TTL_MS / 1000)
         await other.lead()
-        await other.leader.record(drafts(1, "theirs"))
+        await other.leader.append(drafts(1, "theirs"))
         stage.leader.lease.until_ms = stage.clock.monotonic_ms() + 1  # a clock that runs late
         if fault is HeadMoved:
 
@@ -176,7 +176,7 @@ async def test_a_deposed_leader_writes_nothing(stage, fault):
 
             stage.log.append = moved
         with pytest.raises(NotLeading):
-            await stage.leader.record(drafts(1, "ghost"))
+            await stage.leader.append(drafts(1, "ghost"))
         assert stage.leader.role == "following"
         assert not stage.leader.may_act()
         assert [e.root for e in stage.events() if e.root] == ["ns/theirs-0"]
@@ -184,40 +184,40 @@ async def test_a_deposed_leader_writes_nothing(stage, fault):
 
 async def test_take_over_replays_the_same_state(stage):
     """A second replica waits while the lease lasts, then leads with the very state of the first."""
-    await stage.leader.record(drafts(3))
+    await stage.leader.append(drafts(3))
     async with Stage(database=stage.database, holder="other", clock=stage.clock) as other:
         other.start(other.leader.run())
         await until(lambda: other.leader.role == "following", "following")
-        assert "held by me" in other.leader.why_not
-        assert other.leader.doubt().startswith("not leading: ")
+        assert "held by me" in other.leader.not_leading_reason
+        assert other.leader.not_ready_reason().startswith("not leading: ")
         with pytest.raises(NotLeading):
-            await other.leader.record(drafts(1, "x"))
+            await other.leader.append(drafts(1, "x"))
         await stage.stop_leading()
         await until(
             lambda: other.leader.role == "leading" and not other.leader._flights, "take-over"
         )
         assert other.leader.epoch == 2
         assert other.facts()[-1].previous == "me"
-        assert other.leader.acknowledged.roots == stage.leader.acknowledged.roots
+        assert other.leader.committed.roots == stage.leader.committed.roots
         await agree(other)
 
 
 async def test_the_same_holder_need_not_wait(stage):
     """A restart after kill -9 takes its own lease again at once and replays the same state."""
-    await stage.leader.record(drafts(2))
+    await stage.leader.append(drafts(2))
     await stage.killed()
     async with Stage(database=stage.database, clock=stage.clock) as again:
         await again.lead()
-        assert again.leader.acknowledged.roots == stage.leader.acknowledged.roots
+        assert again.leader.committed.roots == stage.leader.committed.roots
         assert again.leader.epoch == 2
         await agree(again)
 
 
 async def test_a_checkpoint_saves_the_way(stage):
     """A stop saves the state; the next start reads only the tail, and folds to the same."""
-    await stage.leader.record(drafts(5))
+    await stage.leader.append(drafts(5))
     await stage.stop_leading()
-    assert list(stage.database.checkpoints) == [(6, PAST), (6, CODEC)]
+    assert list(stage.database.snapshots) == [(6, HISTORICAL_CODEC), (6, FULL_CODEC)]
     async with Stage(database=stage.database, holder="next", clock=stage.clock) as again:
         read = []
         inner = again.log.read
@@ -234,9 +234,9 @@ async def test_a_checkpoint_saves_the_way(stage):
 
 async def test_time_never_falls_in_the_log(stage):
     """A wall clock that steps back does not make a fact older than the one before it."""
-    await stage.leader.record(drafts(1, "a"))
+    await stage.leader.append(drafts(1, "a"))
     stage.clock.us -= 10_000_000
-    await stage.leader.record(drafts(1, "b"))
+    await stage.leader.append(drafts(1, "b"))
     times = [e.at_us for e in stage.events()]
     assert times == sorted(times)
 

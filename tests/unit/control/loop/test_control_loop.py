@@ -194,7 +194,7 @@ async def test_an_unredeemed_reservation_expires():
         await stage.one_pass()
         held = stage.bind("g-0")
         stage.clock.advance(200)
-        stage.leader.lease.prolong(stage.clock.monotonic_ms())
+        stage.leader.lease.renew_from(stage.clock.monotonic_ms())
         await asyncio.sleep(0)
         second = stage.bind("g-0")
         await until(
@@ -202,11 +202,11 @@ async def test_an_unredeemed_reservation_expires():
             "an arrival",
         )
         stage.clock.advance(299)
-        stage.leader.lease.prolong(stage.clock.monotonic_ms())
+        stage.leader.lease.renew_from(stage.clock.monotonic_ms())
         await stage.one_pass()
         assert stage.facts(ReservationReleased) == []
         stage.clock.advance(2)
-        stage.leader.lease.prolong(stage.clock.monotonic_ms())
+        stage.leader.lease.renew_from(stage.clock.monotonic_ms())
         await stage.one_pass()
         assert [f.why for f in stage.facts(ReservationReleased)] == ["expired"]
         assert len(stage.facts(GangAdmitted)) == 2

@@ -13,7 +13,7 @@ import pytest
 from extender.control.loop.planner_pool import SOLVER, PlannerPool
 from extender.core.model.ids import GroupKey
 from extender.core.planner.plan_types import PlanGroup, PlanRequest
-from extender.runtime.worker_process import begin_worker
+from extender.runtime.worker_process import initialize_worker
 from tests.support.service.fakes import until
 
 
@@ -22,7 +22,7 @@ from tests.support.service.fakes import until
 def test_a_worker_ends_whose_service_died_while_it_started(lives, code):
     """The kernel's signal is asked for too late then; 27 kills of a soak left five workers behind."""
     service = os.getpid() if lives else os.getppid()
-    worker = multiprocessing.get_context("spawn").Process(target=begin_worker, args=(service,))
+    worker = multiprocessing.get_context("spawn").Process(target=initialize_worker, args=(service,))
     worker.start()
     worker.join()
     assert worker.exitcode == code

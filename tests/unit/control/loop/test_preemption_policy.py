@@ -245,7 +245,7 @@ async def test_who_evicted_in_vain_waits_twice_as_long_each_time():
         await stage.one_pass()
         trees = stage.admission.forest.trees.values()
         tree = next(t for t in trees if t.root.key.name == "hi")
-        asking, state = PreemptionPolicy(stage.clock, wanted=True), stage.leader.acknowledged
+        asking, state = PreemptionPolicy(stage.clock, wanted=True), stage.leader.committed
 
         def planned_and(end):
             nonlocal state
@@ -257,7 +257,7 @@ async def test_who_evicted_in_vain_waits_twice_as_long_each_time():
             )
 
         def may():
-            return asking.may(stage.cluster.seen, state, tree)
+            return asking.may_search(stage.cluster.seen, state, tree)
 
         lost = PreemptionAbandoned(
             preemption=PlanId("p"), why="room-lost", spared=(), finishing=(), evicted=2
@@ -284,15 +284,15 @@ async def test_a_tree_that_is_refused_again_and_again_still_asks():
     async with await leading(a_node("n0", gpu=1), *lows("n0"), *his(), preemption="off") as stage:
         await stage.one_pass()
         tree = next(t for t in stage.admission.forest.trees.values() if t.root.key.name == "hi")
-        asking, state = PreemptionPolicy(stage.clock, wanted=True), stage.leader.acknowledged
+        asking, state = PreemptionPolicy(stage.clock, wanted=True), stage.leader.committed
         refused = Refusal(
             outcome="impossible", status="Unschedulable", reasons=("no room",), search=DONE
         )
         for _ in range(5):
-            asking.put_off(state, tree.root.uid, refused)
-            assert not asking.may(stage.cluster.seen, state, tree, complete=True)
+            asking.start_pause(state, tree.root.uid, refused)
+            assert not asking.may_search(stage.cluster.seen, state, tree, complete=True)
             stage.clock.advance(1)
-        assert asking.may(stage.cluster.seen, state, tree, complete=True)
+        assert asking.may_search(stage.cluster.seen, state, tree, complete=True)
 
 
 async def test_a_tree_that_waited_for_members_asks_as_soon_as_it_is_complete():
@@ -302,16 +302,16 @@ async def test_a_tree_that_waited_for_members_asks_as_soon_as_it_is_complete():
         tree = next(t for t in stage.admission.forest.trees.values() if t.root.key.name == "hi")
         asking, state, view = (
             PreemptionPolicy(stage.clock, wanted=True),
-            stage.leader.acknowledged,
+            stage.leader.committed,
             stage.cluster.seen,
         )
         waits = Refusal(outcome="waiting", status="Wait", reasons=("1 of 2",), search=DONE)
-        asking.put_off(state, tree.root.uid, waits)
-        assert not asking.may(view, state, tree), "it is not looked at again for nothing"
-        assert asking.may(view, state, tree, complete=True)
+        asking.start_pause(state, tree.root.uid, waits)
+        assert not asking.may_search(view, state, tree), "it is not looked at again for nothing"
+        assert asking.may_search(view, state, tree, complete=True)
         none = NoPreemption(cause="impossible", reasons=("no",), search=DONE)
         asking.answered(tree.root.uid, none, 1)
-        assert not asking.may(view, state, tree, complete=True)
+        assert not asking.may_search(view, state, tree, complete=True)
 
 
 def planned(tree):

@@ -14,13 +14,13 @@ from extender.core.log.events import (
     ReservationReleased,
     VictimEvicted,
 )
-from extender.core.log.preemption_state import SPARED_US
+from extender.core.log.preemption_state import EVICTION_MEMORY_US
 from extender.queries.log.decision_replay import replay_decision
 from tests.support.service.manifest_builders import a_group, a_node, a_pod
 from tests.unit.control.actuators.test_evictor import ONE, evicted, his, lows, runs
 from tests.unit.control.loop.test_preemption_policy import leading, settled
 
-AGAIN_S = SPARED_US // 1_000_000
+AGAIN_S = EVICTION_MEMORY_US // 1_000_000
 
 
 async def making_room(*more):
@@ -43,7 +43,7 @@ def gone(stage, *names):
 
 def later(stage, seconds):
     stage.clock.advance(seconds)
-    stage.leader.lease.prolong(stage.clock.ms)
+    stage.leader.lease.renew_from(stage.clock.ms)
 
 
 async def test_who_fits_elsewhere_goes_elsewhere():
@@ -198,7 +198,7 @@ async def test_what_is_left_of_the_room_stays_held_while_victims_go():
         assert stage.scheduling.filter(stage.cluster.pod("below"), [left]).passed == ()
         gone(stage, "low-1" if left == "n0" else "low-0")
         await settled(stage, 2)
-        assert not stage.leader.acknowledged.claimed_on.get(left)
+        assert not stage.leader.committed.claimed_on.get(left)
         assert [f.preemption for f in stage.facts(VictimEvicted)].count(
             stage.facts(PreemptionPlanned)[0].preemption
         ) == 2

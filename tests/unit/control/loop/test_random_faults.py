@@ -33,7 +33,7 @@ class Life:
 
     async def begin(self):
         await self.stage.lead()
-        self.stage.start(self.stage.admission.effects.run())
+        self.stage.start(self.stage.admission.nominator.run())
 
     async def look(self):
         with contextlib.suppress(NotLeading, StoreUnavailable):
@@ -52,7 +52,7 @@ class Life:
 
     def call_bind(self):
         """Let kube-scheduler bring every member that is let go to bind."""
-        for held in list(self.stage.leader.acknowledged.held_on.values()):
+        for held in list(self.stage.leader.committed.held_on.values()):
             for r in held.values():
                 pod = self.stage.cluster.seen.pods.get(r.uid)
                 if (
@@ -95,7 +95,7 @@ class Life:
             )
         elif what == "time":
             stage.clock.advance(chance.choice([1, 400]))
-            stage.leader.lease.prolong(stage.clock.monotonic_ms())
+            stage.leader.lease.renew_from(stage.clock.monotonic_ms())
         await self.look()
         for _ in range(10):
             await asyncio.sleep(0)
@@ -103,7 +103,7 @@ class Life:
 
     def check(self):
         stage = self.stage
-        check_state(stage.leader.acknowledged)
+        check_state(stage.leader.committed)
         promised = {
             (a.uid, fact.plan): a.node
             for fact in stage.facts(GangAdmitted, GangExtended) for a in fact.assignments
@@ -116,7 +116,7 @@ class Life:
         for pod in stage.cluster.seen.pods.values():
             if pod.node is not None:
                 used[pod.node] += dict(pod.shape.requests)[GPU]
-        for node, held in stage.leader.acknowledged.held_on.items():
+        for node, held in stage.leader.committed.held_on.items():
             for r in held.values():
                 pod = stage.cluster.seen.pods.get(r.uid)
                 if pod is not None and pod.node is None:
@@ -136,12 +136,11 @@ async def test_no_order_of_mishaps_breaks_a_promise(seed):
         stage = life.stage
         await until(
             lambda: (
-                not stage.leader._flights
-                and stage.leader.acknowledged.position == len(stage.events())
+                not stage.leader._flights and stage.leader.committed.position == len(stage.events())
             ),
             "appends on their way",
         )
-        assert stage.leader.acknowledged == fold(EMPTY, stage.events())
+        assert stage.leader.committed == fold(EMPTY, stage.events())
         once = Counter(
             (event.root_uid, event.fact.uid)
             for event in stage.events()

@@ -83,7 +83,7 @@ async def test_a_loop_is_bounded_and_an_alarm_is_raised(monkeypatch, caplog, fau
         inject(monkeypatch, stage, fault)
         counted = loops_counted()
         await stage.lead()
-        stage.start(stage.admission.effects.run())  # our own writes are no change
+        stage.start(stage.admission.nominator.run())  # our own writes are no change
         stage.start(stage.reporter.run())
         await passes(stage, 900)
         admitted = len(stage.facts(GangAdmitted))

@@ -47,7 +47,7 @@ async def test_what_did_not_change_is_recorded_once(stage):
         16,
     )
     assert {before.root_uid, after.root_uid} == {NIL_ROOT}
-    assert stage.leader.acknowledged == stage.leader.speculative
+    assert stage.leader.committed == stage.leader.pending_state
 
 
 async def test_a_view_in_doubt_is_not_measured(stage):

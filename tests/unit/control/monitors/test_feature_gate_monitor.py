@@ -22,13 +22,13 @@ class FakePlane:
     """Answers what a test has set, and counts the questions."""
 
     def __init__(self):
-        self.discoveries = 1
+        self.discovery_revision = 1
         self.drops = ()
         self.gates = SchedulerGates({"GenericWorkload": False})
         self.fault = None
         self.tried = self.asked = 0
 
-    async def trials(self):
+    async def dry_runs(self):
         self.tried += 1
         if self.fault is not None:
             raise self.fault
@@ -69,8 +69,8 @@ async def test_what_did_not_change_is_recorded_once(stage):
     assert not await watch(stage, plane).look()
     (event,) = recorded(stage)
     assert event.root_uid == NIL_ROOT
-    assert stage.leader.acknowledged.features == event.fact
-    again = decode_state(encode_state(stage.leader.acknowledged))
+    assert stage.leader.committed.features == event.fact
+    again = decode_state(encode_state(stage.leader.committed))
     assert again.features == event.fact
 
 
@@ -89,7 +89,7 @@ async def test_a_change_is_seen_when_its_time_comes(stage, monkeypatch):
     plane.drops = ("schedulingConstraints",)
     stage.clock.advance(ASK_MS / 1000)
     assert not await looking.look()
-    plane.discoveries += 1
+    plane.discovery_revision += 1
     assert await looking.look()
     assert [one.field for one in recorded(stage)[-1].fact.lost] == ["spec.schedulingConstraints"]
     plane.drops = ()
@@ -168,11 +168,11 @@ async def test_who_finds_no_room_does_not_hold_up_the_others():
     async with Stage(*a_fleet("2 nodes"), *field_gang(3, 2)) as stage:
         await stage.lead()
         await native(stage)
-        stage.start(stage.admission.effects.run())
-        stage.start(stage.admission.letting_go.run())
+        stage.start(stage.admission.nominator.run())
+        stage.start(stage.admission.gate_remover.run())
         await stage.one_pass()
         await stage.one_pass()
-        await until(lambda: len(stage.cluster.did("lift_gate")) == 3, "all are let go")
+        await until(lambda: len(stage.cluster.did("remove_gate")) == 3, "all are let go")
         assert len(stage.cluster.did("nominate")) == 2
 
 
@@ -180,11 +180,11 @@ async def test_no_gate_of_a_tree_without_room_is_removed():
     async with Stage(*a_fleet("1 nodes"), *field_gang(3, 2)) as stage:
         await stage.lead()
         await native(stage)
-        stage.start(stage.admission.letting_go.run())
+        stage.start(stage.admission.gate_remover.run())
         await stage.one_pass()
         await stage.one_pass()
-        assert stage.cluster.did("lift_gate") == []
-        assert not stage.leader.acknowledged.held_on
+        assert stage.cluster.did("remove_gate") == []
+        assert not stage.leader.committed.held_on
 
 
 async def test_a_tree_that_would_never_come_to_bind_holds_no_room():
@@ -199,8 +199,8 @@ async def test_a_tree_that_would_never_come_to_bind_holds_no_room():
         (refused,) = [e.fact for e in stage.events() if isinstance(e.fact, GangRefused)]
         assert refused.outcome == "waiting"
         assert "label gang-extender.dev/pod-group instead" in refused.reasons[0]
-        assert not stage.leader.acknowledged.held_on
+        assert not stage.leader.committed.held_on
         plane = FakePlane()  # switched off
         await watch(stage, plane).look()
         await stage.one_pass()
-        assert len(stage.leader.acknowledged.held_on) == 2
+        assert len(stage.leader.committed.held_on) == 2

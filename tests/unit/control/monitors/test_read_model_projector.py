@@ -12,8 +12,13 @@ from extender.core.log.events import NewEvent, RootObserved
 from extender.core.log.reservation_state import EMPTY, fold
 from extender.core.model.errors import StoreUnavailable
 from extender.core.model.ids import Position, RootUid
-from extender.snapshots.snapshot_backfill import fill_ladder
-from extender.snapshots.state_loader import PAST, decode_past, load_past, load_state
+from extender.snapshots.snapshot_backfill import backfill_snapshots
+from extender.snapshots.state_loader import (
+    HISTORICAL_CODEC,
+    decode_historical,
+    load_historical_state,
+    load_state,
+)
 from tests.support.logs.fake_store import FakeCheckpoints, FakeProjection
 from tests.support.logs.random_logs import lean
 from tests.support.service.fakes import Stage, until
@@ -41,9 +46,9 @@ async def stage(monkeypatch):
 
 async def record(stage, count):
     for number in range(count):
-        name = f"r{stage.leader.acknowledged.position}-{number}"
+        name = f"r{stage.leader.committed.position}-{number}"
         fact = RootObserved(kind="PodGroup")
-        await stage.leader.record(
+        await stage.leader.append(
             [NewEvent(root_uid=RootUid(name), root=f"ns/{name}", fact=fact, actor="t")]
         )
 
@@ -110,17 +115,17 @@ async def test_a_ladder_is_made_where_there_is_none(stage):
     """One checkpoint per stretch, each of them the fold; what is there is not made again."""
     await record(stage, 20)
     events = stage.events()
-    checkpoints = FakeCheckpoints(stage.database, rung_events=4)
+    snapshots = FakeCheckpoints(stage.database, snapshot_spacing=4)
     asked = {"until": Position(len(events)), "every": 4}
-    assert await fill_ladder(stage.log, checkpoints, **asked) == 5
+    assert await backfill_snapshots(stage.log, snapshots, **asked) == 5
     for position in (4, 8, 12, 16, 20):
-        found = await checkpoints.newest(codec=PAST, until=Position(position))
+        found = await snapshots.newest(codec=HISTORICAL_CODEC, until=Position(position))
         assert found.position == position
-        assert decode_past(found.body) == lean(fold(EMPTY, events[:position]))
-    assert await fill_ladder(stage.log, checkpoints, **asked) == 0
-    del stage.database.checkpoints[8, PAST]
-    assert await fill_ladder(stage.log, checkpoints, **asked) == 1
-    past = await load_past(stage.log, checkpoints, until=Position(21))
-    assert lean(past) == lean(stage.leader.acknowledged)
-    whole = await load_state(stage.log, checkpoints, until=Position(21))
-    assert whole == stage.leader.acknowledged
+        assert decode_historical(found.body) == lean(fold(EMPTY, events[:position]))
+    assert await backfill_snapshots(stage.log, snapshots, **asked) == 0
+    del stage.database.snapshots[8, HISTORICAL_CODEC]
+    assert await backfill_snapshots(stage.log, snapshots, **asked) == 1
+    past = await load_historical_state(stage.log, snapshots, until=Position(21))
+    assert lean(past) == lean(stage.leader.committed)
+    whole = await load_state(stage.log, snapshots, until=Position(21))
+    assert whole == stage.leader.committed

@@ -24,25 +24,25 @@ async def stage():
 
 
 def watch(stage):
-    return StateVerifier(stage.leader, stage.log, stage.checkpoints, "test")
+    return StateVerifier(stage.leader, stage.log, stage.snapshots, "test")
 
 
 async def test_agreement_gives_no_event(stage):
     """No fact for a look that finds nothing."""
-    position = stage.leader.acknowledged.position
+    position = stage.leader.committed.position
     assert not await watch(stage).look()
-    assert stage.leader.acknowledged.position == position
+    assert stage.leader.committed.position == position
 
 
 @pytest.mark.parametrize("plant", ["reservation", "index", "time", "version"])
 async def test_memory_that_has_left_the_log_is_found_and_put_right(stage, plant):
     """A root that was dropped, an index that lost a node: DriftFound in the log, memory is its fold."""
     leader = stage.leader
-    good = leader.acknowledged
+    good = leader.committed
     (root,) = good.roots.values()
     assert len(root.held) == 2
     emptied = msgspec.structs.replace(root, held=Map())
-    leader.acknowledged = {
+    leader.committed = {
         "reservation": msgspec.structs.replace(good, roots=good.roots.set(root.uid, emptied)),
         "index": msgspec.structs.replace(good, held_on=Map()),
         "time": msgspec.structs.replace(good, roots=Map()),
@@ -51,20 +51,20 @@ async def test_memory_that_has_left_the_log_is_found_and_put_right(stage, plant)
     assert await watch(stage).look()
     facts = [e.fact for e in stage.events() if isinstance(e.fact, DriftFound)]
     assert [f.kind for f in facts] == ["memory"]
-    assert leader.acknowledged == fold(EMPTY, stage.events()) == leader.speculative
+    assert leader.committed == fold(EMPTY, stage.events()) == leader.pending_state
     assert not await watch(stage).look()
 
 
 async def test_memory_that_cannot_be_continued_is_folded_anew(stage):
     """A stream version that is wrong in memory: the append is in the log, the leader replays and goes on."""
     leader = stage.leader
-    leader.acknowledged = msgspec.structs.replace(
-        leader.acknowledged, versions=leader.acknowledged.versions.set(NIL_ROOT, 77)
+    leader.committed = msgspec.structs.replace(
+        leader.committed, versions=leader.committed.versions.set(NIL_ROOT, 77)
     )
     fact = DriftFound(kind="test", object="x", text="y")
     draft = NewEvent(root_uid=NIL_ROOT, root="", fact=fact, actor="test")
     with pytest.raises(NotLeading):
-        await leader.record([draft])
+        await leader.append([draft])
     await until(lambda: leader.may_record() and not leader._flights, "leading again")
-    assert leader.acknowledged == fold(EMPTY, stage.events())
+    assert leader.committed == fold(EMPTY, stage.events())
     assert [e.fact for e in stage.events()].count(fact) == 1

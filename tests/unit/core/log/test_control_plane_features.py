@@ -12,12 +12,12 @@ from extender.core.log.control_plane_features import (
     PriorityOf,
     SchedulerGates,
     features_of,
+    features_summary,
     lost_fields,
     native_on,
     samples,
-    worth_saying,
 )
-from extender.core.model.dropped_fields import GATES, gate_of, loss_text
+from extender.core.model.dropped_fields import GATES, dropped_field_text, gate_of
 
 GATE = "gang-extender.dev/admission"
 NEW = [
@@ -126,15 +126,15 @@ def test_a_kube_scheduler_that_does_not_answer_is_what_it_was():
 
 
 def test_the_text_for_the_operator():
-    text = worth_saying(found("parentCompositePodGroupName"))
+    text = features_summary(found("parentCompositePodGroupName"))
     lost = "parentCompositePodGroupName of CompositePodGroup, PodGroup"
     assert f"kube-apiserver drops {lost} (feature gate CompositePodGroup is off)" in text
     assert "group scheduling is on" in text
-    assert worth_saying(None) == ""
+    assert features_summary(None) == ""
 
 
 def test_a_refusal_names_object_field_and_help():
-    text = loss_text("PodGroup/default/g", "schedulingConstraints")
+    text = dropped_field_text("PodGroup/default/g", "schedulingConstraints")
     assert "PodGroup/default/g" in text
     assert "spec.schedulingConstraints" in text
     assert "TopologyAwareWorkloadScheduling on in kube-apiserver" in text

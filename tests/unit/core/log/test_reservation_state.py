@@ -31,20 +31,20 @@ from extender.core.log.reservation_state import (
     StateProjector,
     barrier_unit,
     fold,
-    room_of,
+    preemption_summary,
     satisfied,
 )
 from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import PlanId, PodUid, RootUid
 from extender.queries.state.state_dto import Scope
-from extender.queries.state.state_report import compare, picture
+from extender.queries.state.state_report import build_state_report, compare
 from extender.snapshots.state_loader import (
-    decode_living,
-    decode_past,
+    decode_foldable,
+    decode_historical,
     decode_state,
-    encode_past,
+    encode_historical,
     encode_state,
-    living,
+    live_streams_only,
 )
 from tests.support.hypothesis_profile import examples
 from tests.support.logs.random_logs import NODES, ROOTS, a_leaf, event_after, histories, lean
@@ -106,24 +106,24 @@ def gone_on_from(kept, events, **how):
 def test_without_the_versions_of_ended_streams_it_is_the_state_to_go_on_from(events, cut, bulk):
     """Cut anywhere: a comparison of memory with the log needs no more, and misses no stream that lives."""
     before = fold(EMPTY, events[:cut])
-    kept = decode_living(encode_past(before))
-    assert kept == living(before)
+    kept = decode_foldable(encode_historical(before))
+    assert kept == live_streams_only(before)
     after = gone_on_from(kept, events[cut:], bulk=bulk, knows_ended=False)
     check_state(after)
-    assert living(after) == living(fold(EMPTY, events))
+    assert live_streams_only(after) == live_streams_only(fold(EMPTY, events))
 
 
 @given(histories(), st.integers(0, 25), st.booleans())
 def test_what_is_kept_to_look_back_from_is_the_state_too(events, cut, bulk):
     """Cut anywhere and gone on from there: but for what no query about the past needs it is the fold of everything."""
     before = fold(EMPTY, events[:cut])
-    kept = decode_past(encode_past(before))
+    kept = decode_historical(encode_historical(before))
     assert kept == lean(before)
     after, whole = gone_on_from(kept, events[cut:], bulk=bulk, past=True), fold(EMPTY, events)
     assert lean(after) == lean(whole)
     assert after.held_on == after.root_of == Map()
     assert kept == lean(before)
-    assert picture(after, Scope()) == picture(whole, Scope())
+    assert build_state_report(after, Scope()) == build_state_report(whole, Scope())
     assert compare(kept, after, Scope()) == compare(before, whole, Scope())
 
 
@@ -177,7 +177,7 @@ def a_plan(victims=(), awaits=0, superseded=0):
 )
 def test_the_condition_of_a_preemptor_counts_its_victims(plan, words):
     """Parts of which there are none are left out; `test_projection` holds the words of the database against these."""
-    assert room_of(plan) == words
+    assert preemption_summary(plan) == words
 
 
 @given(histories().filter(bool), st.data())
@@ -194,13 +194,13 @@ def test_a_gap_is_never_skipped_over(events, data):
             fold(EMPTY, [*events[:at], *events[at + 1 :]])
 
 
-@pytest.mark.parametrize("encode", [encode_state, encode_past])
+@pytest.mark.parametrize("encode", [encode_state, encode_historical])
 @pytest.mark.parametrize("broken", [b"", b"nonsense", None])
 def test_a_broken_checkpoint_is_refused(encode, broken):
     """Bytes that are not a state raise CorruptLog, so that the caller folds the log instead."""
     body = encode(EMPTY)[:-3] if broken is None else broken
     with pytest.raises(CorruptLog):
-        (decode_state if encode is encode_state else decode_past)(body)
+        (decode_state if encode is encode_state else decode_historical)(body)
 
 
 def _history(*facts, uid=ROOTS[0]):

@@ -15,9 +15,9 @@ from extender.core.model.pod_groups import (
     Group,
     build_forest,
     composite_key,
+    forest_with_updates,
     kind_of,
     leaf_key,
-    regrown,
 )
 from extender.core.model.pods import Pod, PodShape
 from tests.support.hypothesis_profile import examples
@@ -274,5 +274,5 @@ def test_e15_a_deletion_mark_seen_after_the_child_puts_the_child_out_all_the_sam
     before = forest(root, child)
     going = composite("r", deleting=True, deleted_us=5)
     groups = {going.key: going, child.key: child}
-    assert regrown(before, groups, [going], {}) is None
+    assert forest_with_updates(before, groups, [going], {}) is None
     assert child.key in build_forest(groups, {}).orphans

@@ -44,7 +44,7 @@ class Questions:
 def asked(monkeypatch):
     monkeypatch.setattr(Yielder, "_called_s", -math.inf)
     monkeypatch.setattr(
-        cooperative_yield, "CALM_S", CALM_S
+        cooperative_yield, "RECENT_CALL_S", CALM_S
     )  # no test waits for the calm, however busy the machine
     monkeypatch.setattr("extender.http.web.query_process.REST_S_MAX", 3600.0)
     return Questions()
@@ -99,7 +99,7 @@ async def test_there_is_no_rest_where_there_are_processors_enough(asked):
     async with await serving(asked, QueryTurns(1, 0)) as client:
         asked.go.set()
         assert (await client.get("/work", headers={CALLED: "3"})).status == 200
-        assert Yielder.calm_s() == math.inf
+        assert Yielder.since_last_call_s() == math.inf
 
 
 async def test_a_rest_has_an_end(asked, monkeypatch):
@@ -152,7 +152,7 @@ async def test_the_service_sends_whether_kube_scheduler_calls(asked):
     await web.SockSite(runner, there._listening).start()
     async with TestClient(TestServer(service)) as client:
         await client.get("/v1/reports", headers={CALLED: "1"})
-        Yielder.called(0.5)
+        Yielder.record_call(0.5)
         await client.get("/v1/reports")
         Yielder._called_s -= CALM_S
         await client.get("/v1/reports")

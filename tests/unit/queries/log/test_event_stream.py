@@ -10,7 +10,7 @@ import pytest
 from extender.core.log.events import PodBound, RootObserved
 from extender.core.model.errors import CorruptLog, StoreUnavailable
 from extender.core.model.ids import Position
-from extender.ports.protocols import EventFilter
+from extender.ports.query_ports import EventFilter
 from extender.queries.log import event_stream as feed_module
 from extender.queries.log.event_stream import EventStream
 from tests.support.logs.fake_store import FakeAuditReader, FakeDatabase, FakeEventLog, Script

@@ -123,4 +123,4 @@ async def test_the_verb_answers_nothing_when_its_input_cannot_be_stored():
         with pytest.raises(NotReady, match="append did not happen"):
             await stage.scheduling.preempt(stage.cluster.pod("vip"), offered)
         assert not stage.facts(PreemptionPlanned)
-        assert not stage.leader.speculative.preemptions
+        assert not stage.leader.pending_state.preemptions

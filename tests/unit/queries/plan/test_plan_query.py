@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extender.core.model.ids import NodeName
-from extender.queries.plan.plan_query import PlanInput, answer
+from extender.queries.plan.plan_query import PlanInput, answer_plan_query
 from tests.support.service.fakes import FakeCluster
 from tests.support.service.manifest_builders import GPU, a_node, a_pod
 
@@ -16,7 +16,7 @@ def test_a_lone_pod_is_not_in_its_own_way(where):
     pods = (a_pod(name, requests={GPU: 4}) for name in ("first", "second"))
     cluster = FakeCluster(a_node("n0", gpu=4), *pods)
     cluster.change_pod("first", **{where: NodeName("n0")})
-    found = answer(cluster.seen, PlanInput(all_pending=True))
+    found = answer_plan_query(cluster.seen, PlanInput(all_pending=True))
     assert {root.root: root.verdict for root in found.roots} == {
         "default/first": "placed",
         "default/second": "impossible",

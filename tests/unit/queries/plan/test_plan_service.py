@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from extender.cluster.manifests.plan_request_body import planned
+from extender.cluster.manifests.plan_request_body import answer_plan_request
 from extender.core.model.errors import BadInput, ClusterUnavailable
 from extender.queries.plan import plan_service
 from extender.queries.plan.live_snapshot import restored, snapshot
@@ -21,7 +21,7 @@ def asking(stage):
     stage.cluster.priority_classes = lambda: CLASSES
 
     async def run(body, ours):
-        return planned(body, ours)
+        return answer_plan_request(body, ours)
 
     what_if = PlanService(stage.cluster, stage.leader, stage.barriers, stage.clock, run)
 
@@ -59,7 +59,7 @@ async def test_reservations_of_others_are_no_room():
         assert one["roots"][0]["assignments"][0]["node"] not in taken
         two, _ = await ask(*a_gang("two", pods=2, requests={GPU: 8}), preemption=False)
         assert (two["verdict"], two["roots"][0]["root"]) == ("impossible", "default/two")
-        assert position == stage.leader.acknowledged.position
+        assert position == stage.leader.committed.position
         assert one["as_of"].endswith("Z")
         await stage.settled()
         assert len(stage.events()) == before  # nothing came of it
@@ -111,7 +111,7 @@ async def test_view_and_state_come_back_as_they_were():
         *a_gang("a", pods=2, requests={GPU: 8}), *a_gang("b", pods=5, requests={GPU: 8})
     ) as stage:
         await led(stage)
-        view, state = stage.cluster.view(), stage.leader.acknowledged
+        view, state = stage.cluster.view(), stage.leader.committed
         saved = await snapshot(view, state, releasing=frozenset(), now_us=1)
         seen, held = restored(
             msgspec.msgpack.decode(msgspec.msgpack.encode(saved), type=type(saved))

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from extender.core.log.reservation_state import EMPTY, fold
 from extender.core.model.errors import BadInput, NotFound
 from extender.core.model.ids import NodeName, Position
-from extender.ports.protocols import LogHead
+from extender.ports.log_ports import LogHead
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.state.historical_state import HistoricalState
 from extender.queries.state.state_dto import Scope, scope_of
-from extender.queries.state.state_report import ORDINARY, compare, picture
-from extender.snapshots.state_loader import save_checkpoint
+from extender.queries.state.state_report import ORDINARY, build_state_report, compare
+from extender.snapshots.state_loader import save_snapshot
 from tests.support.hypothesis_profile import examples
 from tests.support.logs.fake_store import (
     FakeAuditReader,
@@ -47,11 +47,11 @@ class Past:
     def __init__(self, events):
         self.database = FakeDatabase()
         self.log = CountingLog(self.database, page_events=3)
-        self.checkpoints = FakeCheckpoints(self.database, rung_events=4)
+        self.snapshots = FakeCheckpoints(self.database, snapshot_spacing=4)
         self.clock = FakeClock()
         self.clock.us = at_us(1000)
         self.as_of = HistoricalState(
-            self.log, self.checkpoints, FakeAuditReader(self.database), self.clock
+            self.log, self.snapshots, FakeAuditReader(self.database), self.clock
         )
         self.events = []
         self.write(events)
@@ -70,7 +70,7 @@ class Past:
     async def save(self, position):
         row, digest = self.database.rows[position - 1]
         head = LogHead(position=Position(position), chain=digest, at_us=row.at_us)
-        await save_checkpoint(self.checkpoints, self.state(position), head)
+        await save_snapshot(self.snapshots, self.state(position), head)
 
     async def at(self, moment, **scope):
         return await self.as_of.state(str(moment), Scope(**scope))
@@ -245,11 +245,11 @@ def test_a_difference_is_what_the_two_pictures_differ_in(events, first, second):
     before, after = fold(EMPTY, events[:first]), fold(EMPTY, events[:second])
     shown = [
         {g.uid: (g.state, g.priority, g.reserved, g.bound, g.outcome, g.reasons) for g in p.gangs}
-        for p in (picture(before, ALL), picture(after, ALL))
+        for p in (build_state_report(before, ALL), build_state_report(after, ALL))
     ]
     places = [
         {(m.uid, m.state, m.node) for g in p.gangs for m in g.members}
-        for p in (picture(before, ALL), picture(after, ALL))
+        for p in (build_state_report(before, ALL), build_state_report(after, ALL))
     ]
     found = compare(before, after, ALL)
     uids = {*shown[0], *shown[1]}
@@ -264,7 +264,7 @@ def test_a_difference_is_what_the_two_pictures_differ_in(events, first, second):
 def test_sums_are_those_of_the_pods(events):
     """Each member is on its node once, and a node's sums are its pods'."""
     state = fold(EMPTY, events)
-    found = picture(state, ALL)
+    found = build_state_report(state, ALL)
     members = [(m.uid, m.node, m.state) for g in found.gangs for m in g.members]
     promised = [(m.uid, m.node, m.state) for p in found.preemptions for m in p.promised]
     vacant = [v for root in state.roots.values() for v in root.vacant.values()]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from extender.core.decisions.admit.gate_removal_order import (
     GateRemovalStages,
+    next_to_release,
     spread_rules,
-    whose_turn,
 )
 from extender.core.log.events import GroupRecord
 from extender.core.log.reservation_state import EMPTY, GangState, Reservation
@@ -73,7 +73,7 @@ def test_every_member_gets_its_turn_and_none_is_refused(final, data):
     on_way, at_bind = [], []
     while waiting or on_way:
         arrived = {r.uid for r in at_bind}
-        chosen = whose_turn(cluster.seen, waiting, [*on_way, *at_bind], arrived.__contains__)
+        chosen = next_to_release(cluster.seen, waiting, [*on_way, *at_bind], arrived.__contains__)
         waiting = [r for r in waiting if r not in chosen]
         on_way += chosen
         assert on_way, "no gate can be removed, and no member is on its way"
@@ -91,7 +91,7 @@ def test_a_member_that_its_own_rule_does_not_mean_is_let_go(labelled):
     if not labelled:
         cluster.change_pod("g-00", labels={})
     one = held(cluster, "g-00", "a")
-    assert whose_turn(cluster.seen, [one], [], lambda uid: False) == (one,)
+    assert next_to_release(cluster.seen, [one], [], lambda uid: False) == (one,)
 
 
 def test_only_spread_takes_turns():
@@ -100,7 +100,7 @@ def test_only_spread_takes_turns():
     assert spread_rules(cluster.seen, held(cluster, "x", "a")) == ()
     gone = msgspec.structs.replace(held(cluster, "x", "a"), uid="gone")
     assert spread_rules(cluster.seen, gone) == ()
-    assert list(itertools.chain(whose_turn(cluster.seen, [], [], lambda uid: True))) == []
+    assert list(itertools.chain(next_to_release(cluster.seen, [], [], lambda uid: True))) == []
 
 
 NEEDS = {
@@ -154,7 +154,7 @@ def test_what_is_committed_comes_after_its_own_gang_and_who_needs_pods_after_all
     arrived, on_way = set(), []
     while waiting or on_way:
         stages = GateRemovalStages(cluster.seen, state, arrived.__contains__)
-        going = [r for r in waiting if not stages.comes_later(r)]
+        going = [r for r in waiting if not stages.must_wait(r)]
         for r in going:
             mine = ORDER[kind_of[r.pod]]
             behind = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from extender.core.decisions.admit.native_gang_scheduling import (
-    never_at_bind,
-    to_let_go,
+    bind_blockers,
+    gates_to_remove,
     waits_for_all,
 )
 from extender.core.decisions.admit.plan_request import GATE
@@ -39,7 +39,7 @@ def by_field(name, **spec):
 
 def test_a_gang_named_by_the_field_comes_to_bind():
     whole = tree(by_field("a", schedulingGates=HELD), by_field("b", schedulingGates=HELD))
-    assert never_at_bind(whole, found()) == ()
+    assert bind_blockers(whole, found()) == ()
 
 
 @pytest.mark.parametrize("native", ["off", "unknown"])
@@ -47,7 +47,7 @@ def test_without_it_nothing_keeps_a_tree(native):
     """Also when it is not known: then it is taken to be off, as it is by default."""
     for features in (None, found(native)):
         assert (
-            never_at_bind(
+            bind_blockers(
                 tree(by_field("a"), by_field("b"), version="gang-extender.dev/v1alpha1"), features
             )
             == ()
@@ -56,34 +56,34 @@ def test_without_it_nothing_keeps_a_tree(native):
 
 
 def test_our_group_is_unknown_to_kube_scheduler():
-    (text,) = never_at_bind(
+    (text,) = bind_blockers(
         tree(by_field("b"), by_field("a"), version="gang-extender.dev/v1alpha1"), found()
     )
     assert "Pod/default/a" in text
     assert "label gang-extender.dev/pod-group instead" in text
     labelled = tree(a_pod("a", "g"), a_pod("b", "g"), version="gang-extender.dev/v1alpha1")
-    assert never_at_bind(labelled, found()) == ()
+    assert bind_blockers(labelled, found()) == ()
 
 
 def test_pods_by_label_are_not_counted_by_kube_scheduler():
-    (text,) = never_at_bind(tree(by_field("a"), a_pod("b", "g")), found())
+    (text,) = bind_blockers(tree(by_field("a"), a_pod("b", "g")), found())
     assert "1 of 2" in text
-    assert never_at_bind(tree(by_field("a"), by_field("b"), a_pod("c", "g")), found()) == ()
-    assert never_at_bind(tree(a_pod("a", "g"), a_pod("b", "g")), found()) == (), (
+    assert bind_blockers(tree(by_field("a"), by_field("b"), a_pod("c", "g")), found()) == ()
+    assert bind_blockers(tree(a_pod("a", "g"), a_pod("b", "g")), found()) == (), (
         "ordinary pods to it"
     )
-    assert never_at_bind(tree(by_field("a"), a_pod("b", "g"), gang=None), found()) == (), "basic"
+    assert bind_blockers(tree(by_field("a"), a_pod("b", "g"), gang=None), found()) == (), "basic"
 
 
 def test_a_foreign_gate_keeps_the_whole_group_since_1_37():
     gated = tree(by_field("a"), by_field("b"), by_field("c", schedulingGates=FOREIGN))
-    (text,) = never_at_bind(gated, found())
+    (text,) = bind_blockers(gated, found())
     assert "Pod/default/c is not held by scheduling gate kueue.x-k8s.io/admission any more" in text
-    assert never_at_bind(gated, found(version=OLD)) == ()
+    assert bind_blockers(gated, found(version=OLD)) == ()
 
 
 def test_no_gate_is_removed_before_the_tree_is_admitted():
     forest = forest_of(
         a_world(a_group("g", gang=1, version=NEW), by_field("a", schedulingGates=HELD)).view
     )
-    assert list(to_let_go(ReservationState(features=found()), forest)) == []
+    assert list(gates_to_remove(ReservationState(features=found()), forest)) == []

@@ -7,7 +7,7 @@ import msgspec
 from extender.core.decisions.admit.node_rejections import (
     NodeRejections,
     RejectionEvidence,
-    decide_vetoes,
+    decide_rejections,
 )
 from extender.core.decisions.admit.plan_request import TreeParts, plan_request
 from extender.core.decisions.admit.verdict_events import EventContext, decide_verdict
@@ -69,7 +69,7 @@ class Scene:
             self.suspicions.suspect(view, reservation, self.now_ms, offered=names)
         self.now_ms += 2_000
         refused = self.suspicions.confirmed(view, self.state, self.now_ms)
-        drafts = decide_vetoes(view, self.state, refused, (), actor="test", now_ms=self.now_ms)
+        drafts = decide_rejections(view, self.state, refused, (), actor="test", now_ms=self.now_ms)
         self.state = fold_drafts(self.state, drafts, at_us=self.now_ms * 1000)
 
 

@@ -14,10 +14,10 @@ from extender.core.decisions.admit.plan_request import (
     foreign_gates,
     is_candidate,
     is_running,
-    members_wanting,
+    members_without_reservation,
     plan_request,
 )
-from extender.core.decisions.capacity.free_capacity import NodeRowCache, UsedCapacity, taken_room
+from extender.core.decisions.capacity.free_capacity import NodeRowCache, UsedCapacity, used_capacity
 from extender.core.log.events import (
     AssignmentRecord,
     GangAdmitted,
@@ -173,7 +173,7 @@ def test_pods_behind_foreign_gates_are_no_members_yet():
     cluster.change_pod("g-0", gates=(GATE,))
     cluster.change_pod("g-1", gates=(GATE, "kueue/admission"))
     tree = next(iter(forest_of(cluster.seen).trees.values()))
-    assert [p.name for p in members_wanting(tree, None)] == ["g-0", "g-2"]
+    assert [p.name for p in members_without_reservation(tree, None)] == ["g-0", "g-2"]
     assert foreign_gates(tree) == ("kueue/admission",)
     assert [m.pod for m in _request(cluster.seen, EMPTY, "g").root.members] == [
         "default/g-0",
@@ -301,7 +301,7 @@ def test_a_remembered_row_is_never_stale(changes):
             view = without_node(view, NodeName(change))
         else:
             view = without_pod(view, PodUid(change))
-        taken = {**taken_room(view, EMPTY, priority=0), **holds}
+        taken = {**used_capacity(view, EMPTY, priority=0), **holds}
         given = rows.rows(view, taken)
         assert given == NodeRowCache().rows(view, taken)
         assert rows.rows(view, taken) is given, "nothing changed, so neither may the rows"

@@ -68,7 +68,7 @@ class Rounds:
         return self.give_back(*args, **rest)
 
     def off(self):
-        return self.known.puts_off(self.cluster.seen, self.tree, self.now_ms)
+        return self.known.defers(self.cluster.seen, self.tree, self.now_ms)
 
 
 WHYS = ["node-lost", "superseded", "expired", "vetoed", "invalid", "deleted"]

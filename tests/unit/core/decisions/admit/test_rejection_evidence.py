@@ -56,7 +56,7 @@ class Scene:
         self.passing = 0
         if before:
             self.set_message(before)
-        self.found.heed(self.cluster.view(), self.state)
+        self.found.note_messages(self.cluster.view(), self.state)
         self.nominate()
 
     def nominate(self):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.core.decisions.admit.tree_warnings import oddities, template_mismatches
+from extender.core.decisions.admit.tree_warnings import collect_warnings, template_mismatches
 from extender.core.model.pod_groups import build_forest
 from tests.support.service.manifest_builders import a_group, a_node, a_world, an_object
 
@@ -22,7 +22,7 @@ def test_composite_with_one_child_is_questionable():
     view, tree = tree_of(
         a_group("root", gang=1, composite=True), a_group("only", gang=1, parent="root")
     )
-    assert [t for texts in oddities(view, tree).values() for t in texts] == [
+    assert [t for texts in collect_warnings(view, tree).values() for t in texts] == [
         "CompositePodGroup/default/root has one child group; it could be left out (W1)"
     ]
 
@@ -46,7 +46,7 @@ def test_questionable_topology_keys(outer, inner, rule):
         a_group("one", gang=1, parent="root", topo=inner),
         a_group("two", gang=1, parent="root"),
     )
-    (texts,) = oddities(view, tree).values()
+    (texts,) = collect_warnings(view, tree).values()
     assert len(texts) == 1
     assert texts[0].endswith(f"({rule})")
     assert inner in texts[0]
@@ -61,7 +61,7 @@ def test_well_nested_keys_are_not_questionable():
         a_group("one", gang=1, parent="root", topo="rack"),
         a_group("two", gang=1, parent="root", topo="rack"),
     )
-    assert oddities(view, tree) == {}
+    assert collect_warnings(view, tree) == {}
 
 
 def workload(*templates):

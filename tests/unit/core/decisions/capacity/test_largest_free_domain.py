@@ -6,7 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.decisions.capacity.free_capacity import NodeRowCache
-from extender.core.decisions.capacity.largest_free_domain import devices, levels_of, measure_room
+from extender.core.decisions.capacity.largest_free_domain import (
+    devices,
+    levels_of,
+    measure_capacity,
+)
 from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from tests.support.service.fakes import FakeCluster
@@ -20,7 +24,7 @@ def view_of(*objects):
 def measured(*objects, state: ReservationState = EMPTY, keys=(RACK,)):
     return {
         (r.resource, r.key): r
-        for r in measure_room(NodeRowCache(), view_of(*objects), state, keys).rooms
+        for r in measure_capacity(NodeRowCache(), view_of(*objects), state, keys).rooms
     }
 
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from extender.core.decisions.admit.interpod_rules import InterpodRulePart
 from extender.core.decisions.admit.plan_request import TreeParts, plan_request
 from extender.core.decisions.capacity.free_capacity import NodeRowCache
-from extender.core.decisions.capacity.replacement_holds import time_over
+from extender.core.decisions.capacity.replacement_holds import expired_holds
 from extender.core.decisions.preempt.disruption_units import evictable_for
 from extender.core.decisions.reconcile.cluster_reconciliation import decide_reconcile
 from extender.core.decisions.reconcile.drift import ReconcileContext
-from extender.core.decisions.verbs.filter_and_prioritize import decide_filter, room_scores
+from extender.core.decisions.verbs.filter_and_prioritize import decide_filter, domain_scores
 from extender.core.log.events import (
     AssignmentRecord,
     GangExtended,
@@ -73,7 +73,7 @@ class Scene:
 
     def decide(self, now):
         """Return the facts of a moment, sound after every prefix of them, and fold them."""
-        now = msgspec.structs.replace(now, over=time_over(self.state, now.now_us))
+        now = msgspec.structs.replace(now, over=expired_holds(self.state, now.now_us))
 
         def once(state):
             return decide_reconcile(self.view, state, forest_of(self.view), now)
@@ -131,7 +131,7 @@ def test_others_of_equal_or_lower_priority_are_kept_out(priority, placed):
     scene.lose()
     assert isinstance(scene.rival(priority), Plan) is placed
     assert bool(scene.filter(priority).passed) is placed
-    assert room_scores(scene.view, scene.state, ["kubernetes.io/hostname"]) is not None
+    assert domain_scores(scene.view, scene.state, ["kubernetes.io/hostname"]) is not None
 
 
 def test_the_replacement_gets_the_room_of_the_lost_member():

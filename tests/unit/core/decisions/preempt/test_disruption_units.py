@@ -13,7 +13,7 @@ from extender.core.decisions.preempt.disruption_units import (
     evictable_for,
     may_preempt,
 )
-from extender.core.decisions.preempt.preemption_lifecycle import GRACE_OVER_US
+from extender.core.decisions.preempt.preemption_lifecycle import STUCK_AFTER_US
 from extender.core.log.events import PodBound
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.ids import NodeName, PlanId
@@ -177,7 +177,7 @@ def test_no_pod_is_evicted_while_room_comes_free():
 def test_who_terminates_and_does_not_go_is_not_waited_for(late_us, waited_for):
     """Long after its grace period a pod takes its room like one that stays, and the low pod beside it goes."""
     ends = "2026-01-01T00:00:00Z"
-    now_us = 1_767_225_600_000_000 + GRACE_OVER_US + late_us
+    now_us = 1_767_225_600_000_000 + STUCK_AFTER_US + late_us
     made = Case(
         a_node("n0", gpu=1), a_node("n1", gpu=1),
         a_pod("a", node="n0", priority=1, requests={GPU: 1}, metadata={"deletionTimestamp": ends}),

@@ -13,9 +13,9 @@ from extender.core.decisions.preempt.preemption_lifecycle import EvictionContext
 from extender.core.decisions.preempt.preemption_planning import (
     decide_preemption,
     preemption_request,
-    spared_by,
+    recently_evicted_units,
 )
-from extender.core.decisions.preempt.preemption_takeover import outranked_by_plan, outranked_by_pods
+from extender.core.decisions.preempt.preemption_takeover import takeovers_by_plan, takeovers_by_pods
 from extender.core.decisions.verbs.filter_and_prioritize import decide_filter
 from extender.core.log.events import (
     PreemptionAbandoned,
@@ -23,7 +23,7 @@ from extender.core.log.events import (
     RootCompleted,
     VictimEvicted,
 )
-from extender.core.log.preemption_state import SPARED_US
+from extender.core.log.preemption_state import EVICTION_MEMORY_US
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.ids import Epoch, PlanId
 from extender.core.planner.plan_types import Plan
@@ -66,7 +66,7 @@ class Two(Case):
         *first, planned = decide_preemption(
             self.view, self.state, forest_of(self.view), self.tree(name), asked, found, recipe
         )
-        drafts = [*first, *outranked_by_plan(self.view, self.state, planned, KNOWN), planned]
+        drafts = [*first, *takeovers_by_plan(self.view, self.state, planned, KNOWN), planned]
         self.state = fold_drafts(self.state, drafts)
         return found, drafts
 
@@ -186,37 +186,41 @@ def test_an_ordinary_pod_is_kept_away_only_where_others_will_do():
 def test_pods_of_higher_priority_in_claimed_room_end_the_preemption():
     """One that was there before and leaves the room is none; one without which there would be enough is."""
     case = making_room(a_pod("alone", requests=ONE, priority=60))
-    assert outranked_by_pods(case.view, case.state, (), KNOWN) == []
+    assert takeovers_by_pods(case.view, case.state, (), KNOWN) == []
     case.cluster.change_pod("alone", node="n0")
-    (draft,) = outranked_by_pods(case.view, case.state, (), KNOWN)
+    (draft,) = takeovers_by_pods(case.view, case.state, (), KNOWN)
     assert (draft.fact.why, draft.fact.by, draft.fact.lost) == (
         "outranked", "Pod/default/alone", ("n0",),
     )  # fmt: skip
     assert draft.fact.spared == ("Pod/default/low",), (
         "no pod is evicted for room that another pod has"
     )
-    assert outranked_by_pods(case.view, case.state, (draft,), KNOWN) == [], "once"
+    assert takeovers_by_pods(case.view, case.state, (draft,), KNOWN) == [], "once"
     there = {case.pending("mid").id: frozenset({case.cluster.pod("alone").uid})}
     known = msgspec.structs.replace(KNOWN, there=there)
-    assert outranked_by_pods(case.view, case.state, (), known) == [], "it was there before"
+    assert takeovers_by_pods(case.view, case.state, (), known) == [], "it was there before"
 
 
 def test_who_was_evicted_is_spared_for_a_while_and_by_extras_for_ever():
     """It follows from the log, counts from the eviction, and ends with the tree."""
     case = making_room()
     made, low = case.pending("mid"), "Pod/default/low"
-    assert spared_by(case.state, made.root_uid, 0) == frozenset(), "planned is not evicted"
+    assert recently_evicted_units(case.state, made.root_uid, 0) == frozenset(), (
+        "planned is not evicted"
+    )
     (victim,) = made.victims.values()
     gone = VictimEvicted(
         preemption=made.id, unit=low, pod=victim.pod, uid=victim.uid, node=victim.node,
         how="deleted", asked_us=1, gone_us=2,
     )  # fmt: skip
     state = folded(case.state, (made.root_uid, "default/mid", gone), at_us=1_000)
-    assert spared_by(state, made.root_uid, 1_000 + SPARED_US - 1) == {low}
-    assert spared_by(state, made.root_uid, 1_000 + SPARED_US) == frozenset()
-    assert spared_by(state, "another root", 1_000) == frozenset()
+    assert recently_evicted_units(state, made.root_uid, 1_000 + EVICTION_MEMORY_US - 1) == {low}
+    assert recently_evicted_units(state, made.root_uid, 1_000 + EVICTION_MEMORY_US) == frozenset()
+    assert recently_evicted_units(state, "another root", 1_000) == frozenset()
     ended = msgspec.structs.replace(gone, how="ended")
     by_itself = folded(case.state, (made.root_uid, "default/mid", ended), at_us=1_000)
-    assert spared_by(by_itself, made.root_uid, 1_000) == frozenset(), "we did not do it"
+    assert recently_evicted_units(by_itself, made.root_uid, 1_000) == frozenset(), (
+        "we did not do it"
+    )
     over = folded(state, (made.root_uid, "default/mid", RootCompleted(why="deleted")))
     assert over.took == EMPTY.took

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from extender.core.decisions.reconcile.cluster_reconciliation import decide_reconcile
 from extender.core.decisions.reconcile.drift import ReconcileContext
-from extender.core.decisions.reconcile.reservation_checks import overtaken_pods
+from extender.core.decisions.reconcile.reservation_checks import oversubscribed_reservations
 from extender.core.log.events import (
     AssignmentRecord,
     DriftFound,
@@ -303,7 +303,7 @@ def test_room_taken_by_others_supersedes_the_lowest_priority_first():
     order = []
     for taken in range(4):
         cluster.add(a_pod(f"alien-{taken}", node="n0", requests={GPU: 1})) if taken else None
-        lost = overtaken_pods(cluster.seen, state)
+        lost = oversubscribed_reservations(cluster.seen, state)
         order.append(sorted(p.name for p in cluster.seen.pods.values() if p.uid in lost))
     assert order == [[], ["low-0"], ["low-0", "young-0"], ["low-0", "old-0", "young-0"]]
 

@@ -10,7 +10,11 @@ from extender.cluster import types as api
 from extender.cluster.read.object_decoding import convert
 from extender.cluster.read.object_store import ObjectStore
 from extender.core.decisions.admit.plan_request import GATE
-from extender.core.decisions.reconcile.finalizer_rules import FINALIZER, decide_protection, may_go
+from extender.core.decisions.reconcile.finalizer_rules import (
+    FINALIZER,
+    decide_protection,
+    may_remove_finalizer,
+)
 from extender.core.model.errors import BadInput
 from extender.core.model.pod_groups import leaf_key
 from tests.support.service.manifest_builders import a_group, a_pod
@@ -74,7 +78,7 @@ def test_a_leaf_stays_while_a_member_holds_a_reservation():
     )
     held = {leaf_key("default", "g")}
     assert [p.group.name for p in decide_protection(made.view, held)] == ["h"]
-    assert not may_go(made.view, leaf_key("default", "g"), held)
+    assert not may_remove_finalizer(made.view, leaf_key("default", "g"), held)
     assert [p.group.name for p in decide_protection(made.view)] == ["g", "h"]
 
 
@@ -110,7 +114,9 @@ def test_one_group_is_judged_as_all_are(some):
     """What is looked at again before it is written is decided in the same way, for any graph of parents."""
     view = world(*some).view
     going = {p.group for p in decide_protection(view)}
-    assert going == {k for k, guard in view.guards.items() if guard.deleting and may_go(view, k)}
+    assert going == {
+        k for k, guard in view.guards.items() if guard.deleting and may_remove_finalizer(view, k)
+    }
 
 
 def test_a_leaf_stays_while_pods_name_it():

@@ -7,10 +7,10 @@ import pytest
 from extender.core.decisions.reconcile.overcommit_attribution import (
     PAUSE_US,
     PAUSE_US_MAX,
-    planned_again_us,
-    takers,
+    reserved_capacity_users,
+    retry_time_us,
 )
-from extender.core.log.events import ReservationReleased, RoomTaker
+from extender.core.log.events import ReservationReleased, ReservedCapacityUser
 from extender.core.log.reservation_state import EMPTY, TAKEN_LATELY_US
 from extender.core.model.ids import NodeName, PlanId, PodUid
 from tests.support.service.fakes import FakeCluster
@@ -29,7 +29,7 @@ def scene(*pods, priority=0):
 
 def named(cluster, state):
     uid = cluster.group("g").uid
-    found = takers(cluster.seen, state, state.roots[uid].held.values())
+    found = reserved_capacity_users(cluster.seen, state, state.roots[uid].held.values())
     return [(t.pod.partition("/")[2], t.how) for t in found]
 
 
@@ -38,8 +38,10 @@ def test_it_names_scheduler_and_priority():
     cluster, state = scene(
         a_pod("alien", node="n0", requests=FULL, schedulerName="other", priority=3)
     )
-    (pod,) = takers(cluster.seen, state, state.roots[cluster.group("g").uid].held.values())
-    assert pod == RoomTaker(
+    (pod,) = reserved_capacity_users(
+        cluster.seen, state, state.roots[cluster.group("g").uid].held.values()
+    )
+    assert pod == ReservedCapacityUser(
         pod="default/alien",
         uid=cluster.pod("alien").uid,
         node=NodeName("n0"),
@@ -84,7 +86,7 @@ def test_members_that_we_placed_took_nothing():
 
 
 def released(uid, times, apart_us):
-    pod = RoomTaker(
+    pod = ReservedCapacityUser(
         pod="d/p", uid=PodUid("u"), node=NodeName("n"), scheduler="s", priority=0, how="unaware"
     )
     fact = ReservationReleased(plan=PlanId("p"), why="superseded", pods=(), taken_by=(pod,))
@@ -99,7 +101,7 @@ def test_the_pause_doubles_up_to_a_limit():
     waits = []
     for times in range(1, 8):
         root = released("u", times, 1)
-        waits.append(max(planned_again_us(root) - root.taken_us, 0))
+        waits.append(max(retry_time_us(root) - root.taken_us, 0))
     assert waits == [0, *(PAUSE_US * n for n in (1, 2, 4, 8)), PAUSE_US_MAX, PAUSE_US_MAX]
 
 

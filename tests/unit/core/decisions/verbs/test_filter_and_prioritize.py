@@ -12,9 +12,9 @@ from extender.core.decisions.verbs.filter_and_prioritize import (
     SCORE_MAX,
     decide_filter,
     decide_prioritize,
+    domain_scores,
     pending_reason,
     reservation_of,
-    room_scores,
 )
 from extender.core.log.events import GangRefused, RootInvalid, RootObserved
 from extender.core.log.reservation_state import EMPTY
@@ -241,7 +241,7 @@ def test_large_free_domains_stay_whole():
         *a_fleet("2 racks x 2 nodes"), a_pod("filler", node="r0-n0"), a_pod("alien")
     )
     names = sorted(cluster.seen.nodes)
-    found = room_scores(cluster.seen, EMPTY, [RACK])
+    found = domain_scores(cluster.seen, EMPTY, [RACK])
     scores = dict(decide_prioritize(EMPTY, cluster.pod("alien"), names, lambda: found))
     assert scores == {"r0-n0": 5, "r0-n1": 5}
     assert decide_prioritize(EMPTY, cluster.pod("alien"), names[:2], lambda: found) == (), (
@@ -264,7 +264,7 @@ def test_scores_are_integers_from_zero_to_ten(pods, racks, keyed):
         cluster.add(a_pod(f"f{number}", node=names[where % len(names)]))
     state = admitted(EMPTY, cluster, "g", {"g-0": names[0]})
     offered = [*names, NodeName("unknown")]
-    found = room_scores(cluster.seen, state, [RACK] if keyed else [])
+    found = domain_scores(cluster.seen, state, [RACK] if keyed else [])
     scores = decide_prioritize(state, cluster.pod("alien"), offered, lambda: found)
     assert all(type(score) is int and 0 < score <= SCORE_MAX for _, score in scores)
     whole = {name: found.get(name, SCORE_MAX) for name in offered}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from extender.core.decisions.verbs import preempt_verb_input
 from extender.core.decisions.verbs.preempt_verb import (
     NodeCandidate,
-    answered_before,
-    choose,
-    question_about,
-    recorded,
+    answer_without_choice,
+    build_preempt_input,
+    choose_victims,
+    planned_event,
 )
 from extender.core.model.ids import PlanId
 from tests.support.service.fakes import Stage
@@ -36,15 +36,17 @@ def asked(stage, offered, *, records=True, pod="vip"):
         NodeCandidate(node=node, victims=tuple(cluster.pod(name).uid for name in names))
         for node, names in offered.items()
     ]
-    view, state = cluster.seen, stage.leader.acknowledged
-    choice = answered_before(view, state, cluster.pod(pod))
+    view, state = cluster.seen, stage.leader.committed
+    choice = answer_without_choice(view, state, cluster.pod(pod))
     if choice is None:
-        question = question_about(view, state, stage.admission.forest, cluster.pod(pod), candidates)
+        question = build_preempt_input(
+            view, state, stage.admission.forest, cluster.pod(pod), candidates
+        )
         stored = preempt_verb_input.encode(question)
         assert preempt_verb_input.decode(stored.head, stored.parts) == question
-        choice = choose(question, preemption=PlanId("p") if records else None)
+        choice = choose_victims(question, preemption=PlanId("p") if records else None)
     names = {p.uid: p.name for p in view.pods.values()}
-    plan = recorded(view, choice.plan, stored.digest) if choice.plan is not None else None
+    plan = planned_event(view, choice.plan, stored.digest) if choice.plan is not None else None
     return {c.node: [names[u] for u in c.victims] for c in choice.candidates}, plan
 
 
@@ -135,7 +137,7 @@ async def test_the_service_records_before_it_answers_and_lets_the_whole_unit_go(
         stage.cluster.change_pod("vip", node="n0")
         await stage.settled()
         assert stage.names().count("PreemptionCompleted") == 1
-        assert not stage.leader.acknowledged.preemptions
+        assert not stage.leader.committed.preemptions
 
 
 async def test_a_static_pod_is_no_victim():

@@ -10,7 +10,7 @@ import pytest
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.nodes import Taint
 from extender.core.model.pods import PodShape
-from extender.core.planner.explain.minimal_conflict import edit
+from extender.core.planner.explain.minimal_conflict import map_groups
 from extender.core.planner.plan_types import (
     Plan,
     PlanGroup,
@@ -47,7 +47,7 @@ def test_ways_out_of_worked_cases(vector):
             return group
 
         if lower or drop:
-            eased = replace(request, root=edit(request.root, change))
+            eased = replace(request, root=map_groups(request.root, change))
             assert isinstance(plan(eased), Plan), line
     if vector["id"] != "V25":
         assert refusal.conflict

@@ -7,7 +7,7 @@ import pytest
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.planner.model.feasibility import (
     admissible,
-    holds_already,
+    satisfied_by_bound,
     status,
     waiting_reasons,
 )
@@ -85,5 +85,5 @@ def test_reasons_name_the_counts():
 def test_bound_members_hold_a_tree():
     """A tree is satisfied by bound members alone when enough of its children are."""
     full, half = leaf("a", minimum=2, bound=2), leaf("b", minimum=2, bound=1, pending=1)
-    assert holds_already(composite(full, half, minimum=1))
-    assert not holds_already(composite(full, half, minimum=2))
+    assert satisfied_by_bound(composite(full, half, minimum=1))
+    assert not satisfied_by_bound(composite(full, half, minimum=2))

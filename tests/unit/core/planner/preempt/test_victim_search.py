@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from extender.core.planner.codec.request_codec import decode, encode
-from extender.core.planner.model.feasibility import holds_already
+from extender.core.planner.model.feasibility import satisfied_by_bound
 from extender.core.planner.plan_types import Plan
 from extender.core.planner.planning import NodeTable, plan
 from extender.core.planner.preempt import victim_search as front
@@ -67,7 +67,7 @@ def _agree(request) -> None:
     refused = plan(bare)
     made = preempt(request)
     if isinstance(made, PreemptionPlan):
-        assert not isinstance(refused, Plan) or holds_already(request.root)
+        assert not isinstance(refused, Plan) or satisfied_by_bound(request.root)
         extras = isinstance(refused, Plan)
         assert preemption_checker.faults(request, made, extras=extras) == []
         wanted = len(made.plan.assignments) if extras else 1
@@ -131,11 +131,11 @@ def test_a_budget_that_ends_evicts_validly_or_not_at_all(request_, budget):
     request_ = msgspec.structs.replace(request_, budget=budget)
     made = preempt(request_)
     if isinstance(made, PreemptionPlan):
-        extras = holds_already(request_.root)
+        extras = satisfied_by_bound(request_.root)
         assert preemption_checker.faults(request_, made, extras=extras) == []
         if made.search.exhausted:
             _agree(request_)
-    elif made.cause == "impossible" and not holds_already(request_.root):
+    elif made.cause == "impossible" and not satisfied_by_bound(request_.root):
         assert preemption_checker.cheapest(request_) is None
 
 

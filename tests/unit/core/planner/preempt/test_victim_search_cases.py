@@ -19,7 +19,7 @@ from extender.core.planner.preempt.post_eviction_view import without
 from extender.core.planner.preempt.victim_search import (
     NoPreemption,
     PreemptionPlan,
-    may_ask,
+    may_trigger_preemption,
     preempt,
 )
 from extender.core.planner.preemption_types import (
@@ -105,7 +105,7 @@ def test_the_planned_members_run_where_the_victims_were():
     assert isinstance(made, PreemptionPlan)
     assert {a.node for a in made.plan.assignments} == {"r-0", "r-1"}
     later = without(request, [p for u in made.victims for p in u.pods])
-    assert not may_ask(later, plan(later))
+    assert not may_trigger_preemption(later, plan(later))
 
 
 def test_a_full_rack_is_cleared_for_a_gang_that_must_share_one():

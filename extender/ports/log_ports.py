@@ -1,7 +1,4 @@
-"""The ports: protocols that the use cases need and the adapters implement.
-
-Every port has one contract suite (`tests/contract`) that runs on the fake and on the real adapter.
-"""
+"""Ports to the event log and what lies beside it: lease, snapshots, decision inputs, read models, clock."""
 
 from __future__ import annotations
 
@@ -10,13 +7,9 @@ from typing import Protocol
 
 import msgspec
 
-from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
-from extender.core.log.control_plane_features import DryRunResult, SchedulerGates
-from extender.core.log.events import EvictionHow, RecordedEvent
+from extender.core.log.events import RecordedEvent
 from extender.core.log.reservation_state import ReservationState
-from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import Epoch, GroupKey, NodeName, PlanId, PodUid, Position, RootUid
-from extender.core.model.pods import PodEnd
+from extender.core.model.ids import Epoch, Position
 
 
 class Clock(Protocol):
@@ -39,16 +32,8 @@ class StateSource(Protocol):
     """The reservation state of this process, for queries, which must not depend on its writer."""
 
     @property
-    def acknowledged(self) -> ReservationState:
+    def committed(self) -> ReservationState:
         """Return the fold of every durable event that this process has read or written."""
-        ...
-
-
-class ReleasingGangs(Protocol):
-    """Gangs whose Bindings are being posted."""
-
-    def started(self) -> frozenset[RootUid]:
-        """Return the roots with members that are or may be bound: their reservations are not released as a whole."""
         ...
 
 
@@ -230,43 +215,6 @@ class DecisionInputs(Protocol):
         ...
 
 
-class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which events a query selects; empty fields do not restrict it."""
-
-    root: str = ""  # namespace/name
-    root_uid: RootUid | None = None
-    namespace: str = ""
-    types: tuple[str, ...] = ()
-    since_us: int | None = None
-    until_us: int | None = None
-    node: str = ""  # events that name this node in any field
-    victims: frozenset[str] | None = None  # events by which one of these UIDs is evicted
-    plan: str = ""  # id of a plan: the event that decided it
-    after: Position = Position(0)
-    limit: int = 1000
-    newest_first: bool = False
-
-
-class EventPage(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of the result of a query."""
-
-    events: tuple[RecordedEvent, ...]
-    head: Position  # head of the log for this page: the query covers everything up to here, unless `more`
-    more: bool  # there may be more: query again after the last event
-
-
-class GangIncarnation(msgspec.Struct, frozen=True, kw_only=True):
-    """One root group that had a name, identified by its UID."""
-
-    uid: RootUid
-    root: str  # namespace/name
-    first_position: Position
-    last_position: Position
-    first_us: int
-    last_us: int
-    facts: int
-
-
 class ReferenceIndex(Protocol):
     """The index of the objects that events name, updated after the appends; queries without it are slower."""
 
@@ -276,37 +224,6 @@ class ReferenceIndex(Protocol):
         Raises:
             StoreUnavailable: Try again.
         """
-        ...
-
-
-class EventQueries(Protocol):
-    """Read-only queries over the log; never on the connection of the scheduling path."""
-
-    async def page(self, wanted: EventFilter) -> EventPage:
-        """Return events that match, in order of position (or newest first), and the head for which this holds.
-
-        Ends at `limit` or at a size in bytes, whichever comes first.
-        """
-        ...
-
-    async def events(self, wanted: EventFilter) -> Sequence[RecordedEvent]:
-        """Return the events that match, in order of position (or newest first); at most `limit`."""
-        ...
-
-    async def lives(self, root: str, *, uid: RootUid | None = None) -> Sequence[GangIncarnation]:
-        """Return the root groups that had this `namespace/name`, oldest first; without a name, the one with the UID."""
-        ...
-
-    async def position_at(self, at_us: int) -> Position:
-        """Return the position of the last event recorded up to a time; 0 if there is none."""
-        ...
-
-    async def has_namespace(self, namespace: str) -> bool:
-        """Return whether the log has an event of any root in this namespace."""
-        ...
-
-    async def has_node(self, node: NodeName) -> bool:
-        """Return whether any member had a reservation or ran on this node, up to the projected position."""
         ...
 
 
@@ -331,49 +248,6 @@ class IntervalProjection(Protocol):
         ...
 
 
-class PodRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod to write to; its UID is a precondition of every write."""
-
-    namespace: str
-    name: str
-    uid: PodUid
-
-
-class Binding(msgspec.Struct, frozen=True, kw_only=True):
-    """One Binding to post."""
-
-    pod: PodRef
-    node: NodeName
-    plan: PlanId | None = (
-        None  # becomes the annotation gang-extender.dev/plan; None for pods outside groups
-    )
-
-
-class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """A condition of a group; written only when it differs from the stored one."""
-
-    type: str
-    status: str  # True | False
-    reason: str
-    message: str
-
-
-class K8sEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A Kubernetes Event about a pod or a group, for `kubectl describe`."""
-
-    kind: str  # Pod | PodGroup | CompositePodGroup
-    namespace: str
-    name: str
-    uid: str
-    reason: str  # FailedScheduling, GangAdmitted, ...
-    message: str
-    warning: bool = False
-    action: str = "Scheduling"
-    related: tuple[str, str, str, str] | None = (
-        None  # kind, namespace, name, UID of the object that caused it
-    )
-
-
 class PublishedLogHead(Protocol):
     """Where the log head is published: outside the database, so that a restored older database is noticed."""
 
@@ -391,121 +265,4 @@ class PublishedLogHead(Protocol):
         Raises:
             ClusterUnavailable: Unknown outcome; publish again.
         """
-        ...
-
-
-class ControlPlane(Protocol):
-    """What kube-apiserver and kube-scheduler report about their features (DESIGN 9.9)."""
-
-    discoveries: int  # changes whenever the served kinds of groups change
-
-    async def trials(self) -> Sequence[DryRunResult]:
-        """Create objects with all fields as dry runs, and return what would have been stored.
-
-        Raises:
-            ClusterUnavailable: No answer.
-        """
-        ...
-
-    async def scheduler_gates(self) -> SchedulerGates:
-        """Return the feature gates of kube-scheduler, or the reason why they are not known; does not raise."""
-        ...
-
-
-class Cluster(PublishedLogHead, Protocol):
-    """The view of a cluster, and the writes of the service to it."""
-
-    def view(self) -> ClusterView:
-        """Return the newest view; cheap, never waits."""
-        ...
-
-    def doubt(self) -> str:
-        """Return the reason why decisions must not use `view` (not synced, stale), or an empty string."""
-        ...
-
-    async def changed(self, revision: int) -> int:
-        """Wait until the revision of the view differs from `revision`; return the new one."""
-        ...
-
-    async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
-        """Write `status.nominatedNodeName`; None clears it.
-
-        Raises:
-            RequestRejected: The pod is gone, was recreated or is bound.
-            ClusterUnavailable: Try again later.
-        """
-        ...
-
-    async def lift_gate(self, pod: PodRef) -> None:
-        """Remove our scheduling gate, and no other; do nothing if it is not there.
-
-        Raises:
-            RequestRejected: The pod is gone, was recreated or is bound.
-            ClusterUnavailable: Try again later.
-        """
-        ...
-
-    async def doom(self, pod: PodRef, message: str) -> None:
-        """Write DisruptionTarget=True, reason PreemptionByScheduler, before a pod is deleted (SPEC E-12).
-
-        Raises:
-            RequestRejected: The pod is gone or was recreated.
-            ClusterUnavailable: Try again later.
-        """
-        ...
-
-    async def evict(self, pod: PodRef, how: EvictionHow) -> None:
-        """Request the deletion of a pod with its own grace period; the pod is gone when the view has it no more.
-
-        Args:
-            pod: The pod by UID: a new pod with the same name is never deleted.
-            how: *deleted* as kube-scheduler does it, or *evicted* through the Eviction API, which respects
-                PodDisruptionBudgets.
-
-        Raises:
-            RequestRejected: The pod is gone, was recreated, or the API server (an admission webhook) forbids it.
-            ClusterUnavailable: Try again, not before its `retry_after_s`; also if a PodDisruptionBudget forbids it now.
-        """
-        ...
-
-    async def ending(self, pod: PodRef) -> PodEnd | None:
-        """Return how a pod that is not in the view any more ended or is being deleted; None: it is neither.
-
-        Raises:
-            RequestRejected: No answer, for good.
-            ClusterUnavailable: No answer; try again later.
-        """
-        ...
-
-    async def bind(self, binding: Binding) -> None:
-        """Post a Binding with the UID as precondition. A pod already bound to this node is a success.
-
-        Raises:
-            RequestRejected: For good: the pod is gone, recreated, gated, or bound to another node.
-            ClusterUnavailable: 429, 5xx or no answer; the outcome may be unknown until the view shows it.
-        """
-        ...
-
-    async def set_conditions(
-        self, group: GroupKey, uid: str, conditions: Sequence[Condition]
-    ) -> None:
-        """Merge conditions into the status of a group; write only those types that differ.
-
-        Raises:
-            RequestRejected: The group is gone or was recreated, or the API server rejects the write.
-            ClusterUnavailable: Try again later.
-        """
-        ...
-
-    async def set_finalizers(self, wanted: FinalizerChange) -> None:
-        """Write the finalizers of one of our groups, with its UID and resource version as preconditions.
-
-        Raises:
-            RequestRejected: The group is gone or was recreated, or the API server rejects the write.
-            ClusterUnavailable: Try again later; also if the resource version is not the newest.
-        """
-        ...
-
-    async def notice(self, notice: K8sEvent) -> None:
-        """Create a Kubernetes Event. Best effort: a failure is logged and counted, not raised."""
         ...

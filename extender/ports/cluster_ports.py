@@ -1,0 +1,184 @@
+"""Ports to the cluster: the view, and every write that follows from the log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from extender.core.decisions.reconcile.finalizer_rules import FinalizerChange
+from extender.core.log.control_plane_features import DryRunResult, SchedulerGates
+from extender.core.log.events import EvictionHow
+from extender.core.model.cluster_view import ClusterView
+from extender.core.model.ids import GroupKey, NodeName, PlanId, PodUid, RootUid
+from extender.core.model.pods import PodEnd
+from extender.ports.log_ports import PublishedLogHead
+
+
+class ReleasingGangs(Protocol):
+    """Gangs whose Bindings are being posted."""
+
+    def started(self) -> frozenset[RootUid]:
+        """Return the roots with members that are or may be bound: their reservations are not released as a whole."""
+        ...
+
+
+class PodRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod to write to; its UID is a precondition of every write."""
+
+    namespace: str
+    name: str
+    uid: PodUid
+
+
+class Binding(msgspec.Struct, frozen=True, kw_only=True):
+    """One Binding to post."""
+
+    pod: PodRef
+    node: NodeName
+    plan: PlanId | None = (
+        None  # becomes the annotation gang-extender.dev/plan; None for pods outside groups
+    )
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """A condition of a group; written only when it differs from the stored one."""
+
+    type: str
+    status: str  # True | False
+    reason: str
+    message: str
+
+
+class K8sEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """A Kubernetes Event about a pod or a group, for `kubectl describe`."""
+
+    kind: str  # Pod | PodGroup | CompositePodGroup
+    namespace: str
+    name: str
+    uid: str
+    reason: str  # FailedScheduling, GangAdmitted, ...
+    message: str
+    warning: bool = False
+    action: str = "Scheduling"
+    related: tuple[str, str, str, str] | None = (
+        None  # kind, namespace, name, UID of the object that caused it
+    )
+
+
+class ControlPlane(Protocol):
+    """What kube-apiserver and kube-scheduler report about their features (DESIGN 9.9)."""
+
+    discovery_revision: int  # changes whenever the served kinds of groups change
+
+    async def dry_runs(self) -> Sequence[DryRunResult]:
+        """Create objects with all fields as dry runs, and return what would have been stored.
+
+        Raises:
+            ClusterUnavailable: No answer.
+        """
+        ...
+
+    async def scheduler_gates(self) -> SchedulerGates:
+        """Return the feature gates of kube-scheduler, or the reason why they are not known; does not raise."""
+        ...
+
+
+class Cluster(PublishedLogHead, Protocol):
+    """The view of a cluster, and the writes of the service to it."""
+
+    def view(self) -> ClusterView:
+        """Return the newest view; cheap, never waits."""
+        ...
+
+    def not_ready_reason(self) -> str:
+        """Return the reason why decisions must not use `view` (not synced, stale), or an empty string."""
+        ...
+
+    async def changed(self, revision: int) -> int:
+        """Wait until the revision of the view differs from `revision`; return the new one."""
+        ...
+
+    async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
+        """Write `status.nominatedNodeName`; None clears it.
+
+        Raises:
+            RequestRejected: The pod is gone, was recreated or is bound.
+            ClusterUnavailable: Try again later.
+        """
+        ...
+
+    async def remove_gate(self, pod: PodRef) -> None:
+        """Remove our scheduling gate, and no other; do nothing if it is not there.
+
+        Raises:
+            RequestRejected: The pod is gone, was recreated or is bound.
+            ClusterUnavailable: Try again later.
+        """
+        ...
+
+    async def mark_disrupted(self, pod: PodRef, message: str) -> None:
+        """Write DisruptionTarget=True, reason PreemptionByScheduler, before a pod is deleted (SPEC E-12).
+
+        Raises:
+            RequestRejected: The pod is gone or was recreated.
+            ClusterUnavailable: Try again later.
+        """
+        ...
+
+    async def evict(self, pod: PodRef, how: EvictionHow) -> None:
+        """Request the deletion of a pod with its own grace period; the pod is gone when the view has it no more.
+
+        Args:
+            pod: The pod by UID: a new pod with the same name is never deleted.
+            how: *deleted* as kube-scheduler does it, or *evicted* through the Eviction API, which respects
+                PodDisruptionBudgets.
+
+        Raises:
+            RequestRejected: The pod is gone, was recreated, or the API server (an admission webhook) forbids it.
+            ClusterUnavailable: Try again, not before its `retry_after_s`; also if a PodDisruptionBudget forbids it now.
+        """
+        ...
+
+    async def ending(self, pod: PodRef) -> PodEnd | None:
+        """Return how a pod that is not in the view any more ended or is being deleted; None: it is neither.
+
+        Raises:
+            RequestRejected: No answer, for good.
+            ClusterUnavailable: No answer; try again later.
+        """
+        ...
+
+    async def bind(self, binding: Binding) -> None:
+        """Post a Binding with the UID as precondition. A pod already bound to this node is a success.
+
+        Raises:
+            RequestRejected: For good: the pod is gone, recreated, gated, or bound to another node.
+            ClusterUnavailable: 429, 5xx or no answer; the outcome may be unknown until the view shows it.
+        """
+        ...
+
+    async def set_conditions(
+        self, group: GroupKey, uid: str, conditions: Sequence[Condition]
+    ) -> None:
+        """Merge conditions into the status of a group; write only those types that differ.
+
+        Raises:
+            RequestRejected: The group is gone or was recreated, or the API server rejects the write.
+            ClusterUnavailable: Try again later.
+        """
+        ...
+
+    async def set_finalizers(self, wanted: FinalizerChange) -> None:
+        """Write the finalizers of one of our groups, with its UID and resource version as preconditions.
+
+        Raises:
+            RequestRejected: The group is gone or was recreated, or the API server rejects the write.
+            ClusterUnavailable: Try again later; also if the resource version is not the newest.
+        """
+        ...
+
+    async def notice(self, notice: K8sEvent) -> None:
+        """Create a Kubernetes Event. Best effort: a failure is logged and counted, not raised."""
+        ...

@@ -1,0 +1,81 @@
+"""Ports of read-only questions to the log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from extender.core.log.events import RecordedEvent
+from extender.core.model.ids import NodeName, Position, RootUid
+
+
+class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which events a query selects; empty fields do not restrict it."""
+
+    root: str = ""  # namespace/name
+    root_uid: RootUid | None = None
+    namespace: str = ""
+    types: tuple[str, ...] = ()
+    since_us: int | None = None
+    until_us: int | None = None
+    node: str = ""  # events that name this node in any field
+    victims: frozenset[str] | None = None  # events by which one of these UIDs is evicted
+    plan: str = ""  # id of a plan: the event that decided it
+    after: Position = Position(0)
+    limit: int = 1000
+    newest_first: bool = False
+
+
+class EventPage(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of the result of a query."""
+
+    events: tuple[RecordedEvent, ...]
+    head: Position  # head of the log for this page: the query covers everything up to here, unless `more`
+    more: bool  # there may be more: query again after the last event
+
+
+class GangIncarnation(msgspec.Struct, frozen=True, kw_only=True):
+    """One root group that had a name, identified by its UID."""
+
+    uid: RootUid
+    root: str  # namespace/name
+    first_position: Position
+    last_position: Position
+    first_us: int
+    last_us: int
+    facts: int
+
+
+class EventQueries(Protocol):
+    """Read-only queries over the log; never on the connection of the scheduling path."""
+
+    async def page(self, wanted: EventFilter) -> EventPage:
+        """Return events that match, in order of position (or newest first), and the head for which this holds.
+
+        Ends at `limit` or at a size in bytes, whichever comes first.
+        """
+        ...
+
+    async def events(self, wanted: EventFilter) -> Sequence[RecordedEvent]:
+        """Return the events that match, in order of position (or newest first); at most `limit`."""
+        ...
+
+    async def incarnations(
+        self, root: str, *, uid: RootUid | None = None
+    ) -> Sequence[GangIncarnation]:
+        """Return the root groups that had this `namespace/name`, oldest first; without a name, the one with the UID."""
+        ...
+
+    async def position_at(self, at_us: int) -> Position:
+        """Return the position of the last event recorded up to a time; 0 if there is none."""
+        ...
+
+    async def has_namespace(self, namespace: str) -> bool:
+        """Return whether the log has an event of any root in this namespace."""
+        ...
+
+    async def has_node(self, node: NodeName) -> bool:
+        """Return whether any member had a reservation or ran on this node, up to the projected position."""
+        ...
