@@ -45,8 +45,8 @@ class PostgresSnapshots:
 
     Args:
         engine: Of `engine.create_engine`, a writing one for `save`; never the connection that appends.
-        rung_events: Least distance of the older snapshots that are kept, in events.
-        rungs: Most older snapshots that are kept.
+        snapshot_spacing: Least distance of the older snapshots that are kept, in events.
+        old_snapshots_max: Most older snapshots that are kept.
     """
 
     def __init__(

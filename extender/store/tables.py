@@ -45,7 +45,7 @@ EVENT = sa.Table(
     sa.Index("event_namespace_position_idx", sa.text("split_part(root, '/', 1)"), "position"),
     # for reports by time; the expression must equal that of the views
     sa.Index(
-        "event_told_idx",
+        "event_reported_idx",
         "type",
         sa.text("to_timestamp(at_us / 1e6::double precision)"),
         postgresql_where=sa.text(

@@ -100,7 +100,7 @@ def create_event() -> None:
         "'GangAdmitted', 'GangExtended', 'GangRefused', 'RootInvalid', 'MemberLost', 'RoomMeasured'"
     )
     op.create_index(
-        "event_told_idx", "event", ["type", at], schema="gx", postgresql_where=sa.text(f"type IN ({reported})")
+        "event_reported_idx", "event", ["type", at], schema="gx", postgresql_where=sa.text(f"type IN ({reported})")
     )  # fmt: skip
 
 

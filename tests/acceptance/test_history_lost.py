@@ -54,7 +54,7 @@ class World:
         )
         # what the URL names can be changed while the service runs, as a DNS name can
         self.address = folder / "db"
-        self.point_at(server._lodged().sockets)
+        self.point_at(server._started_home().sockets)
         self.service.environ["GANG_EXTENDER_DATABASE_URL"] = (
             f"postgresql://gang_extender@/gang_extender?host={self.address}"
         )

@@ -191,7 +191,11 @@ def test_plan_on_the_cluster_of_the_service(service, tmp_path):
     wanted.write_text(yaml.safe_dump_all(a_gang("asked", pods=1, requests={"cpu": "1m"})))
     for words, code, expected in (
         (("-f", str(wanted)), 0, "PodGroup default/asked: placed"),
-        (("-f", str(wanted), "--cluster", str(wanted)), 2, "only one of them"),
+        (
+            ("-f", str(wanted), "--cluster", str(wanted)),
+            2,
+            "give either --cluster FILE or --server URL",
+        ),
         (("-f", str(wanted), "--budget", "1000000"), 2, "budget"),
         (("-f", str(tmp_path / "none.yaml")), 2, "none.yaml"),
     ):

@@ -381,7 +381,7 @@ async def questions(url: str, events: int, rounds: int) -> dict[str, tuple[float
         "the last 100 facts": EventFilter(newest_first=True, limit=100),
         "100 facts from the middle": EventFilter(after=half, limit=100),
         "1,000 refusals": EventFilter(types=("GangRefused",), limit=1000),
-        "a type that nobody has recorded": EventFilter(types=("HistoryTruncated",)),
+        "a type without events": EventFilter(types=("HistoryTruncated",)),
         "1,000 facts of a namespace": EventFilter(namespace="serve", limit=1000),
         "a namespace without facts": EventFilter(namespace="absent"),
         "1,000 admissions of five minutes": EventFilter(

@@ -69,7 +69,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         if self.gated:
             return f"{self.gated:,} members wait at the gate"
-        return f"{self.refused:,} members refused without it" if self.refused else "nobody waits"
+        return f"{self.refused:,} members refused without it" if self.refused else "no member waits"
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 Owns what is in each: the same programs at the same paths, the same users, entry points and default
 commands, under exactly the name that the file uses. The surprise: nothing is pulled. Programs of
 Kubernetes and etcd are the pinned ones of tests/controlplane, PostgreSQL is that of the wheel, and
-Python is Debian's (3.11), whatever version the name says.
+Python is Debian's (3.11), whatever version is in the name of the image.
 """
 
 from __future__ import annotations

@@ -12,7 +12,10 @@ from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.support.logs.fake_store import FakeCheckpoints, FakeDatabase, FakeEventLog, Script
 
-LADDER = {"rung_events": 2, "rungs": 4}  # stretches of 2 events up to position 8, of 4 behind
+LADDER = {
+    "snapshot_spacing": 2,
+    "old_snapshots_max": 4,
+}  # stretches of 2 events up to position 8, of 4 behind
 
 
 @pytest.fixture
@@ -85,7 +88,7 @@ async def test_none_that_is_newer_than_asked_for(store, made):
 
 
 async def test_one_is_kept_for_each_stretch_of_the_log(store, made):
-    """The first of each stretch and the newest three; every second rung goes when the log outgrows them."""
+    """The first of each stretch and the newest three; every second older one goes when there are too many."""
     _, snapshots = store
     for position in range(1, 9):
         await snapshots.save(made[position])
@@ -96,7 +99,7 @@ async def test_one_is_kept_for_each_stretch_of_the_log(store, made):
     assert await found(snapshots) == [1, 4, 8, 9, 10]
 
 
-async def test_rungs_of_another_codec_are_not_kept(store, made):
+async def test_older_snapshots_of_another_codec_are_not_kept(store, made):
     """They are of use to the version that wrote them only, and it makes them again; it can still start."""
     _, snapshots = store
     for position in (1, 2, 3, 4, 5):

@@ -20,7 +20,8 @@ import msgspec
 from extender.core.model.errors import BadInput
 from extender.store.embedded.postgres_binaries import Binaries
 
-ACCOUNTS = ("gang-extender", "nobody")  # used by root: the first that exists
+SERVICE_ACCOUNT = "gang-extender"  # used by root, if it exists
+OVERFLOW_UID = 65534  # used by root otherwise: the account without rights, on every Linux
 POINTER = "postgres.location"
 SOCKET_NAME = ".s.PGSQL.5432"
 SOCKET_PATH_MAX = 107  # bytes, sun_path without its terminating zero
@@ -183,14 +184,13 @@ def _account(home: Path) -> Account:
 
 
 def _service_account() -> Account:
-    for name in ACCOUNTS:
-        try:
-            entry = pwd.getpwnam(name)
-        except KeyError:
-            continue
+    named = [entry for entry in pwd.getpwall() if entry.pw_name == SERVICE_ACCOUNT]
+    others = [entry for entry in pwd.getpwall() if entry.pw_uid == OVERFLOW_UID]
+    for entry in named + others:
         return Account(entry.pw_uid, entry.pw_gid, entry.pw_name)
     raise BadInput(
-        "PostgreSQL does not run as root, and there is no account gang-extender or nobody to run it as"
+        f"PostgreSQL does not run as root, and there is neither an account {SERVICE_ACCOUNT} nor one with "
+        f"user id {OVERFLOW_UID} to run it as; add one, or name a server in GANG_EXTENDER_DATABASE_URL"
     )
 
 

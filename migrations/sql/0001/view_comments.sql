@@ -2,7 +2,7 @@
 DO $do$
 DECLARE
     always constant jsonb := '{
-        "position": "position in the log of the fact that this row tells",
+        "position": "position in the log of the fact of this row",
         "at": "when that fact was recorded",
         "namespace": "namespace of the gang (of the preemptor, in views of preemptions)",
         "gang": "namespace/name of the root group; names are reused",
@@ -19,7 +19,7 @@ DECLARE
         "cause": "what led to it",
         "kind": "CompositePodGroup, PodGroup, or Pod for a lone preemptor"}';
     comments constant jsonb := '{
-        "v_event": ["The log: one row per fact, in the order in which the facts were recorded. Pods and groups that nobody asked the service about are not in it.", {
+        "v_event": ["The log: one row per fact, in the order in which the facts were recorded. Pods and groups that the service was not asked about are not in it.", {
             "type": "what kind of fact; extender/README.md lists them",
             "ver": "version of the shape of the payload",
             "root": "namespace/name of the root group that the fact is about; empty for facts about no group",
@@ -45,7 +45,7 @@ DECLARE
             "unplaced": "members that were there and got none"}],
         "v_loss": ["Bound members that went away: one row per loss. Losses of ordinary pods are not in the log, nor is who deleted a pod: cause is what the cluster showed.", {
             "node": "where the member ran",
-            "cause": "preempted: DisruptionTarget says by a scheduler; evicted: by the Eviction API, a taint or the kubelet; node-lost: its node is gone; refused-by-kubelet: the kubelet did not let it in; ended: it ended by itself; deleted: by anybody; gone: nobody could tell any more",
+            "cause": "preempted: by a scheduler, according to DisruptionTarget; evicted: by the Eviction API, a taint or the kubelet; node-lost: its node is gone; refused-by-kubelet: the kubelet did not let it in; ended: it ended by itself; deleted: by a client; gone: the reason is not known",
             "preemptor": "for whom this service evicted it; NULL: a loss that others caused. Known once gx.projection has come to this position",
             "preemption_position": "position of the PreemptionPlanned that it is a victim of; NULL: none of ours",
             "ran_seconds": "how long it had been bound; NULL while gx.projection is behind"}],
@@ -69,7 +69,7 @@ DECLARE
             "node": "where the pod ran",
             "fate": "going, gone, or spared: the preemption ended before its unit was begun",
             "how": "deleted or evicted by us, ended by itself or by others, gone-before it was its turn, unseen while no leader looked; empty while it is not gone",
-            "gone_position": "position of the fact that says it is gone",
+            "gone_position": "position of the fact that records that it is gone",
             "gone_at": "when that was recorded; NULL: not gone"}],
         "v_pending": ["How long trees waited and why: one row per stretch of time with the same reasons (those that took no time are left out), until the tree is admitted or gone. Trees whose minimum runs and whose extras wait are not in it.", {
             "position": "position of the fact that began the stretch",
@@ -89,7 +89,7 @@ DECLARE
             "passed_by_priority": "its priority",
             "how": "lower priority, or later",
             "pods": "members that got room by that admission"}],
-        "v_room": ["The largest free room in one place over time: one row per measurement, resource and level. Measured once a minute and recorded when it differs. Counts what running pods of everybody, reservations and preemptions leave; nodes that take no pods are left out.", {
+        "v_room": ["The largest free room in one place over time: one row per measurement, resource and level. Measured once a minute and recorded when it differs. Counts what running pods, reservations and preemptions leave; nodes that take no pods are left out.", {
             "position": "position of the RoomMeasured",
             "at": "when it was recorded",
             "resource": "extended resource, or cpu (millicores) where no node has any",
@@ -97,7 +97,7 @@ DECLARE
             "domain": "where most is free: value of the key, or name of the node; empty when nothing is free",
             "free": "how much is free there",
             "nodes": "on how many nodes of that domain",
-            "total": "free in the whole cluster; free/total says how scattered the rest is",
+            "total": "free in the whole cluster; free/total shows how scattered the rest is",
             "known": "the last position that is counted in it",
             "next_known": "the same of the next measurement; the largest bigint when there is none yet",
             "until": "when the next measurement was recorded; infinity when there is none yet"}],

@@ -273,8 +273,8 @@ class FakeCheckpoints:
 
     Args:
         database: Shared with the other replicas.
-        rung_events: Shortest stretch of the log for which one older checkpoint is kept.
-        rungs: Stretches at most.
+        snapshot_spacing: Shortest stretch of the log for which one older checkpoint is kept.
+        old_snapshots_max: Stretches at most.
     """
 
     def __init__(

@@ -33,11 +33,11 @@ class Backup:
 
     def __init__(self, server: EmbeddedPostgres) -> None:
         self._server = server
-        self._place = server._lodged().home / "backup"
+        self._place = server._started_home().home / "backup"
 
     async def take(self) -> None:
         """Copy the data directory between start and stop of a backup, WAL last."""
-        cluster = self._server._lodged().cluster
+        cluster = self._server._started_home().cluster
         connection = await asyncpg.connect(plain_url(self._server.url))
         try:
             await connection.execute("SELECT pg_backup_start('test', true)")
@@ -58,7 +58,7 @@ class Backup:
 
     async def restore(self) -> None:
         """Kill the server and start it again on the copy."""
-        server, cluster = self._server, self._server._lodged().cluster
+        server, cluster = self._server, self._server._started_home().cluster
         process = server._server
         assert process is not None
         process.send_signal(signal.SIGQUIT)
@@ -77,7 +77,7 @@ class Standby:
         self.cluster = folder / "standby"
         self.sockets = folder / "sockets"
         self._process: subprocess.Popen[bytes] | None = None
-        self._account = primary._lodged().account
+        self._account = primary._started_home().account
 
     @property
     def url(self) -> str:
@@ -85,13 +85,13 @@ class Standby:
 
     async def start(self) -> None:
         """Copy the primary, follow it, and wait until it streams."""
-        primary = self._primary._lodged().cluster
+        primary = self._primary._started_home().cluster
         rules, people = primary / "pg_hba.conf", primary / "pg_ident.conf"
         rules.write_text(rules.read_text() + "local replication all peer map=gang\n")
         server = pwd.getpwuid(self._account.uid).pw_name  # the standby asks under this name
         people.write_text(f'{people.read_text()}gang "{server}" "{SUPERUSER}"\n')
         await _question(self._primary.url, "SELECT pg_reload_conf()")
-        source = f"host={self._primary._lodged().sockets} user={SUPERUSER}"
+        source = f"host={self._primary._started_home().sockets} user={SUPERUSER}"
         command = [self._programs / "pg_basebackup", "-D", self.cluster, "-R", "-X", "stream", "-c", "fast",
                    "-d", source]  # fmt: skip
         await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)

@@ -17,13 +17,13 @@ def warnings(stage):
 
 async def test_only_trees_that_changed_are_looked_at(monkeypatch):
     """Looking at all trees whenever one changes would take too long with a thousand of them."""
-    looked, inner = [], status_reporter.oddities
+    looked, inner = [], status_reporter.collect_warnings
 
     def counting(view, tree, labels):
         looked.append(tree.root.key.name)
         return inner(view, tree, labels)
 
-    monkeypatch.setattr(status_reporter, "oddities", counting)
+    monkeypatch.setattr(status_reporter, "collect_warnings", counting)
     odd = a_gang("odd", pods=2, topo=KEY)
     async with Stage(a_node("n0", gpu=1), *odd, *a_gang("plain", pods=2)) as stage:
         await stage.lead()

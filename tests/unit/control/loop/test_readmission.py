@@ -36,7 +36,7 @@ def inject(monkeypatch, stage: Stage, fault: str, *, only: str = "") -> None:
             roots = state.roots.values()
             return {uid for root in roots for uid, r in root.held.items() if hit(r.pod)}
 
-        monkeypatch.setattr(cluster_reconciliation, "overtaken_pods", overtaken)
+        monkeypatch.setattr(cluster_reconciliation, "oversubscribed_reservations", overtaken)
     else:
         monkeypatch.setattr(
             stage.admission,

@@ -177,8 +177,8 @@ def test_a_stored_input_is_replayed():
     assert (again.head, again.parts, again.digest) == (head, tuple(parts), stored["digest"])
 
 
-def test_refuses_units_in_a_head_and_units_that_nobody_asked_for():
-    """What could be evicted stands in the parts alone, and only behind a head that says who asks."""
+def test_refuses_units_in_a_head_and_units_without_a_preemptor():
+    """What could be evicted stands in the parts alone, and only behind a head that names the preemptor."""
     stored = json.loads(GOLDEN.read_text())
     head = stored["head"].encode()
     parts = [stored["parts"].get(str(i), "[]").encode() for i in range(stored["count"])]
