@@ -1,4 +1,4 @@
-"""Passes of the admission loop over the real service, with cluster and store in memory.
+"""Passes of the control loop over the real service, with cluster and store in memory.
 
 What a pass costs beside planning is what members wait for, and what kube-scheduler and API server
 on the same machine cannot have.

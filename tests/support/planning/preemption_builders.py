@@ -73,7 +73,7 @@ def a_plan(
 async def order(
     stage: Stage, root: str, where: Mapping[str, str], victims: Victims, **plan: Any
 ) -> PreemptionPlanned:
-    """Record a plan for a root group as the admission loop would."""
+    """Record a plan for a root group as the control loop would."""
     group = stage.cluster.group(root)
     plan = {"priority": group.priority, "kind": group.key.kind} | plan
     fact = a_plan(stage.cluster.seen, where, victims, **plan)

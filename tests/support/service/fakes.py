@@ -315,7 +315,7 @@ class FakeCluster:
 
 
 def forest_of(view: ClusterView) -> Forest:
-    """Build the forest of a view, as the admission loop does."""
+    """Build the forest of a view, as the control loop does."""
     return build_forest(
         dict(view.groups.items()), {k: tuple(pods.values()) for k, pods in view.members.items()}
     )
@@ -422,7 +422,7 @@ class Stage:
         return self
 
     async def one_pass(self) -> None:
-        """Run one pass of the admission loop, as `ControlLoop.run` does."""
+        """Run one pass of the control loop, as `ControlLoop.run` does."""
         terms = self.leader.terms
         await self.admission.run_pass()
         self.admission.passes += 1

@@ -1,4 +1,4 @@
-"""No wake-up is lost: one that comes while the admission loop is in a pass leads to another pass at once."""
+"""No wake-up is lost: one that comes while the control loop is in a pass leads to another pass at once."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def count_passes(stage: Stage, during=lambda number: None) -> list[int]:
 
 
 async def quiet(stage: Stage) -> None:
-    """Run the admission loop until it waits for a change."""
+    """Run the control loop until it waits for a change."""
     stage.start(stage.admission.run())
     await until(lambda: stage.admission.passes > 0, "the first pass", 30)
     await until(lambda: stage.barriers.wakeup.waiting, "the loop to wait", 30)

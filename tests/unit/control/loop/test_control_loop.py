@@ -1,4 +1,4 @@
-"""The admission loop: who is planned, when, in which order, and what is left when it is interrupted."""
+"""The control loop: who is planned, when, in which order, and what is left when it is interrupted."""
 
 from __future__ import annotations
 
