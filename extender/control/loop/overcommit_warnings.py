@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 ADVICE: Final[dict[TakenHow, str]] = {
     "unaware": "its scheduler does not see reservations: taint the nodes of gangs against it, or give it a "
-    "scope in which this extender is called (deploy/README.md, Other brains)",
+    "scope in which this extender is called (deploy/README.md, Other schedulers)",
     "higher-priority": "as it may; give gangs a priority above it to keep it out",
     "pinned": "as DaemonSets may; leave room for them, or give gangs a higher priority",
 }
