@@ -254,7 +254,7 @@ class Service:
         self.features = FeatureGateMonitor(seen, plane, writer, clock, settings) if plane else None
         self.reporter = StatusReporter(seen, self.leader, clock)
         self.finalizers = FinalizerController(seen, self.leader)
-        self.admission = ControlLoop(
+        self.control_loop = ControlLoop(
             cluster=seen,
             leader=self.leader,
             inputs=opened.inputs,
@@ -263,11 +263,11 @@ class Service:
             clock=clock,
             settings=settings,
         )
-        self.scheduling = ExtenderService(
+        self.extender_service = ExtenderService(
             cluster=seen,
             leader=self.leader,
             inputs=opened.inputs,
-            admission=self.admission,
+            control_loop=self.control_loop,
             barriers=self.barriers,
             clock=clock,
             settings=settings,
@@ -291,8 +291,8 @@ class Service:
         from extender.queries.plan.plan_service import PlanService
         from extender.queries.state.node_inventory import NodeInventory
 
-        verbs = VerbHandlers(self.scheduling, self.leader, read_wire_pod, self.forwarder)
-        probes = Probes(self.scheduling, self.leader)
+        verbs = VerbHandlers(self.extender_service, self.leader, read_wire_pod, self.forwarder)
+        probes = Probes(self.extender_service, self.leader)
         plan_in_worker = functools.partial(self.worker.run, answer_plan_request)
         query_handlers = (
             self.query_process,
@@ -317,10 +317,10 @@ class Service:
         await self.cluster.start()
         loops = {
             asyncio.create_task(self.leader.run(), name="leader"),
-            asyncio.create_task(self.admission.run(), name="control loop"),
-            asyncio.create_task(self.admission.nominator.run(), name="nominations"),
-            asyncio.create_task(self.admission.evictor.run(), name="evictions"),
-            asyncio.create_task(self.admission.gate_remover.run(), name="gate removal"),
+            asyncio.create_task(self.control_loop.run(), name="control loop"),
+            asyncio.create_task(self.control_loop.nominator.run(), name="nominations"),
+            asyncio.create_task(self.control_loop.evictor.run(), name="evictions"),
+            asyncio.create_task(self.control_loop.gate_remover.run(), name="gate removal"),
             asyncio.create_task(self.reporter.run(), name="reporter"),
             asyncio.create_task(self.finalizers.run(), name="finalizers"),
             asyncio.create_task(self.cluster.broken(), name="cluster"),
@@ -350,8 +350,8 @@ class Service:
             await asyncio.gather(*loops, return_exceptions=True)
             await self.query_process.close()
             self.worker.stop()
-            self.admission.planner.stop()
-            self.admission.termination_reasons.stop()
+            self.control_loop.planner.stop()
+            self.control_loop.termination_reasons.stop()
             await self.cluster.stop()
             await self.leader.stop()
 

@@ -78,7 +78,7 @@ class ExtenderService:
         cluster: Cluster,
         leader: Leader,
         inputs: DecisionInputs,
-        admission: ControlLoop,
+        control_loop: ControlLoop,
         barriers: BindBarriers,
         clock: Clock,
         settings: Settings,
@@ -86,7 +86,7 @@ class ExtenderService:
         self._cluster = cluster
         self._leader = leader
         self._inputs = inputs
-        self._admission = admission
+        self._control_loop = control_loop
         self._barriers = barriers
         self._clock = clock
         self._settings = settings
@@ -127,7 +127,7 @@ class ExtenderService:
             self._leader.not_ready_reason(),
             self._leader.recovery_reason,
         )
-        passed = self._admission.ready()
+        passed = self._control_loop.ready()
         return (
             ReadinessCheck("lease", not lease, lease),
             ReadinessCheck("history", not lost, lost),
@@ -159,17 +159,17 @@ class ExtenderService:
         view, state = self._cluster.view(), self._leader.committed
         known = view.pods.get(pod.uid, pod)
         reservation = reservation_of(state, pod.uid)
-        commits, nominator = known.shape.commits, self._admission.nominator
+        commits, nominator = known.shape.commits, self._control_loop.nominator
         held_back = commits and reservation is not None and nominator.held_back(reservation)
-        forest = self._admission.forest
+        forest = self._control_loop.forest
         if known.group is None:  # members use their recorded reservations
-            state = self._admission.with_predicted_losses(view, state)
+            state = self._control_loop.with_predicted_losses(view, state)
         decision = decide_filter(view, state, forest, known, offered, held_back=held_back)
         if reservation is not None and decision.outcome == "not-offered":
-            self._admission.suspect_rejection(reservation, offered)
+            self._control_loop.suspect_rejection(reservation, offered)
             self._barriers.prebinding.unmark(pod.uid)
         elif reservation is not None:
-            self._admission.clear_suspicion(pod.uid)
+            self._control_loop.clear_suspicion(pod.uid)
             if held_back:
                 nominator.mark_held_back(pod.uid)
             elif commits:
@@ -209,13 +209,13 @@ class ExtenderService:
             return choice.candidates
         spared = recently_evicted_units(state, RootUid(known.uid), self._clock.now_us())
         question = build_preempt_input(
-            view, state, self._admission.forest, known, offered, spared=spared
+            view, state, self._control_loop.forest, known, offered, spared=spared
         )
         wanted = PlanId(self._clock.new_id()) if self._settings.preemption == "on" else None
         choice = choose_victims(question, preemption=wanted)
         if choice.plan is not None:
             units = (unit.name for unit in choice.plan.victims)
-            held = unbound_reservations(view, state, self._admission.forest, units)
+            held = unbound_reservations(view, state, self._control_loop.forest, units)
             if not self._barriers.binding().isdisjoint(r.uid for r in held):
                 return ()  # a member of a victim is being bound: kube-scheduler calls again
             encoded = encode(question)
@@ -224,7 +224,7 @@ class ExtenderService:
             draft = NewEvent(
                 root_uid=RootUid(known.uid), root=known.path, fact=plan, actor=actor, cause=cause
             )
-            eviction = self._admission.evictor.eviction_context(actor, cause, view)
+            eviction = self._control_loop.evictor.eviction_context(actor, cause, view)
             drafts = [
                 *release_reservations(state, held, but=(), actor=actor, cause=cause),
                 *takeovers_by_plan(view, state, draft, eviction),

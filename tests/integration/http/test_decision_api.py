@@ -32,7 +32,7 @@ async def asking(stage):
     reader = FakeAuditReader(stage.database)
     app = web.Application(middlewares=[problems])
     for part in (
-        VerbHandlers(stage.scheduling, stage.leader, read_wire_pod, forwarder=None),
+        VerbHandlers(stage.extender_service, stage.leader, read_wire_pod, forwarder=None),
         HistoryApi(reader, stage.inputs),
         GangApi(reader, stage.inputs, stage.leader),
     ):

@@ -41,7 +41,7 @@ class Replicas:
         await self.second.__aenter__()
         await self.first.ready()
         self.second.stage.start(self.second.stage.leader.run())
-        self.second.stage.start(self.second.stage.admission.run())
+        self.second.stage.start(self.second.stage.control_loop.run())
         await until(lambda: self.second.stage.leader.role == "following", "following")
         await self.followed()
         return self
@@ -126,7 +126,9 @@ async def test_a_held_bind_goes_on_at_the_next_leader(replicas):
     calls = [asyncio.create_task(replicas.first.ask("bind", replicas.bind_args("g-0")))]
     await until(lambda: replicas.at_barrier(replicas.first), "the barrier")
     await replicas.first.stage.leader.release_lease()
-    await until(lambda: replicas.second.stage.scheduling.checks()[-1].name == "reconciled", "lead")
+    await until(
+        lambda: replicas.second.stage.extender_service.checks()[-1].name == "reconciled", "lead"
+    )
     calls.append(asyncio.create_task(replicas.first.ask("bind", replicas.bind_args("g-1"))))
     answers = await asyncio.gather(*calls)
     assert [a["Error"] for a in answers] == ["", ""]
@@ -209,7 +211,7 @@ async def test_a_held_bind_leaves_a_leader_that_lost_the_database(replicas):
     answers = await asyncio.gather(sent, second.ask("bind", last))
     assert [a["Error"] for a in answers] == ["", ""]
     assert second.stage.leader.epoch == 2
-    assert first.stage.scheduling.checks()[0].reason == "the lease has run out"
+    assert first.stage.extender_service.checks()[0].reason == "the lease has run out"
 
 
 async def test_who_is_not_ready_keeps_no_connection(replicas):

@@ -118,8 +118,8 @@ class Served:
 
         app = application(
             ApplicationParts(
-                VerbHandlers(stage.scheduling, stage.leader, read_pod, self.forwarder),
-                Probes(stage.scheduling, stage.leader),
+                VerbHandlers(stage.extender_service, stage.leader, read_pod, self.forwarder),
+                Probes(stage.extender_service, stage.leader),
                 (
                     HistoryApi(reader, FakeDecisionInputs(stage.database)),
                     GangApi(reader, FakeDecisionInputs(stage.database), stage.leader),
@@ -325,7 +325,7 @@ async def test_a_pod_that_the_informers_know_is_not_converted(served, name):
     bodies = calls_about(served, name)
     short = {verb: await served.post(verb, body) for verb, body in bodies.items()}
     assert served.converted == []
-    served.stage.scheduling.known_pod = lambda uid: None  # now every pod is converted
+    served.stage.extender_service.known_pod = lambda uid: None  # now every pod is converted
     whole = {verb: await served.post(verb, body) for verb, body in bodies.items()}
     assert served.converted == [name] * 3
     assert short == whole

@@ -372,13 +372,13 @@ class Stage:
         self.leader.on_lost = self.barriers.fail_waiting_calls
         self.reporter = StatusReporter(self.cluster, self.leader, self.clock)
         self.inputs = FakeDecisionInputs(self.database)
-        self.admission = ControlLoop(
+        self.control_loop = ControlLoop(
             cluster=self.cluster, leader=self.leader, inputs=self.inputs, barriers=self.barriers,
             reporter=self.reporter, clock=self.clock, settings=self.settings,
         )  # fmt: skip
-        self.admission.planner = SharedPlanner()
-        self.scheduling = ExtenderService(
-            cluster=self.cluster, leader=self.leader, inputs=self.inputs, admission=self.admission,
+        self.control_loop.planner = SharedPlanner()
+        self.extender_service = ExtenderService(
+            cluster=self.cluster, leader=self.leader, inputs=self.inputs, control_loop=self.control_loop,
             barriers=self.barriers, clock=self.clock, settings=self.settings,
         )  # fmt: skip
         self.tasks: list[asyncio.Task[Any]] = []
@@ -389,8 +389,8 @@ class Stage:
     async def __aexit__(self, *_: object) -> None:
         await self.killed()
         await self.barriers.stop()
-        self.admission.planner.stop()
-        self.admission.termination_reasons.stop()
+        self.control_loop.planner.stop()
+        self.control_loop.termination_reasons.stop()
 
     async def killed(self) -> None:
         """End all that runs, without a chance to clean up: what is left is the database and the cluster."""
@@ -424,9 +424,9 @@ class Stage:
     async def one_pass(self) -> None:
         """Run one pass of the control loop, as `ControlLoop.run` does."""
         terms = self.leader.terms
-        await self.admission.run_pass()
-        self.admission.passes += 1
-        self.admission.reconciled_terms = terms
+        await self.control_loop.run_pass()
+        self.control_loop.passes += 1
+        self.control_loop.reconciled_terms = terms
 
     def later(self, seconds: float) -> None:
         """Advance the clock, and renew the lease."""
@@ -443,7 +443,9 @@ class Stage:
         for _ in range(10):
             before = (len(self.database.rows), self.cluster.seen.revision)
             await self.one_pass()
-            await until(lambda: not self.admission.termination_reasons.awaited, "how members ended")
+            await until(
+                lambda: not self.control_loop.termination_reasons.awaited, "how members ended"
+            )
             if (len(self.database.rows), self.cluster.seen.revision) == before:
                 return
         raise AssertionError(f"the passes do not come to rest: {self.names()[-12:]}")
@@ -481,7 +483,7 @@ class Stage:
     ) -> asyncio.Task[str]:
         """Call the bind verb as kube-scheduler would, beside the test."""
         where = NodeName(node) if node else self.reserved_node(name)
-        return self.start(self.scheduling.bind(self.ref(name), where, alive))
+        return self.start(self.extender_service.bind(self.ref(name), where, alive))
 
 
 def check_state(state: Any) -> None:

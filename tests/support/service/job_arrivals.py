@@ -298,7 +298,7 @@ class Arrivals:
         assumed: dict[PodUid, NodeName] = {}
         for pod in queue:
             fits = [n for n in self.cluster.seen.nodes if self._free(n, pod, assumed) >= _size(pod)]
-            passed = self.stage.scheduling.filter(pod, fits).passed
+            passed = self.stage.extender_service.filter(pod, fits).passed
             if passed:
                 assumed[pod.uid] = node = min(
                     passed, key=lambda n: (self._free(n, pod, assumed), n)
@@ -332,7 +332,7 @@ class Arrivals:
         offered = [
             c for node in sorted(view.nodes) if (c := self._candidate(node, pod)) is not None
         ]
-        answer = await self.stage.scheduling.preempt(pod, offered) if offered else ()
+        answer = await self.stage.extender_service.preempt(pod, offered) if offered else ()
         if not answer:
             return
         pods = self.cluster.seen.pods

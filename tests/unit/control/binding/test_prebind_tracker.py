@@ -27,14 +27,14 @@ async def leading(*objects, **settings):
         a_node("n0", gpu=8), a_node("n1", gpu=8), LATE, group, *plain, *objects, **settings
     )
     await stage.lead()
-    stage.start(stage.admission.nominator.run())
+    stage.start(stage.control_loop.nominator.run())
     await stage.one_pass()
     return stage
 
 
 def offer(stage, name):
     """Call filter as kube-scheduler does for a nominated pod."""
-    return stage.scheduling.filter(stage.cluster.pod(name), [stage.reserved_node(name)])
+    return stage.extender_service.filter(stage.cluster.pod(name), [stage.reserved_node(name)])
 
 
 async def ungated(stage, *names):
@@ -95,7 +95,7 @@ async def test_who_leads_next_wakes_whom_the_last_one_held_back():
             database=stage.database, cluster=stage.cluster, clock=stage.clock
         ) as again:
             await again.lead()
-            again.start(again.admission.nominator.run())
+            again.start(again.control_loop.nominator.run())
             await again.one_pass()
             assert offer(again, "g-late").outcome == "held-back"
             calls = [again.bind("g-0"), again.bind("g-1")]
@@ -137,7 +137,7 @@ async def test_an_offer_counts_no_longer_than_a_call_would_wait():
         await ungated(stage, "c-0", "c-1")
         offer(stage, "c-0")
         other = next(n for n in ("n0", "n1", "n2") if n != stage.reserved_node("c-0"))
-        stage.scheduling.filter(stage.cluster.pod("c-0"), [other])
+        stage.extender_service.filter(stage.cluster.pod("c-0"), [other])
         call = stage.bind("c-1")
         await idle()
         assert not call.done()

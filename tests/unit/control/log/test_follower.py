@@ -108,7 +108,7 @@ async def test_a_follower_that_cannot_read_is_not_ready_and_does_not_lead(pair):
     second.log.unavailable = True
     await until(lambda: "set to be unavailable" in second.leader.not_leading_reason, "no answer")
     first.clock.advance((BEHIND_MS + 1) / 1000)
-    check = second.scheduling.checks()[1]
+    check = second.extender_service.checks()[1]
     assert (check.name, check.ok) == ("log", False)
     assert check.reason.startswith(
         "5 s behind the log, at position 4: the fake is set to be unavailable"
@@ -146,8 +146,8 @@ async def test_a_follower_starts_the_planners_process_ahead(pair):
     """Once, and before it leads: a tree that takes long is not kept waiting by a take-over for it as well."""
     _, second = pair
     warmed = []
-    second.admission.planner.warm = lambda: warmed.append(second.leader.role)
-    second.start(second.admission.run())
+    second.control_loop.planner.warm = lambda: warmed.append(second.leader.role)
+    second.start(second.control_loop.run())
     await until(lambda: warmed, "started")
     seen, inner = [], second.cluster.changed
 

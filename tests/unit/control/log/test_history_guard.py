@@ -195,7 +195,7 @@ async def test_a_loss_that_cannot_be_recorded_at_once_is_recorded_later(stage):
 async def test_nothing_is_promised_before_the_cluster_was_compared(stage):
     """Admitted, one of two bound, then the copy from before: no admission, no effect, no answer until a pass has run."""
     backup = stage.database.copy()
-    stage.start(stage.admission.nominator.run())
+    stage.start(stage.control_loop.nominator.run())
     await stage.settled()
     await until(lambda: len(stage.cluster.did("remove_gate")) == 2, "nominated and let go")
     node = stage.reserved_node("a-0")
@@ -209,12 +209,12 @@ async def test_nothing_is_promised_before_the_cluster_was_compared(stage):
     done = len(stage.cluster.calls)
     fact = await noticed(stage)
     assert not stage.leader.may_act()
-    check = next(c for c in stage.scheduling.checks() if c.name == "history")
+    check = next(c for c in stage.extender_service.checks() if c.name == "history")
     assert not check.ok
     assert fact.text in check.reason
     stage.cluster.doubted = ""
     with pytest.raises(NotReady, match="history lost"):
-        stage.scheduling.filter(member, NODES)
+        stage.extender_service.filter(member, NODES)
     admitted = GangAdmitted(
         plan=PlanId("p"), kind="PodGroup", priority=0, groups=(), shapes=(), assignments=()
     )
@@ -238,13 +238,13 @@ async def test_nothing_is_promised_before_the_cluster_was_compared(stage):
     where = stage.where("a")
     assert set(where) == {"a-1"}
     assert where["a-1"] != node, "the room of the bound member is not given twice"
-    assert stage.scheduling.filter(member, NODES).passed == (where["a-1"],)
+    assert stage.extender_service.filter(member, NODES).passed == (where["a-1"],)
 
 
 async def test_a_nomination_whose_admission_is_lost_is_taken_back(stage):
     """A nominated member whose admission is lost and that finds no room now loses its nomination."""
     backup = stage.database.copy()
-    stage.start(stage.admission.nominator.run())
+    stage.start(stage.control_loop.nominator.run())
     await stage.settled()
     await until(lambda: len(stage.cluster.did("remove_gate")) == 2, "nominated and let go")
     for node in NODES:
@@ -288,12 +288,12 @@ async def test_an_effect_of_a_lost_admission_is_not_carried_out_later(stage):
     """Queued before the loss, taken up after the comparison: the reservation is not in the log any more."""
     backup = stage.database.copy()
     await stage.one_pass()
-    assert stage.admission.nominator._queue.qsize() == 2
+    assert stage.control_loop.nominator._queue.qsize() == 2
     stage.database.restore(backup)
     await noticed(stage)
     stage.leader.end_recovery(stage.leader.terms)
     assert stage.leader.may_act()
-    stage.start(stage.admission.nominator.run())
-    await until(stage.admission.nominator._queue.empty, "worked off")
+    stage.start(stage.control_loop.nominator.run())
+    await until(stage.control_loop.nominator._queue.empty, "worked off")
     await asyncio.sleep(0)
     assert stage.cluster.did("nominate") == []

@@ -12,13 +12,13 @@ SECOND = 1.0
 
 def count_questions(stage):
     """Count the requests that are made of trees."""
-    asked, inner = [], stage.admission._questions.about
+    asked, inner = [], stage.control_loop._questions.about
 
     def counting(*args, **rest):
         asked.append(args[2].root.key.name)
         return inner(*args, **rest)
 
-    stage.admission._questions.about = counting
+    stage.control_loop._questions.about = counting
     return asked
 
 

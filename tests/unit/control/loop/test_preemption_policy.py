@@ -32,7 +32,7 @@ DONE = SearchEffort(nodes=1, exhausted=True)
 async def leading(*objects, **rest):
     stage = Stage(*objects, **rest)
     await stage.lead()
-    stage.start(stage.admission.evictor.run())
+    stage.start(stage.control_loop.evictor.run())
     return stage
 
 
@@ -243,7 +243,7 @@ async def test_who_evicted_in_vain_waits_twice_as_long_each_time():
     room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
     async with await leading(*room, *lows("n0", "n1"), *his(), preemption="off") as stage:
         await stage.one_pass()
-        trees = stage.admission.forest.trees.values()
+        trees = stage.control_loop.forest.trees.values()
         tree = next(t for t in trees if t.root.key.name == "hi")
         asking, state = PreemptionPolicy(stage.clock, wanted=True), stage.leader.committed
 
@@ -283,7 +283,7 @@ async def test_a_tree_that_is_refused_again_and_again_still_asks():
     """On a busy cluster something changes all the time: refusals do not put the next question off for ever."""
     async with await leading(a_node("n0", gpu=1), *lows("n0"), *his(), preemption="off") as stage:
         await stage.one_pass()
-        tree = next(t for t in stage.admission.forest.trees.values() if t.root.key.name == "hi")
+        tree = next(t for t in stage.control_loop.forest.trees.values() if t.root.key.name == "hi")
         asking, state = PreemptionPolicy(stage.clock, wanted=True), stage.leader.committed
         refused = Refusal(
             outcome="impossible", status="Unschedulable", reasons=("no room",), search=DONE
@@ -299,7 +299,7 @@ async def test_a_tree_that_waited_for_members_asks_as_soon_as_it_is_complete():
     """The pause after a refusal is for trees that had a chance to ask; the last member may come a moment later."""
     async with await leading(a_node("n0", gpu=1), *lows("n0"), *his(), preemption="off") as stage:
         await stage.one_pass()
-        tree = next(t for t in stage.admission.forest.trees.values() if t.root.key.name == "hi")
+        tree = next(t for t in stage.control_loop.forest.trees.values() if t.root.key.name == "hi")
         asking, state, view = (
             PreemptionPolicy(stage.clock, wanted=True),
             stage.leader.committed,
@@ -342,7 +342,7 @@ async def test_who_evicted_in_vain_waits_also_after_a_restart():
     stage.clock.advance(4)
     async with Stage(cluster=stage.cluster, database=stage.database, clock=stage.clock) as again:
         await again.lead()
-        again.start(again.admission.evictor.run())
+        again.start(again.control_loop.evictor.run())
         await settled(again, 3)
         assert len(again.facts(PreemptionPlanned)) == 1
         assert again.root("hi").phase == "refused"
@@ -403,11 +403,11 @@ async def test_the_preempt_verb_takes_a_unit_with_the_members_that_do_not_run_ye
             stage.cluster.go.clear()
             stage.bind("low-1")
             await until(stage.barriers.binding, "it is being bound")
-            assert await stage.scheduling.preempt(stage.cluster.pod("vip"), offered) == ()
+            assert await stage.extender_service.preempt(stage.cluster.pod("vip"), offered) == ()
             assert not stage.facts(PreemptionPlanned, ReservationReleased)
             stage.cluster.go.set()
             return
-        (answer,) = await stage.scheduling.preempt(stage.cluster.pod("vip"), offered)
+        (answer,) = await stage.extender_service.preempt(stage.cluster.pod("vip"), offered)
         assert answer.node == "n0"
         (released,) = stage.facts(ReservationReleased)
         assert released.text == "its gang is evicted as a whole"
@@ -430,7 +430,7 @@ async def test_victims_of_a_pending_preemption_cost_nothing():
         await settled(stage)  # nothing is evicted yet, as where many have to go
         stage.cluster.add(*his(1, "second"))
         await settled(stage)
-        stage.start(stage.admission.evictor.run())
+        stage.start(stage.control_loop.evictor.run())
         await settled(stage)
         one, other = stage.facts(PreemptionPlanned)
         assert (

@@ -18,7 +18,7 @@ LEASE_MS = 3_600_000  # the clock of these stories makes long steps
 async def settled(stage):
     """Let it come to rest, the answers of the API server included."""
     await stage.settled()
-    await until(lambda: not stage.admission.termination_reasons.awaited, "how members ended")
+    await until(lambda: not stage.control_loop.termination_reasons.awaited, "how members ended")
     await stage.settled()
 
 
@@ -127,17 +127,17 @@ async def test_the_room_is_held_from_the_moment_the_member_is_gone():
     stage.cluster.ending = ending
     stage.cluster.delete_pod("g-0")
     alone = stage.cluster.pod("alone")
-    assert stage.scheduling.filter(alone, [node]).refused == (node,)
+    assert stage.extender_service.filter(alone, [node]).refused == (node,)
     await stage.one_pass()
     await stage.one_pass()
     assert stage.facts(MemberLost) == []
-    assert stage.scheduling.filter(alone, [node]).refused == (node,)
+    assert stage.extender_service.filter(alone, [node]).refused == (node,)
     assert stage.root("rival").phase == "refused"
     asked.set()
-    await until(lambda: not stage.admission.termination_reasons.awaited, "how members ended")
+    await until(lambda: not stage.control_loop.termination_reasons.awaited, "how members ended")
     await settled(stage)
     assert [f.room_until_us > 0 for f in stage.facts(MemberLost)] == [True]
-    assert stage.scheduling.filter(alone, [node]).refused == (node,)
+    assert stage.extender_service.filter(alone, [node]).refused == (node,)
     assert stage.root("rival").phase == "refused"
     await stage.killed()
 
@@ -149,5 +149,5 @@ async def test_a_gang_that_goes_as_a_whole_gives_its_room_back_at_once():
     node = NodeName(stage.cluster.pod("g-0").node)
     stage.cluster.delete_pod("g-1")
     stage.cluster.delete_pod("g-0")
-    assert stage.scheduling.filter(stage.cluster.pod("alone"), [node]).passed == (node,)
+    assert stage.extender_service.filter(stage.cluster.pod("alone"), [node]).passed == (node,)
     await stage.killed()

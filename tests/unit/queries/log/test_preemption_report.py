@@ -96,7 +96,7 @@ async def test_a_lone_pods_preemption_can_be_decided_again():
             NodeCandidate(node=node, victims=(uid[name],))
             for node, name in {"n0": "low-0", "n2": "dear"}.items()
         ]
-        await stage.scheduling.preempt(stage.cluster.pod("vip"), offered)
+        await stage.extender_service.preempt(stage.cluster.pod("vip"), offered)
         event = next(e for e in stage.events() if isinstance(e.fact, PreemptionPlanned))
         stored = await stage.inputs.load(event.fact.input_digest)
         again = replay_decision(event, event.fact, stored)
@@ -121,6 +121,6 @@ async def test_the_verb_answers_nothing_when_its_input_cannot_be_stored():
         stage.inputs.save = refuses
         offered = [NodeCandidate(node="n0", victims=(stage.cluster.pod("low-0").uid,))]
         with pytest.raises(NotReady, match="append did not happen"):
-            await stage.scheduling.preempt(stage.cluster.pod("vip"), offered)
+            await stage.extender_service.preempt(stage.cluster.pod("vip"), offered)
         assert not stage.facts(PreemptionPlanned)
         assert not stage.leader.pending_state.preemptions

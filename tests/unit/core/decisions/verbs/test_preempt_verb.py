@@ -40,7 +40,7 @@ def asked(stage, offered, *, records=True, pod="vip"):
     choice = answer_without_choice(view, state, cluster.pod(pod))
     if choice is None:
         question = build_preempt_input(
-            view, state, stage.admission.forest, cluster.pod(pod), candidates
+            view, state, stage.control_loop.forest, cluster.pod(pod), candidates
         )
         stored = preempt_verb_input.encode(question)
         assert preempt_verb_input.decode(stored.head, stored.parts) == question
@@ -106,7 +106,9 @@ async def test_filter_and_preempt_agree():
         assert stage.where("top") == {"top-0": "n0"}
         stage.cluster.add(low)
         assert asked(stage, {"n0": ["low"]}) == ({}, None)
-        assert stage.scheduling.filter(stage.cluster.pod("vip"), ["n0"]).outcome == "protected"
+        assert (
+            stage.extender_service.filter(stage.cluster.pod("vip"), ["n0"]).outcome == "protected"
+        )
 
 
 async def test_there_are_no_victims_for_equal_priority_and_for_members():
@@ -122,18 +124,18 @@ async def test_the_service_records_before_it_answers_and_lets_the_whole_unit_go(
     """A second call gets the same answer; the pod on the other node goes too; when the pod runs, it is completed."""
     unit = running("u", "n0", "n1", minimum=2, whole=True, priority=1)
     async with await playing(*unit, preemption="on") as stage:
-        stage.start(stage.admission.evictor.run())
+        stage.start(stage.control_loop.evictor.run())
         await stage.one_pass()
         vip = stage.cluster.pod("vip")
         offered = [NodeCandidate(node="n0", victims=(stage.cluster.pod("u-0").uid,))]
         for _ in range(2):
-            (answer,) = await stage.scheduling.preempt(vip, offered)
+            (answer,) = await stage.extender_service.preempt(vip, offered)
             assert (answer.node, answer.victims) == ("n0", offered[0].victims)
         assert stage.names().count("PreemptionPlanned") == 1
         stage.cluster.obeys = True
         await settled(stage, 3)
         assert {name for name, _ in stage.cluster.did("evict")} == {"default/u-0", "default/u-1"}
-        assert stage.scheduling.filter(stage.cluster.pod("vip"), ["n0"]).outcome == "passed"
+        assert stage.extender_service.filter(stage.cluster.pod("vip"), ["n0"]).outcome == "passed"
         stage.cluster.change_pod("vip", node="n0")
         await stage.settled()
         assert stage.names().count("PreemptionCompleted") == 1
