@@ -102,7 +102,6 @@ ALLOWED: dict[str, int] = {
     "extender/core/decisions/preempt/preemption_planning.py": 1,
     "extender/core/decisions/preempt/preemption_takeover.py": 2,
     "extender/core/decisions/reconcile/cluster_reconciliation.py": 2,
-    "extender/core/decisions/reconcile/overcommit_attribution.py": 2,
     "extender/core/log/events.py": 2,
     "extender/core/log/reservation_state.py": 1,
     "extender/core/model/pods.py": 1,

@@ -110,7 +110,7 @@ class PostgresEventQueries:
     async def incarnations(
         self, root: str, *, uid: RootUid | None = None
     ) -> Sequence[GangIncarnation]:
-        """See `EventQueries.lives`. Returns the oldest, at most `LIMIT_MAX`.
+        """See `EventQueries.incarnations`. Returns the oldest, at most `LIMIT_MAX`.
 
         Raises:
             StoreUnavailable: No answer, or it took too long.

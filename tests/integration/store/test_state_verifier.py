@@ -73,7 +73,7 @@ async def test_memory_leaves_the_log(database_url, tmp_path, monkeypatch, caplog
             await until(lambda: writer.committed.held_on and not writer._flights, "admitted", 20)
             await until(service.control_loop.ready, "ready", 20)
             # no pass may run on the false memory: it would decide on it
-            seen.doubt = lambda: "the test looks at memory alone"
+            seen.not_ready_reason = lambda: "the test looks at memory alone"
             writer.committed = writer.pending_state = planted(writer.committed, how)
             await until(lambda: counted._value.get() > before, "found", 20)
             log = [event async for page in opened.log.read() for event in page]
