@@ -89,7 +89,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Whole(msgspec.Struct, frozen=True, array_like=True):
-    past: bytes  # as `encode_past` writes it
+    past: bytes  # as `encode_historical` writes it
     ended: bytes  # versions of all other streams, compressed; empty: there are none
 
 

@@ -535,7 +535,7 @@ class ControlLoop:
     def _paused(self, tree: Tree) -> bool:
         """Return whether a tree waits: after a failure, after other pods took its capacity often, or in a loop.
 
-        Source: `planned_again_us` and `core/decisions/admit/readmission_backoff`.
+        Source: `retry_time_us` and `core/decisions/admit/readmission_backoff`.
         """
         uid = tree.root.uid
         if self._clock.monotonic_ms() < self._not_before.get(uid, 0):

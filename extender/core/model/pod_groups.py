@@ -294,7 +294,7 @@ def forest_with_updates(
         members: By leaf, the pods of the leaves whose pods changed.
 
     Returns:
-        What `build_forest` returns, or None where a group was added, removed, or moved: use `replanted` then.
+        What `build_forest` returns, or None where a group was added, removed, or moved: use `forest_with_moves` then.
     """
     if len(groups) != len(forest.root_of) + len(forest.orphans):
         return None

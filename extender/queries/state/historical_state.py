@@ -131,7 +131,7 @@ class HistoricalState:
         return StateDiff(begin=begin, end=last, log=_log_end(end), scope=scope, **fields)
 
     async def folded(self, moment: PointInTime) -> ReservationState:
-        """Return the state at a position of the log, for reading only; see `load_past`.
+        """Return the state at a position of the log, for reading only; see `load_historical_state`.
 
         Raises:
             CorruptLog: The log is damaged.

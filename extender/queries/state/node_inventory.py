@@ -73,7 +73,7 @@ class TreeNow(msgspec.Struct, frozen=True, kw_only=True):
     """A tree as the cluster shows it now, admitted or not."""
 
     gang: str  # namespace/name of the root
-    doubt: str  # as in `NodeList`
+    doubt: str  # as in `NodeInventoryReport`
     groups: list[GroupNow]  # root first, then depth first, by creation
 
 
@@ -86,7 +86,7 @@ class NodeInventory:
         self._sorted: tuple[Map[NodeName, Node], list[NodeName]] = (Map(), [])
 
     async def nodes(self) -> list[bytes]:
-        """Return a `NodeList` as JSON, in pieces; gives the event loop back between nodes."""
+        """Return a `NodeInventoryReport` as JSON, in pieces; gives the event loop back between nodes."""
         view, pace = self._cluster.view(), Yielder()
         keys = await _keys_in_use(view, pace)
         lines: dict[NodeName, tuple[Node, Mapping[PodUid, Pod] | None, bytes]] = {}

@@ -1,4 +1,4 @@
--- The answer that stands while room is made; the words of core/log/reservation_state.py (`room_of`).
+-- The answer that stands while room is made; the words of core/log/reservation_state.py (`preemption_summary`).
 CREATE FUNCTION gx.preempting_text(d json) RETURNS text
 LANGUAGE sql IMMUTABLE
 AS $function$

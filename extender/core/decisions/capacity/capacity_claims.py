@@ -137,9 +137,9 @@ def claimed_under_victims(
         view: The cluster.
         state: The reservation state.
         node: The node.
-        priority: As in `claimants`.
-        root_uid: As in `claimants`.
-        lower: As in `claimants`.
+        priority: As in `blocking_preemptions`.
+        root_uid: As in `blocking_preemptions`.
+        lower: As in `blocking_preemptions`.
     """
     amounts: dict[str, int] = {}
     for preemption in blocking_preemptions(

@@ -160,7 +160,7 @@ def _with_claims(
     *,
     lower: bool = False,
 ) -> UsedCapacity | None:
-    """Return `taken` with the claims on a node, see `claimants`, and replacement holds of equal or higher priority."""
+    """Return `taken` with the claims on a node, see `blocking_preemptions`, and replacement holds of equal or higher priority."""
     amounts: dict[str, int] = {}
     ports: tuple[HostPort, ...] = ()
     for preemption in blocking_preemptions(
@@ -239,7 +239,7 @@ class NodeRowCache:
     def taken(
         self, view: ClusterView, state: ReservationState, *, priority: int, root_uid: RootUid
     ) -> Mapping[NodeName, UsedCapacity]:
-        """Return `taken_room`; the result is shared by all trees of one priority for which nothing is held."""
+        """Return `used_capacity`; the result is shared by all trees of one priority for which nothing is held."""
         root = state.roots.get(root_uid)
         lone = PodUid(root_uid) in view.nominated or PodUid(root_uid) in view.pinned
         own = root is not None and (root.held or root.vacant)

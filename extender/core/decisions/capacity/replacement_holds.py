@@ -70,8 +70,8 @@ def hold_requests_against(
         view: The cluster.
         state: The reservation state.
         node: The node.
-        priority: As in `vacancies_against`.
-        root_uid: As in `vacancies_against`.
+        priority: As in `holds_against`.
+        root_uid: As in `holds_against`.
     """
     for hold in _against(state, node, priority=priority, root_uid=root_uid):
         yield {} if _occupied(view, hold) else hold.requests
@@ -206,8 +206,8 @@ def ended_holds(
         view: The cluster.
         root: The root.
         tree: Its tree now, or None.
-        taken: The result of `taken_vacancies`.
-        over: The result of `time_over`.
+        taken: The result of `oversubscribed_holds`.
+        over: The result of `expired_holds`.
         runs: Whether any member of the root runs.
     """
     found: dict[ReleaseReason, tuple[str, list[ReplacementHold]]] = {}

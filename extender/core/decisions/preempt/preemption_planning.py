@@ -88,7 +88,7 @@ def preemption_request(
 def recently_evicted_units(state: ReservationState, uid: RootUid, now_us: int) -> frozenset[str]:
     """Return the units that a preemptor evicted and must not evict again when they are created again.
 
-    For extra members it never evicts such a gang again, for the minimum not within `SPARED_US`. So a preemptor that
+    For extra members it never evicts such a gang again, for the minimum not within `EVICTION_MEMORY_US`. So a preemptor that
     lost the freed capacity does not evict one victim repeatedly, and does not wait for ever for a unit of lower
     priority. A unit is identified by kind, namespace and name.
     """
@@ -172,7 +172,7 @@ def decide_preemption(
         recipe: `plan` is the id of the preemption.
 
     Returns:
-        The plan last; the caller records the preemptions that it supersedes before it (`outranked_by_plan`).
+        The plan last; the caller records the preemptions that it supersedes before it (`takeovers_by_plan`).
     """
     source = asked.evictable or Evictable(priority=0)
     drafts = decide_observed(state, tree, recipe)

@@ -12,7 +12,7 @@ The rules (issue 5, no thrash):
 - A preemptor that is evicted as a whole before it runs is superseded by its own preemptor in the same way.
 
 The superseded preemptor is planned again without back-off, but units that it evicted and that were created again are
-spared (`preemption_planning.spared_by`). Until the victims of begun units are gone, it keeps its claims on the other
+spared (`preemption_planning.recently_evicted_units`). Until the victims of begun units are gone, it keeps its claims on the other
 nodes (`preemption_state.abandoned`).
 """
 

@@ -65,7 +65,7 @@ def release_reservations(
 
     Args:
         state: The reservation state.
-        reservations: The result of `held_below`.
+        reservations: The result of `unbound_reservations`.
         but: Members whose reservation is already released.
         actor: For the events.
         cause: For the events.

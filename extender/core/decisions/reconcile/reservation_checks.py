@@ -83,7 +83,7 @@ def oversubscribed_reservations(view: ClusterView, state: ReservationState) -> f
 def oversubscribed_on(
     view: ClusterView, state: ReservationState, name: NodeName
 ) -> Iterator[PodUid]:
-    """Yield those on one node; see `overtaken_pods`."""
+    """Yield those on one node; see `oversubscribed_reservations`."""
     node = view.nodes.get(name)
     if node is None:
         return

@@ -229,7 +229,7 @@ def _protect(
 def fits_beside_held(
     view: ClusterView, state: ReservationState, name: NodeName, pod: Pod, *, lower: bool = False
 ) -> bool:
-    """Return whether a pod fits on a node beside what is held there against it; see `left_beside`."""
+    """Return whether a pod fits on a node beside what is held there against it; see `free_beside_held`."""
     left = free_beside_held(view, state, name, pod, lower=lower)
     asks = dict(pod.shape.requests)
     return left is None or all(amount >= asks[resource] for resource, amount in left.items())
@@ -283,7 +283,7 @@ def free_beside_held(
 def _held_against(
     view: ClusterView, state: ReservationState, name: NodeName, pod: Pod, *, lower: bool
 ) -> Iterator[Mapping[str, int]]:
-    """Yield what is held on a node against a pod, one mapping per holder; `lower` as in `claimants`."""
+    """Yield what is held on a node against a pod, one mapping per holder; `lower` as in `blocking_preemptions`."""
     for reservation in state.held_on.get(name, NO_HOLDS).values():
         member = view.pods.get(reservation.uid)
         below = reservation.priority < pod.priority
@@ -316,7 +316,7 @@ def decide_prioritize(
         state: The committed state.
         pod: The pod of the call.
         offered: The nodes of the call.
-        scores: Returns `room_scores`, perhaps from an earlier call; called only where it is needed.
+        scores: Returns `domain_scores`, perhaps from an earlier call; called only where it is needed.
     """
     reservation = reservation_of(state, pod.uid)
     if reservation is not None:

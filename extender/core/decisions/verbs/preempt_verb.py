@@ -144,7 +144,7 @@ def build_preempt_input(
         forest: The trees of `view`.
         pod: The preemptor, an unmanaged pod.
         offered: kube-scheduler's candidates.
-        spared: Units that this pod evicted before, see `spared_by`.
+        spared: Units that this pod evicted before, see `recently_evicted_units`.
     """
     units: dict[str, OfferedUnit] = {}
     trees: dict[str, OfferedTree] = {}
