@@ -99,7 +99,6 @@ ALLOWED: dict[str, int] = {
     "extender/control/loop/preemption_policy.py": 1,
     "extender/core/decisions/preempt/disruption_units.py": 1,
     "extender/core/decisions/preempt/preemption_lifecycle.py": 1,
-    "extender/core/decisions/preempt/preemption_planning.py": 1,
     "extender/core/decisions/preempt/preemption_takeover.py": 2,
     "extender/core/decisions/reconcile/cluster_reconciliation.py": 2,
     "extender/core/log/events.py": 2,
