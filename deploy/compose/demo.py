@@ -160,7 +160,7 @@ def apply_or_wait(server: ApiServer, thing: Object) -> None:
 
 
 def exists(server: ApiServer, thing: Object) -> bool:
-    """Say whether an object is there."""
+    """Return whether an object exists."""
     try:
         server.call("GET", f"{path_of(thing)}/{thing['metadata']['name']}")
     except urllib.error.HTTPError as refusal:

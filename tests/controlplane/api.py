@@ -103,7 +103,7 @@ class Api:
         """Follow a collection: yield ("ADDED" | "MODIFIED" | "DELETED" | ..., object).
 
         It lists first and begins with an ADDED for everything there is. (A bare watch would do the
-        same, but with Debian's etcd 3.4 it says nothing until the collection changes: that etcd
+        same, but with Debian's etcd 3.4 it sends nothing until the collection changes: that etcd
         cannot be asked how far it is.) It ends when the API server ends it, and raises ClientError
         when the connection is lost.
 

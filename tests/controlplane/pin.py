@@ -9,7 +9,7 @@ staging modules, because `k8s.io/kubernetes` asks for them as v0.0.0. A bump is 
     python -m tests.controlplane.pin etcd-v3.7.0
 
 etcd has a module of its own, `etcd/`, with three lines of Go that call its main function, and its
-client another, `etcdctl/`; both are pinned at once. This writes only what Go itself says; nothing
+client another, `etcdctl/`; both are pinned at once. This writes only what Go itself reports; nothing
 in those folders is edited by hand.
 """
 

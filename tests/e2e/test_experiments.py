@@ -450,7 +450,7 @@ async def test_a_null_victim_list_kills_kube_scheduler(
 # -- what is offered ------------------------------------------------------------------------------
 
 
-async def test_only_the_profile_that_says_100_percent_shows_every_node(
+async def test_only_the_profile_with_100_percent_shows_every_node(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
     """EXTENDER 3.1, DESIGN 9.5: 150 nodes, the default profile offers 100 and the gang's all."""

@@ -75,7 +75,7 @@ async def test_a_refused_gang_spins_on_1_36_and_backs_off_on_1_37(
         assert 1 <= calls <= 6
 
 
-async def test_filter_is_called_once_per_member_and_domain_without_saying_which(
+async def test_filter_is_called_once_per_member_and_domain_without_its_name(
     plane: ControlPlane, api: Api, recorder: Recorder
 ) -> None:
     """EXTENDER part 5: a group's cycle simulates every domain, so filter must never reserve."""

@@ -54,7 +54,7 @@ async def test_an_unmarked_pod_never_reaches_the_extender(
 
 
 @pytest.mark.kubernetes("1.37", "1.36")
-async def test_the_api_server_says_the_version_it_is(plane: ControlPlane, api: Api) -> None:
+async def test_the_api_server_reports_its_version(plane: ControlPlane, api: Api) -> None:
     """The programs carry the stamp of their pins, so nothing else was built or found."""
     version = await api.get("/version")
     assert f"v{version['major']}.{version['minor']}" == f"v{plane.minor}"

@@ -165,7 +165,7 @@ def _schemas(operations: Sequence[Operation]) -> Json:
 
 
 class EventDataSchema:
-    """Stands for `AnyEventData` in schemas; the `type` field beside the data says which it is."""
+    """Stands for `AnyEventData` in schemas; the `type` field beside the data names it."""
 
 
 def _hook(kind: type) -> Json:

@@ -47,7 +47,7 @@ async def test_a_refused_node_is_learned_and_the_gang_bound_elsewhere(story: Sto
     assert len(vetoes) <= 2, "learned once for all pods of one shape"
 
 
-async def test_a_gang_that_no_node_takes_says_so_and_goes_when_it_can(story: Story) -> None:
+async def test_a_gang_that_every_node_refuses_reports_it_and_runs_when_it_can(story: Story) -> None:
     """Every node is refused: nothing is bound, the refusal rests on vetoes, no loop; then nodes come.
 
     The end of the noise would not do: kube-scheduler is not woken by it where a rule names namespaces by labels.

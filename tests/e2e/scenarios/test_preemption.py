@@ -93,7 +93,7 @@ async def conditions(story: Story, kind: str, name: str) -> dict[str, dict[str, 
     return {c["type"]: c for c in found.get("status", {}).get("conditions", [])}
 
 
-# By hand there: a neighbour that is on its way out and never goes may make it plan twice, as it should (P15).
+# By hand there: a neighbour that terminates and never ends may make it plan twice, as it should (P15).
 @pytest.mark.lived_in("long")
 async def test_a_gang_that_needs_a_rack_clears_one(story: Story) -> None:
     """Two racks full of low pods: one rack is cleared, the other is not touched, and the gang runs in the first."""

@@ -109,7 +109,7 @@ async def test_a_victim_that_was_made_again_is_not_touched(
         await there.evict(PodRef(namespace="default", name="x", uid=PodUid("x")), "deleted")
 
 
-async def test_the_eviction_api_may_say_not_now(there: KubernetesCluster, fake: FakeApi) -> None:
+async def test_the_eviction_api_may_answer_not_now(there: KubernetesCluster, fake: FakeApi) -> None:
     """A spent budget answers 429 with Retry-After: nothing was done for certain, and the error has the time of the next try."""
     fake.faults.append(
         Fault(on("POST", "/eviction"), status=429, headers={"Retry-After": "10"}, body=b"budget")
@@ -449,7 +449,7 @@ def notice(message: str = "waits", uid: str = "uid-podgroups-g") -> K8sEvent:
     )
 
 
-async def test_an_event_says_what_it_is_about(there: KubernetesCluster, fake: FakeApi) -> None:
+async def test_an_event_names_its_object(there: KubernetesCluster, fake: FakeApi) -> None:
     """With the version of the group, for `kubectl describe`."""
     await there.notice(notice("é" * 1000))
     (_, body) = fake.bodies[-1]

@@ -21,7 +21,7 @@ from extender.queries.log.gang_history import HistoryQuery, history
 from tests.support.logs.fake_store import FakeAuditReader
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import RACK, a_gang, a_node, a_pod
-from tests.unit.control.actuators.test_evictor import ONE, his, lows
+from tests.unit.control.actuators.test_evictor import ONE, lows, preemptor_tree
 
 ROOM = [a_node(f"n{n:03}", {RACK: f"r{n % 7}"}, gpu=1) for n in range(300)]
 
@@ -125,7 +125,7 @@ async def test_nodes_are_counted_once_and_parts_about_units_are_not_nodes():
         for n in range(99)
         for o in lows(*(f"n{3 * n + i:03}" for i in range(3)), group=f"low-{n:02}", whole=n < 50)
     ]
-    hi, *members = his(pods=3)
+    hi, *members = preemptor_tree(pods=3)
     hi["spec"]["schedulingConstraints"] = {"topology": [{"key": RACK}]}
     async with Stage(*ROOM, *gangs, hi, *members) as stage, asking(stage) as client:
         await stage.lead()

@@ -14,7 +14,7 @@ from extender.queries.state.state_report import build_state_report
 from tests.integration.http.test_decision_api import asking, got
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import RACK, a_gang, a_group, a_node, a_pod
-from tests.unit.control.actuators.test_evictor import ONE, his, lows
+from tests.unit.control.actuators.test_evictor import ONE, lows, preemptor_tree
 
 ROOM = [a_node(f"n{n}", {RACK: f"r{n}"}, gpu=1) for n in range(2)]
 
@@ -27,7 +27,7 @@ def as_state(stage):
 
 async def test_a_gang_has_one_form():
     """A gang that preempts and the one it takes the room of: state, times and members as in GET /v1/state."""
-    async with Stage(*ROOM, *lows("n0", "n1"), *his()) as stage, asking(stage) as client:
+    async with Stage(*ROOM, *lows("n0", "n1"), *preemptor_tree()) as stage, asking(stage) as client:
         await stage.lead()
         await stage.settled()
         wanted = as_state(stage)
@@ -48,7 +48,7 @@ async def test_the_command_line_shows_the_state_and_the_domains(monkeypatch, cap
     gang = a_gang("g", pods=1, topo=RACK, namespace="default")
     free = a_node("n9", {RACK: "r9"}, gpu=1)
     async with (
-        Stage(*ROOM, *lows("n0", "n1"), *his(), free, *gang) as stage,
+        Stage(*ROOM, *lows("n0", "n1"), *preemptor_tree(), free, *gang) as stage,
         asking(stage) as client,
     ):
         await stage.lead()

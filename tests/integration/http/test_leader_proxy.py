@@ -87,7 +87,7 @@ async def test_each_verb_is_answered_with_the_leaders_bytes(replicas):
     assert len(replicas.cluster.bindings) == 2
 
 
-async def test_a_follower_is_ready_says_whom_it_follows_and_answers_questions(replicas):
+async def test_a_follower_is_ready_names_its_leader_and_answers_queries(replicas):
     """Ready, with the position; gangs from its own fold."""
     async with replicas.second.client.get("/readyz") as reply:
         answer = await reply.json()

@@ -99,7 +99,7 @@ async def test_a_fact_of_the_future_stops_the_reader(database_url):
         await everything(database_url)
 
 
-async def test_the_hash_is_what_its_definition_says(database_url):
+async def test_the_hash_is_that_of_its_definition(database_url):
     """Recomputed in SQL from the documented formula, over all rows."""
     await fill(database_url)
     connection = await asyncpg.connect(database_url)

@@ -101,7 +101,7 @@ async def test_everything_is_explained_and_the_auditor_may_read_it(tuesday_url):
     await connection.close()
 
 
-def test_the_answers_are_what_the_database_says(tuesday_url):
+def test_the_answers_are_those_of_the_database(tuesday_url):
     """Commands and queries of the document, one by one."""
     text = DOCUMENT.read_text()
     assert len(COMMAND.findall(text)) == len(QUERY.findall(text)) == 10

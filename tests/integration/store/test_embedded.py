@@ -222,7 +222,7 @@ async def test_only_the_main_thread_may_start_it(data):
         await asyncio.to_thread(lambda: asyncio.run(EmbeddedPostgres(data).start()))
 
 
-async def test_a_server_that_cannot_start_says_why(data, monkeypatch):
+async def test_a_server_that_cannot_start_reports_the_reason(data, monkeypatch):
     """As soon as it has ended, not when the time for a slow start is over."""
     monkeypatch.setattr(embedded_server, "READY_TIMEOUT_S", 3600.0)
     with pytest.raises(StoreUnavailable, match="no_such_setting"):

@@ -37,7 +37,7 @@ def lows(*nodes, group="low", whole=True):
     ]
 
 
-def his(pods=2, name="hi", priority=10):
+def preemptor_tree(pods=2, name="hi", priority=10):
     group, *members = a_gang(name, pods=pods, requests=ONE, priority=priority)
     group["spec"]["priority"] = priority
     return [group, *members]
@@ -46,7 +46,9 @@ def his(pods=2, name="hi", priority=10):
 async def full(*more, nodes=("n0", "n1"), evicting=True, first=(), **rest):
     """Lead on nodes of one GPU each, all taken by `low`, with `hi` waiting for the two of them."""
     room = [a_node(name, gpu=1) for name in nodes]
-    stage = Stage(*room, *lows(*nodes), *first, *his(), *more, **{"preemption": "off", **rest})
+    stage = Stage(
+        *room, *lows(*nodes), *first, *preemptor_tree(), *more, **{"preemption": "off", **rest}
+    )
     await stage.lead()
     await stage.one_pass()
     if evicting:
@@ -157,7 +159,7 @@ async def test_what_people_see():
 async def test_the_room_is_held_against_equals_from_the_plan_on():
     """Neither an older gang of the same priority nor an ordinary pod gets the room, before or after victims go."""
     single = a_pod("single", requests=ONE, priority=10)
-    async with await full(single, first=his(name="rival")) as stage:
+    async with await full(single, first=preemptor_tree(name="rival")) as stage:
         await ordered(stage)
         assert (await protected(stage, "single")) == ["n0", "n1"]
         await asked(stage, "low-0", "low-1")

@@ -23,7 +23,7 @@ from extender.core.planner.plan_types import Refusal, SearchEffort
 from extender.core.planner.preempt.victim_search import NoPreemption
 from tests.support.service.fakes import Stage, until
 from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_group, a_node, a_pod
-from tests.unit.control.actuators.test_evictor import ONE, his, lows, runs
+from tests.unit.control.actuators.test_evictor import ONE, lows, preemptor_tree, runs
 from tests.unit.core.decisions.support import folded
 
 DONE = SearchEffort(nodes=1, exhausted=True)
@@ -52,7 +52,7 @@ async def test_the_cheapest_units_go_and_the_tree_runs():
     """Two racks full of low priority: the rack with the cheaper unit is cleared, the other is not touched."""
     room = [a_node(f"{rack}{n}", {RACK: rack}, gpu=1) for rack in ("a", "b") for n in range(2)]
     dear = [a_pod(f"dear-{n}", node=f"a{n}", requests=ONE, priority=5) for n in range(2)]
-    hi, *members = his()
+    hi, *members = preemptor_tree()
     hi["spec"]["schedulingConstraints"] = {"topology": [{"key": RACK}]}
     async with await leading(*room, *dear, *lows("b0", "b1"), hi, *members) as stage:
         stage.cluster.obeys = True
@@ -77,7 +77,7 @@ async def test_the_cheapest_units_go_and_the_tree_runs():
 async def test_who_may_not_evict_waits(off):
     """preemption=off, preemptionPolicy Never, and equal priority never evict; the tree stays refused."""
     policy = {"preemptionPolicy": "Never"} if off == "policy" else {}
-    hi, *members = his(priority=0 if off == "equal" else 10)
+    hi, *members = preemptor_tree(priority=0 if off == "equal" else 10)
     for pod in members:
         pod["spec"] |= policy
     setting = {"preemption": "off"} if off == "setting" else {}
@@ -93,7 +93,7 @@ async def test_a_refusal_has_the_reason_why_preemption_does_not_help():
     room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
     vip = a_pod("vip", node="n1", requests=ONE, priority=50)
     low = a_pod("low", node="n0", requests=ONE, priority=1)
-    async with await leading(*room, vip, low, *his()) as stage:
+    async with await leading(*room, vip, low, *preemptor_tree()) as stage:
         await settled(stage)
         assert not stage.facts(PreemptionPlanned)
         (refused,) = stage.facts(GangRefused)
@@ -108,7 +108,7 @@ async def test_unbound_reservations_give_way_before_any_running_pod():
     async with await leading(*room, running, *a_gang("early", pods=2, requests=ONE)) as stage:
         await settled(stage, 2)
         assert stage.where("early")
-        stage.cluster.add(*his())
+        stage.cluster.add(*preemptor_tree())
         await settled(stage)
         (released,) = stage.facts(ReservationReleased)
         assert (released.why, len(released.pods)) == ("superseded", 2)
@@ -128,7 +128,9 @@ async def test_two_preemptors_do_not_share_one_room():
     """While victims of one tree go, an equal one does not count on their room: it takes others, or waits."""
     room = [a_node(f"n{n}", gpu=1) for n in range(4)]
     units = [*lows("n0", "n1"), *lows("n2", "n3", group="more")]
-    async with await leading(*room, *units, *his(), *his(name="too")) as stage:
+    async with await leading(
+        *room, *units, *preemptor_tree(), *preemptor_tree(name="too")
+    ) as stage:
         await settled(stage)
         plans = stage.facts(PreemptionPlanned)
         taken = [{u.name for u in plan.victims} for plan in plans]
@@ -145,7 +147,7 @@ async def test_pods_that_terminate_already_are_waited_for():
     """Their room comes free by itself: only what is missing is evicted, and the tree waits for both."""
     room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
     units = [*lows("n0"), a_pod("going", node="n1", requests=ONE, priority=50)]
-    async with await leading(*room, *units, *his()) as stage:
+    async with await leading(*room, *units, *preemptor_tree()) as stage:
         stage.cluster.change_pod("going", deleting=True)
         await settled(stage)
         (plan,) = stage.facts(PreemptionPlanned)
@@ -164,7 +166,7 @@ async def test_a_terminating_pod_that_does_not_go_is_not_waited_for_for_ever():
     room = [a_node("n0", gpu=1), a_node("n1", gpu=1), a_node("n2", gpu=1)]
     units = [*lows("n0"), a_pod("going", node="n1", requests=ONE, priority=50)]
     dear = a_pod("dear", node="n2", requests=ONE, priority=5)
-    async with await leading(*room, *units, dear, *his()) as stage:
+    async with await leading(*room, *units, dear, *preemptor_tree()) as stage:
         stage.cluster.obeys = True
         stage.cluster.change_pod("going", deleting=True, deletes_us=stage.clock.now_us())
         await settled(stage)
@@ -186,7 +188,7 @@ async def test_an_evicted_unit_does_not_evict_its_evictor_and_is_not_taken_for_e
     """The gang that comes back under a new UID is lower: it waits; extras of `hi` spare it."""
     room = [a_node("n0", gpu=1), a_node("n1", gpu=1), a_node("n2", gpu=1)]
     vip = a_pod("vip", node="n2", requests=ONE, priority=50)
-    async with await leading(*room, vip, *lows("n0", "n1"), *his()) as stage:
+    async with await leading(*room, vip, *lows("n0", "n1"), *preemptor_tree()) as stage:
         stage.cluster.obeys = True
         await settled(stage)
         await runs(stage)
@@ -217,7 +219,7 @@ async def test_extras_may_preempt_what_they_did_not_before(more):
     """
     room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
     low = a_pod("low", node="n1", requests=ONE, priority=0)
-    hi, first, second = his()
+    hi, first, second = preemptor_tree()
     hi["spec"]["schedulingPolicy"] = {"gang": {"minCount": 1}}
     async with await leading(*room, low, hi, first, second) as stage:
         stage.cluster.obeys = True
@@ -241,7 +243,9 @@ async def test_extras_may_preempt_what_they_did_not_before(more):
 async def test_who_evicted_in_vain_waits_twice_as_long_each_time():
     """Room that others took as soon as it was made must not cost the next units at once."""
     room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
-    async with await leading(*room, *lows("n0", "n1"), *his(), preemption="off") as stage:
+    async with await leading(
+        *room, *lows("n0", "n1"), *preemptor_tree(), preemption="off"
+    ) as stage:
         await stage.one_pass()
         trees = stage.control_loop.forest.trees.values()
         tree = next(t for t in trees if t.root.key.name == "hi")
@@ -281,7 +285,9 @@ async def test_who_evicted_in_vain_waits_twice_as_long_each_time():
 
 async def test_a_tree_that_is_refused_again_and_again_still_asks():
     """On a busy cluster something changes all the time: refusals do not put the next question off for ever."""
-    async with await leading(a_node("n0", gpu=1), *lows("n0"), *his(), preemption="off") as stage:
+    async with await leading(
+        a_node("n0", gpu=1), *lows("n0"), *preemptor_tree(), preemption="off"
+    ) as stage:
         await stage.one_pass()
         tree = next(t for t in stage.control_loop.forest.trees.values() if t.root.key.name == "hi")
         asking, state = PreemptionPolicy(stage.clock, wanted=True), stage.leader.committed
@@ -297,7 +303,9 @@ async def test_a_tree_that_is_refused_again_and_again_still_asks():
 
 async def test_a_tree_that_waited_for_members_asks_as_soon_as_it_is_complete():
     """The pause after a refusal is for trees that had a chance to ask; the last member may come a moment later."""
-    async with await leading(a_node("n0", gpu=1), *lows("n0"), *his(), preemption="off") as stage:
+    async with await leading(
+        a_node("n0", gpu=1), *lows("n0"), *preemptor_tree(), preemption="off"
+    ) as stage:
         await stage.one_pass()
         tree = next(t for t in stage.control_loop.forest.trees.values() if t.root.key.name == "hi")
         asking, state, view = (
@@ -328,7 +336,7 @@ async def test_who_evicted_in_vain_waits_also_after_a_restart():
     """Killed right after room was lost, the service does not evict the next units at once when it is there again."""
     room = [a_node(f"n{n}", gpu=1) for n in range(4)]
     units = [*lows("n0", "n1"), *lows("n2", "n3", group="more")]
-    stage = await leading(*room, *units, *his())
+    stage = await leading(*room, *units, *preemptor_tree())
     async with stage:
         stage.cluster.obeys = True
         await stage.one_pass()
@@ -362,7 +370,7 @@ async def test_a_unit_goes_with_the_members_that_do_not_run_yet():
     room = [a_node("n0", {"zone": "a"}, gpu=1), a_node("n1", gpu=1)]
     low = a_group("low", gang=1, whole=True, priority=0)
     first = a_pod("low-0", "low", node="n0", requests=ONE, priority=0)
-    hi, member = his(pods=1)
+    hi, member = preemptor_tree(pods=1)
     member["spec"]["nodeSelector"] = {"zone": "a"}
     async with await leading(*room, low, first) as stage:
         await settled(stage, 2)
@@ -423,12 +431,12 @@ async def test_victims_of_a_pending_preemption_cost_nothing():
     """A unit that is evicted for one tree is taken for the next as well, before a cheaper one that could stay."""
     room = [a_node(f"n{n}", gpu=1) for n in range(3)]
     cheap = a_pod("cheap", node="n2", requests=ONE, priority=-5)
-    first, member = his(1, "first")
+    first, member = preemptor_tree(1, "first")
     member["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "n0"}
     async with Stage(*room, *lows("n0", "n1"), cheap, first, member) as stage:
         await stage.lead()
         await settled(stage)  # nothing is evicted yet, as where many have to go
-        stage.cluster.add(*his(1, "second"))
+        stage.cluster.add(*preemptor_tree(1, "second"))
         await settled(stage)
         stage.start(stage.control_loop.evictor.run())
         await settled(stage)

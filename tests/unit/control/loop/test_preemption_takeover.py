@@ -17,7 +17,7 @@ from extender.core.log.events import (
 from extender.core.log.preemption_state import EVICTION_MEMORY_US
 from extender.queries.log.decision_replay import replay_decision
 from tests.support.service.manifest_builders import a_group, a_node, a_pod
-from tests.unit.control.actuators.test_evictor import ONE, evicted, his, lows, runs
+from tests.unit.control.actuators.test_evictor import ONE, evicted, lows, preemptor_tree, runs
 from tests.unit.control.loop.test_preemption_policy import leading, settled
 
 AGAIN_S = EVICTION_MEMORY_US // 1_000_000
@@ -26,7 +26,7 @@ AGAIN_S = EVICTION_MEMORY_US // 1_000_000
 async def making_room(*more):
     """Let `hi`, which runs in one zone only, evict `low` from n0 and n1: both are asked to go, none is gone."""
     room = [a_node(f"n{n}", {"zone": "a"}, gpu=1) for n in range(2)]
-    hi, *members = his()
+    hi, *members = preemptor_tree()
     for pod in members:
         pod["spec"]["nodeSelector"] = {"zone": "a"}
     stage = await leading(*room, *lows("n0", "n1"), hi, *members, *more)
@@ -52,7 +52,7 @@ async def test_who_fits_elsewhere_goes_elsewhere():
     async with await making_room(a_node("n2", gpu=1), vip) as stage:
         gone(stage, "low-0", "vip")
         await settled(stage, 3)
-        stage.cluster.add(*his(1, "over", priority=20))
+        stage.cluster.add(*preemptor_tree(1, "over", priority=20))
         await settled(stage, 3)
         assert stage.where("over") == {"over-0": "n2"}
         gone(stage, "low-1")
@@ -68,7 +68,7 @@ async def test_a_higher_tree_takes_the_room_over_and_no_more_victims_are_chosen(
     """However far it got: one append has both, the deletions are those of before, and the heir completes."""
     async with await making_room() as stage:
         gone(stage, *went)
-        stage.cluster.add(*his(2, "over", priority=20))
+        stage.cluster.add(*preemptor_tree(2, "over", priority=20))
         await settled(stage)
         (end,) = stage.facts(PreemptionAbandoned)
         assert (end.why, end.by) == ("outranked", "PodGroup/default/over")
@@ -100,7 +100,7 @@ async def test_what_was_evicted_once_is_left_alone_when_it_comes_back():
     away = a_pod("away", node="n3", requests=ONE, priority=50)
     more = [a_node(f"n{n}", {"zone": "a"}, gpu=1) for n in (2, 3)]
     async with await making_room(*more, vip, away) as stage:
-        stage.cluster.add(*his(2, "over", priority=20))
+        stage.cluster.add(*preemptor_tree(2, "over", priority=20))
         await settled(stage)
         gone(stage, "low-0", "low-1")
         stage.cluster.delete_group("low")
@@ -133,7 +133,7 @@ async def test_a_reservation_that_was_evicted_for_is_taken_over_by_a_record():
         gone(stage, "low-0", "low-1")
         await settled(stage, 3)
         assert len(stage.where("hi")) == 2
-        stage.cluster.add(*his(2, "over", priority=20))
+        stage.cluster.add(*preemptor_tree(2, "over", priority=20))
         await settled(stage, 3)
         (end,) = stage.facts(PreemptionAbandoned)
         assert (end.why, end.by) == ("outranked", "PodGroup/default/over")
@@ -166,7 +166,7 @@ async def test_the_preemption_of_an_evicted_preemptor_is_abandoned():
     """`hi` runs and makes room for an extra; the higher tree takes `hi` whole: the unit that was not begun is spared."""
     room = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
     low = a_pod("low", node="n1", requests=ONE, priority=0)
-    group, first, second = his()
+    group, first, second = preemptor_tree()
     group["spec"]["schedulingPolicy"] = {"gang": {"minCount": 1}}
     group["spec"]["disruptionMode"] = a_group("x", whole=True)["spec"]["disruptionMode"]
     async with await leading(*room, low, group, first, second) as stage:
@@ -175,7 +175,7 @@ async def test_the_preemption_of_an_evicted_preemptor_is_abandoned():
         await stage.bind(bound)
         await settled(stage)
         assert len(stage.facts(PreemptionPlanned)) == 1, "for the extra"
-        stage.cluster.add(*his(2, "over", priority=20))
+        stage.cluster.add(*preemptor_tree(2, "over", priority=20))
         await settled(stage)
         (end,) = stage.facts(PreemptionAbandoned)
         assert (end.why, end.by) == ("outranked", "PodGroup/default/over")
@@ -187,7 +187,7 @@ async def test_the_preemption_of_an_evicted_preemptor_is_abandoned():
 async def test_what_is_left_of_the_room_stays_held_while_victims_go():
     """`over` takes one of two nodes: until `low` has gone the other is kept for `hi` against those below it."""
     async with await making_room() as stage:
-        stage.cluster.add(*his(1, "over", priority=20))
+        stage.cluster.add(*preemptor_tree(1, "over", priority=20))
         await settled(stage)
         (end,) = stage.facts(PreemptionAbandoned)
         (lost,) = end.lost

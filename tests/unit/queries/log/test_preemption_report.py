@@ -14,7 +14,7 @@ from extender.queries.log.preemption_report import PreemptionQuery, preemptions
 from tests.support.logs.fake_store import FakeAuditReader
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import RACK, a_node, a_pod
-from tests.unit.control.actuators.test_evictor import ONE, his, lows, runs
+from tests.unit.control.actuators.test_evictor import ONE, lows, preemptor_tree, runs
 from tests.unit.control.loop.test_preemption_policy import leading, settled
 
 
@@ -25,7 +25,7 @@ async def lines_of(stage, **wanted):
 async def test_a_preemption_from_its_plan_to_its_end(capsys):
     """Who, whom, why this set and not another, when each was gone, whether the preemptor ran, how long it took."""
     room = [a_node(f"n{n}", {RACK: f"r{n // 2}"}, gpu=1) for n in range(4)]
-    hi, *members = his()
+    hi, *members = preemptor_tree()
     hi["spec"]["schedulingConstraints"] = {"topology": [{"key": RACK}]}
     dear = [a_pod(f"dear-{n}", node=f"n{n}", requests=ONE, priority=5) for n in (2, 3)]
     async with await leading(*room, *dear, *lows("n0", "n1"), hi, *members) as stage:
@@ -61,7 +61,7 @@ async def test_a_preemption_from_its_plan_to_its_end(capsys):
 async def test_questions_by_victim_preemptor_and_time():
     """A victim is named by pod or by the group of its unit; what does not match is left out."""
     room = [a_node(f"n{n}", gpu=1) for n in range(2)]
-    async with await leading(*room, *lows("n0", "n1"), *his()) as stage:
+    async with await leading(*room, *lows("n0", "n1"), *preemptor_tree()) as stage:
         await settled(stage)
         for victim in ("default/low-0", "default/low"):
             assert len(await lines_of(stage, victim=victim)) == 1, victim
@@ -74,7 +74,7 @@ async def test_questions_by_victim_preemptor_and_time():
 async def test_a_recorded_preemption_can_be_decided_again():
     """The stored input gives the same victims and the same nodes."""
     room = [a_node(f"n{n}", gpu=1) for n in range(2)]
-    async with await leading(*room, *lows("n0", "n1"), *his()) as stage:
+    async with await leading(*room, *lows("n0", "n1"), *preemptor_tree()) as stage:
         await settled(stage)
         event = next(e for e in stage.events() if isinstance(e.fact, PreemptionPlanned))
         stored = await stage.inputs.load(event.fact.input_digest)
