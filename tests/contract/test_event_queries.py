@@ -26,14 +26,14 @@ from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.log.reference_index import PostgresReferenceIndex
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
-from tests.support.logs.fake_store import FakeAuditReader, FakeDatabase, FakeEventLog, Script
+from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, FakeEventQueries, Script
 
 
 @pytest.fixture
 async def store(store_url):
     if store_url is None:
         database = FakeDatabase()
-        yield FakeEventLog(database), FakeAuditReader(database)
+        yield FakeEventLog(database), FakeEventQueries(database)
         return
     engine = create_reading_engine(store_url)
     async with PostgresEventLog(store_url) as log:

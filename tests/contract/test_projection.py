@@ -11,10 +11,10 @@ from extender.store.interval_projection import PostgresIntervalProjection
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from tests.support.logs.fake_store import (
-    FakeAuditReader,
     FakeDatabase,
     FakeEventLog,
-    FakeProjection,
+    FakeEventQueries,
+    FakeIntervalProjection,
     Script,
 )
 
@@ -23,7 +23,7 @@ from tests.support.logs.fake_store import (
 async def store(store_url):
     if store_url is None:
         database = FakeDatabase()
-        yield FakeEventLog(database), FakeProjection(database), FakeAuditReader(database)
+        yield FakeEventLog(database), FakeIntervalProjection(database), FakeEventQueries(database)
         return
     writing, reading = create_engine(store_url, name="test"), create_reading_engine(store_url)
     async with PostgresEventLog(store_url) as log:

@@ -10,7 +10,7 @@ from extender.ports.log_ports import Snapshot
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.snapshot_table import PostgresSnapshots
-from tests.support.logs.fake_store import FakeCheckpoints, FakeDatabase, FakeEventLog, Script
+from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, FakeSnapshots, Script
 
 LADDER = {
     "snapshot_spacing": 2,
@@ -22,7 +22,7 @@ LADDER = {
 async def store(store_url):
     if store_url is None:
         database = FakeDatabase()
-        yield FakeEventLog(database), FakeCheckpoints(database, **LADDER)
+        yield FakeEventLog(database), FakeSnapshots(database, **LADDER)
         return
     engine = create_engine(store_url, name="test")
     async with PostgresEventLog(store_url) as log:

@@ -18,7 +18,7 @@ from extender.http.scheduler.verb_handlers import VerbHandlers
 from extender.http.v1.gang_api import GangApi
 from extender.http.v1.history_api import HistoryApi
 from extender.queries.log.gang_history import HistoryQuery, history
-from tests.support.logs.fake_store import FakeAuditReader
+from tests.support.logs.fake_store import FakeEventQueries
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import RACK, a_gang, a_node, a_pod
 from tests.unit.control.actuators.test_evictor import ONE, lows, preemptor_tree
@@ -29,7 +29,7 @@ ROOM = [a_node(f"n{n:03}", {RACK: f"r{n % 7}"}, gpu=1) for n in range(300)]
 @asynccontextmanager
 async def asking(stage):
     """Serve the verbs and the questions of a stage; yield a client."""
-    reader = FakeAuditReader(stage.database)
+    reader = FakeEventQueries(stage.database)
     app = web.Application(middlewares=[problems])
     for part in (
         VerbHandlers(stage.extender_service, stage.leader, read_wire_pod, forwarder=None),
@@ -99,7 +99,7 @@ async def test_the_history_of_a_victim_of_the_preempt_verb_has_its_decisions(cap
         lines = await got(client, "/v1/gangs/default/low/history?decisions=true")
         decided = {line["type"]: line["decision"] for line in lines if line.get("decision")}
         assert decided["PreemptionPlanned"]["input"]["nodes"] == 2
-        reader = FakeAuditReader(stage.database)
+        reader = FakeEventQueries(stage.database)
         found = await history(
             reader, stage.inputs, HistoryQuery(root="default/low", decisions=True)
         )

@@ -30,7 +30,7 @@ from extender.store.queries.report_queries import PostgresReportQueries
 from tests.support.logs.example_log import BATCH, TRAIN, at, tuesday, write_tuesday
 from tests.support.logs.fake_store import FakeDatabase, FakeEventLog
 from tests.support.logs.postgres import fresh_database, run
-from tests.support.logs.reference_reports import FakeReportReader
+from tests.support.logs.reference_reports import FakeReportQueries
 
 DAY = {"since": "2026-11-17T00:00:00Z", "until": "2026-11-18T00:00:00+00:00"}
 HOSTILE = (
@@ -84,7 +84,7 @@ async def test_every_report_is_served_with_its_columns(served, tuesday_url):
             since_us=at("00:00:00"),
             until_us=at("00:00:00") + DAY_US,
         )
-        plain = json.loads(msgspec.json.encode(await report(FakeReportReader(database), asked)))
+        plain = json.loads(msgspec.json.encode(await report(FakeReportQueries(database), asked)))
         by_text = lambda rows: sorted(map(str, rows))
         assert by_text(found.pop("rows")) == by_text(plain.pop("rows")), name
         assert found == plain

@@ -27,7 +27,7 @@ from extender.http.web.server import ApplicationParts, application
 from extender.queries.log.event_stream import EventStream
 from extender.queries.state.node_inventory import NodeInventory
 from tests.support.hypothesis_profile import examples
-from tests.support.logs.fake_store import FakeAuditReader, FakeDecisionInputs, FakeEventLog
+from tests.support.logs.fake_store import FakeDecisionInputs, FakeEventLog, FakeEventQueries
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import (
     GPU,
@@ -106,7 +106,7 @@ class Served:
     def __init__(self, *objects, **rest):
         self.stage = Stage(*objects, **rest)
         stage = self.stage
-        reader = FakeAuditReader(stage.database)
+        reader = FakeEventQueries(stage.database)
         feed = EventStream(FakeEventLog(stage.database), reader)
         self.forwarder = LeaderProxy(stage.leader, stage.settings)
         self.converted = []  # names of the pods of calls that were converted whole

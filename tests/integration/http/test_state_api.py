@@ -11,10 +11,10 @@ from extender.http.v1.state_api import NodesApi, StateApi
 from extender.queries.state.historical_state import HistoricalState
 from extender.store.log.event_codec import chain, encode_event
 from tests.support.logs.fake_store import (
-    FakeAuditReader,
-    FakeCheckpoints,
     FakeDatabase,
     FakeEventLog,
+    FakeEventQueries,
+    FakeSnapshots,
 )
 from tests.support.logs.short_log import at_us, story
 from tests.support.service.fakes import FakeClock, FakeCluster
@@ -32,7 +32,7 @@ async def client():
     database.projected = len(database.rows)
     clock.us = at_us(1000)
     as_of = HistoricalState(
-        FakeEventLog(database), FakeCheckpoints(database), FakeAuditReader(database), clock
+        FakeEventLog(database), FakeSnapshots(database), FakeEventQueries(database), clock
     )
     cluster = FakeCluster(
         a_node("n1", gpu=8), a_node("idle", gpu=4), a_pod("alone", requests={GPU: 3}, node="n1")

@@ -268,7 +268,7 @@ class FakeEventLog:
                     await self.database.appended.wait()
 
 
-class FakeCheckpoints:
+class FakeSnapshots:
     """`Snapshots` in memory.
 
     Args:
@@ -330,7 +330,7 @@ class FakeDecisionInputs:
         return self.database.inputs.get(digest)
 
 
-class FakeAuditReader:
+class FakeEventQueries:
     """`EventQueries` in memory."""
 
     def __init__(self, database: FakeDatabase | None = None) -> None:
@@ -402,7 +402,7 @@ class FakeAuditReader:
         return False
 
 
-class FakeProjection:
+class FakeIntervalProjection:
     """`IntervalProjection` in memory: how far it is, and nothing else."""
 
     def __init__(self, database: FakeDatabase | None = None) -> None:

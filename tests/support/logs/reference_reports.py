@@ -377,7 +377,7 @@ def plainly(events: Iterable[RecordedEvent], query: ReportQuery) -> list[Row]:
     return list(PLAIN[query.name](ReportInputs(events), query))
 
 
-class FakeReportReader:
+class FakeReportQueries:
     """`ReportQueries` on the database in memory."""
 
     def __init__(self, database: FakeDatabase) -> None:

@@ -50,10 +50,10 @@ from extender.ports.log_ports import LogMark
 from extender.settings import Settings
 from extender.store.log.event_codec import to_event
 from tests.support.logs.fake_store import (
-    FakeCheckpoints,
     FakeDatabase,
     FakeDecisionInputs,
     FakeEventLog,
+    FakeSnapshots,
 )
 from tests.support.service.manifest_builders import Object, a_manifest
 
@@ -363,7 +363,7 @@ class Stage:
         identity = LeaseIdentity(
             holder=holder, address=address or f"http://{holder}", ttl_ms=ttl_ms
         )
-        self.snapshots = FakeCheckpoints(self.database)
+        self.snapshots = FakeSnapshots(self.database)
         self.leader = Leader(self.log, self.snapshots, self.clock, identity)
         self.leader.history.anchor = self.cluster
         self.barriers = BindBarriers(

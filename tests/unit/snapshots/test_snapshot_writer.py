@@ -9,7 +9,7 @@ from extender.core.model.errors import StoreUnavailable
 from extender.snapshots.snapshot_writer import SnapshotWriter
 from extender.snapshots.state_loader import FULL_CODEC, HISTORICAL_CODEC
 from extender.store.log.event_codec import chain, encode_event
-from tests.support.logs.fake_store import FakeCheckpoints, FakeDatabase, FakeEventLog
+from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, FakeSnapshots
 from tests.support.logs.short_log import story
 from tests.support.service.fakes import FakeClock
 
@@ -21,7 +21,7 @@ class Growing:
 
     def __init__(self):
         self.database, self.clock = FakeDatabase(), FakeClock()
-        self.snapshots = FakeCheckpoints(self.database, snapshot_spacing=1)
+        self.snapshots = FakeSnapshots(self.database, snapshot_spacing=1)
         log = FakeEventLog(self.database)
         self.saving = SnapshotWriter(log, self.snapshots, self.clock, events=EVENTS, ms=MS)
         self.story, self.state = iter(story()), EMPTY

@@ -19,12 +19,12 @@ from extender.snapshots.state_loader import (
     load_historical_state,
     load_state,
 )
-from tests.support.logs.fake_store import FakeCheckpoints, FakeProjection
+from tests.support.logs.fake_store import FakeIntervalProjection, FakeSnapshots
 from tests.support.logs.random_logs import lean
 from tests.support.service.fakes import Stage, until
 
 
-class Watched(FakeProjection):
+class Watched(FakeIntervalProjection):
     """Remembers what was asked."""
 
     def __init__(self, database):
@@ -65,7 +65,7 @@ async def test_everything_that_is_acknowledged_a_batch_at_a_time(stage):
 
 
 async def test_what_fails_is_tried_again(stage):
-    projection = FakeProjection(stage.database)
+    projection = FakeIntervalProjection(stage.database)
     projection.unavailable = True
     stage.start(ReadModelProjector(stage.leader, projection).run())
     await record(stage, 3)
@@ -96,7 +96,7 @@ async def test_a_slow_database_is_asked_for_less(stage, monkeypatch):
 
 
 async def test_only_who_leads_projects(stage):
-    projector = ReadModelProjector(stage.leader, FakeProjection(stage.database))
+    projector = ReadModelProjector(stage.leader, FakeIntervalProjection(stage.database))
     await stage.stop_leading()
     await projector.catch_up()
     assert stage.database.projected == 0
@@ -105,7 +105,7 @@ async def test_only_who_leads_projects(stage):
 async def test_another_process_has_projected_already(stage):
     """The tables may be further than this process knows, by the command beside it."""
     await record(stage, 3)
-    assert await project_all(FakeProjection(stage.database), Position(4)) == 4
+    assert await project_all(FakeIntervalProjection(stage.database), Position(4)) == 4
     projector = ReadModelProjector(stage.leader, Watched(stage.database))
     await projector.catch_up()
     assert projector.position == 4
@@ -115,7 +115,7 @@ async def test_a_ladder_is_made_where_there_is_none(stage):
     """One checkpoint per stretch, each of them the fold; what is there is not made again."""
     await record(stage, 20)
     events = stage.events()
-    snapshots = FakeCheckpoints(stage.database, snapshot_spacing=4)
+    snapshots = FakeSnapshots(stage.database, snapshot_spacing=4)
     asked = {"until": Position(len(events)), "every": 4}
     assert await backfill_snapshots(stage.log, snapshots, **asked) == 5
     for position in (4, 8, 12, 16, 20):

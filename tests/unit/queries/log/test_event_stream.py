@@ -13,7 +13,7 @@ from extender.core.model.ids import Position
 from extender.ports.query_ports import EventFilter
 from extender.queries.log import event_stream as feed_module
 from extender.queries.log.event_stream import EventStream
-from tests.support.logs.fake_store import FakeAuditReader, FakeDatabase, FakeEventLog, Script
+from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, FakeEventQueries, Script
 from tests.support.service.fakes import until
 
 
@@ -30,7 +30,7 @@ class Writer:
     def __init__(self):
         self.database = FakeDatabase()
         self.log = FakeEventLog(self.database)
-        self.feed = EventStream(self.log, FakeAuditReader(self.database))
+        self.feed = EventStream(self.log, FakeEventQueries(self.database))
 
     async def begin(self):
         self.grant = await self.log.take(holder="a", address="", ttl_ms=60_000)

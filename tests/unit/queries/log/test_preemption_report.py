@@ -11,7 +11,7 @@ from extender.core.log.events import PreemptionPlanned
 from extender.core.model.errors import NotReady, StoreUnavailable
 from extender.queries.log.decision_replay import replay_decision
 from extender.queries.log.preemption_report import PreemptionQuery, preemptions
-from tests.support.logs.fake_store import FakeAuditReader
+from tests.support.logs.fake_store import FakeEventQueries
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import RACK, a_node, a_pod
 from tests.unit.control.actuators.test_evictor import ONE, lows, preemptor_tree, runs
@@ -19,7 +19,7 @@ from tests.unit.control.loop.test_preemption_policy import leading, settled
 
 
 async def lines_of(stage, **wanted):
-    return (await preemptions(FakeAuditReader(stage.database), PreemptionQuery(**wanted))).lines
+    return (await preemptions(FakeEventQueries(stage.database), PreemptionQuery(**wanted))).lines
 
 
 async def test_a_preemption_from_its_plan_to_its_end(capsys):

@@ -18,10 +18,10 @@ from extender.queries.state.state_report import ORDINARY, build_state_report, co
 from extender.snapshots.state_loader import save_snapshot
 from tests.support.hypothesis_profile import examples
 from tests.support.logs.fake_store import (
-    FakeAuditReader,
-    FakeCheckpoints,
     FakeDatabase,
     FakeEventLog,
+    FakeEventQueries,
+    FakeSnapshots,
 )
 from tests.support.logs.random_logs import histories, lean
 from tests.support.logs.short_log import at_us, story
@@ -47,11 +47,11 @@ class Past:
     def __init__(self, events):
         self.database = FakeDatabase()
         self.log = CountingLog(self.database, page_events=3)
-        self.snapshots = FakeCheckpoints(self.database, snapshot_spacing=4)
+        self.snapshots = FakeSnapshots(self.database, snapshot_spacing=4)
         self.clock = FakeClock()
         self.clock.us = at_us(1000)
         self.as_of = HistoricalState(
-            self.log, self.snapshots, FakeAuditReader(self.database), self.clock
+            self.log, self.snapshots, FakeEventQueries(self.database), self.clock
         )
         self.events = []
         self.write(events)
