@@ -31,6 +31,24 @@ Object = dict[str, Any]
 pytestmark = [pytest.mark.e2e, pytest.mark.kubernetes("1.37", "1.36")]
 
 
+async def refuses_other_labels(api: Api) -> None:
+    """Wait until the policy about labels is enforced too: the API server loads each policy in its own time."""
+    probe = a_pod("label-probe", metadata={"labels": {"gang-extender.dev/pod-group": "g"}})
+    await api.create(probe)
+    path = "/api/v1/namespaces/default/pods/label-probe"
+
+    async def refused() -> bool:
+        patch = {"metadata": {"labels": {"gang-extender.dev/pod-group": "h"}}}
+        try:
+            await api.patch(path, patch, dryRun="All")
+        except ApiError as error:
+            return "immutable" in str(error)
+        return False
+
+    await eventually(refused)
+    await api.delete(path, {"gracePeriodSeconds": 0})
+
+
 @pytest.fixture
 async def installed(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
     """A cluster with our manifests; afterwards what changes pods is gone, as other tests want it.
@@ -52,6 +70,7 @@ async def installed(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
         return GATE in found["spec"].get("schedulingGates", [])
 
     await eventually(ready)
+    await refuses_other_labels(api)
     yield api
     for kind in ("podgroups", "compositepodgroups", "workloads"):
         await api.delete(f"{OURS}/{kind}")
