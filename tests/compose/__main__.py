@@ -98,7 +98,7 @@ def ready(project: Project) -> bool:
 def show(gangs: dict[str, dict[str, object]]) -> None:
     """Print a line per gang."""
     for name, gang in gangs.items():
-        words = {key: gang[key] for key in ("phase", "bound", "reserved")}
+        words = {key: gang[key] for key in ("state", "bound", "reserved")}
         print(f"    {name}: {json.dumps(words)}")
 
 

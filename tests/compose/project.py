@@ -28,7 +28,7 @@ from tests.compose.images import COMPOSE_FILE, ROOT
 # Generous: two cores may be busy with other things.
 TIMEOUT_S = 300.0
 POLL_S = 0.5
-KEPT = ("uid", "phase", "reserved", "bound", "since", "domains", "members")  # of a gang
+KEPT = ("uid", "state", "reserved", "bound", "observed", "groups", "members")  # of a gang
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
@@ -177,7 +177,7 @@ class Project:
             return text
 
     def gangs(self) -> dict[str, Any]:
-        """Return every gang as it is now: phase, domains, and each member with node and state.
+        """Return every gang as it is now: state, groups with their domains, and each member with node and state.
 
         The last answer of the planner is left out: it may change while nothing else does.
         """
