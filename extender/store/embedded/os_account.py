@@ -184,14 +184,22 @@ def _account(home: Path) -> Account:
 
 
 def _service_account() -> Account:
-    named = [entry for entry in pwd.getpwall() if entry.pw_name == SERVICE_ACCOUNT]
-    others = [entry for entry in pwd.getpwall() if entry.pw_uid == OVERFLOW_UID]
-    for entry in named + others:
-        return Account(entry.pw_uid, entry.pw_gid, entry.pw_name)
-    raise BadInput(
-        f"PostgreSQL does not run as root, and there is neither an account {SERVICE_ACCOUNT} nor one with "
-        f"user id {OVERFLOW_UID} to run it as; add one, or name a server in GANG_EXTENDER_DATABASE_URL"
-    )
+    """Return the account of the server where this process is root.
+
+    Raises:
+        BadInput: There is none.
+    """
+    try:
+        entry = pwd.getpwnam(SERVICE_ACCOUNT)
+    except KeyError:
+        try:
+            entry = pwd.getpwuid(OVERFLOW_UID)
+        except KeyError:
+            raise BadInput(
+                f"PostgreSQL does not run as root, and there is neither an account {SERVICE_ACCOUNT} nor one with "
+                f"user id {OVERFLOW_UID} to run it as; add one, or name a server in GANG_EXTENDER_DATABASE_URL"
+            ) from None
+    return Account(entry.pw_uid, entry.pw_gid, entry.pw_name)
 
 
 def _claim(folder: Path, account: Account) -> None:
